@@ -1,0 +1,82 @@
+"""Derived services: they follow from the plan in the log and cost nothing to record.
+
+Outside of a job (a unit test, a notebook) they answer from the machine's clock and random source.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random as _random
+import uuid as _uuid
+
+from clonos.causal.scope import current_epoch, current_task, positional
+
+
+def now() -> dt.datetime:
+    """The epoch's time in UTC, which Spark logs before it runs the epoch; the same for all of its rows."""
+    epoch = current_epoch()
+    if epoch is None:
+        return dt.datetime.now(dt.UTC)
+    return dt.datetime.fromtimestamp(epoch.at / 1000, dt.UTC)
+
+
+def epoch() -> int:
+    """The number of the epoch being computed; -1 outside of a job."""
+    scope = current_epoch()
+    return scope.epoch if scope else -1
+
+
+def random(key: object = None) -> float:
+    """A uniform number in [0, 1) derived from the epoch's seed, the operator and `key`.
+
+    Args:
+        key: What identifies the row, such as (topic, partition, offset). Equal keys give equal numbers within
+            an operator and epoch. Without a key the row's position is used, which is repeatable on the source
+            side of a shuffle only.
+    """
+    return _random.random() if (bits := _derive("random", key)) is None else (bits >> 75) / (1 << 53)
+
+
+def rng(key: object = None) -> _random.Random:
+    """A random generator seeded like `random`, for more than one number or another distribution."""
+    bits = _derive("rng", key)
+    return _random.Random() if bits is None else _random.Random(bits)  # noqa: S311
+
+
+def uuid4(key: object = None) -> _uuid.UUID:
+    """A version 4 UUID derived like `random`."""
+    bits = _derive("uuid4", key)
+    return _uuid.uuid4() if bits is None else _uuid.UUID(int=bits, version=4)
+
+
+def param(name: str, default: str | None = None) -> str:
+    """A job parameter, inside the job function as well as inside UDFs and services.
+
+    Raises:
+        KeyError: No such parameter, and no default.
+    """
+    scope = current_epoch()
+    params = scope.params if scope else _driver_params
+    if name in params:
+        return params[name]
+    if default is None:
+        raise KeyError(f"the job has no parameter {name!r}: pass it with -p {name}=…")
+    return default
+
+
+_driver_params: dict[str, str] = {}
+
+
+def set_driver_params(params: dict[str, str]) -> None:
+    """What `param` answers in the driver process, outside of tasks."""
+    _driver_params.clear()
+    _driver_params.update(params)
+
+
+def _derive(service: str, key: object) -> int | None:
+    task = current_task()
+    if task is None:
+        return None
+    if key is None:
+        return task.derive(service, "at", task.task, *positional())
+    return task.derive(service, "key", key)

@@ -1,0 +1,234 @@
+"""Recorded services: the true time, and any call to the world outside.
+
+An answer is recorded under (service, arguments) within (epoch, operator, task). Equal arguments in a task
+share one call, so an answer does not depend on the order of rows.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import contextlib
+import contextvars
+import functools
+import threading
+import typing
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+import stamina
+import xxhash
+
+from clonos.causal.scope import TaskScope, current_task, plain
+from clonos.errors import ClonosError, ResultNotSerialisable, ServiceError
+from clonos.log.records import Entry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def clock(*what: object) -> dt.datetime:
+    """The true time in UTC, recorded. Equal arguments in a task share one reading."""
+    return _clock_at(*what)
+
+
+class Service(Generic[P, R]):
+    """A function whose answers are recorded once and replayed; made by `service`."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str,
+        timeout: float | None,
+        retries: int,
+        concurrency: int,
+        record_errors: bool,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name
+        self.timeout = timeout
+        self.retries = retries
+        self.concurrency = concurrency
+        self.record_errors = record_errors
+        try:
+            self._result_type: Any = typing.get_type_hints(function).get("return", Any)
+        except (NameError, TypeError):
+            self._result_type = Any
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Answer from this task, from the log, or by calling the function.
+
+        Raises:
+            ServiceError: The call failed for good, now or (with `record_errors`) when it was recorded.
+            ResultNotSerialisable: The answer cannot be recorded.
+        """
+        task = current_task()
+        if task is None:
+            return self._call(*args, **kwargs)
+        task.concurrency = max(task.concurrency, self.concurrency)
+        key = _key(self.name, args, kwargs)
+        with _lock_of(task, key):
+            entry = task.known(key)
+            if entry is None:
+                entry = self._ask(key, *args, **kwargs)
+                task.record(entry)
+        return self._answer(entry)
+
+    def _ask(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> Entry:
+        try:
+            answer = self._call(*args, **kwargs)
+        except ServiceError as failure:
+            if not self.record_errors:
+                raise
+            return Entry(key, failure.what.encode(), failed=True)
+        try:
+            return Entry(key, _encoder.encode(answer))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ResultNotSerialisable(
+                f"The service {self.name} returned a {type(answer).__name__}, which the causal log cannot hold: {error}."
+            ) from error
+
+    def _answer(self, entry: Entry) -> R:
+        if entry.failed:
+            raise ServiceError(entry.value.decode())
+        # Decoded even when fresh, so that the job sees the same types as in a replay.
+        answer: R = msgspec.msgpack.decode(entry.value, type=self._result_type)
+        return answer
+
+    def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            for attempt in stamina.retry_context(
+                on=Exception, attempts=self.retries + 1, timeout=None, wait_initial=0.05, wait_max=2.0
+            ):
+                with attempt:
+                    return self._once(*args, **kwargs)
+        except ClonosError:
+            raise
+        except FutureTimeout as failure:
+            raise ServiceError(f"The service {self.name} gave no answer in {self.timeout} s.") from failure
+        except Exception as failure:
+            raise ServiceError(f"The service {self.name} failed: {type(failure).__name__}: {failure}.") from failure
+        raise AssertionError("unreachable: the retry context returns or raises")
+
+    def _once(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        with _slots.setdefault(self.name, threading.BoundedSemaphore(self.concurrency)):
+            if self.timeout is None:
+                return self.function(*args, **kwargs)
+            # In this context, so that `clonos.param` and the derived services answer inside the service too.
+            context = contextvars.copy_context()
+            future: Future[R] = _callers(self).submit(lambda: context.run(self.function, *args, **kwargs))
+            try:
+                return future.result(self.timeout)
+            except FutureTimeout:
+                future.cancel()
+                # The thread that hangs in the call is left behind; a fresh pool takes the next calls.
+                _pools.pop(self.name, None)
+                raise
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickle by parts: locks and pools stay behind."""
+        return (
+            _rebuild,
+            (self.function, self.name, self.timeout, self.retries, self.concurrency, self.record_errors),
+        )
+
+
+def _rebuild(
+    function: Callable[..., Any], name: str, timeout: float | None, retries: int, concurrency: int, record_errors: bool
+) -> Service[..., Any]:
+    return Service(
+        function, name=name, timeout=timeout, retries=retries, concurrency=concurrency, record_errors=record_errors
+    )
+
+
+@overload
+def service(function: Callable[P, R], /) -> Service[P, R]: ...
+
+
+@overload
+def service(
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    retries: int = 0,
+    concurrency: int = 1,
+    record_errors: bool = False,
+) -> Callable[[Callable[P, R]], Service[P, R]]: ...
+
+
+def service(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    retries: int = 0,
+    concurrency: int = 1,
+    record_errors: bool = False,
+) -> Service[P, R] | Callable[[Callable[P, R]], Service[P, R]]:
+    """Make a function that calls the outside world a causal service.
+
+    Arguments and results are what msgspec can encode; a result is decoded to the function's annotated type.
+
+    Args:
+        function: The function, when used without parentheses.
+        name: Stable name in the log; default the function's qualified name.
+        timeout: Seconds for one attempt.
+        retries: Further attempts after a failed one, with growing pauses.
+        concurrency: How many rows of a batch may wait for the service at once.
+        record_errors: Record a final failure too, and raise the same `ServiceError` in a replay.
+    """
+
+    def wrap(wrapped: Callable[P, R]) -> Service[P, R]:
+        return Service(
+            wrapped,
+            name=name or wrapped.__qualname__,
+            timeout=timeout,
+            retries=retries,
+            concurrency=concurrency,
+            record_errors=record_errors,
+        )
+
+    return wrap if function is None else wrap(function)
+
+
+def _now(*_what: object) -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+_clock_at: Service[..., dt.datetime] = Service(
+    _now, name="clonos.clock", timeout=None, retries=0, concurrency=1, record_errors=False
+)
+
+
+def _key(name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
+    try:
+        text = _encoder.encode((name, plain(args), plain(kwargs)))
+    except TypeError as error:
+        raise ResultNotSerialisable(
+            f"The service {name} was called with arguments that cannot be recorded: {error}.",
+            hint="pass plain values: numbers, text, bytes, dates, lists, dicts.",
+        ) from error
+    return xxhash.xxh3_128_digest(text)
+
+
+_pools: dict[str, ThreadPoolExecutor] = {}
+_slots: dict[str, threading.BoundedSemaphore] = {}
+
+
+def _callers(of: Service[..., Any]) -> ThreadPoolExecutor:
+    pool = _pools.get(of.name)
+    if pool is None:
+        pool = _pools[of.name] = ThreadPoolExecutor(of.concurrency, f"clonos-service-{of.name}")
+    return pool
+
+
+def _lock_of(task: TaskScope, key: bytes) -> contextlib.AbstractContextManager[bool]:
+    """One of the task's locks: equal arguments of rows that run in parallel share one call."""
+    return task.locks[key[0] % len(task.locks)]

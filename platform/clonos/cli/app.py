@@ -1,0 +1,27 @@
+"""Commands put together, and the one mapping from errors to exit codes."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from clonos.cli import demo, kafka, run
+from clonos.errors import ClonosError
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(kafka.app, name="kafka")
+app.command("run")(run.run)
+app.command("demo")(demo.demo)
+
+
+def main() -> None:
+    """Run the command; a `ClonosError` becomes a message on stderr and its exit code."""
+    try:
+        app()
+    except ClonosError as error:
+        console = Console(stderr=True, highlight=False)
+        console.print(f"[bold red]{error.slug}[/]: ", end="")
+        console.print(str(error), markup=False)
+        sys.exit(error.exit_code)

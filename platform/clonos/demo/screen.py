@@ -1,0 +1,192 @@
+"""What the user of the demo sees: a live picture on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from clonos.demo.checker import Verdict
+
+SECONDS_SHOWN = 60
+_LINE_EVERY_S = 5.0
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the job says about itself, for the eye only; no verdict rests on it."""
+
+    generation: int = 0
+    skipped_lanes: int = 0
+    determinants_recorded: int = 0
+    determinants_replayed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One moment of a run."""
+
+    title: str
+    phase: str
+    lines_in: int
+    words: int
+    samples: int
+    totals: int
+    repeats: int
+    kills: int
+    kills_planned: int
+    silent_s: float
+    counters: Counters
+    per_second: list[int] = field(default_factory=list)
+    kill_ages_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    title: str
+    verdict: Verdict
+    kills: int
+    longest_gap_s: float
+    counters: Counters | None
+
+
+class Screen:
+    """Shows milestones, progress and the verdict.
+
+    Args:
+        console: Where to write; standard error when standard output belongs to a JSON object.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
+        self._told = 0.0
+
+    def __enter__(self) -> Self:
+        """Take the terminal."""
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the terminal back."""
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print one line that stays."""
+        stamp = time.strftime("%H:%M:%S")
+        self._console.print(Text.assemble((f"{stamp} ", "dim"), (text, style)), soft_wrap=True)
+
+    def show(self, progress: Progress) -> None:
+        """Show the moment; on anything but a terminal only every few seconds."""
+        if self._live is not None:
+            self._live.update(_picture(progress))
+        elif time.monotonic() - self._told >= _LINE_EVERY_S:
+            self._told = time.monotonic()
+            self.say(
+                f"{progress.title}: {progress.phase}; {progress.lines_in} lines in, {progress.words} words out "
+                f"({progress.repeats} repeated), {progress.kills}/{progress.kills_planned} kills"
+            )
+
+    def clear(self) -> None:
+        """Take the live picture away."""
+        if self._live is not None:
+            self._live.update(Text(""))
+
+    def verdict(self, outcomes: list[Outcome]) -> None:
+        """Print the runs beside each other, then what was found."""
+        self.clear()
+        self._console.print(_table(outcomes))
+        for outcome in outcomes:
+            for finding in outcome.verdict.findings[:5]:
+                self._console.print(Text(f"  {outcome.title}: {finding}", style="dim"), soft_wrap=True)
+            self._console.print(_sentence(outcome), soft_wrap=True)
+
+
+def _sentence(outcome: Outcome) -> Text:
+    if outcome.verdict.clean:
+        return Text(f"{outcome.title}: every result was published exactly once.", style="bold green")
+    return Text(f"{outcome.title}: not exactly once.", style="bold red")
+
+
+def _picture(progress: Progress) -> RenderableType:
+    counters = progress.counters
+    table = Table.grid(padding=(0, 2))
+    table.add_row("[bold]input", f"{progress.lines_in} lines")
+    table.add_row("[bold]output", f"{progress.words} words, {progress.samples} samples, {progress.totals} totals")
+    repeated_style = "bold red" if progress.repeats else "green"
+    table.add_row("[bold]published twice", Text(str(progress.repeats), style=repeated_style))
+    table.add_row("[bold]kill -9", f"{progress.kills} of {progress.kills_planned}")
+    table.add_row("[bold]silent for", f"{progress.silent_s:.1f} s")
+    if counters.generation:
+        table.add_row("[bold]generation", str(counters.generation))
+        table.add_row("[bold]lanes skipped on replay", str(counters.skipped_lanes))
+        table.add_row(
+            "[bold]determinants",
+            f"{counters.determinants_recorded} recorded, {counters.determinants_replayed} replayed",
+        )
+    return Group(
+        Text(f"{progress.title}: {progress.phase}", style="bold cyan"),
+        table,
+        Text("words a second, last minute", style="dim"),
+        _bars(progress.per_second),
+        _kill_marks(progress.kill_ages_s),
+    )
+
+
+def _bars(counts: list[int]) -> Text:
+    top = max(counts, default=0) or 1
+    return Text("".join(_BARS[-(-count * (len(_BARS) - 1) // top)] for count in counts), style="green")
+
+
+def _kill_marks(ages_s: tuple[float, ...]) -> Text:
+    marks = [" "] * SECONDS_SHOWN
+    for age in ages_s:
+        if age < SECONDS_SHOWN:
+            marks[SECONDS_SHOWN - 1 - int(age)] = "✝"
+    return Text("".join(marks), style="bold red")
+
+
+def _table(outcomes: list[Outcome]) -> Table:
+    table = Table(title="Verdict, from outside the job")
+    table.add_column("")
+    for outcome in outcomes:
+        table.add_column(outcome.title, justify="right")
+
+    def row(name: str, values: list[int], *, fault: bool = False) -> None:
+        styles = [("bold red" if value else "bold green") if fault else "" for value in values]
+        table.add_row(name, *(Text(str(value), style=style) for value, style in zip(values, styles, strict=True)))
+
+    verdicts = [outcome.verdict for outcome in outcomes]
+    row("kill -9", [outcome.kills for outcome in outcomes])
+    row("lines in", [verdict.records_in for verdict in verdicts])
+    row("records expected", [verdict.expected for verdict in verdicts])
+    row("records published", [verdict.published for verdict in verdicts])
+    row("duplicates", [verdict.duplicates for verdict in verdicts], fault=True)
+    row("lost", [verdict.lost for verdict in verdicts], fault=True)
+    row("out of order", [verdict.order_breaks for verdict in verdicts], fault=True)
+    row("contradictions", [verdict.contradictions for verdict in verdicts], fault=True)
+    table.add_section()
+    table.add_row("longest gap", *(f"{outcome.longest_gap_s:.1f} s" for outcome in outcomes))
+    for name, attribute in (
+        ("lanes skipped on replay", "skipped_lanes"),
+        ("determinants recorded", "determinants_recorded"),
+        ("determinants replayed", "determinants_replayed"),
+    ):
+        table.add_row(
+            name,
+            *("" if o.counters is None else str(getattr(o.counters, attribute)) for o in outcomes),
+        )
+    return table

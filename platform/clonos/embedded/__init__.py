@@ -1,0 +1,1 @@
+"""What Clonos brings along so that Python is all a fresh machine needs: Java, the jars and a Kafka broker."""

@@ -1,0 +1,110 @@
+"""Named points of the protocol at which a test may kill, stop or fail the process.
+
+Without ``CLONOS_FAULT`` in the environment `reach` returns at once. With it, for example
+``CLONOS_FAULT=lane-committed,epoch=3,lane=0:kill``, the process that reaches the point (and the values)
+
+* ``kill``: sends SIGKILL to the driver's process group and its own (a crash of the host process),
+* ``stop``: sends SIGSTOP to both instead, so that a zombie can be continued later,
+* ``raise``: raises `FaultInjected`, a failure inside the process,
+* ``hold``: waits until the file ``<CLONOS_FAULT_LOG>.go`` exists, to line several processes up.
+
+Several faults are separated by ``;``. Each trigger is first appended to the file ``CLONOS_FAULT_LOG``.
+``raise`` and ``hold`` trigger once per log file, so that a replay in the same process gets past them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+POINTS: Final = frozenset(
+    {
+        # one epoch, driver
+        "offsets-logged",
+        "plan-committed",
+        "end-committed",
+        "epoch-done",
+        # causal services, worker
+        "determinants-acknowledged",
+        # the sink's commit protocol, worker
+        "lane-initialised",
+        "lane-tail-read",
+        "lane-decided",
+        "lane-begun",
+        "lane-produced",
+        "state-committed",
+        "lane-marked",
+        "lane-committed",
+        # claiming, driver
+        "control-initialised",
+        "control-claimed",
+        "lane-claim-initialised",
+        "lane-claimed",
+        "claim-checked",
+    }
+)
+DRIVER_GROUP: Final = "CLONOS_DRIVER_PGID"
+
+
+class FaultInjected(RuntimeError):
+    """A failure that a test asked for."""
+
+
+@dataclass(frozen=True)
+class _Fault:
+    point: str
+    where: tuple[tuple[str, str], ...]
+    action: str
+
+    @property
+    def name(self) -> str:
+        return ",".join([self.point, *(f"{key}={value}" for key, value in self.where)])
+
+
+def _parse(text: str) -> tuple[_Fault, ...]:
+    faults = []
+    for one in filter(None, text.split(";")):
+        target, _, action = one.rpartition(":")
+        point, *where = target.split(",")
+        if point not in POINTS or action not in {"kill", "stop", "raise", "hold"}:
+            raise ValueError(f"CLONOS_FAULT: no such point or action: {one!r}")
+        faults.append(_Fault(point, tuple((k, v) for k, _, v in (w.partition("=") for w in where)), action))
+    return tuple(faults)
+
+
+_FAULTS = _parse(os.environ.get("CLONOS_FAULT", ""))
+
+
+def reach(point: str, **where: object) -> None:
+    """Say that the protocol reached `point`; `where` tells which epoch, lane and query."""
+    if not _FAULTS:
+        return
+    for fault in _FAULTS:
+        if fault.point == point and all(str(where.get(key)) == value for key, value in fault.where):
+            _trigger(fault)
+
+
+def _trigger(fault: _Fault) -> None:
+    log = os.environ.get("CLONOS_FAULT_LOG")
+    if log:
+        path = Path(log)
+        if fault.action in {"raise", "hold"} and path.exists() and fault.name in path.read_text().splitlines():
+            return
+        with path.open("a") as out:
+            out.write(fault.name + "\n")
+    if fault.action == "raise":
+        raise FaultInjected(f"fault injected at {fault.name}")
+    if fault.action == "hold":
+        while log and not Path(log + ".go").exists():
+            time.sleep(0.005)
+        return
+    number = signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP
+    driver = int(os.environ.get(DRIVER_GROUP, "0"))
+    # Spark's Python workers live in a process group of their own, below the driver's JVM.
+    if driver and driver != os.getpgrp():
+        os.killpg(driver, number)
+    os.killpg(os.getpgrp(), number)

@@ -1,0 +1,260 @@
+"""What a job is: a decorated function that reads sources and names sinks.
+
+::
+
+    @clonos.job(name="shout")
+    def shout(ctx):
+        lines = ctx.source("lines")
+        ctx.sink(lines.select("key", F.upper(F.col("value").cast("string")).alias("value")), topic="shouted")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from clonos.errors import ClonosError, JobCodeError, SpecError
+from clonos.settings import KafkaSettings
+from clonos.sinks import Sink
+from clonos.sources import Source
+from clonos.spec import JobSpec, Metadata, Spec, check_name, explain, read_spec
+
+JobFunction = Callable[["JobContext"], None]
+
+
+@dataclass(frozen=True)
+class Query:
+    """One sink and what it gets: one streaming query with epochs of its own."""
+
+    sink: Sink
+    frame: DataFrame
+
+    @property
+    def name(self) -> str:
+        """The query's name, which is its sink's."""
+        return self.sink.name
+
+
+@dataclass
+class JobContext:
+    """What a job function gets.
+
+    Attributes:
+        spark: The session.
+        params: Job parameters.
+    """
+
+    spark: SparkSession
+    spec: JobSpec
+    kafka: KafkaSettings
+    sources: list[Source] = field(default_factory=list)
+    queries: list[Query] = field(default_factory=list)
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """Job parameters."""
+        return self.spec.spec.params
+
+    def source(
+        self,
+        topics: str | Iterable[str],
+        *,
+        starting: str | Mapping[str, Mapping[int, int]] = "earliest",
+        max_per_epoch: int | None = None,
+        options: Mapping[str, str] | None = None,
+        connector: str = "kafka",
+    ) -> DataFrame:
+        """A repeatable source as a streaming DataFrame with Spark's Kafka columns and ``headers``.
+
+        Args:
+            topics: One or several topics.
+            starting: Where the first epoch starts: ``earliest``, ``latest`` or topic → partition → offset.
+            max_per_epoch: Rate limit: so many records at the most in one epoch.
+            options: Further options of the connector (Spark's Kafka source).
+            connector: Name in the entry point group ``clonos.sources``.
+
+        Raises:
+            SpecError: An option that would break repeatability, or an unknown connector.
+            TopicMissing: A topic does not exist.
+        """
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        made: Source = _connector("clonos.sources", connector)(
+            names, starting=starting, max_per_epoch=max_per_epoch, options=dict(options or {})
+        )
+        made.check(self.kafka)
+        self.sources.append(made)
+        return made.load(self.spark, self.kafka, self.spec.name)
+
+    def sink(
+        self,
+        frame: DataFrame,
+        *,
+        topic: str | None = None,
+        name: str = "output",
+        mode: str = "append",
+        delivery: str | None = None,
+        connector: str = "kafka",
+        **options: Any,
+    ) -> None:
+        """Publish `frame`; each sink is one streaming query.
+
+        Args:
+            frame: Columns ``value`` and optionally ``key``, ``topic``, ``partition``, ``headers``, ``timestamp``.
+            topic: Where rows without a ``topic`` go.
+            name: Stable name, part of log records, transactional ids and the checkpoint.
+            mode: ``append``, ``update`` or ``complete``.
+            delivery: ``exactly-once`` or ``at-least-once``; default the job's.
+            connector: Name in the entry point group ``clonos.sinks``.
+            options: Further arguments of the connector.
+
+        Raises:
+            SpecError: Columns or arguments that cannot be published.
+        """
+        if mode not in {"append", "update", "complete"}:
+            raise SpecError(f"The sink {name!r} has mode {mode!r}.", hint="use append, update or complete.")
+        chosen = delivery or self.spec.spec.delivery
+        if chosen not in {"exactly-once", "at-least-once"}:
+            raise SpecError(f"The sink {name!r} has delivery {chosen!r}.", hint="use exactly-once or at-least-once.")
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise SpecError(f"The sink name {error}.") from error
+        if any(query.name == name for query in self.queries):
+            raise SpecError(f"Two sinks are named {name!r}.", hint="give each ctx.sink a name of its own.")
+        if not frame.isStreaming:
+            raise SpecError(f"The sink {name!r} got a DataFrame without a streaming source.", hint="start at ctx.source.")
+        made: Sink = _connector("clonos.sinks", connector)(
+            name, topic=topic, output_mode=mode, delivery=chosen, **options
+        )
+        made.check_frame(frame)
+        made.check(self.kafka)
+        self.queries.append(Query(made, frame))
+
+
+def _connector(group: str, name: str) -> Callable[..., Any]:
+    found = [point for point in entry_points(group=group) if point.name == name]
+    if not found:
+        known = ", ".join(sorted(point.name for point in entry_points(group=group))) or "none"
+        raise SpecError(f"No connector {name!r} in {group}.", hint=f"installed are: {known}.")
+    return cast("Callable[..., Any]", found[0].load())
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job function with its specification, and the hash of the code that both came from."""
+
+    function: JobFunction
+    spec: JobSpec
+    code: str = ""
+    directory: Path | None = None
+
+    def define(self, context: JobContext) -> None:
+        """Run the job function.
+
+        Raises:
+            JobCodeError: It raised.
+            SpecError: It defined no sink.
+        """
+        try:
+            self.function(context)
+        except ClonosError:
+            raise
+        except Exception as error:
+            raise JobCodeError(
+                f"The job function of {self.spec.name} raised {type(error).__name__}: {error}",
+                kept="nothing was started.",
+            ) from error
+        if not context.queries:
+            raise SpecError(f"The job {self.spec.name} has no sink.", hint="call ctx.sink(df, topic=…) in it.")
+
+
+def job(*, name: str, **spec: Any) -> Callable[[JobFunction], Job]:
+    """Declare a job.
+
+    Args:
+        name: ``[a-z0-9-]``; names the causal log, transactions and the consumer group.
+        spec: Fields of `clonos.spec.Spec`, such as ``params``, ``spark_conf`` or ``trigger``.
+
+    Raises:
+        SpecError: A field is wrong.
+    """
+
+    def wrap(function: JobFunction) -> Job:
+        try:
+            made = JobSpec(metadata=Metadata(name=name), spec=Spec.model_validate(spec))
+        except ValidationError as error:
+            raise SpecError(f"The job {name!r} is not specified well: {explain(error)}.") from error
+        return Job(function, made)
+
+    return wrap
+
+
+def load_job(path: Path) -> Job:
+    """The job in a Python file, or in the one that a YAML file names; the YAML's fields win.
+
+    Raises:
+        SpecError: No such file, it does not import, or it holds no job (or several).
+    """
+    path = path.resolve()
+    if path.is_dir():
+        path = path / "job.yaml" if (path / "job.yaml").exists() else path / "job.py"
+    if path.suffix in {".yaml", ".yml"}:
+        spec = read_spec(path)
+        inner = load_job(path.parent / (spec.spec.main or "job.py"))
+        return Job(inner.function, _merged(inner.spec, spec), inner.code, inner.directory)
+    if not path.is_file():
+        raise SpecError(f"There is no job file {path}.")
+    module = _import(path)
+    jobs = [value for value in vars(module).values() if isinstance(value, Job)]
+    if len(jobs) != 1:
+        raise SpecError(
+            f"{path} holds {len(jobs)} jobs.", hint="decorate exactly one function with @clonos.job(name=…)."
+        )
+    code = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return Job(jobs[0].function, jobs[0].spec, code, path.parent)
+
+
+def _merged(code: JobSpec, text: JobSpec) -> JobSpec:
+    """The YAML's fields over the decorator's."""
+    given = text.spec.model_dump(exclude_unset=True)
+    for name in ("params", "spark_conf"):
+        given[name] = {**getattr(code.spec, name), **given.get(name, {})}
+    return JobSpec(metadata=text.metadata, spec=code.spec.model_copy(update=_rebuilt(given, text)))
+
+
+def _rebuilt(given: dict[str, Any], text: JobSpec) -> dict[str, Any]:
+    nested: dict[str, Any] = {name: getattr(text.spec, name) for name in ("trigger", "restart_policy") if name in given}
+    return {**given, **nested}
+
+
+def _import(path: Path) -> ModuleType:
+    name = "clonos_job_" + "".join(c if c.isalnum() else "_" for c in path.stem)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SpecError(f"{path} is not a Python file.")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ClonosError:
+        raise
+    except BaseException as error:
+        raise SpecError(
+            f"{path} does not import: {type(error).__name__}: {error}", hint="mend the file; nothing was started."
+        ) from error
+    # Workers need not have the file: its functions travel by value.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return module

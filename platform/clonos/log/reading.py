@@ -1,0 +1,192 @@
+"""Reading the log: a stretch of one partition, or its tail."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from clonos.errors import BrokerUnavailable, CausalLogDamaged
+from clonos.kafka import client_config
+from clonos.log.records import Claim, Marker, Record, decode
+from clonos.settings import KafkaSettings
+
+_TIMEOUT_S: Final = 20.0
+_FIRST_LOOK_BACK: Final = 32
+
+
+class Positioned(NamedTuple):
+    """A record and its offset."""
+
+    offset: int
+    record: Record
+
+
+class Tail(NamedTuple):
+    """The newest claim or marker of a partition, where it stands, and the partition's stable end."""
+
+    offset: int
+    record: Claim | Marker
+    end: int
+
+    @property
+    def marker(self) -> Marker | None:
+        """The newest marker: the tail itself, or the one that the claim stands on."""
+        return self.record if isinstance(self.record, Marker) else self.record.marker
+
+
+class LogReader:
+    """A read_committed reader of one log topic. One per thread: it moves between partitions."""
+
+    def __init__(self, kafka: KafkaSettings, topic: str) -> None:
+        self.topic = topic
+        self._consumer = Consumer(
+            client_config(
+                kafka,
+                group_id="clonos-log-reader",  # never joined, never committed
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                enable_partition_eof=True,
+                auto_offset_reset="error",
+                fetch_wait_max_ms=5,
+                fetch_error_backoff_ms=2,
+                fetch_queue_backoff_ms=2,
+            )
+        )
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """First offset still there and the stable end (last stable offset)."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=5.0)
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise BrokerUnavailable(
+                        f"The log {self.topic}[{partition}] cannot be read: {error.args[0].str()}."
+                    ) from error
+                # A partition made a moment ago is not in this client's metadata yet: ask for it anew.
+                with contextlib.suppress(KafkaException):
+                    self._consumer.list_topics(self.topic, timeout=5.0)
+                self._consumer.poll(0.005)
+                continue
+            return low, high
+
+    def stretch(self, partition: int, start: int, until: int) -> Iterator[Positioned]:
+        """The records from offset `start` up to `until` (exclusive).
+
+        Raises:
+            CausalLogDamaged: A foreign record, or `start` was truncated.
+            BrokerUnavailable: No answer in time.
+        """
+        if start >= until:
+            return
+        self._consumer.assign([TopicPartition(self.topic, partition, start)])
+        deadline = time.monotonic() + _TIMEOUT_S
+        try:
+            while True:
+                batch = self._batch()
+                for message in batch:
+                    error = message.error()
+                    if error is None:
+                        offset = message.offset()
+                        assert offset is not None
+                        if offset >= until:
+                            return
+                        where = f"{self.topic}[{partition}]@{offset}"
+                        yield Positioned(offset, decode(message.value(), where=where))
+                        if offset + 1 >= until:
+                            return
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        if (message.offset() or 0) >= until:
+                            return
+                    elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                        raise CausalLogDamaged(
+                            f"The log {self.topic}[{partition}] no longer holds offset {start}.",
+                            hint="something truncated the log: restore it, or start a new lineage to a new output.",
+                        )
+                    elif not error.retriable() and error.fatal():
+                        raise BrokerUnavailable(f"The log {self.topic} cannot be read: {error.str()}.")
+                if batch:
+                    deadline = time.monotonic() + _TIMEOUT_S
+                elif time.monotonic() > deadline:
+                    raise BrokerUnavailable(f"The log {self.topic}[{partition}] did not answer in {_TIMEOUT_S:.0f} s.")
+        finally:
+            self._consumer.unassign()
+
+    def _batch(self) -> list[Message]:
+        """What is there, waiting for the first only (`consume` would wait for all or the timeout)."""
+        first = self._consumer.poll(0.5)
+        return [] if first is None else [first, *self._consumer.consume(num_messages=500, timeout=0)]
+
+    def tail(self, partition: int, *, visible: int = -1) -> Tail | None:
+        """The newest claim or marker, scanning back until one is found; None only if nothing was ever written.
+
+        Args:
+            partition: Which one.
+            visible: An offset that was committed and must be visible first. A commit is answered when it is
+                decided; the marker that makes it visible in the partition follows a moment later. (After
+                ``init_transactions()`` there is nothing to wait for.)
+
+        Raises:
+            CausalLogDamaged: The partition holds, or held, records but no claim or marker (invariant 8).
+        """
+        low, end = self._bounds_beyond(partition, visible)
+        look_back = _FIRST_LOOK_BACK
+        until = end
+        while True:
+            start = max(low, end - look_back)
+            newest: Tail | None = None
+            for offset, record in self.stretch(partition, start, until):
+                if isinstance(record, Claim | Marker):
+                    newest = Tail(offset, record, end)
+            if newest is not None:
+                return newest
+            if start == low:
+                if low == 0 and end == 0:
+                    return None
+                if low == 0 and not any(True for _ in self.stretch(partition, 0, end)):
+                    return None  # only aborted transactions so far
+                raise CausalLogDamaged(
+                    f"The log {self.topic}[{partition}] ends at {end} but holds no claim or marker.",
+                    hint="something truncated the log: restore it, or start a new lineage to a new output.",
+                )
+            until = start
+            look_back *= 4
+
+    def _bounds_beyond(self, partition: int, visible: int) -> tuple[int, int]:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            low, end = self.bounds(partition)
+            if end > visible:
+                return low, end
+            if time.monotonic() > deadline:
+                raise BrokerUnavailable(
+                    f"{self.topic}[{partition}] did not show the committed offset {visible} in {_TIMEOUT_S:.0f} s."
+                )
+            self._consumer.poll(0.001)
+
+    def close(self) -> None:
+        """Release the client."""
+        self._consumer.close()
+
+
+class _Readers(threading.local):
+    reader: LogReader | None = None
+    key: object = None
+
+
+_readers = _Readers()
+
+
+def shared_reader(kafka: KafkaSettings, topic: str) -> LogReader:
+    """This thread's reader of `topic`, made once: a consumer takes longer to connect than to read a tail."""
+    key = (kafka.bootstrap_servers, topic)
+    if _readers.key != key or _readers.reader is None:
+        _readers.reader = LogReader(kafka, topic)
+        _readers.key = key
+    return _readers.reader

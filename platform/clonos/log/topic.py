@@ -1,0 +1,111 @@
+"""The log topic itself: its name, its settings, its growth."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from clonos.errors import BrokerLimit, BrokerUnavailable
+from clonos.kafka import client_config
+from clonos.settings import KafkaSettings
+
+CONTROL: Final = 0
+_TIMEOUT_S: Final = 15.0
+
+
+def log_topic(job: str) -> str:
+    """Name of the causal log of `job`."""
+    return f"clonos.{job}.log"
+
+
+def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> str:
+    """Create the log topic, or grow it to `partitions` partitions.
+
+    It keeps everything for ever (truncation is ours alone) and never elects an unclean leader. Replication
+    is 3 with 2 in-sync replicas wherever three brokers exist.
+
+    Returns:
+        The topic's name.
+
+    Raises:
+        BrokerLimit: An existing topic would lose records by retention or compaction.
+        BrokerUnavailable: The cluster did not answer or refused.
+    """
+    admin = AdminClient(client_config(kafka))
+    topic = log_topic(job)
+    try:
+        metadata = admin.list_topics(timeout=_TIMEOUT_S)
+    except KafkaException as error:
+        raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+    known = metadata.topics.get(topic)
+    if known is None or known.error is not None:
+        replicas = min(3, len(metadata.brokers))
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "min.insync.replicas": str(2 if replicas >= 3 else 1),
+            "unclean.leader.election.enable": "false",
+            "max.message.bytes": str(8 * 1024 * 1024),
+        }
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
+        _finish(admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic], KafkaError.TOPIC_ALREADY_EXISTS)
+        _await_partitions(admin, topic, partitions)
+    else:
+        check_log_topic(admin, topic)
+        if len(known.partitions) < partitions:
+            grown = admin.create_partitions([NewPartitions(topic, partitions)], operation_timeout=_TIMEOUT_S)
+            _finish(grown[topic], KafkaError.INVALID_PARTITIONS)
+            _await_partitions(admin, topic, partitions)
+    return topic
+
+
+def check_log_topic(admin: AdminClient, topic: str) -> None:
+    """Refuse a log topic that Kafka would truncate by itself."""
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    settings = admin.describe_configs([resource])[resource].result(_TIMEOUT_S)
+    wrong = {
+        name: settings[name].value
+        for name, right in (("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1"))
+        if name in settings and settings[name].value != right
+    }
+    if wrong:
+        raise BrokerLimit(
+            f"The log topic {topic} would lose records: {wrong}.",
+            kept="nothing was started.",
+            hint="set cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1 on it.",
+        )
+
+
+def partition_count(kafka: KafkaSettings, topic: str) -> int:
+    """How many partitions `topic` has now."""
+    try:
+        metadata = AdminClient(client_config(kafka)).list_topics(topic, timeout=_TIMEOUT_S)
+    except KafkaException as error:
+        raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+    return len(metadata.topics[topic].partitions)
+
+
+def _finish(future: object, tolerated: int) -> None:
+    try:
+        future.result(_TIMEOUT_S)  # type: ignore[attr-defined]
+    except KafkaException as error:
+        if error.args[0].code() != tolerated:
+            raise BrokerUnavailable(f"Kafka refused to make the log topic: {error.args[0].str()}.") from error
+
+
+def _await_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
+    import time
+
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline:
+        known = admin.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic)
+        if known is not None and known.error is None and len(known.partitions) >= partitions:
+            if all(part.leader >= 0 for part in known.partitions.values()):
+                return
+        admin.poll(0.01)
+    raise BrokerUnavailable(f"The log topic {topic} did not get {partitions} partitions in {_TIMEOUT_S:.0f} s.")

@@ -1,0 +1,1 @@
+"""The driver process of one job: define, claim, run, recover."""

@@ -1,0 +1,288 @@
+"""The driver: runs one job until it is stopped, superseded, finished or beyond help.
+
+A failed query is restarted in the same warm session, always as a new owner: late writes of old Python
+workers become void and dangling transactions are aborted. All queries of a job share one claim, so all
+of them are restarted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from clonos.causal.counting import count
+from clonos.causal.derived import set_driver_params
+from clonos.engine.checkpoint import Checkpoint, progress_of, reconcile
+from clonos.engine.epochs import EpochRunner
+from clonos.errors import ClonosError, EpochFailed, Superseded
+from clonos.job import Job, JobContext, Query
+from clonos.log.claiming import Ownership, claim
+from clonos.log.records import Owner, Resolution
+from clonos.runner.events import Events
+from clonos.runner.recovery import RestartBudget, classify
+from clonos.runner.states import DriverState, StateMachine
+from clonos.settings import KafkaSettings
+from clonos.sources import Progress
+
+_POLL_S = 0.1
+_STOP_S = 30.0
+
+
+class Driver:
+    """Runs one job on a session.
+
+    Args:
+        job: The job.
+        spark: A session made by `clonos.engine.session`.
+        kafka: The cluster.
+        checkpoint: Location of the job's checkpoints; one folder for each query.
+        events: Where to tell what happens.
+        new_lineage: Start a new lineage: the user's explicit word that older output does not count.
+        accept_new_code: Replay epochs in doubt with the code as it is now.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        spark: SparkSession,
+        kafka: KafkaSettings,
+        checkpoint: str,
+        events: Events,
+        *,
+        new_lineage: bool = False,
+        accept_new_code: bool = False,
+    ) -> None:
+        self._job = job
+        self._spark = spark
+        self._kafka = kafka
+        self._checkpoint = checkpoint.rstrip("/")
+        self._events = events
+        self._new_lineage = new_lineage
+        self._accept_new_code = accept_new_code
+        self._machine = StateMachine()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._budget = RestartBudget(job.spec.spec.restart_policy)
+        self._context = JobContext(spark, job.spec, kafka)
+        self._own: Ownership | None = None
+        self._log_lock = threading.RLock()
+
+    @property
+    def state(self) -> DriverState:
+        """What the driver is doing."""
+        return self._machine.state
+
+    def stop(self) -> None:
+        """Ask for a graceful stop: the epoch that runs is finished first."""
+        self._stop.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Run until the end.
+
+        Raises:
+            ClonosError: Why the job cannot go on.
+        """
+        try:
+            set_driver_params(dict(self._job.spec.spec.params))
+            count.attach(self._spark.sparkContext)
+            self._job.define(self._context)
+            previous: Owner | None = None
+            while True:
+                error = self._attempt(previous)
+                if error is None:
+                    return
+                previous = self._own.owner if self._own else None
+                pause = self._budget.pause(error)
+                self._to(DriverState.RESTARTING)
+                self._events.emit("restart", error=error.slug, what=error.what, attempt=self._budget.attempts)
+                if self._stop.wait(pause):
+                    self._to(DriverState.STOPPED)
+                    return
+        except Superseded as error:
+            self._to(DriverState.SUPERSEDED)
+            self._events.emit("superseded", what=error.what)
+            raise
+        except ClonosError as error:
+            self._to(DriverState.FAILED)
+            self._events.emit("failed", error=error.slug, what=error.what)
+            raise
+
+    def _to(self, state: DriverState) -> None:
+        self._machine.to(state)
+        self._events.emit("state", state=state)
+
+    def _attempt(self, previous: Owner | None) -> ClonosError | None:
+        """Claim and run until something ends it; the error if that is one a restart may mend."""
+        self._to(DriverState.CLAIMING)
+        try:
+            own = self._own = claim(
+                self._kafka, self._job.spec.name, previous=previous, new_lineage=self._new_lineage and previous is None
+            )
+        except EpochFailed as error:
+            return error
+        self._events.generation = own.owner.generation
+        self._events.emit("claimed", lineage=own.owner.lineage, lanes=len(own.state.lanes))
+        running: list[_Running] = []
+        try:
+            self._to(DriverState.RECONCILING)
+            running = [self._prepare(query, own) for query in self._context.queries]
+            for one in running:
+                one.start(self._job, self._wake)
+            self._to(DriverState.RUNNING)
+            self._watch(running)
+            return None
+        except ClonosError as error:
+            if not error.retry:
+                raise
+            return error
+        finally:
+            for one in running:
+                one.end()
+            own.control.dispose()
+
+    def _prepare(self, query: Query, own: Ownership) -> _Running:
+        location = f"{self._checkpoint}/{query.name}"
+        checkpoint = Checkpoint(self._spark, location)
+        if self._accept_new_code:
+            self._accept(query, own)
+        for done in reconcile(checkpoint, query.name, own.state):
+            self._events.emit("reconciled", query=query.name, done=done)
+        start = _resume_from(checkpoint)
+        for source in self._context.sources:
+            source.check_retained(self._kafka, start)
+        runner = EpochRunner(
+            self._spark, self._job, query, checkpoint, own, self._log_lock, self._events.emit, self._publish_progress
+        )
+        return _Running(query, location, runner)
+
+    def _accept(self, query: Query, own: Ownership) -> None:
+        """Record the user's word that the epoch in doubt may be replayed with new code."""
+        epoch = own.state.newest_plan(query.name)
+        if epoch > own.state.ended.get(query.name, -1):
+            record = Resolution(own.owner, query.name, epoch, "new-code", self._job.code)
+            own.state.take(own.control.append(record), record)
+
+    def _publish_progress(self, progress: Progress) -> None:
+        for source in self._context.sources:
+            source.publish_progress(self._kafka, f"clonos.{self._job.spec.name}", progress)
+
+    def _watch(self, running: list[_Running]) -> None:
+        """Wait until a query fails, all are finished, or somebody asks to stop."""
+        finished = 0
+        while True:
+            self._wake.wait(_POLL_S)
+            if self._stop.is_set():
+                self._to(DriverState.STOPPING)
+                for one in running:
+                    one.end(gracefully=True)
+                self._to(DriverState.STOPPED)
+                self._events.emit("stopped")
+                return
+            total = sum(one.runner.finished for one in running)
+            if total > finished:
+                finished = total
+                self._budget.progressed()
+            for one in running:
+                one.raise_failure()
+            if all(one.done for one in running):
+                self._to(DriverState.FINISHED)
+                self._events.emit("finished")
+                return
+            self._wake.clear()
+
+
+class _Running:
+    """One started query."""
+
+    def __init__(self, query: Query, location: str, runner: EpochRunner) -> None:
+        self.query = query
+        self.location = location
+        self.runner = runner
+        self._stream: StreamingQuery | None = None
+
+    def start(self, job: Job, wake: threading.Event) -> None:
+        runner = self.runner
+
+        def on_epoch(frame: Any, epoch: int) -> None:
+            try:
+                runner(frame, epoch)
+            except BaseException:
+                wake.set()
+                raise
+
+        writer = (
+            self.query.frame.writeStream.queryName(self.query.name)
+            .outputMode(self.query.sink.output_mode)
+            .option("checkpointLocation", self.location)
+            .foreachBatch(on_epoch)
+        )
+        trigger = job.spec.spec.trigger
+        if trigger.available_now:
+            writer = writer.trigger(availableNow=True)
+        elif trigger.interval_ms:
+            writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
+        try:
+            self._stream = writer.start()
+        except Exception as failure:
+            raise classify(failure) from failure
+
+    @property
+    def done(self) -> bool:
+        return self._stream is not None and not self._stream.isActive
+
+    def raise_failure(self) -> None:
+        """Raise the typed error of a query that failed."""
+        if self.runner.failure is not None:
+            raise classify(self.runner.failure)
+        if self._stream is not None and not self._stream.isActive:
+            failure = self._stream.exception()
+            if self.runner.failure is not None:
+                raise classify(self.runner.failure)
+            if failure is not None:
+                raise classify(failure)
+
+    def end(self, *, gracefully: bool = False) -> None:
+        if self._stream is None or not self._stream.isActive:
+            return
+        # Spark interrupts the epoch that runs. That is safe (it would be replayed), but costs a replay.
+        self.runner.stopping = True
+        if gracefully and self.runner.busy.acquire(timeout=_STOP_S):
+            self.runner.busy.release()
+        with contextlib.suppress(Exception):  # it may fail on its own meanwhile: it ends either way
+            self._stream.stop()
+
+
+def _resume_from(checkpoint: Checkpoint) -> Progress:
+    """The offsets from which the next epoch reads: those of the newest commit."""
+    commits = checkpoint.commits()
+    entry = checkpoint.read_offsets(commits[-1]) if commits else None
+    return progress_of(entry) if entry else {}
+
+
+def stop_on_signals(stop: Callable[[], None]) -> None:
+    """SIGTERM and SIGINT ask for a graceful stop."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stop()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+
+
+def default_checkpoint(home: Path, job: str) -> str:
+    """Where a job's checkpoints are unless its specification says otherwise."""
+    return f"file://{(home / 'jobs' / job / 'checkpoint').resolve()}"
+
+
+def spark_conf(job: Job, extra: Mapping[str, str]) -> dict[str, str]:
+    """Spark configuration: the specification's, then the command line's."""
+    return {**job.spec.spec.spark_conf, **extra}

@@ -1,0 +1,96 @@
+"""One driver process: JVM, session, driver, and what the user reads at the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from clonos.causal.scope import worker_environment
+from clonos.embedded.jars import ensure_jars
+from clonos.embedded.broker import running_bootstrap
+from clonos.engine.session import build_session
+from clonos.errors import BrokerUnavailable
+from clonos.faults import DRIVER_GROUP
+from clonos.job import Job
+from clonos.kafka import await_brokers
+from clonos.runner.driver import Driver, default_checkpoint, stop_on_signals
+from clonos.runner.events import Events
+from clonos.settings import KafkaSettings, Settings
+
+
+def run_job(
+    job: Job,
+    *,
+    params: Mapping[str, str],
+    conf: Mapping[str, str],
+    checkpoint: str | None = None,
+    events: Path | None = None,
+    new_lineage: bool = False,
+    accept_new_code: bool = False,
+) -> None:
+    """Run `job` in this process until it ends.
+
+    Raises:
+        ClonosError: Why it could not go on; its `exit_code` is the process's.
+    """
+    settings = Settings()
+    kafka = reachable_kafka(settings)
+    job = Job(job.function, job.spec.with_params(dict(params)), job.code, job.directory)
+    spec = job.spec.spec
+    _prepare_environment(job, kafka)
+    told = Events(job.spec.name, events)
+    session = build_session(
+        job.spec.name,
+        master=spec.master,
+        conf={**spec.spark_conf, **conf},
+        jars=ensure_jars(settings),
+        settings=settings,
+        heap_mb=spec.driver_memory_mb,
+    )
+    driver = Driver(
+        job,
+        session.spark,
+        kafka,
+        checkpoint or spec.checkpoint or default_checkpoint(settings.home, job.spec.name),
+        told,
+        new_lineage=new_lineage,
+        accept_new_code=accept_new_code,
+    )
+    stop_on_signals(driver.stop)
+    try:
+        driver.run()
+    finally:
+        told.close()
+        session.stop()
+
+
+def reachable_kafka(settings: Settings) -> KafkaSettings:
+    """The Kafka of the settings, or the embedded broker of this home if it runs.
+
+    Raises:
+        BrokerUnavailable: Neither answers.
+    """
+    kafka = settings.kafka
+    if not kafka.bootstrap_servers:
+        bootstrap = running_bootstrap(settings.home / "kafka")
+        if bootstrap is None:
+            raise BrokerUnavailable(
+                "No Kafka is set and the embedded one does not run.",
+                kept="nothing was started.",
+                hint="start it with `clonos kafka start`, or set CLONOS_KAFKA__BOOTSTRAP_SERVERS.",
+            )
+        kafka = kafka.model_copy(update={"bootstrap_servers": bootstrap})
+    await_brokers(kafka, timeout_s=10.0)
+    return kafka
+
+
+def _prepare_environment(job: Job, kafka: KafkaSettings) -> None:
+    """What Python workers inherit: how to reach Kafka, where the job's own modules are."""
+    os.environ.update(worker_environment(kafka))
+    os.environ[DRIVER_GROUP] = str(os.getpgrp())
+    if job.directory is not None:
+        paths = [str(job.directory), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

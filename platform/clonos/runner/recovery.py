@@ -1,0 +1,82 @@
+"""What a failure means: whether a replay can help, and how long to wait before it."""
+
+from __future__ import annotations
+
+from clonos.carried import uncarry
+from clonos.engine.epochs import PlanRestored
+from clonos.errors import (
+    ClonosError,
+    EpochFailed,
+    JobCodeError,
+    RestartsExhausted,
+    SourceOffsetsExpired,
+)
+from clonos.spec import RestartPolicy
+
+
+def classify(failure: BaseException) -> ClonosError:
+    """The typed error behind what Spark or a callback raised.
+
+    A worker's own traceback means the user's code, unless it carries one of our errors; everything else
+    that Spark says (a lost worker, a concurrent update of its log) may pass in a replay.
+    """
+    if isinstance(failure, ClonosError):
+        return failure
+    text = str(failure)
+    carried = uncarry(text)
+    if carried is not None:
+        return carried
+    if "PythonException" in text or "pyspark.errors.exceptions.base.PythonException" in text:
+        return JobCodeError(_last_lines(text))
+    if "OffsetOutOfRange" in text or "Cannot fetch offset" in text or "KAFKA_DATA_LOSS" in text:
+        return SourceOffsetsExpired(
+            f"The source lost records that an epoch needs: {_last_lines(text)}",
+            hint="restore the topic, raise its retention, or start a new lineage from what is left.",
+        )
+    return EpochFailed(f"{type(failure).__name__}: {_last_lines(text)}")
+
+
+def _last_lines(text: str) -> str:
+    """The part of a traceback that says what went wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    if python:
+        # After the worker's traceback Spark repeats it with the JVM's stack; the error is the line before.
+        for i in range(python[0] + 1, len(lines)):
+            if lines[i].startswith("at ") or lines[i].startswith("SQLSTATE"):
+                return " | ".join(lines[max(python[0] + 1, i - 3) : i])[:2000]
+    return " | ".join(lines[:3])[:2000]
+
+
+class RestartBudget:
+    """Counts restarts since the last finished epoch and says how long to wait.
+
+    Args:
+        policy: Attempts and pauses.
+    """
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self.attempts = 0
+
+    def progressed(self) -> None:
+        """An epoch finished: start counting anew."""
+        self.attempts = 0
+
+    def pause(self, error: ClonosError) -> float:
+        """Seconds to wait before the next attempt after `error`.
+
+        Raises:
+            ClonosError: `error` itself, if a retry cannot help.
+            RestartsExhausted: The policy's attempts are used up.
+        """
+        if not error.retry:
+            raise error
+        if isinstance(error, PlanRestored):
+            return 0.0  # not a failure: the checkpoint agrees with the log now
+        self.attempts += 1
+        if self.attempts > self._policy.attempts:
+            limit = self._policy.attempts
+            raise RestartsExhausted(f"The job failed {limit + 1} times in a row; last: {error.what}") from error
+        doubled: float = self._policy.backoff_ms * 2 ** (self.attempts - 1)
+        return min(doubled, self._policy.max_backoff_ms) / 1000

@@ -1,0 +1,64 @@
+"""Settings, from the environment (`CLONOS_…`, nested with `__`) over defaults.
+
+``CLONOS_KAFKA__BOOTSTRAP_SERVERS=broker:9092`` points everything at an external Kafka;
+``CLONOS_HOME`` is where jobs keep checkpoints and the embedded broker its data.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+class KafkaSettings(BaseModel):
+    """How to reach Kafka: the brokers and, where they ask for it, who we are.
+
+    Attributes:
+        bootstrap_servers: Comma-separated ``host:port``. Empty: the embedded broker of `home`.
+        ssl_ca_location: PEM file with the authorities to trust.
+        ssl_certificate_location: PEM file with our certificate, for mutual TLS.
+        ssl_key_location: PEM file with our key, for mutual TLS.
+    """
+
+    bootstrap_servers: str = ""
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    sasl_mechanism: SaslMechanism | None = None
+    sasl_username: str | None = None
+    sasl_password: SecretStr | None = None
+    ssl_ca_location: Path | None = None
+    ssl_certificate_location: Path | None = None
+    ssl_key_location: Path | None = None
+    ssl_key_password: SecretStr | None = None
+
+
+def _default_home() -> Path:
+    return Path.home() / ".clonos"
+
+
+def _default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "clonos"
+
+
+class Settings(BaseSettings):
+    """All settings of one process.
+
+    Attributes:
+        home: Everything Clonos writes for its user: checkpoints, the embedded broker, logs.
+        cache: What can be fetched again: the jars.
+        ivy_settings: An Ivy settings file, for users behind a mirror of Maven Central.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="CLONOS_", env_nested_delimiter="__", extra="ignore")
+
+    home: Path = Field(default_factory=_default_home)
+    cache: Path = Field(default_factory=_default_cache)
+    ivy_settings: Path | None = None
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings)

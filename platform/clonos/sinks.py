@@ -1,0 +1,94 @@
+"""The interface between the engine and a sink (entry point group ``clonos.sinks``).
+
+The engine decides *whether and as whom* an epoch may be published (claims, plans, ends); a sink publishes
+each *lane* (one sink partition's part of an epoch) at most once, and says what it did.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+from pyspark.sql import DataFrame
+
+from clonos.log.records import Held, Marker, Owner
+from clonos.settings import KafkaSettings
+
+DeliveryMode = Literal["exactly-once", "at-least-once"]
+OutputMode = Literal["append", "update", "complete"]
+Outcome = Literal["published", "skipped", "audited", "empty"]
+
+
+class LaneReport(msgspec.Struct, frozen=True):
+    """What became of one lane.
+
+    Attributes:
+        outcome: ``published`` now; ``skipped``: published by an earlier attempt; ``audited``: the same, and
+            its digest was compared; ``empty``: no output rows.
+        digest: Digest of the output as a multiset, 16 bytes, or empty.
+        offset: Where the lane's marker stands in the log; -1 if none was written now.
+        diverged: The replay computed something else than what is published.
+    """
+
+    lane: int
+    outcome: Outcome
+    records: int
+    digest: bytes
+    offset: int = -1
+    diverged: bool = False
+
+
+class SinkEpoch(msgspec.Struct, frozen=True):
+    """One epoch of one query, as a sink needs to know it.
+
+    Attributes:
+        held: Per lane (not per task) what it is made of.
+        lanes: Spark's partition index → lane.
+        partitions: Lane → log partition.
+        replay: The log already held this epoch's plan.
+        ended: The log already held this epoch's end: every lane is published.
+        markers: Lane → the marker that was there at claiming; only of this lineage.
+    """
+
+    kafka: KafkaSettings
+    job: str
+    topic: str
+    owner: Owner
+    query: str
+    epoch: int
+    held: tuple[Held, ...]
+    lanes: tuple[int, ...]
+    partitions: tuple[int, ...]
+    replay: bool
+    ended: bool
+    markers: dict[int, Marker]
+
+
+class Sink(Protocol):
+    """What the engine asks of a sink."""
+
+    name: str
+    output_mode: OutputMode
+
+    def check(self, kafka: KafkaSettings) -> None:
+        """Fail closed at start: targets exist, limits allow what is promised.
+
+        Raises:
+            ClonosError: With what to do.
+        """
+
+    def check_frame(self, frame: DataFrame) -> None:
+        """Refuse a DataFrame whose columns the sink cannot publish.
+
+        Raises:
+            SpecError: Naming the column.
+        """
+
+    def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
+        """Publish what is not yet published of `epoch`; returns when every lane is.
+
+        Raises:
+            Superseded: A newer generation owns a lane.
+            ConsistencyError: Going on could publish twice or contradict what is published.
+            EpochFailed: This attempt failed; the epoch must be replayed by a new owner.
+        """

@@ -1,0 +1,1 @@
+"""Sinks that publish every epoch exactly once."""

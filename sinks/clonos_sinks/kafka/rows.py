@@ -1,0 +1,106 @@
+"""Arrow batches as Kafka records. Columns: ``value``, and optionally ``key``, ``topic``, ``partition``,
+``headers`` (array of structs of key and value) and ``timestamp``, as in Spark's own Kafka sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from clonos.errors import SpecError
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Row(NamedTuple):
+    """One record to publish; None where Kafka's default applies."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    partition: int | None
+    headers: Headers | None
+    timestamp: int | None
+
+
+_TEXT = (StringType, BinaryType)
+_ALLOWED: dict[str, tuple[type[DataType], ...]] = {
+    "key": _TEXT,
+    "value": _TEXT,
+    "topic": (StringType,),
+    "partition": (IntegerType, LongType),
+    "timestamp": (TimestampType,),
+    "headers": (ArrayType,),
+}
+
+
+def check_schema(schema: StructType, *, default_topic: str | None) -> None:
+    """Refuse columns that cannot become Kafka records.
+
+    Raises:
+        SpecError: Naming the column and what it may be.
+    """
+    for field in schema.fields:
+        allowed = _ALLOWED.get(field.name)
+        if allowed is None:
+            raise SpecError(
+                f"The Kafka sink does not know the column {field.name!r}.",
+                hint=f"select only {', '.join(_ALLOWED)}; put the rest into value, for example with to_json(struct(…)).",
+            )
+        if not isinstance(field.dataType, allowed):
+            names = " or ".join(kind.typeName() for kind in allowed)
+            raise SpecError(
+                f"The column {field.name!r} is a {field.dataType.simpleString()}.", hint=f"cast it to {names}."
+            )
+    if "value" not in schema.names:
+        raise SpecError("The Kafka sink needs a column 'value'.", hint="for example to_json(struct('*')).alias('value')")
+    if default_topic is None and "topic" not in schema.names:
+        raise SpecError("The sink names no topic.", hint="pass topic=… to ctx.sink, or select a column 'topic'.")
+
+
+def rows_of(batch: pa.RecordBatch, default_topic: str | None) -> Iterator[Row]:
+    """The records of one Arrow batch, in order."""
+    names = batch.schema.names
+    size = batch.num_rows
+    nothing: list[None] = [None] * size
+
+    def column(name: str) -> list[object]:
+        return batch.column(names.index(name)).to_pylist() if name in names else list(nothing)
+
+    topics = column("topic")
+    stamps = (
+        batch.column(names.index("timestamp")).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
+        if "timestamp" in names
+        else nothing
+    )
+    for topic, key, value, partition, headers, stamp in zip(
+        topics, column("key"), column("value"), column("partition"), column("headers"), stamps, strict=True
+    ):
+        target = topic if topic is not None else default_topic
+        if not isinstance(target, str):
+            raise SpecError("A row names no topic.", kept="the epoch was not published.", hint="fill the column 'topic'.")
+        yield Row(target, _bytes(key), _bytes(value), partition, _headers(headers), stamp)
+
+
+def _bytes(value: object) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return str(value).encode()
+
+
+def _headers(value: object) -> Headers | None:
+    if not isinstance(value, list):
+        return None
+    return tuple((str(one["key"]), _bytes(one["value"])) for one in value)
