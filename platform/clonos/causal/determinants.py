@@ -69,7 +69,7 @@ class Recorder:
         if failures or unacknowledged:
             why = failures[0].str() if failures else f"no acknowledgement in {_ACKNOWLEDGE_S:.0f} s"
             raise EpochFailed(f"Determinants of epoch {epoch.epoch} did not reach {epoch.topic}: {why}.")
-        reach("determinants-acknowledged", query=epoch.query, epoch=epoch.epoch, task=self._task)
+        reach("determinants-acknowledged", query=epoch.query, epoch=epoch.epoch, task=self._task, replay=epoch.replay)
 
 
 def _produce(

@@ -39,7 +39,7 @@ def demo(
         report = Demo(Settings(), wishes, screen).play()
         screen.verdict([outcome for outcome in (report.job, report.plain) if outcome is not None])
     if as_json:
-        print(json.dumps(report.as_json()))
+        typer.echo(json.dumps(report.as_json()))
     if not report.clean:
         raise typer.Exit(1)
 

@@ -158,7 +158,7 @@ class Demo:
         command = [sys.executable, "-m", "clonos", "run", str(specification), "--events", str(events)]
         for name, value in params.items():
             command += ["-p", f"{name}={value}"]
-        moments = random.Random(self._seed)  # noqa: S311 (repeatable on purpose)
+        moments = random.Random(self._seed)
         delays = kill_delays(moments, self._wishes.kills, hasty=False)
         return self._run("Clonos", directory, kafka, topics, command, delays=delays, events=EventLog(events))
 
@@ -168,7 +168,7 @@ class Demo:
         command = [sys.executable, "-m", "clonos.demo.plain", "--checkpoints", str(checkpoints), "--server", server]
         for name, value in asdict(topics).items():
             command += [f"--{name}", value]
-        moments = random.Random(self._seed + 1)  # noqa: S311 (repeatable on purpose)
+        moments = random.Random(self._seed + 1)
         delays = kill_delays(moments, min(PLAIN_KILLS, self._wishes.kills), hasty=True)
         return self._run("plain Spark", directory, kafka, topics, command, delays=delays, events=None)
 

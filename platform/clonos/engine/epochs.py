@@ -100,16 +100,16 @@ class EpochRunner:
     def _run(self, frame: DataFrame, epoch: int) -> None:
         began = time.monotonic()
         name = self._query.name
-        reach("offsets-logged", query=name, epoch=epoch)
+        known = self._own.state.plan(name, epoch)
+        replay = known is not None
+        reach("offsets-logged", query=name, epoch=epoch, replay=replay)
         entry = self._checkpoint.read_offsets(epoch)
         if entry is None:
             raise EpochFailed(f"offsets/{epoch} of {name} is not in the checkpoint {self._checkpoint.location}.")
         planned = self._planned(frame)
-        known = self._own.state.plan(name, epoch)
-        replay = known is not None
         ended = epoch <= self._own.state.ended.get(name, -1)
         plan = self._replayed(known, planned, entry) if known else self._fresh(planned, epoch, entry, ended)
-        reach("plan-committed", query=name, epoch=epoch)
+        reach("plan-committed", query=name, epoch=epoch, replay=replay)
         self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._scope(plan, replay)))
         reports = self._query.sink.write(frame, self._sink_epoch(plan, planned.lanes(), replay, ended))
         self._noted(plan, reports)
@@ -118,7 +118,7 @@ class EpochRunner:
             with self._lock:
                 end = End(self._own.owner, name, epoch, records)
                 self._own.state.take(self._own.control.append(end), end)
-        reach("end-committed", query=name, epoch=epoch)
+        reach("end-committed", query=name, epoch=epoch, replay=replay)
         self._on_progress(progress_of(entry))
         recorded, replayed = count.take()
         self._emit(
@@ -137,7 +137,7 @@ class EpochRunner:
         if epoch % RETAINED_EPOCHS == RETAINED_EPOCHS - 1 and not replay:
             with self._lock:
                 self._emit("truncated", query=name, partitions=len(truncate(self._own)))
-        reach("epoch-done", query=name, epoch=epoch)
+        reach("epoch-done", query=name, epoch=epoch, replay=replay)
 
     def _audited(self, epoch: int, reports: list[LaneReport]) -> None:
         """A replay that differs from what is fully published cannot be undone, but state must not go on from it."""

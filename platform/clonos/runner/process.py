@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clonos.causal.scope import worker_environment
+from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
-from clonos.embedded.broker import running_bootstrap
 from clonos.engine.session import build_session
 from clonos.errors import BrokerUnavailable
 from clonos.faults import DRIVER_GROUP
@@ -74,14 +74,14 @@ def reachable_kafka(settings: Settings) -> KafkaSettings:
     """
     kafka = settings.kafka
     if not kafka.bootstrap_servers:
-        bootstrap = running_bootstrap(settings.home / "kafka")
-        if bootstrap is None:
+        embedded = EmbeddedKafka(settings.home / "kafka")
+        if not embedded.status().running:
             raise BrokerUnavailable(
                 "No Kafka is set and the embedded one does not run.",
                 kept="nothing was started.",
                 hint="start it with `clonos kafka start`, or set CLONOS_KAFKA__BOOTSTRAP_SERVERS.",
             )
-        kafka = kafka.model_copy(update={"bootstrap_servers": bootstrap})
+        kafka = kafka.model_copy(update={"bootstrap_servers": embedded.bootstrap_servers})
     await_brokers(kafka, timeout_s=10.0)
     return kafka
 

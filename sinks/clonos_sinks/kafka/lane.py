@@ -47,10 +47,11 @@ class Lane(msgspec.Struct, frozen=True):
     held: Held
     partition: int
     timeout_ms: int
+    replay: bool = False
 
     def point(self, name: str) -> None:
         """Tell a test that this lane reached a point of the protocol."""
-        reach(name, query=self.query, epoch=self.epoch, lane=self.lane)
+        reach(name, query=self.query, epoch=self.epoch, lane=self.lane, replay=self.replay)
 
 
 def publish(lane: Lane, rows: Iterator[Row], *, eager: bool) -> LaneReport:

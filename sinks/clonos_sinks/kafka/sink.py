@@ -154,6 +154,7 @@ def _write_partition(
         epoch.held[number],
         epoch.partitions[number],
         timeout_ms,
+        epoch.replay,
     )
     rows = (row for batch in batches for row in rows_of(batch, topic))
     try:

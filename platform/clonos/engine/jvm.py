@@ -1,0 +1,217 @@
+"""The JVM that PySpark drives, started by us instead of by ``spark-submit``.
+
+PySpark's launcher asks for a module that the wheel's Java lacks, goes through two shell scripts and a
+JVM of its own to put the command together, and polls ten times a second. Owning the launch also lets a
+start use an ahead-of-time cache.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyspark
+from pyspark import SparkContext
+
+from clonos.embedded import aot
+from clonos.embedded.jars import Jars
+from clonos.embedded.java import java_binary, java_major
+from clonos.embedded.layout import render_properties
+from clonos.errors import EnvironmentFault
+
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+_START_S = 60.0
+_STOP_S = 10.0
+# Spark's own list (JavaModuleOptions), without the vector module.
+_OPENED = (
+    *(f"java.base/java.{name}" for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "util")),
+    *(f"java.base/java.util.{name}" for name in ("concurrent", "concurrent.atomic")),
+    *(f"java.base/{name}" for name in ("jdk.internal.ref", "sun.nio.ch", "sun.nio.cs")),
+    *(f"java.base/{name}" for name in ("sun.security.action", "sun.util.calendar")),
+    "java.security.jgss/sun.security.krb5",
+)
+_MODULE_FLAGS = (
+    *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+)
+_UNSAFE_MAJOR = 24
+
+
+class GatewayProcess:
+    """The running JVM; PySpark connects to it through this process's environment."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The JVM's process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the JVM is there."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the JVM; a Spark session on it must have been stopped before. Harmless when repeated."""
+        os.environ.pop(_PORT, None)
+        os.environ.pop(_SECRET, None)
+        _forget_gateway()
+        if self._process.stdin:
+            with suppress(OSError):
+                self._process.stdin.close()  # the end of its input is what the JVM exits on
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def launch_gateway(
+    jars: Jars,
+    *,
+    heap_mb: int = 1024,
+    conf: Mapping[str, str] | None = None,
+    log_file: Path | None = None,
+    jvm_flags: Sequence[str] = (),
+) -> GatewayProcess:
+    """Start the JVM and point PySpark at it. It ends when this process ends, however that happens.
+
+    Args:
+        jars: Their connector goes on the class path itself.
+        heap_mb: Heap of the JVM (in local mode that of the executor too).
+        conf: Spark configuration known before the first class is loaded.
+        log_file: Where the JVM's warnings are appended; default: stderr.
+        jvm_flags: In place of the ahead-of-time cache, for the run that makes it.
+
+    Raises:
+        EnvironmentFault: The JVM ended, or did not come up.
+    """
+    java = java_binary()
+    with tempfile.TemporaryDirectory(prefix="clonos-gateway-") as folder:
+        info = Path(folder) / "connection"
+        # A file that only we can read, and not the command line: configuration may hold passwords.
+        properties = Path(folder) / "spark.properties"
+        properties.touch(mode=0o600)
+        properties.write_text(render_properties(conf or {}))
+        os.environ["SPARK_HOME"] = str(_spark_home())
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        process = _start(
+            [
+                *_java_command(java, jars, heap_mb, jvm_flags),
+                *("org.apache.spark.deploy.SparkSubmit", "--properties-file", str(properties)),
+                *("--load-spark-defaults", "pyspark-shell"),
+            ],
+            info,
+            log_file,
+        )
+        try:
+            port, secret = _await_connection(process, info, log_file)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    os.environ[_PORT], os.environ[_SECRET] = str(port), secret
+    return GatewayProcess(process)
+
+
+def aot_file(jars: Jars, java: Path) -> Path:
+    """Where the ahead-of-time cache of this JVM is."""
+    return aot.cache_file(jars, "spark", java, pyspark.__version__, str(_spark_home()), *_flags(java))
+
+
+def _spark_home() -> Path:
+    return Path(pyspark.__file__).parent
+
+
+def _flags(java: Path) -> list[str]:
+    flags = [*_MODULE_FLAGS]
+    major = java_major(java)
+    if major >= _UNSAFE_MAJOR:
+        # Arrow needs Netty's unsafe buffers, which Netty gives up on this Java unless told.
+        flags += ["-Dio.netty.noUnsafe=false", "--sun-misc-unsafe-memory-access=allow"]
+    if major > 17:  # noqa: PLR2004 - the first long-term release that warns of native libraries
+        flags.append("--enable-native-access=ALL-UNNAMED")
+    return flags
+
+
+def _java_command(java: Path, jars: Jars, heap_mb: int, jvm_flags: Sequence[str]) -> list[str]:
+    home = _spark_home()
+    settings = os.environ.get("SPARK_CONF_DIR") or str(home / "conf")
+    connector = [str(jar) for jar in sorted(jars.connector.glob("*.jar"))]
+    log4j = Path(__file__).parent.with_name("embedded") / "spark-log4j2.properties"
+    return [
+        *(str(java), *_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
+        *(f"-Xmx{heap_mb}m", f"-Dlog4j2.configurationFile={log4j}"),
+        # The folder that a user may add to comes last: the cache wants the same beginning each time.
+        *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, settings])),
+    ]
+
+
+def _start(command: Sequence[str], info: Path, log_file: Path | None) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_CONNECT_MODE": "0"}
+    if log_file:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+    output = log_file.open("ab") if log_file else None
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            # Standard output belongs to the program; the JVM's lines are log lines.
+            stdout=output or sys.stderr.fileno(),
+            stderr=output or sys.stderr.fileno(),
+            env=environment,
+            # Ctrl-C is for Python, which then stops the query in order.
+            preexec_fn=_ignore_interrupt,  # noqa: PLW1509 - nothing but a signal disposition
+        )
+    finally:
+        if output:
+            output.close()
+
+
+def _ignore_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _await_connection(process: subprocess.Popen[bytes], info: Path, log_file: Path | None) -> tuple[int, str]:
+    deadline = time.monotonic() + _START_S
+    while not info.exists():
+        if process.poll() is not None:
+            tail = ""
+            if log_file:
+                tail = "\n" + "\n".join(log_file.read_text(errors="replace").splitlines()[-15:])
+            raise EnvironmentFault(
+                f"Spark's JVM ended with status {process.returncode} while it started.{tail}",
+                kept="nothing was started.",
+                hint="see the lines above; less driver memory helps where the machine has too little.",
+            )
+        if time.monotonic() > deadline:
+            raise EnvironmentFault(
+                f"Spark's JVM did not come up in {_START_S:.0f} s.", kept="nothing was started.", hint="try again."
+            )
+        time.sleep(0.005)
+    # The JVM renames the file into place: what is there is whole.
+    raw = info.read_bytes()
+    port, length = struct.unpack(">ii", raw[:8])
+    return port, raw[8 : 8 + length].decode()
+
+
+def _forget_gateway() -> None:
+    """Let PySpark connect anew the next time: it keeps its connection in class attributes."""
+    gateway = getattr(SparkContext, "_gateway", None)
+    if gateway is not None:
+        with suppress(Exception):  # its other end may be gone, which is what we are after
+            gateway.shutdown()
+        SparkContext._gateway = None
+        SparkContext._jvm = None
