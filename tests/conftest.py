@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.embedded.broker import EmbeddedKafka
@@ -45,47 +42,3 @@ def make_topic(kafka: KafkaSettings) -> Callable[..., str]:
         return topic
 
     return make
-
-
-def read_committed(kafka: KafkaSettings, topic: str) -> list[Message]:
-    """Everything that a read_committed reader of `topic` sees, by partition and offset."""
-    consumer = Consumer(
-        client_config(
-            kafka, group_id="tests", isolation_level="read_committed", enable_partition_eof=True, enable_auto_commit=False
-        )
-    )
-    try:
-        partitions = consumer.list_topics(topic, timeout=15).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-        found: list[Message] = []
-        ended: set[int | None] = set()
-        deadline = time.monotonic() + 30
-        while len(ended) < len(partitions):
-            assert time.monotonic() < deadline, f"{topic} did not end"
-            message = consumer.poll(1.0)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                found.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
-        return sorted(found, key=lambda message: (message.partition() or 0, message.offset() or 0))
-    finally:
-        consumer.close()
-
-
-def eventually(condition: Callable[[], Any], what: str, *, timeout_s: float = 30.0) -> Any:
-    """Poll until `condition` answers something true; for effects outside of this process."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer = condition()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
-        time.sleep(0.02)
-
-
-def touched(path: Path, text: str) -> bool:
-    """Whether the file `path` holds the line `text`."""
-    return path.exists() and text in path.read_text().splitlines()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
-from conftest import eventually, read_committed, touched
+from observe import eventually, read_committed, touched
 
 from clonos.causal.scope import worker_environment
 from clonos.errors import CheckpointMismatch, Superseded

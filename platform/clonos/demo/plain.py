@@ -137,7 +137,7 @@ def main() -> None:
     given = parser.parse_args()
     settings = Settings()
     kafka = settings.kafka
-    spark = build_session(settings, "plain-wordcount")
+    spark = build_session("plain-wordcount", settings=settings).spark
     words = _words(_source(spark, kafka, given.lines), given.server, given.words, given.sample)
     _publish(words, kafka, "words", given.checkpoints, "append")
     _publish(_totals(_source(spark, kafka, given.words), given.totals), kafka, "totals", given.checkpoints, "update")

@@ -44,6 +44,8 @@ def use_flags(java: Path, file: Path) -> list[str]:
 def training_flags(file: Path) -> Iterator[list[str]]:
     """JVM flags for a training run; if the run wrote a cache it becomes `file` when the block ends."""
     file.parent.mkdir(parents=True, exist_ok=True)
+    for left in file.parent.glob(f".{file.name}.*"):
+        left.unlink(missing_ok=True)  # of a training that was killed
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         yield [f"-XX:AOTCacheOutput={draft}", *_QUIET]

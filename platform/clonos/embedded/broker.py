@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import signal
 import subprocess
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from clonos.embedded import aot
+from clonos.embedded.cluster import BrokerStatus, Cluster, ClusterStatus, addresses, random_id
 from clonos.embedded.jars import Jars, exclusive
 from clonos.embedded.java import java_binary, java_major
-from clonos.embedded.layout import HOST, Ports, choose_ports, render_properties, scram_arguments, server_properties
+from clonos.embedded.layout import choose_ports, render_properties, scram_arguments, server_properties
 from clonos.embedded.processes import Recorded, State, end, spawn
 from clonos.errors import BrokerUnavailable, DirectoryTaken
 from clonos.kafka import await_brokers
@@ -30,60 +27,6 @@ _STOP_S = 20.0
 _UNSAFE_WARNINGS_MAJOR = 24
 # Both measured: the serial collector and the first compiler alone halve the time to be ready.
 _JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms128m")
-
-
-@dataclass(frozen=True)
-class BrokerStatus:
-    """One broker.
-
-    Attributes:
-        node: Its id, counted from 0.
-        state: What its process is doing.
-        address: Where clients connect.
-        pid: Its process id, if it is there.
-        log: Its log file.
-    """
-
-    node: int
-    state: State
-    address: str
-    pid: int | None
-    log: Path
-
-
-@dataclass(frozen=True)
-class ClusterStatus:
-    """All brokers of a directory."""
-
-    directory: Path
-    bootstrap_servers: str
-    brokers: tuple[BrokerStatus, ...]
-
-    @property
-    def running(self) -> bool:
-        """Whether any broker is there."""
-        return any(broker.state != "stopped" for broker in self.brokers)
-
-
-@dataclass
-class _Cluster:
-    """What ``cluster.json`` holds."""
-
-    cluster_id: str
-    ports: list[Ports]
-    processes: list[Recorded | None]
-
-    def dump(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def load(cls, text: str) -> _Cluster:
-        raw = json.loads(text)
-        return cls(
-            cluster_id=raw["cluster_id"],
-            ports=[Ports(**each) for each in raw["ports"]],
-            processes=[Recorded(**each) if each else None for each in raw["processes"]],
-        )
 
 
 class EmbeddedKafka:
@@ -135,7 +78,7 @@ class EmbeddedKafka:
     def bootstrap_servers(self) -> str:
         """Addresses of all brokers, for clients; empty before the first start."""
         cluster = self._read()
-        return _addresses(cluster.ports) if cluster else ""
+        return addresses(cluster.ports) if cluster else ""
 
     @property
     def kafka(self) -> KafkaSettings:
@@ -147,9 +90,8 @@ class EmbeddedKafka:
         cluster = self._read()
         if cluster is None:
             return ClusterStatus(self._directory, "", ())
-        return ClusterStatus(
-            self._directory, _addresses(cluster.ports), tuple(self._status(cluster, i) for i in range(len(cluster.ports)))
-        )
+        brokers = tuple(self._status(cluster, node) for node in range(len(cluster.ports)))
+        return ClusterStatus(self._directory, addresses(cluster.ports), brokers)
 
     def start(self, *, timeout_s: float = 60.0) -> None:
         """Start all brokers and wait until they answer.
@@ -164,7 +106,7 @@ class EmbeddedKafka:
             self._refuse_if_taken(previous)
             wanted = self._wanted or (len(previous.ports) if previous else 1)
             ports = choose_ports(self._named_ports, wanted, previous=previous.ports if previous else ())
-            cluster = _Cluster(previous.cluster_id if previous else _random_id(), ports, [None] * wanted)
+            cluster = Cluster(previous.cluster_id if previous else random_id(), ports, [None] * wanted)
             for node in range(wanted):
                 self._configure(cluster, node)
             # Written before the data, so that a half-formatted directory is known to be ours.
@@ -189,7 +131,7 @@ class EmbeddedKafka:
                 settled=lambda: len(cluster.ports) > 1 and self._logs_closed(cluster),
             )
 
-    def _logs_closed(self, cluster: _Cluster) -> bool:
+    def _logs_closed(self, cluster: Cluster) -> bool:
         """Whether every broker has closed its logs.
 
         The last of several then still waits five seconds for a quorum that has gone; its metadata is
@@ -227,7 +169,7 @@ class EmbeddedKafka:
             self._write(cluster)
         states = [self._status(cluster, i).state for i in range(len(cluster.ports))]
         # Asked at the broker itself: it lists itself only once it takes part.
-        own = self._client.model_copy(update={"bootstrap_servers": _addresses([cluster.ports[node]])})
+        own = self._client.model_copy(update={"bootstrap_servers": addresses([cluster.ports[node]])})
         self._await_ready(cluster, own, states.count("running"), timeout_s, only=node)
 
     def train(self) -> Path | None:
@@ -249,7 +191,7 @@ class EmbeddedKafka:
                 self.stop()
         return file
 
-    def _refuse_if_taken(self, cluster: _Cluster | None) -> None:
+    def _refuse_if_taken(self, cluster: Cluster | None) -> None:
         if cluster is None:
             if any(each.name != _LOCK for each in self._directory.iterdir()):
                 raise DirectoryTaken(
@@ -260,7 +202,7 @@ class EmbeddedKafka:
             return
         if any(process and process.find() for process in cluster.processes):
             raise DirectoryTaken(
-                f"Kafka is already running in {self._directory}, at {_addresses(cluster.ports)}.",
+                f"Kafka is already running in {self._directory}, at {addresses(cluster.ports)}.",
                 kept="it was left alone.",
                 hint="use it as it is, stop it with `clonos kafka stop`, or choose another folder with --directory.",
             )
@@ -271,23 +213,22 @@ class EmbeddedKafka:
                 hint=f"start it with {len(cluster.ports)} brokers, or choose another folder with --directory.",
             )
 
-    def _configure(self, cluster: _Cluster, node: int) -> None:
+    def _configure(self, cluster: Cluster, node: int) -> None:
         home = self._home(node)
         home.mkdir(parents=True, exist_ok=True)
-        properties = server_properties(
-            node, cluster.ports, home / "data", client=self._client, extra=self._properties
-        )
+        properties = server_properties(node, cluster.ports, home / "data", client=self._client, extra=self._properties)
         config = home / "server.properties"
         config.touch(mode=0o600)  # it may hold a password
         config.write_text(render_properties(properties))
 
-    def _format(self, cluster: _Cluster) -> None:
+    def _format(self, cluster: Cluster) -> None:
         """Format the storage of those brokers that have none, all at the same time."""
         tools = []
         for node in range(len(cluster.ports)):
             if (self._home(node) / "data" / "meta.properties").exists():
                 continue
-            arguments = ["format", "--cluster-id", cluster.cluster_id, "--config", self._home(node) / "server.properties"]
+            config = str(self._home(node) / "server.properties")
+            arguments = ["format", "--cluster-id", cluster.cluster_id, "--config", config]
             command = [*self._java(node), "kafka.tools.StorageTool", *arguments, *scram_arguments(self._client)]
             tools.append(
                 subprocess.Popen(
@@ -312,7 +253,8 @@ class EmbeddedKafka:
         if self._jars is None:
             raise ValueError("jars are needed to start a broker")
         java = java_binary()
-        command = [str(java), *_JVM_FLAGS, f"-Xmx{self._heap_mb}m", *(flags or aot.use_flags(java, self._aot_file(java)))]
+        cache = flags or aot.use_flags(java, self._aot_file(java))
+        command = [str(java), *_JVM_FLAGS, f"-Xmx{self._heap_mb}m", *cache]
         if java_major(java) >= _UNSAFE_WARNINGS_MAJOR:
             command += ["--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED"]
         config = Path(__file__).with_name("broker-log4j2.properties")
@@ -325,7 +267,7 @@ class EmbeddedKafka:
         return aot.cache_file(self._jars, "broker", java, *_JVM_FLAGS)
 
     def _await_ready(
-        self, cluster: _Cluster, kafka: KafkaSettings, brokers: int, timeout_s: float, *, only: int | None = None
+        self, cluster: Cluster, kafka: KafkaSettings, brokers: int, timeout_s: float, *, only: int | None = None
     ) -> None:
         watched = range(len(cluster.ports)) if only is None else [only]
         deadline = time.monotonic() + timeout_s
@@ -361,11 +303,11 @@ class EmbeddedKafka:
         if process:
             process.send(number)
 
-    def _status(self, cluster: _Cluster, node: int) -> BrokerStatus:
+    def _status(self, cluster: Cluster, node: int) -> BrokerStatus:
         process = cluster.processes[node]
         state: State = process.state() if process else "stopped"
         pid = process.pid if process and state != "stopped" else None
-        return BrokerStatus(node, state, _addresses([cluster.ports[node]]), pid, self._log(node))
+        return BrokerStatus(node, state, addresses([cluster.ports[node]]), pid, self._log(node))
 
     def _home(self, node: int) -> Path:
         return self._directory / f"broker-{node}"
@@ -378,26 +320,24 @@ class EmbeddedKafka:
         """Hold the directory, so that two starts at once do not both find it free."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            held = exclusive(self._directory / _LOCK)
-            held.__enter__()
+            held = ExitStack()
+            held.enter_context(exclusive(self._directory / _LOCK))
         except OSError as error:
             raise DirectoryTaken(
                 f"{self._directory} cannot be used: {error}.", hint="choose another folder with --directory."
             ) from error
-        try:
+        with held:
             yield
-        finally:
-            held.__exit__(None, None, None)
 
-    def _existing(self) -> _Cluster:
+    def _existing(self) -> Cluster:
         cluster = self._read()
         if cluster is None:
             raise BrokerUnavailable(f"There is no embedded Kafka in {self._directory}.", hint="start it first.")
         return cluster
 
-    def _read(self) -> _Cluster | None:
+    def _read(self) -> Cluster | None:
         try:
-            return _Cluster.load((self._directory / _RECORD).read_text())
+            return Cluster.load((self._directory / _RECORD).read_text())
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, NotADirectoryError) as error:
@@ -405,19 +345,7 @@ class EmbeddedKafka:
                 f"{self._directory / _RECORD} is not readable: {error}.", hint="choose another folder with --directory."
             ) from error
 
-    def _write(self, cluster: _Cluster) -> None:
+    def _write(self, cluster: Cluster) -> None:
         draft = self._directory / f"{_RECORD}.new"
-        draft.write_text(json.dumps(cluster.dump(), indent=2))
+        draft.write_text(cluster.dump())
         draft.replace(self._directory / _RECORD)
-
-
-def _addresses(ports: Sequence[Ports]) -> str:
-    return ",".join(f"{HOST}:{each.client}" for each in ports)
-
-
-def _random_id() -> str:
-    # Kafka's own notation: sixteen bytes, URL-safe; it refuses one that starts with a dash.
-    text = "-"
-    while text.startswith("-"):
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    return text

@@ -62,7 +62,9 @@ def java_major(path: Path) -> int:
             # `-version` writes to stderr in every Java since the first one.
             answer = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30, check=True)
         except (OSError, subprocess.SubprocessError) as error:
-            raise JavaNotFound(f"{path} does not run: {error}.", hint="point JAVA_HOME at Java 17, 21 or 25.") from error
+            raise JavaNotFound(
+                f"{path} does not run: {error}.", hint="point JAVA_HOME at Java 17, 21 or 25."
+            ) from error
         found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr)
     if not found:
         raise JavaNotFound(f"{path} does not tell its version.", hint="point JAVA_HOME at Java 17, 21 or 25.")

@@ -108,7 +108,8 @@ def server_properties(
     refused = sorted(_OWNED & extra.keys())
     if refused:
         raise SpecError(
-            f"{', '.join(refused)} of the embedded broker cannot be changed.", hint="leave it out, or use your own Kafka."
+            f"{', '.join(refused)} of the embedded broker cannot be changed.",
+            hint="leave it out, or use your own Kafka.",
         )
     own, brokers = ports[node], len(ports)
     # The replication that a real deployment has, as far as there are brokers for it.
@@ -157,7 +158,7 @@ def _addresses(listeners: Mapping[str, int]) -> str:
 
 
 def _sasl(client: KafkaSettings) -> dict[str, str]:
-    mechanism = client.sasl_mechanism or "PLAIN"
+    mechanism: str = client.sasl_mechanism or "PLAIN"
     listener = f"listener.name.{_CLIENT.lower()}"
     found = {f"{listener}.sasl.enabled.mechanisms": mechanism, "sasl.enabled.mechanisms": mechanism}
     if mechanism == "PLAIN":

@@ -29,22 +29,24 @@ from clonos.errors import EnvironmentFault
 
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _START_S = 60.0
-_STOP_S = 10.0
 # Spark's own list (JavaModuleOptions), without the vector module.
 _OPENED = (
     *(f"java.base/java.{name}" for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "util")),
     *(f"java.base/java.util.{name}" for name in ("concurrent", "concurrent.atomic")),
     *(f"java.base/{name}" for name in ("jdk.internal.ref", "sun.nio.ch", "sun.nio.cs")),
-    *(f"java.base/{name}" for name in ("sun.security.action", "sun.util.calendar")),
-    "java.security.jgss/sun.security.krb5",
+    *("java.base/sun.util.calendar", "java.security.jgss/sun.security.krb5"),
 )
 _MODULE_FLAGS = (
     *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
     "-XX:+IgnoreUnrecognizedVMOptions",
     "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true",
+    # Plans are trees that Catalyst walks by recursion, and messages about them meet recursive patterns: the
+    # default of 1 MB has overflowed while a query was being stopped.
+    "-Xss4m",
 )
-_UNSAFE_MAJOR = 24
+_SILENT_MAJOR = 17  # the last long-term release that does not warn of native libraries
+_UNSAFE_MAJOR = 24  # also the first without the package sun.security.action
 
 
 class GatewayProcess:
@@ -63,8 +65,11 @@ class GatewayProcess:
         """Whether the JVM is there."""
         return self._process.poll() is None
 
-    def stop(self) -> None:
-        """End the JVM; a Spark session on it must have been stopped before. Harmless when repeated."""
+    def stop(self, *, timeout_s: float = 10.0) -> None:
+        """End the JVM, after `timeout_s` seconds by force. Harmless when repeated.
+
+        A Spark session on it must have been stopped before.
+        """
         os.environ.pop(_PORT, None)
         os.environ.pop(_SECRET, None)
         _forget_gateway()
@@ -72,7 +77,7 @@ class GatewayProcess:
             with suppress(OSError):
                 self._process.stdin.close()  # the end of its input is what the JVM exits on
         try:
-            self._process.wait(_STOP_S)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -141,7 +146,9 @@ def _flags(java: Path) -> list[str]:
     if major >= _UNSAFE_MAJOR:
         # Arrow needs Netty's unsafe buffers, which Netty gives up on this Java unless told.
         flags += ["-Dio.netty.noUnsafe=false", "--sun-misc-unsafe-memory-access=allow"]
-    if major > 17:  # noqa: PLR2004 - the first long-term release that warns of native libraries
+    else:
+        flags.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+    if major > _SILENT_MAJOR:
         flags.append("--enable-native-access=ALL-UNNAMED")
     return flags
 
@@ -173,7 +180,7 @@ def _start(command: Sequence[str], info: Path, log_file: Path | None) -> subproc
             stderr=output or sys.stderr.fileno(),
             env=environment,
             # Ctrl-C is for Python, which then stops the query in order.
-            preexec_fn=_ignore_interrupt,  # noqa: PLW1509 - nothing but a signal disposition
+            preexec_fn=_ignore_interrupt,
         )
     finally:
         if output:

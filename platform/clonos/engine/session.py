@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -67,12 +67,12 @@ class Session:
     spark: SparkSession
     gateway: GatewayProcess
 
-    def stop(self) -> None:
-        """Stop the session and end its JVM."""
+    def stop(self, *, timeout_s: float = 10.0) -> None:
+        """Stop the session and end its JVM, after `timeout_s` seconds by force."""
         try:
             self.spark.stop()
         finally:
-            self.gateway.stop()
+            self.gateway.stop(timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -92,6 +92,7 @@ def build_session(
     settings: Settings | None = None,
     heap_mb: int = 1024,
     log_file: Path | None = None,
+    jvm_flags: Sequence[str] = (),
 ) -> Session:
     """Start a JVM and a Spark session in it.
 
@@ -103,6 +104,7 @@ def build_session(
         settings: Default: from the environment.
         heap_mb: Heap of the driver's JVM.
         log_file: Where Spark's warnings go; default: stderr.
+        jvm_flags: In place of the start-up cache, for the run that makes it.
 
     Raises:
         SpecError: `conf` or `master` would break the promise, or this process has a session already.
@@ -118,7 +120,7 @@ def build_session(
         # Executors elsewhere do not have the driver's class path.
         own = [str(jar) for jar in sorted(jars.connector.glob("*.jar"))]
         chosen["spark.jars"] = ",".join([*filter(None, [chosen.get("spark.jars", "")]), *own])
-    gateway = launch_gateway(jars, heap_mb=heap_mb, conf=chosen, log_file=log_file)
+    gateway = launch_gateway(jars, heap_mb=heap_mb, conf=chosen, log_file=log_file, jvm_flags=jvm_flags)
     try:
         builder = SparkSession.builder
         for key, value in chosen.items():

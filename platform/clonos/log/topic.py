@@ -84,7 +84,8 @@ def check_log_topic(admin: AdminClient, topic: str) -> None:
 def partition_count(kafka: KafkaSettings, topic: str) -> int:
     """How many partitions `topic` has now."""
     try:
-        metadata = AdminClient(client_config(kafka)).list_topics(topic, timeout=_TIMEOUT_S)
+        admin = AdminClient(client_config(kafka))
+        metadata = admin.list_topics(topic, timeout=_TIMEOUT_S)
     except KafkaException as error:
         raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
     return len(metadata.topics[topic].partitions)

@@ -1,0 +1,121 @@
+"""Kill, or stop and continue, a real driver at every named point of the protocol."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from observe import eventually, read_committed
+from drivers import JOBS, Feeder, JobRun, Published, caught_up, ends_agree, expected_counts, final_counts
+
+from clonos.faults import POINTS
+from clonos.log.reading import shared_reader
+from clonos.log.records import Marker
+from clonos.log.topic import log_topic, partition_count
+from clonos.settings import KafkaSettings
+
+pytestmark = pytest.mark.chaos
+
+# In an epoch that no earlier attempt planned; claiming comes before any epoch.
+EPOCH_POINTS = (
+    "offsets-logged",
+    "plan-committed",
+    "determinants-acknowledged",
+    "lane-initialised",
+    "lane-tail-read",
+    "lane-decided",
+    "lane-begun",
+    "lane-produced",
+    "state-committed",
+    "lane-marked",
+    "lane-committed",
+    "end-committed",
+    "epoch-done",
+)
+CLAIM_POINTS = ("control-initialised", "control-claimed", "lane-claim-initialised", "lane-claimed", "claim-checked")
+STATEFUL_POINTS = ("state-committed", "lane-committed")
+
+
+def chain() -> list[str]:
+    points = [f"{point},query=plain,replay=False" for point in EPOCH_POINTS]
+    points += [f"{point},query=counts,replay=False" for point in STATEFUL_POINTS]
+    return [*points, *CLAIM_POINTS]
+
+
+@pytest.fixture
+def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_path: Path) -> Iterator[JobRun]:
+    params = {
+        "input": make_topic(3, "in"),
+        "output": make_topic(2, "out"),
+        "counts": make_topic(2, "counts"),
+    }
+    run = JobRun(kafka, name, tmp_path / "home", JOBS / "points.py", params)
+    yield run
+    run.end()
+
+
+def test_the_chain_names_every_point() -> None:
+    assert set(EPOCH_POINTS) | set(CLAIM_POINTS) == POINTS
+
+
+def test_kill_at_every_point(kafka: KafkaSettings, run: JobRun) -> None:
+    with Feeder(kafka, run.params["input"], 3) as feeder:
+        for fault in chain():
+            print("killing at", fault, flush=True)
+            driver = run.start(f"{fault}:kill")
+            driver.reached(fault)
+            driver.died()
+    check_after(kafka, run, feeder)
+
+
+@pytest.mark.timeout(600)
+def test_stop_at_every_point_and_continue_later(kafka: KafkaSettings, run: JobRun) -> None:
+    """Each zombie wakes up after its successor has gone on to its own point."""
+    with Feeder(kafka, run.params["input"], 3) as feeder:
+        zombie = None
+        for fault in chain():
+            print("stopping at", fault, flush=True)
+            driver = run.start(f"{fault}:stop")
+            driver.reached(fault)
+            if zombie is not None:
+                zombie.signal(signal.SIGCONT)
+                code = zombie.wait()
+                assert code == 6, f"the zombie ended with {code}:\n{zombie.tail()}"
+                zombie.kill()
+            zombie = driver
+        assert zombie is not None
+        last = run.start()
+        eventually(lambda: run.told("claimed")[-1]["generation"] >= len(chain()) + 1, "the last one claims")
+        zombie.signal(signal.SIGCONT)
+        assert zombie.wait() == 6, zombie.tail()
+        last.stop()
+    check_after(kafka, run, feeder)
+
+
+def check_after(kafka: KafkaSettings, run: JobRun, feeder: Feeder) -> None:
+    """Multiset equality, per-key order, no open transaction, markers monotonic in (generation, epoch)."""
+    final = run.start()
+    output, counts = run.params["output"], run.params["counts"]
+    eventually(lambda: caught_up(run, output, feeder.sent), "the output is complete", timeout_s=90)
+    eventually(
+        lambda: final_counts(kafka, counts) == expected_counts(feeder.sent), "the counts are complete", timeout_s=60
+    )
+    final.stop()
+    assert Published.read(kafka, output).faults(feeder.sent) == {}
+    assert len(read_committed(kafka, output)) == len(feeder.sent)
+    eventually(lambda: ends_agree(kafka, output) and ends_agree(kafka, counts), "no transaction is open")
+    assert_markers_monotonic(kafka, run.name)
+
+
+def assert_markers_monotonic(kafka: KafkaSettings, job: str) -> None:
+    reader = shared_reader(kafka, log_topic(job))
+    partitions = partition_count(kafka, log_topic(job))
+    assert partitions > 1
+    for partition in range(1, partitions):
+        low, end = reader.bounds(partition)
+        markers = [record for _, record in reader.stretch(partition, low, end) if isinstance(record, Marker)]
+        steps = [(marker.owner.lineage, marker.epoch) for marker in markers]
+        assert steps == sorted(set(steps))
+        assert [m.owner.generation for m in markers] == sorted(m.owner.generation for m in markers)

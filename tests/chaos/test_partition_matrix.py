@@ -1,0 +1,105 @@
+"""Topics of 1, 2, 3, 4, 5 and 9 partitions, with and without a shuffle, killed with some lanes committed.
+
+Spark runs a small topic's partitions in one order the first time and in another in a replay; what dedups on
+Spark's partition index loses one partition and doubles another here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from observe import eventually, read_committed
+from drivers import JOBS, Driver, Feeder, JobRun, ends_agree
+
+from clonos.settings import KafkaSettings
+
+pytestmark = pytest.mark.chaos
+
+COUNTS = (1, 2, 3, 4, 5, 9)
+SHUFFLED_LANES = 4
+
+
+def lanes_of(query: str) -> int:
+    return SHUFFLED_LANES if query.startswith("shuffled") else int(query.removeprefix("same"))
+
+
+QUERIES = [f"{kind}{count}" for count in COUNTS for kind in ("same", "shuffled")]
+
+
+def half_committed() -> tuple[str, list[str], list[str]]:
+    """Faults that hold the upper half of each query's lanes before they commit; which lanes commit, which wait."""
+    held, free = [], []
+    for query in QUERIES:
+        lanes = lanes_of(query)
+        for lane in range(lanes):
+            (held if lane >= max(1, lanes // 2) else free).append(f"query={query},lane={lane},replay=False")
+    waits = [f"lane-begun,{lane}" for lane in held]
+    commits = [f"lane-committed,{lane}" for lane in free]
+    # One lane of each query that commits is held right after, so that its query cannot end the epoch.
+    return ";".join(f"{point}:hold" for point in [*waits, *commits]), waits, commits
+
+
+@pytest.fixture
+def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_path: Path) -> Iterator[JobRun]:
+    params = {"partitions": " ".join(map(str, COUNTS))}
+    for count in COUNTS:
+        params[f"in{count}"] = make_topic(count, f"in{count}")
+    for query in QUERIES:
+        params[f"out-{query}"] = make_topic(1, f"out-{query}")
+    spec = {"master": "local[64]", "sparkConf": {"spark.sql.shuffle.partitions": SHUFFLED_LANES}, "driverMemoryMb": 1024}
+    run = JobRun(kafka, name, tmp_path / "home", JOBS / "matrix.py", params, spec)
+    yield run
+    run.end()
+
+
+def await_half(driver: Driver, points: list[str]) -> None:
+    def all_there() -> bool:
+        assert driver.process.poll() is None, driver.tail()
+        return driver.faults.exists() and set(points) <= set(driver.faults.read_text().splitlines())
+
+    def missing() -> str:
+        seen = set(driver.faults.read_text().splitlines()) if driver.faults.exists() else set()
+        return ", ".join(sorted(set(points) - seen))
+
+    try:
+        eventually(all_there, "half of the lanes", timeout_s=120)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: missing {missing()}\n{driver.tail()}") from None
+
+
+def test_crash_with_some_lanes_committed(kafka: KafkaSettings, run: JobRun) -> None:
+    feeders = {count: Feeder(kafka, run.params[f"in{count}"], count) for count in COUNTS}
+    fault, waits, commits = half_committed()
+    for _ in range(2):  # the job's first epoch, and one that follows a replay
+        for count, feeder in feeders.items():
+            feeder.burst(30 * count)
+        driver = run.start(fault)
+        await_half(driver, [*waits, *commits])
+        driver.kill()
+    final = run.start()
+    for query in QUERIES:
+        sent = feeders[int(query.removeprefix("same").removeprefix("shuffled"))].sent
+        topic = run.params[f"out-{query}"]
+        eventually(lambda t=topic, s=sent: len(read_committed(kafka, t)) >= len(s), f"{query} is complete", timeout_s=90)
+    final.stop()
+    for query in QUERIES:
+        sent = feeders[int(query.removeprefix("same").removeprefix("shuffled"))].sent
+        records = [json.loads(m.value() or b"{}") for m in read_committed(kafka, run.params[f"out-{query}"])]
+        assert Counter(record["word"] for record in records) == Counter(word for _, word in sent), query
+        assert len({record["verdict"]["uuid"] for record in records}) == len(records), query
+        if query.startswith("same"):
+            assert_order(records, query)
+        eventually(lambda t=run.params[f"out-{query}"]: ends_agree(kafka, t), "no transaction is open")
+    skipped = sum(event["skipped_lanes"] for event in run.told("epoch"))
+    assert skipped >= 2 * len(commits)
+
+
+def assert_order(records: list[dict[str, int]], query: str) -> None:
+    last: dict[int, int] = {}
+    for record in records:
+        assert record["offset"] > last.get(record["partition"], -1), (query, record)
+        last[record["partition"]] = record["offset"]

@@ -1,0 +1,76 @@
+"""One Spark session for all tests that need no crash of the driver."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from clonos.causal.scope import worker_environment
+from clonos.engine.session import build_session
+from clonos.job import Job, JobContext, JobFunction
+from clonos.runner.driver import Driver
+from clonos.runner.events import Events
+from clonos.settings import KafkaSettings
+from clonos.spec import JobSpec, Metadata, Spec
+
+
+@pytest.fixture(scope="session")
+def spark(kafka: KafkaSettings) -> Iterator[SparkSession]:
+    os.environ.update(worker_environment(kafka))
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    with build_session("tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"}) as session:
+        yield session.spark
+
+
+class InProcess:
+    """Runs job functions on the shared session until they have worked through their input."""
+
+    def __init__(self, spark: SparkSession, kafka: KafkaSettings, home: Path) -> None:
+        self._spark = spark
+        self._kafka = kafka
+        self._home = home
+        self.events: list[dict[str, Any]] = []
+
+    def __call__(
+        self, function: JobFunction, name: str, *, code: str = "1", checkpoint: str = "checkpoint", **spec: Any
+    ) -> None:
+        new_lineage = spec.pop("new_lineage", False)
+        accept_new_code = spec.pop("accept_new_code", False)
+        body = Spec.model_validate({"trigger": {"availableNow": True}, "restart_policy": {"attempts": 3}, **spec})
+        job = Job(function, JobSpec(metadata=Metadata(name=name), spec=body), code)
+        events = Events(name, None)
+        emit = events.emit
+
+        def kept(event: str, **fields: Any) -> None:
+            self.events.append({"event": event, **fields})
+            emit(event, **fields)
+
+        events.emit = kept  # type: ignore[method-assign]
+        Driver(
+            job,
+            self._spark,
+            self._kafka,
+            str(self._home / checkpoint),
+            events,
+            new_lineage=new_lineage,
+            accept_new_code=accept_new_code,
+        ).run()
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        return [one for one in self.events if one["event"] == event]
+
+
+@pytest.fixture
+def run_job(spark: SparkSession, kafka: KafkaSettings, tmp_path: Path) -> Callable[..., Any]:
+    return InProcess(spark, kafka, tmp_path)
+
+
+__all__ = ["InProcess", "JobContext"]

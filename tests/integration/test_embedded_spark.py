@@ -1,0 +1,85 @@
+"""Spark's JVM as we start it: a session reads Kafka and keeps state, and the JVM never outlives Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clonos.embedded.jars import ensure_jars
+from clonos.settings import KafkaSettings, Settings
+
+_SESSION = """
+import sys
+import pandas as pd
+from confluent_kafka import Producer
+from pyspark.sql.functions import col, pandas_udf
+from clonos.engine.session import build_session
+from clonos.kafka import client_config, spark_options
+from clonos.settings import Settings
+
+topic, folder = sys.argv[1:]
+kafka = Settings().kafka
+producer = Producer(client_config(kafka))
+for number in range(30):
+    producer.produce(topic, str(number))
+producer.flush(20)
+
+with build_session("test", master="local[2]") as session:
+    @pandas_udf("long")
+    def third(values: pd.Series) -> pd.Series:
+        return values.astype("int64") % 3
+
+    spark, found = session.spark, {}
+    source = spark.readStream.format("kafka").options(**spark_options(kafka)).option("subscribe", topic)
+    rows = source.option("startingOffsets", "earliest").load()
+    counted = rows.groupBy(third(col("value").cast("string")).alias("key")).count()
+    def write(frame, epoch):
+        found.update({row["key"]: row["count"] for row in frame.collect()})
+    query = counted.writeStream.outputMode("update").option("checkpointLocation", folder).foreachBatch(write)
+    query.trigger(availableNow=True).start().awaitTermination(60)
+    assert found == {0: 10, 1: 10, 2: 10}, found
+assert not session.gateway.running
+"""
+
+_GATEWAY = """
+import sys
+from clonos.embedded.jars import ensure_jars
+from clonos.engine.jvm import launch_gateway
+from clonos.settings import Settings
+gateway = launch_gateway(ensure_jars(Settings()))
+print(gateway.pid, flush=True)
+input()
+"""
+
+
+def test_a_session_reads_kafka_calls_python_and_keeps_state(
+    kafka: KafkaSettings, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    environment = {**os.environ, "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+    command = [sys.executable, "-c", _SESSION, make_topic(2), str(tmp_path / "checkpoint")]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_the_jvm_ends_when_python_is_killed() -> None:
+    ensure_jars(Settings())
+    with subprocess.Popen(
+        [sys.executable, "-c", _GATEWAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as python:
+        assert python.stdout is not None
+        jvm = psutil.Process(int(python.stdout.readline()))
+        python.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while jvm.is_running() and jvm.status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            jvm.kill()
+            pytest.fail("the JVM outlived Python")
+        time.sleep(0.02)
