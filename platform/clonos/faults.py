@@ -6,6 +6,7 @@ Without ``CLONOS_FAULT`` in the environment `reach` returns at once. With it, fo
 * ``kill``: sends SIGKILL to the driver's process group and its own (a crash of the host process),
 * ``stop``: sends SIGSTOP to both instead, so that a zombie can be continued later,
 * ``raise``: raises `FaultInjected`, a failure inside the process,
+* ``note``: only says so in the file ``CLONOS_FAULT_LOG``,
 * ``hold``: waits until the file ``<CLONOS_FAULT_LOG>.go`` exists, to line several processes up.
 
 Several faults are separated by ``;``. Each trigger is first appended to the file ``CLONOS_FAULT_LOG``.
@@ -70,7 +71,7 @@ def _parse(text: str) -> tuple[_Fault, ...]:
     for one in filter(None, text.split(";")):
         target, _, action = one.rpartition(":")
         point, *where = target.split(",")
-        if point not in POINTS or action not in {"kill", "stop", "raise", "hold"}:
+        if point not in POINTS or action not in {"kill", "stop", "raise", "hold", "note"}:
             raise ValueError(f"CLONOS_FAULT: no such point or action: {one!r}")
         faults.append(_Fault(point, tuple((k, v) for k, _, v in (w.partition("=") for w in where)), action))
     return tuple(faults)
@@ -101,6 +102,8 @@ def _trigger(fault: _Fault) -> None:
     if fault.action == "hold":
         while log and not Path(log + ".go").exists():
             time.sleep(0.005)
+        return
+    if fault.action == "note":
         return
     number = signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP
     driver = int(os.environ.get(DRIVER_GROUP, "0"))

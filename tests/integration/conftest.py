@@ -24,8 +24,9 @@ from clonos.spec import JobSpec, Metadata, Spec
 def spark(kafka: KafkaSettings) -> Iterator[SparkSession]:
     os.environ.update(worker_environment(kafka))
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    here = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    here = Path(__file__).parent
+    # Workers import the test modules that define the UDFs.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parent)])
     with build_session("tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"}) as session:
         yield session.spark
 

@@ -45,6 +45,8 @@ SESSION_DEFAULTS: Mapping[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # Workers forked with their imports done: the first epoch after a start 7.1 -> 4.5 s.
+    "spark.python.daemon.module": "clonos.engine.daemon",
     # 40 ms less for every hop into Python.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",

@@ -26,7 +26,8 @@ def classify(failure: BaseException) -> ClonosError:
     carried = uncarry(text)
     if carried is not None:
         return carried
-    if "PythonException" in text or "pyspark.errors.exceptions.base.PythonException" in text:
+    raised_by_user = "Traceback (most recent call last)" in text and "exited unexpectedly" not in text
+    if raised_by_user and (type(failure).__name__ == "PythonException" or "PythonException" in text):
         return JobCodeError(_last_lines(text))
     if "OffsetOutOfRange" in text or "Cannot fetch offset" in text or "KAFKA_DATA_LOSS" in text:
         return SourceOffsetsExpired(
@@ -39,13 +40,12 @@ def classify(failure: BaseException) -> ClonosError:
 def _last_lines(text: str) -> str:
     """The part of a traceback that says what went wrong."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    python = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    if python:
-        # After the worker's traceback Spark repeats it with the JVM's stack; the error is the line before.
-        for i in range(python[0] + 1, len(lines)):
-            if lines[i].startswith("at ") or lines[i].startswith("SQLSTATE"):
-                return " | ".join(lines[max(python[0] + 1, i - 3) : i])[:2000]
-    return " | ".join(lines[:3])[:2000]
+    start = next((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), None)
+    if start is None:
+        return " | ".join(lines[:3])[:2000]
+    # Spark repeats a worker's traceback with the JVM's stack below it; the error is the line before that.
+    end = next((i for i in range(start, len(lines)) if lines[i].startswith(("at ", "SQLSTATE"))), len(lines))
+    return " | ".join(lines[max(start + 1, end - 3) : end])[:2000]
 
 
 class RestartBudget:
