@@ -42,3 +42,13 @@ def make_topic(kafka: KafkaSettings) -> Callable[..., str]:
         return topic
 
     return make
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-point", action="store_true", help="chaos tests: every point and twenty races (slow)")
+
+
+@pytest.fixture(scope="session")
+def every_point(request: pytest.FixtureRequest) -> bool:
+    """Whether the chaos tests go through all points (`make chaos-full`) or a selection (`make test`)."""
+    return bool(request.config.getoption("--every-point"))

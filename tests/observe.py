@@ -17,7 +17,11 @@ def read_committed(kafka: KafkaSettings, topic: str) -> list[Message]:
     """Everything that a read_committed reader of `topic` sees, by partition and offset."""
     consumer = Consumer(
         client_config(
-            kafka, group_id="tests", isolation_level="read_committed", enable_partition_eof=True, enable_auto_commit=False
+            kafka,
+            group_id="tests",
+            isolation_level="read_committed",
+            enable_partition_eof=True,
+            enable_auto_commit=False,
         )
     )
     try:

@@ -34,7 +34,9 @@ def uncarry(text: str) -> ClonosError | None:
     if found is None:
         return None
     try:
-        name, what, kept, hint = msgspec.msgpack.decode(base64.b64decode(found.group(1)), type=tuple[str, str, str, str])
+        name, what, kept, hint = msgspec.msgpack.decode(
+            base64.b64decode(found.group(1)), type=tuple[str, str, str, str]
+        )
     except (ValueError, msgspec.DecodeError):
         return None
     cls = getattr(errors, name, None)

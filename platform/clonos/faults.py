@@ -10,7 +10,7 @@ Without ``CLONOS_FAULT`` in the environment `reach` returns at once. With it, fo
 * ``hold``: waits until the file ``<CLONOS_FAULT_LOG>.go`` exists, to line several processes up.
 
 Several faults are separated by ``;``. Each trigger is first appended to the file ``CLONOS_FAULT_LOG``.
-``raise`` and ``hold`` trigger once per log file, so that a replay in the same process gets past them.
+``raise``, ``hold`` and ``stop`` trigger once per log file, so that what goes on in the same process gets past.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _trigger(fault: _Fault) -> None:
     log = os.environ.get("CLONOS_FAULT_LOG")
     if log:
         path = Path(log)
-        if fault.action in {"raise", "hold"} and path.exists() and fault.name in path.read_text().splitlines():
+        if fault.action in {"raise", "hold", "stop"} and path.exists() and fault.name in path.read_text().splitlines():
             return
         with path.open("a") as out:
             out.write(fault.name + "\n")

@@ -133,7 +133,9 @@ class JobContext:
         if any(query.name == name for query in self.queries):
             raise SpecError(f"Two sinks are named {name!r}.", hint="give each ctx.sink a name of its own.")
         if not frame.isStreaming:
-            raise SpecError(f"The sink {name!r} got a DataFrame without a streaming source.", hint="start at ctx.source.")
+            raise SpecError(
+                f"The sink {name!r} got a DataFrame without a streaming source.", hint="start at ctx.source."
+            )
         made: Sink = _connector("clonos.sinks", connector)(
             name, topic=topic, output_mode=mode, delivery=chosen, **options
         )

@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 import yaml
 from confluent_kafka import Producer, TopicPartition
-from observe import eventually, read_committed, touched
 
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
+from observe import eventually, read_committed, touched
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -53,7 +53,9 @@ class Driver:
     def reached(self, fault: str, timeout_s: float = 120.0) -> None:
         """Wait until the fault was triggered."""
         eventually(
-            lambda: touched(self.faults, fault) or self.process.poll() is not None, f"fault {fault}", timeout_s=timeout_s
+            lambda: touched(self.faults, fault) or self.process.poll() is not None,
+            f"fault {fault}",
+            timeout_s=timeout_s,
         )
         assert touched(self.faults, fault), f"ended with {self.process.returncode} before {fault}:\n{self.tail()}"
 
@@ -92,10 +94,18 @@ class JobRun:
     spec: dict[str, Any] = field(default_factory=dict)
     started: list[Driver] = field(default_factory=list)
 
-    def start(self, fault: str = "", *, arguments: tuple[str, ...] = (), environment: Mapping[str, str] | None = None) -> Driver:
+    def start(
+        self, fault: str = "", *, arguments: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
+    ) -> Driver:
         self.home.mkdir(exist_ok=True)
         specification = self.home / "job.yaml"
-        body = {"main": str(self.job), "params": dict(self.params), "master": "local[2]", "driverMemoryMb": 512, **self.spec}
+        body = {
+            "main": str(self.job),
+            "params": dict(self.params),
+            "master": "local[2]",
+            "driverMemoryMb": 512,
+            **self.spec,
+        }
         specification.write_text(
             yaml.safe_dump({"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": self.name}, "spec": body})
         )

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from observe import eventually, read_committed
 from drivers import JOBS, Driver, Feeder, JobRun, ends_agree
 
 from clonos.settings import KafkaSettings
+from observe import eventually, read_committed
 
 pytestmark = pytest.mark.chaos
 
@@ -52,7 +52,11 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
     for query in QUERIES:
         params[f"out-{query}"] = make_topic(1, f"out-{query}")
     # Waiting tasks keep their slots.
-    spec = {"master": "local[28]", "sparkConf": {"spark.sql.shuffle.partitions": SHUFFLED_LANES}, "driverMemoryMb": 1024}
+    spec = {
+        "master": "local[28]",
+        "sparkConf": {"spark.sql.shuffle.partitions": SHUFFLED_LANES},
+        "driverMemoryMb": 1024,
+    }
     run = JobRun(kafka, name, tmp_path / "home", JOBS / "matrix.py", params, spec)
     yield run
     run.end()
@@ -86,7 +90,9 @@ def test_crash_with_some_lanes_committed(kafka: KafkaSettings, run: JobRun) -> N
     for query in QUERIES:
         sent = feeders[int(query.removeprefix("same").removeprefix("shuffled"))].sent
         topic = run.params[f"out-{query}"]
-        eventually(lambda t=topic, s=sent: len(read_committed(kafka, t)) >= len(s), f"{query} is complete", timeout_s=90)
+        eventually(
+            lambda t=topic, s=sent: len(read_committed(kafka, t)) >= len(s), f"{query} is complete", timeout_s=90
+        )
     final.stop()
     for query in QUERIES:
         sent = feeders[int(query.removeprefix("same").removeprefix("shuffled"))].sent

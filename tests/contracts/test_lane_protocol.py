@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
-from observe import eventually, read_committed, touched
 
 from clonos.causal.scope import worker_environment
 from clonos.errors import CheckpointMismatch, Superseded
@@ -20,6 +19,7 @@ from clonos.log.records import Held, Marker
 from clonos.settings import KafkaSettings
 from clonos_sinks.kafka.lane import Lane, publish
 from clonos_sinks.kafka.rows import Row
+from observe import eventually, read_committed, touched
 
 MakeTopic = Callable[..., str]
 HELD = Held("range", "in", 0, 0, 3)
@@ -134,7 +134,9 @@ STEPS = (
 CLAIM_STEPS = STEPS[:5]
 
 
-def child(kafka: KafkaSettings, job: str, out: str, fault: str, log: Path, timeout_ms: int = 60_000) -> subprocess.Popen[str]:
+def child(
+    kafka: KafkaSettings, job: str, out: str, fault: str, log: Path, timeout_ms: int = 60_000
+) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         **worker_environment(kafka),
@@ -170,7 +172,9 @@ def test_crash_between_steps(kafka: KafkaSettings, name: str, make_topic: MakeTo
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_zombie_between_steps(kafka: KafkaSettings, name: str, make_topic: MakeTopic, tmp_path: Path, step: str) -> None:
+def test_zombie_between_steps(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic, tmp_path: Path, step: str
+) -> None:
     """SIGSTOP at the step; a successor publishes; the continued zombie publishes nothing more."""
     out = make_topic()
     lane_of(claim(kafka, name))

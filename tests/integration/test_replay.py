@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from observe import eventually, read_committed
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -41,6 +40,7 @@ from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings
 from clonos.sinks import LaneReport, SinkEpoch
 from clonos_sinks.kafka import KafkaSink
+from observe import eventually, read_committed
 
 MakeTopic = Callable[..., str]
 
@@ -99,7 +99,9 @@ def raw(topic: str, partition: int, offset: int, word: str, flag: str, out: str)
     return {"answer": word, "draw": random.random(), "uuid": "", "epoch": clonos.epoch()}
 
 
-def job_with(udf: Any, source: str, out: str, flag: Path, sink: KafkaSink | None = None) -> Callable[[JobContext], None]:
+def job_with(
+    udf: Any, source: str, out: str, flag: Path, sink: KafkaSink | None = None
+) -> Callable[[JobContext], None]:
     def job(ctx: JobContext) -> None:
         records = ctx.source(source).withColumn("word", F.col("value").cast("string"))
         verdict = udf("topic", "partition", "offset", "word", F.lit(str(flag)), F.lit(out))
@@ -116,7 +118,7 @@ def job_with(udf: Any, source: str, out: str, flag: Path, sink: KafkaSink | None
 
 def plain_job(source: str, out: str, **sink: Any) -> Callable[[JobContext], None]:
     def job(ctx: JobContext) -> None:
-        records = ctx.source(source, max_per_epoch=ctx.params.get("rate") and int(ctx.params["rate"]) or None)
+        records = ctx.source(source, max_per_epoch=(ctx.params.get("rate") and int(ctx.params["rate"])) or None)
         value = F.to_json(F.struct(F.col("value").cast("string").alias("word"))).alias("value")
         ctx.sink(records.select("key", value), topic=out, name="out", **sink)
 
@@ -409,13 +411,18 @@ def test_output_modes_headers_and_timestamps(
             records = records.withColumn("word", F.concat("letter", F.lit(":"), "n"))
         header = F.struct(F.lit("kind").alias("key"), F.lit(mode).cast("binary").alias("value"))
         frame = records.select(
-            F.col("word").alias("key"), F.to_json(F.struct("word")).alias("value"), "timestamp", F.array(header).alias("headers")
+            F.col("word").alias("key"),
+            F.to_json(F.struct("word")).alias("value"),
+            "timestamp",
+            F.array(header).alias("headers"),
         )
         ctx.sink(frame, topic=out, name="out", mode=mode)
 
     run_job(job, name)
     messages = read_committed(kafka, out)
-    expected = sent if mode == "append" else Counter(f"{letter}:{n}" for letter, n in Counter(w[0] for w in sent).items())
+    expected = (
+        sent if mode == "append" else Counter(f"{letter}:{n}" for letter, n in Counter(w[0] for w in sent).items())
+    )
     assert Counter((message.key() or b"").decode() for message in messages) == expected
     assert all(message.headers() == [("kind", mode.encode())] for message in messages)
 
@@ -427,7 +434,9 @@ def test_at_least_once_needs_no_transaction(
     sent = feed(kafka, source, 2, 20)
     run_job(plain_job(source, out, delivery="at-least-once"), name)
     assert words(kafka, out) == sent
-    assert [message.offset() for message in read_committed(kafka, out)] == list(range(20)), "no commit marker in between"
+    assert [message.offset() for message in read_committed(kafka, out)] == list(range(20)), (
+        "no commit marker in between"
+    )
 
 
 @pytest.mark.parametrize("depth", ["0", "1", "full"])

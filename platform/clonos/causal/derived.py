@@ -40,7 +40,7 @@ def random(key: object = None) -> float:
 def rng(key: object = None) -> _random.Random:
     """A random generator seeded like `random`, for more than one number or another distribution."""
     bits = _derive("rng", key)
-    return _random.Random() if bits is None else _random.Random(bits)  # noqa: S311
+    return _random.Random() if bits is None else _random.Random(bits)
 
 
 def uuid4(key: object = None) -> _uuid.UUID:

@@ -73,7 +73,11 @@ class Recorder:
 
 
 def _produce(
-    producer: Producer, topic: str, value: bytes, partition: int, delivered: Callable[[KafkaError | None, Message], None]
+    producer: Producer,
+    topic: str,
+    value: bytes,
+    partition: int,
+    delivered: Callable[[KafkaError | None, Message], None],
 ) -> None:
     deadline = time.monotonic() + _ACKNOWLEDGE_S
     while True:
@@ -84,7 +88,9 @@ def _produce(
             producer.poll(0.05)
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
-                raise EpochFailed(f"Determinants could not be written to {topic}: {failure.args[0].str()}.") from failure
+                raise EpochFailed(
+                    f"Determinants could not be written to {topic}: {failure.args[0].str()}."
+                ) from failure
             # The log grew after this worker's producer learnt of it.
             producer.list_topics(topic, timeout=5.0)
 
@@ -153,9 +159,12 @@ def _load(kafka: KafkaSettings, epoch: EpochScope, partition: int) -> dict[tuple
     for _, record in shared_reader(kafka, epoch.topic).stretch(partition, start, epoch.until[partition]):
         if isinstance(record, Claim | Marker):
             owner = record.owner
-        elif isinstance(record, Determinants) and record.owner == owner:
-            if record.query == epoch.query and record.epoch == epoch.epoch:
-                mine = answers.setdefault((record.operator, record.task), {})
-                for entry in record.entries:
-                    mine.setdefault(entry.key, entry)
+        elif (
+            isinstance(record, Determinants)
+            and record.owner == owner
+            and (record.query, record.epoch) == (epoch.query, epoch.epoch)
+        ):
+            mine = answers.setdefault((record.operator, record.task), {})
+            for entry in record.entries:
+                mine.setdefault(entry.key, entry)
     return answers

@@ -89,7 +89,9 @@ class TaskScope:
         self.answers: dict[bytes, Entry] = {}
         self.recorded = 0
         self.replayed = 0
-        self._log = recorded_answers(worker_kafka(), epoch, operator, task) if epoch.replay and epoch.depth != "0" else {}
+        self._log = (
+            recorded_answers(worker_kafka(), epoch, operator, task) if epoch.replay and epoch.depth != "0" else {}
+        )
         self._recorder = Recorder(worker_kafka, epoch, operator, task)
 
     def known(self, key: bytes) -> Entry | None:

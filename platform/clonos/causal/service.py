@@ -6,9 +6,9 @@ share one call, so an answer does not depend on the order of rows.
 
 from __future__ import annotations
 
-import datetime as dt
 import contextlib
 import contextvars
+import datetime as dt
 import functools
 import threading
 import typing
@@ -91,7 +91,8 @@ class Service(Generic[P, R]):
             return Entry(key, _encoder.encode(answer))
         except (TypeError, ValueError, OverflowError) as error:
             raise ResultNotSerialisable(
-                f"The service {self.name} returned a {type(answer).__name__}, which the causal log cannot hold: {error}."
+                f"The service {self.name} returned a {type(answer).__name__}, "
+                f"which the causal log cannot hold: {error}."
             ) from error
 
     def _answer(self, entry: Entry) -> R:

@@ -15,21 +15,19 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql.functions import arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
+from clonos.carried import carry
 from clonos.causal.counting import count
 from clonos.causal.scope import TaskScope, open_task_scope, row_scope, task_scope
 from clonos.errors import ClonosError
-from clonos.carried import carry
 
 RowFunction = Callable[..., Any]
 
 
-def udf(
-    return_type: str | DataType, *, name: str | None = None
-) -> Callable[[RowFunction], Callable[..., Column]]:
+def udf(return_type: str | DataType, *, name: str | None = None) -> Callable[[RowFunction], Callable[..., Column]]:
     """Make a per-row function callable on columns, with causal services inside.
 
     Args:
@@ -73,10 +71,14 @@ def _iterator_udf(function: RowFunction, operator: str, spark_type: DataType, ar
         raise TypeError("a clonos.udf takes at least one column")
     if arity == 1:
         batches_of_one.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
-        return arrow_udf(batches_of_one, spark_type)  # type: ignore[no-any-return]
+        return _arrow_udf(batches_of_one, spark_type)
     # PySpark reads the kind of UDF from its annotations.
     batches_of_many.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-    return arrow_udf(batches_of_many, spark_type)  # type: ignore[no-any-return]
+    return _arrow_udf(batches_of_many, spark_type)
+
+
+# Its stubs list scalar functions only; iterators of arrays are documented and work.
+_arrow_udf: Callable[..., Any] = arrow_udf
 
 
 def _run(

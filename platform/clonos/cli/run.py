@@ -20,9 +20,7 @@ def run(
     new_lineage: Annotated[
         bool, typer.Option(help="Start a new lineage: what older runs published does not count any more.")
     ] = False,
-    accept_new_code: Annotated[
-        bool, typer.Option(help="Replay an epoch in doubt with the code as it is now.")
-    ] = False,
+    accept_new_code: Annotated[bool, typer.Option(help="Replay an epoch in doubt with the code as it is now.")] = False,
 ) -> None:
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
     from clonos.runner.process import run_job

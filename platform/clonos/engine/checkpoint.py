@@ -7,7 +7,7 @@ offsets for each source, ``-`` where a source has none.
 from __future__ import annotations
 
 import json
-import os
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
@@ -48,8 +48,7 @@ class Checkpoint:
         """The offset-log entry of `epoch`, verbatim; None if there is none."""
         if self._local is not None:  # on the path of every epoch
             try:
-                with open(os.path.join(self._local, "offsets", str(epoch)), encoding="utf-8") as entry:
-                    return entry.read()
+                return Path(self._local, "offsets", str(epoch)).read_text(encoding="utf-8")
             except FileNotFoundError:
                 return None
         path = self._entry("offsets", epoch)

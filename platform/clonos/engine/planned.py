@@ -103,4 +103,8 @@ def _made_of(node: Any) -> tuple[Held, ...]:
 
 
 def _placed(held: Held, child: int) -> Held:
-    return held if held.kind == "range" else Held(held.kind, f"child-{child}{held.topic}", held.partition, held.start, held.until)
+    return (
+        held
+        if held.kind == "range"
+        else Held(held.kind, f"child-{child}{held.topic}", held.partition, held.start, held.until)
+    )

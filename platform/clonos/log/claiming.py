@@ -86,9 +86,7 @@ class Ownership:
                 reach("lane-claimed", lane=allotment.lane, sink=allotment.sink)
 
     def _claim_lane(self, allotment: Allotment) -> Tail:
-        producer = TransactionalProducer(
-            self.kafka, lane_id(self.job, allotment.sink, allotment.lane), self.topic
-        )
+        producer = TransactionalProducer(self.kafka, lane_id(self.job, allotment.sink, allotment.lane), self.topic)
         reach("lane-claim-initialised", lane=allotment.lane, sink=allotment.sink)
         reader = LogReader(self.kafka, self.topic)
         try:
@@ -111,9 +109,7 @@ class Ownership:
             reader.close()
 
 
-def claim(
-    kafka: KafkaSettings, job: str, *, previous: Owner | None = None, new_lineage: bool = False
-) -> Ownership:
+def claim(kafka: KafkaSettings, job: str, *, previous: Owner | None = None, new_lineage: bool = False) -> Ownership:
     """Become the owner of `job`'s log (the five steps of this module's docstring).
 
     Args:
@@ -133,7 +129,9 @@ def claim(
     if previous is not None:
         tail = reader.tail(CONTROL)
         if tail is None or tail.record.owner != previous:
-            raise Superseded(f"Generation {tail.record.owner if tail else 'unknown'} owns the job; this was {previous}.")
+            raise Superseded(
+                f"Generation {tail.record.owner if tail else 'unknown'} owns the job; this was {previous}."
+            )
     producer = TransactionalProducer(kafka, control_id(job), topic)
     reach("control-initialised")
     state = read_control(reader)

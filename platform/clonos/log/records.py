@@ -170,7 +170,7 @@ class Resolution(msgspec.Struct, frozen=True, tag="resolution"):
 Record = Claim | Allot | Plan | Determinants | Marker | End | Resolution
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:

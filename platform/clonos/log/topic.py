@@ -105,8 +105,8 @@ def _await_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         known = admin.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic)
-        if known is not None and known.error is None and len(known.partitions) >= partitions:
-            if all(part.leader >= 0 for part in known.partitions.values()):
-                return
+        found = known.partitions.values() if known is not None and known.error is None else ()
+        if len(found) >= partitions and all(partition.leader >= 0 for partition in found):
+            return
         admin.poll(0.01)
     raise BrokerUnavailable(f"The log topic {topic} did not get {partitions} partitions in {_TIMEOUT_S:.0f} s.")

@@ -22,7 +22,7 @@ from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
 from clonos.engine.checkpoint import Checkpoint, progress_of, reconcile
 from clonos.engine.epochs import EpochRunner
-from clonos.errors import ClonosError, EpochFailed, Superseded
+from clonos.errors import ClonosError, Superseded
 from clonos.job import Job, JobContext, Query
 from clonos.log.claiming import Ownership, claim
 from clonos.log.records import Owner, Resolution
@@ -127,7 +127,9 @@ class Driver:
             own = self._own = claim(
                 self._kafka, self._job.spec.name, previous=previous, new_lineage=self._new_lineage and previous is None
             )
-        except EpochFailed as error:
+        except ClonosError as error:
+            if not error.retry:
+                raise
             return error
         self._events.generation = own.owner.generation
         self._events.emit("claimed", lineage=own.owner.lineage, lanes=len(own.state.lanes))

@@ -95,7 +95,9 @@ def publish(lane: Lane, rows: Iterator[Row], *, eager: bool) -> LaneReport:
 
 
 def _open(lane: Lane) -> TransactionalProducer:
-    return TransactionalProducer(lane.kafka, lane_id(lane.job, lane.sink, lane.lane), lane.topic, timeout_ms=lane.timeout_ms)
+    return TransactionalProducer(
+        lane.kafka, lane_id(lane.job, lane.sink, lane.lane), lane.topic, timeout_ms=lane.timeout_ms
+    )
 
 
 def _dispose_opened(opening: Future[TransactionalProducer]) -> None:

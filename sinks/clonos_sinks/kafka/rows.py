@@ -57,7 +57,7 @@ def check_schema(schema: StructType, *, default_topic: str | None) -> None:
         if allowed is None:
             raise SpecError(
                 f"The Kafka sink does not know the column {field.name!r}.",
-                hint=f"select only {', '.join(_ALLOWED)}; put the rest into value, for example with to_json(struct(…)).",
+                hint=f"select only {', '.join(_ALLOWED)}; put the rest into value, as with to_json(struct(…)).",
             )
         if not isinstance(field.dataType, allowed):
             names = " or ".join(kind.typeName() for kind in allowed)
@@ -65,7 +65,9 @@ def check_schema(schema: StructType, *, default_topic: str | None) -> None:
                 f"The column {field.name!r} is a {field.dataType.simpleString()}.", hint=f"cast it to {names}."
             )
     if "value" not in schema.names:
-        raise SpecError("The Kafka sink needs a column 'value'.", hint="for example to_json(struct('*')).alias('value')")
+        raise SpecError(
+            "The Kafka sink needs a column 'value'.", hint="for example to_json(struct('*')).alias('value')"
+        )
     if default_topic is None and "topic" not in schema.names:
         raise SpecError("The sink names no topic.", hint="pass topic=… to ctx.sink, or select a column 'topic'.")
 
@@ -81,7 +83,10 @@ def rows_of(batch: pa.RecordBatch, default_topic: str | None) -> Iterator[Row]:
 
     topics = column("topic")
     stamps = (
-        batch.column(names.index("timestamp")).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
+        batch.column(names.index("timestamp"))
+        .cast(pa.timestamp("ms", tz="UTC"), safe=False)
+        .cast(pa.int64())
+        .to_pylist()
         if "timestamp" in names
         else nothing
     )
@@ -90,7 +95,9 @@ def rows_of(batch: pa.RecordBatch, default_topic: str | None) -> Iterator[Row]:
     ):
         target = topic if topic is not None else default_topic
         if not isinstance(target, str):
-            raise SpecError("A row names no topic.", kept="the epoch was not published.", hint="fill the column 'topic'.")
+            raise SpecError(
+                "A row names no topic.", kept="the epoch was not published.", hint="fill the column 'topic'."
+            )
         yield Row(target, _bytes(key), _bytes(value), partition, _headers(headers), stamp)
 
 

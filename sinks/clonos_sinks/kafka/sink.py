@@ -88,12 +88,11 @@ class KafkaSink:
         Where an earlier attempt published some lanes and not others, the published ones are audited before
         any other is published, on rows computed once: a contradiction must not get out.
         """
+        if epoch.ended:
+            return self._run(frame, epoch, "audit")
         if self.delivery == "at-least-once":
             return self._run(frame, epoch, "deliver")
         published = {lane for lane, marker in epoch.markers.items() if marker.epoch == epoch.epoch}
-        if epoch.ended:
-            reports = self._run(frame, epoch, "audit")
-            return reports
         if not published:
             return self._run(frame, epoch, "publish")
         kept = frame.persist(StorageLevel.MEMORY_AND_DISK)

@@ -1,0 +1,70 @@
+# Needs Python 3.11+ and make; everything else is brought into .venv and the user's cache.
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit contracts integration chaos chaos-full lint format bench lock clean
+
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.venv/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Clonos needs Python 3.11 or newer; set PYTHON=…" if sys.version_info < (3, 11) else 0)'
+	@echo "Installing into .venv (once, about a minute)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+.venv/.prepared: .venv/.installed platform/clonos/embedded/ivy.xml
+	@echo "Fetching jars (once)"
+	@$(BIN)/python -m clonos.embedded.jars
+	@echo "Preparing start-up caches (once, about a minute)"
+	@$(BIN)/python -m clonos.engine.aot
+	@touch $@
+
+setup: .venv/.prepared ## Environment, jars and start-up caches
+
+demo: setup ## Kill a job on real Kafka again and again; watch it publish exactly once
+	@$(BIN)/clonos demo
+
+test: lint unit contracts integration chaos ## Lint and all tests (under ten minutes on two cores)
+
+unit: setup ## Tests without Kafka and Spark
+	$(PYTEST) tests/unit
+
+contracts: setup ## The commit protocol on a real broker, crashed at every step
+	$(PYTEST) tests/contracts
+
+integration: setup ## Jobs on real Kafka and Spark, without crashes of the driver
+	$(PYTEST) tests/integration
+
+chaos: setup ## Real drivers, killed and stopped at named points (a selection)
+	$(PYTEST) tests/chaos
+
+chaos-full: setup ## The same at every point, twenty races, fifty kills (about an hour)
+	$(PYTEST) tests/chaos --every-point
+	$(BIN)/clonos demo --kills 50 --json
+
+lint: .venv/.installed ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.installed ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## Benchmarks (one JSON object each)
+	$(BIN)/python -m bench
+
+lock: .venv/.installed ## Resolve the dependencies anew
+	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-emit-index-url --no-annotate --upgrade --quiet --output-file requirements.lock
+
+clean: ## Remove the environment and caches of the tools
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

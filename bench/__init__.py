@@ -1,0 +1,1 @@
+"""Benchmarks: one module each, progress on stderr, one JSON object last on stdout."""

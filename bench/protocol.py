@@ -1,0 +1,75 @@
+"""What the commit protocol costs without Spark: claiming a job, and publishing one lane of one record.
+
+Compares with a bare transaction of the same record on a producer that is kept, in the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from clonos.embedded.broker import EmbeddedKafka
+from clonos.embedded.jars import ensure_jars
+from clonos.kafka import client_config
+from clonos.log.claiming import claim
+from clonos.log.records import Held
+from clonos.log.transaction import TransactionalProducer
+from clonos.settings import KafkaSettings, Settings
+from clonos_sinks.kafka.lane import Lane, publish
+from clonos_sinks.kafka.rows import Row
+
+_ROUNDS = 100
+
+
+def _timed(what: str, rounds: int, step: Callable[[int], object]) -> dict[str, float]:
+    took = []
+    for number in range(rounds):
+        began = time.perf_counter()
+        step(number)
+        took.append((time.perf_counter() - began) * 1000)
+    ranked = sorted(took)
+    print(f"{what}: median {statistics.median(took):.1f} ms over {rounds}", file=sys.stderr, flush=True)
+    return {"p50": round(statistics.median(ranked), 2), "p99": round(ranked[int(len(ranked) * 0.99) - 1], 2)}
+
+
+def measure(kafka: KafkaSettings) -> dict[str, dict[str, float]]:
+    """Milliseconds, by step."""
+    topic, job = f"bench-{secrets.token_hex(3)}", f"bench-{secrets.token_hex(3)}"
+    admin = AdminClient(client_config(kafka))
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(15)
+    own = claim(kafka, job)
+    partition = own.ensure_lanes("out", 4)[0]
+    row = Row(topic, b"key", b"value", None, None, None)
+
+    def one_lane(epoch: int) -> object:
+        held = Held("range", "in", 0, epoch, epoch + 1)
+        lane = Lane(kafka, job, "out", own.topic, own.owner, "out", epoch, 0, held, partition, 60_000)
+        return publish(lane, iter([row]), eager=True)
+
+    kept = TransactionalProducer(kafka, f"bare.{topic}", own.topic)
+    return {
+        "bare_transaction_ms": _timed("bare transaction", _ROUNDS, lambda _: kept.commit_one(topic, b"value", 0)),
+        "publish_lane_ms": _timed("publish one lane", _ROUNDS, one_lane),
+        "claim_four_lanes_ms": _timed("claim a job of four lanes", 20, lambda _: claim(kafka, job)),
+    }
+
+
+def main() -> None:
+    """Start a broker, measure, print one JSON object."""
+    with (
+        tempfile.TemporaryDirectory() as home,
+        EmbeddedKafka(Path(home) / "kafka", jars=ensure_jars(Settings())) as cluster,
+    ):
+        print(json.dumps(measure(cluster.kafka)))
+
+
+if __name__ == "__main__":
+    main()
