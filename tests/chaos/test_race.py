@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from drivers import JOBS, Feeder, JobRun, Published, caught_up, ends_agree
-from observe import eventually
 
 from clonos.settings import KafkaSettings
+from observe import eventually
 
 pytestmark = pytest.mark.chaos
 

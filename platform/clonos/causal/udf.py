@@ -11,7 +11,7 @@ import contextvars
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -78,7 +78,7 @@ def _iterator_udf(function: RowFunction, operator: str, spark_type: DataType, ar
 
 
 # Its stubs list scalar functions only; iterators of arrays are documented and work.
-_arrow_udf: Callable[..., Any] = arrow_udf
+_arrow_udf: Callable[..., Callable[..., Column]] = cast("Any", arrow_udf)
 
 
 def _run(
