@@ -75,7 +75,7 @@ class KafkaSource:
         self._starting = starting
         self._max_per_epoch = max_per_epoch
         self._options = dict(options or {})
-        self._progress: _ProgressGroup | None = None
+        self._progress: dict[str, _ProgressGroup] = {}
 
     def topics(self) -> frozenset[str]:
         """The topics that users know of."""
@@ -148,9 +148,9 @@ class KafkaSource:
 
     def publish_progress(self, kafka: KafkaSettings, group: str, progress: Progress) -> None:
         """Commit `progress` to a consumer group without members, so that lag tools show the job."""
-        if self._progress is None:
-            self._progress = _ProgressGroup(kafka, group)
-        self._progress.commit({topic: progress[topic] for topic in self._topics if topic in progress})
+        if group not in self._progress:
+            self._progress[group] = _ProgressGroup(kafka, group)
+        self._progress[group].commit({topic: progress[topic] for topic in self._topics if topic in progress})
 
 
 class _ProgressGroup:

@@ -7,7 +7,8 @@
     │   ├── SpecError             the job file or specification is not usable               exit 2
     │   ├── JobCodeError          the user's code raised                                    exit 3
     │   ├── ServiceError          a call through a causal service failed                    exit 3
-    │   └── ResultNotSerialisable a causal service returned what the log cannot hold        exit 3
+    │   ├── ResultNotSerialisable a causal service returned what the log cannot hold        exit 3
+    │   └── RecordRefused         Kafka can never take an output record                     exit 3
     ├── EnvironmentFault          something outside the job is missing or refuses           exit 4
     │   ├── JavaNotFound, JarsUnavailable, BrokerUnavailable, PortTaken, DirectoryTaken, TopicMissing
     │   └── BrokerLimit           a broker setting makes the promise impossible
@@ -109,6 +110,15 @@ class ResultNotSerialisable(UserError):
     exit_code = 3
     kept_default = "the epoch was not published."
     hint_default = "return None, bool, int, float, str, bytes, datetime, UUID, lists, dicts or msgspec structs."
+
+
+class RecordRefused(UserError):
+    """Kafka can never take an output record: too large, or for a partition that does not exist."""
+
+    slug = "record-refused"
+    exit_code = 3
+    kept_default = "the epoch was not published."
+    hint_default = "raise the topic's max.message.bytes, or mend the record's partition."
 
 
 class EnvironmentFault(ClonosError):

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
+from clonos.causal.udf import forget_uses
 from clonos.errors import ClonosError, JobCodeError, SpecError
 from clonos.settings import KafkaSettings
 from clonos.sinks import Sink
@@ -168,6 +169,7 @@ class Job:
             JobCodeError: It raised.
             SpecError: It defined no sink.
         """
+        forget_uses()
         try:
             self.function(context)
         except ClonosError:
@@ -213,7 +215,10 @@ def load_job(path: Path) -> Job:
         path = path / "job.yaml" if (path / "job.yaml").exists() else path / "job.py"
     if path.suffix in {".yaml", ".yml"}:
         spec = read_spec(path)
-        inner = load_job(path.parent / (spec.spec.main or "job.py"))
+        main = path.parent / (spec.spec.main or "job.py")
+        if main.suffix in {".yaml", ".yml"}:
+            raise SpecError(f"{path} names {main.name} as its job file.", hint="main: is a Python file.")
+        inner = load_job(main)
         return Job(inner.function, _merged(inner.spec, spec), inner.code, inner.directory)
     if not path.is_file():
         raise SpecError(f"There is no job file {path}.")

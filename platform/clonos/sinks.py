@@ -48,6 +48,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
         replay: The log already held this epoch's plan.
         ended: The log already held this epoch's end: every lane is published.
         markers: Lane → the marker that was there at claiming; only of this lineage.
+        attempt: How many attempts failed in a row before this one.
     """
 
     kafka: KafkaSettings
@@ -62,6 +63,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
     replay: bool
     ended: bool
     markers: dict[int, Marker]
+    attempt: int = 0
 
 
 class Sink(Protocol):

@@ -142,7 +142,7 @@ def read_spec(path: Path) -> JobSpec:
         return JobSpec.model_validate(yaml.safe_load(path.read_text()))
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SpecError(f"{path} is not YAML: {error}") from error
     except ValidationError as error:
         raise SpecError(f"{path} is not a job specification: {explain(error)}.") from error

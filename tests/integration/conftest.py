@@ -27,7 +27,8 @@ def spark(kafka: KafkaSettings) -> Iterator[SparkSession]:
     here = Path(__file__).parent
     # Workers import the test modules that define the UDFs.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parent)])
-    with build_session("tests", master="local[2]", conf={"spark.sql.shuffle.partitions": "2"}) as session:
+    # As many slots as a test's topic has partitions: some of its tasks wait for others.
+    with build_session("tests", master="local[8]", conf={"spark.sql.shuffle.partitions": "2"}) as session:
         yield session.spark
 
 

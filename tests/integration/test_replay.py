@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -348,7 +348,7 @@ def test_progress_is_an_ordinary_consumer_group(
     feed(kafka, source, 2, 20)
     run_job(plain_job(source, out), name)
     admin = AdminClient(client_config(kafka))
-    group = f"clonos.{name}"
+    group = f"clonos.{name}.out"
 
     def offsets() -> dict[tuple[str, int], int]:
         answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
@@ -450,3 +450,94 @@ def test_sharing_depth(
     assert words(kafka, out) == sent
     recorded = sum(event["recorded"] for event in run_job.told("epoch"))
     assert recorded == (0 if depth == "0" else 10)
+
+
+def test_a_udf_is_evaluated_once(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
+    """What a filter saw of a service is what is published; Spark would evaluate a deterministic UDF twice."""
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 1, 40)
+
+    @clonos.service(name="coin")
+    def coin(word: str) -> bool:
+        return secrets.randbelow(2) == 1
+
+    @clonos.udf("struct<keep:boolean>")
+    def judge(word: str) -> dict[str, bool]:
+        return {"keep": coin(word)}
+
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source).withColumn("word", F.col("value").cast("string"))
+        judged = records.withColumn("verdict", judge("word")).where("verdict.keep")
+        ctx.sink(judged.select(F.to_json(F.struct("word", "verdict.keep")).alias("value")), topic=out, name="out")
+
+    run_job(job, name)
+    records = published(kafka, out)
+    assert 0 < len(records) < 40
+    assert all(record["keep"] for record in records)
+
+
+def test_two_uses_of_a_udf_have_answers_of_their_own(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 2, 20)
+
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source).withColumn("word", F.col("value").cast("string"))
+        arguments = ("topic", "partition", "offset", "word", F.lit(str(tmp_path / "flag")), F.lit(out))
+        twice = records.withColumn("one", causal(*arguments)).withColumn("two", causal(*arguments))
+        ctx.sink(twice.select(F.to_json(F.struct("word", "one", "two")).alias("value")), topic=out, name="out")
+
+    run_job(job, name)
+    assert words(kafka, out) == sent
+    assert any(event["replay"] and event["skipped_lanes"] for event in run_job.told("epoch"))
+    assert all(record["one"]["answer"] != record["two"]["answer"] for record in published(kafka, out))
+
+
+def test_new_lineage_is_the_users_word(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
+    """It goes on from the checkpoint it is given; an empty one publishes everything again, to a new output."""
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 2, 10)
+    run_job(plain_job(source, out), name)
+    sent += feed(kafka, source, 2, 10, start=10)
+    run_job(plain_job(source, out), name, new_lineage=True)
+    assert words(kafka, out) == sent
+    assert run_job.told("claimed")[-1]["lineage"] == 2
+    elsewhere = make_topic(1, "out")
+    run_job(plain_job(source, elsewhere), name, new_lineage=True, checkpoint="new")
+    assert words(kafka, elsewhere) == sent
+    assert words(kafka, out) == sent
+
+
+@pytest.mark.parametrize("shape", ["union", "split", "grown"])
+def test_partition_order_of_other_shapes(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path, shape: str
+) -> None:
+    """A union of two topics, ranges split by minPartitions, a topic that grows: lost workers in each."""
+    source, other, out = make_topic(3, "in"), make_topic(2, "other"), make_topic(1, "out")
+    sent = feed(kafka, source, 3, 30)
+    if shape == "union":
+        sent += feed(kafka, other, 2, 20, start=30)
+
+    def job(ctx: JobContext) -> None:
+        options = {"minPartitions": "7"} if shape == "split" else {}
+        records = ctx.source(source, options=options)
+        if shape == "union":
+            records = records.unionByName(ctx.source(other))
+        records = records.withColumn("word", F.col("value").cast("string"))
+        verdict = causal("topic", "partition", "offset", "word", F.lit(str(tmp_path / "flag")), F.lit(out))
+        made = records.withColumn("verdict", verdict)
+        ctx.sink(made.select(F.to_json(F.struct("word", "verdict")).alias("value")), topic=out, name="out")
+
+    if shape == "grown":
+        (tmp_path / "flag").touch()
+        run_job(job, name)
+        (tmp_path / "flag").unlink()
+        admin = AdminClient(client_config(kafka))
+        admin.create_partitions([NewPartitions(source, 5)])[source].result(15)
+        eventually(lambda: len(admin.list_topics(source, timeout=5).topics[source].partitions) == 5, "it grew")
+        sent += feed(kafka, source, 5, 25, start=50)
+    run_job(job, name)
+    assert (tmp_path / "flag").exists(), "a worker was lost"
+    assert words(kafka, out) == sent
+    assert any(event["replay"] for event in run_job.told("epoch"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -31,10 +32,13 @@ class Recorder:
         self._operator = operator
         self._task = task
         self._new: list[Entry] = []
+        self._adding = threading.Lock()
+        self._flushing = threading.Lock()
 
     def add(self, entry: Entry) -> None:
-        """Queue one entry (`list.append` is atomic: rows of a batch may run in threads)."""
-        self._new.append(entry)
+        """Queue one entry (rows of a batch may run in threads)."""
+        with self._adding:
+            self._new.append(entry)
 
     def flush(self) -> None:
         """Write what is queued and wait until the log has it.
@@ -44,9 +48,20 @@ class Recorder:
         Raises:
             EpochFailed: Not acknowledged; nothing that used the entries may be published.
         """
-        if not self._new:
-            return
-        entries, self._new = self._new, []
+        # One at a time, so that whoever waits here returns only when what the other took is in the log.
+        with self._flushing:
+            with self._adding:
+                entries, self._new = self._new, []
+            if not entries:
+                return
+            try:
+                self._write(entries)
+            except BaseException:
+                with self._adding:
+                    self._new = entries + self._new
+                raise
+
+    def _write(self, entries: list[Entry]) -> None:
         epoch = self._epoch
         partition = record_partition(epoch, self._task)
         producer = _producer(self._kafka(), epoch.depth)

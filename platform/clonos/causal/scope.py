@@ -23,7 +23,7 @@ from clonos.log.records import Entry, Owner
 from clonos.settings import KafkaSettings
 
 PROPERTY: Final = "clonos.epoch"
-# Connection settings reach Python workers by environment, so that a password is in no Spark property or plan.
+# Connection settings reach Python workers by environment, so that a password is in no Spark property.
 KAFKA_ENVIRONMENT: Final = "CLONOS_WORKER_KAFKA"
 
 
@@ -85,7 +85,7 @@ class TaskScope:
         self.task = task
         self.deferred = deferred
         self.concurrency = 1
-        self.locks = tuple(threading.RLock() for _ in range(64))  # striped by answer key
+        self._locks: dict[bytes, threading.RLock] = {}
         self.answers: dict[bytes, Entry] = {}
         self.recorded = 0
         self.replayed = 0
@@ -103,6 +103,16 @@ class TaskScope:
                 self.answers[key] = entry
                 self.replayed += 1
         return entry
+
+    @contextlib.contextmanager
+    def asking(self, key: bytes) -> Iterator[None]:
+        """Equal arguments of rows that run in parallel share one call.
+
+        Each key has a lock of its own: a service may call another one, in another thread.
+        """
+        with self._locks.setdefault(key, threading.RLock()):
+            yield
+        self._locks.pop(key, None)  # answered: nobody asks again
 
     def record(self, entry: Entry) -> None:
         """Keep a new answer for this task and the log."""

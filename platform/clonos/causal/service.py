@@ -6,7 +6,6 @@ share one call, so an answer does not depend on the order of rows.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import datetime as dt
 import functools
@@ -21,7 +20,7 @@ import msgspec
 import stamina
 import xxhash
 
-from clonos.causal.scope import TaskScope, current_task, plain
+from clonos.causal.scope import current_task, plain
 from clonos.errors import ClonosError, ResultNotSerialisable, ServiceError
 from clonos.log.records import Entry
 
@@ -34,6 +33,10 @@ _encoder = msgspec.msgpack.Encoder()
 def clock(*what: object) -> dt.datetime:
     """The true time in UTC, recorded. Equal arguments in a task share one reading."""
     return _clock_at(*what)
+
+
+class _NoAnswer(Exception):
+    """The function did not answer in time (it may raise a `TimeoutError` of its own)."""
 
 
 class Service(Generic[P, R]):
@@ -73,7 +76,7 @@ class Service(Generic[P, R]):
             return self._call(*args, **kwargs)
         task.concurrency = max(task.concurrency, self.concurrency)
         key = _key(self.name, args, kwargs)
-        with _lock_of(task, key):
+        with task.asking(key):
             entry = task.known(key)
             if entry is None:
                 entry = self._ask(key, *args, **kwargs)
@@ -88,12 +91,14 @@ class Service(Generic[P, R]):
                 raise
             return Entry(key, failure.what.encode(), failed=True)
         try:
-            return Entry(key, _encoder.encode(answer))
+            entry = Entry(key, _encoder.encode(answer))
+            self._answer(entry)  # what cannot be read back must not be recorded
         except (TypeError, ValueError, OverflowError) as error:
             raise ResultNotSerialisable(
                 f"The service {self.name} returned a {type(answer).__name__}, "
                 f"which the causal log cannot hold: {error}."
             ) from error
+        return entry
 
     def _answer(self, entry: Entry) -> R:
         if entry.failed:
@@ -111,7 +116,7 @@ class Service(Generic[P, R]):
                     return self._once(*args, **kwargs)
         except ClonosError:
             raise
-        except FutureTimeout as failure:
+        except _NoAnswer as failure:
             raise ServiceError(f"The service {self.name} gave no answer in {self.timeout} s.") from failure
         except Exception as failure:
             raise ServiceError(f"The service {self.name} failed: {type(failure).__name__}: {failure}.") from failure
@@ -126,11 +131,13 @@ class Service(Generic[P, R]):
             future: Future[R] = _callers(self).submit(lambda: context.run(self.function, *args, **kwargs))
             try:
                 return future.result(self.timeout)
-            except FutureTimeout:
+            except FutureTimeout as failure:
+                if future.done():
+                    raise  # the function's own
                 future.cancel()
                 # The thread that hangs in the call is left behind; a fresh pool takes the next calls.
                 _pools.pop(self.name, None)
-                raise
+                raise _NoAnswer from failure
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle by parts: locks and pools stay behind."""
@@ -211,7 +218,7 @@ _clock_at: Service[..., dt.datetime] = Service(
 def _key(name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
     try:
         text = _encoder.encode((name, plain(args), plain(kwargs)))
-    except TypeError as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ResultNotSerialisable(
             f"The service {name} was called with arguments that cannot be recorded: {error}.",
             hint="pass plain values: numbers, text, bytes, dates, lists, dicts.",
@@ -228,8 +235,3 @@ def _callers(of: Service[..., Any]) -> ThreadPoolExecutor:
     if pool is None:
         pool = _pools[of.name] = ThreadPoolExecutor(of.concurrency, f"clonos-service-{of.name}")
     return pool
-
-
-def _lock_of(task: TaskScope, key: bytes) -> contextlib.AbstractContextManager[bool]:
-    """One of the task's locks: equal arguments of rows that run in parallel share one call."""
-    return task.locks[key[0] % len(task.locks)]

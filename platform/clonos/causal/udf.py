@@ -48,12 +48,29 @@ def udf(return_type: str | DataType, *, name: str | None = None) -> Callable[[Ro
         @functools.wraps(function)
         def on_columns(*columns: Any) -> Column:
             spark_type = _parse_datatype_string(return_type) if isinstance(return_type, str) else return_type
-            return _iterator_udf(function, operator, spark_type, len(columns))(*columns)
+            return _iterator_udf(function, operator_name(operator), spark_type, len(columns))(*columns)
 
         on_columns.function = function  # type: ignore[attr-defined]  # for unit tests of the row logic
         return on_columns
 
     return wrap
+
+
+_uses: dict[str, int] = {}
+
+
+def operator_name(name: str) -> str:
+    """`name`, with a number from the second use in a job on: each use has answers of its own.
+
+    The number follows from the order in which the job function builds its columns.
+    """
+    _uses[name] = _uses.get(name, 0) + 1
+    return name if _uses[name] == 1 else f"{name}#{_uses[name]}"
+
+
+def forget_uses() -> None:
+    """A job function starts to build its columns."""
+    _uses.clear()
 
 
 def _iterator_udf(function: RowFunction, operator: str, spark_type: DataType, arity: int) -> Callable[..., Column]:
@@ -78,7 +95,17 @@ def _iterator_udf(function: RowFunction, operator: str, spark_type: DataType, ar
 
 
 # Its stubs list scalar functions only; iterators of arrays are documented and work.
-_arrow_udf: Callable[..., Callable[..., Column]] = cast("Any", arrow_udf)
+_unchecked: Callable[..., Any] = cast("Any", arrow_udf)
+
+
+def _arrow_udf(function: Callable[..., Any], spark_type: DataType) -> Callable[..., Column]:
+    """An Arrow UDF that Spark evaluates once.
+
+    Spark may evaluate a deterministic UDF twice (for a filter and for the output); two evaluations are two
+    operators with answers of their own, and what was filtered would not be what is published.
+    """
+    made: Callable[..., Column] = _unchecked(function, spark_type).asNondeterministic()
+    return made
 
 
 def _run(

@@ -60,7 +60,9 @@ class EpochRunner:
         ownership: Ownership,
         lock: threading.RLock,
         emit: Emit,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[str, Progress], None],
+        *,
+        attempt: int = 0,
     ) -> None:
         self.failure: BaseException | None = None
         self.finished = 0
@@ -74,6 +76,7 @@ class EpochRunner:
         self._lock = lock  # the log's control writer is shared by the job's queries
         self._emit = emit
         self._on_progress = on_progress
+        self._attempt = attempt
         self._jquery: Any = None
         # Markers found at claiming only speak for epochs that were in doubt then.
         self._markers = {
@@ -113,13 +116,15 @@ class EpochRunner:
         self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._scope(plan, replay)))
         reports = self._query.sink.write(frame, self._sink_epoch(plan, planned.lanes(), replay, ended))
         self._noted(plan, reports)
+        # What tasks run between epochs (none should) is not part of this one.
+        self._spark.sparkContext.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
         records = sum(report.records for report in reports)
         if not ended:
             with self._lock:
                 end = End(self._own.owner, name, epoch, records)
                 self._own.state.take(self._own.control.append(end), end)
         reach("end-committed", query=name, epoch=epoch, replay=replay)
-        self._on_progress(progress_of(entry))
+        self._on_progress(name, progress_of(entry))
         recorded, replayed = count.take()
         self._emit(
             "epoch",
@@ -133,18 +138,24 @@ class EpochRunner:
             replayed=replayed,
             duration_ms=round((time.monotonic() - began) * 1000),
         )
-        self._audited(epoch, reports)
+        self._attempt = 0
+        self._audited(epoch, reports, records if ended else None)
         if epoch % RETAINED_EPOCHS == RETAINED_EPOCHS - 1 and not replay:
             with self._lock:
-                self._emit("truncated", query=name, partitions=len(truncate(self._own)))
+                self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
         reach("epoch-done", query=name, epoch=epoch, replay=replay)
 
-    def _audited(self, epoch: int, reports: list[LaneReport]) -> None:
+    def _audited(self, epoch: int, reports: list[LaneReport], replayed: int | None) -> None:
         """A replay that differs from what is fully published cannot be undone, but state must not go on from it."""
+        name = self._query.name
         wrong = [report.lane for report in reports if report.diverged]
+        end = self._own.state.ends.get(name)
+        if replayed is not None and end is not None and end.epoch == epoch and end.records != replayed:
+            # A lane that was empty has no marker to compare with; the end knows the sum.
+            wrong = wrong or [report.lane for report in reports if report.outcome != "audited"]
         if wrong:
             raise ReplayDivergence(
-                f"Epoch {epoch} of {self._query.name}: its replay differs from what lanes {wrong} published.",
+                f"Epoch {epoch} of {name}: its replay differs from what lanes {wrong} published.",
                 kept="the published output stands; the replay published nothing.",
             )
 
@@ -235,12 +246,14 @@ class EpochRunner:
             replay=replay,
             ended=ended,
             markers=self._markers if replay else {},
+            attempt=self._attempt,
         )
 
     def _noted(self, plan: Plan, reports: list[LaneReport]) -> None:
         for report in reports:
             if report.offset >= 0:
-                self._own.known[plan.partitions[report.lane]] = report.offset
+                partition = plan.partitions[report.lane]
+                self._own.known[partition] = max(report.offset, self._own.known[partition])
 
 
 def _show(scans: tuple[tuple[Held, ...], ...]) -> str:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from clonos.errors import EpochFailed, Superseded
@@ -67,27 +67,52 @@ class Ownership:
             ensure_log_topic(self.kafka, self.job, partitions=first + len(fresh))
             record = Allot(self.owner, fresh)
             self.state.take(self.control.append(record), record)
-            self._claim_lanes(fresh)
+            self.claim_lanes(fresh)
             self.control.check_owner()
         return tuple(self.state.lanes[sink, lane] for lane in range(count))
 
     def renew(self, allotment: Allotment) -> int:
         """Claim one lane again, so that everything before the new claim may be truncated (invariant 8)."""
-        self._claim_lanes([allotment])
+        self.claim_lanes([allotment])
         return self.claimed[allotment.partition]
 
-    def _claim_lanes(self, allotments: Sequence[Allotment]) -> None:
+    def claim_lanes(self, allotments: Sequence[Allotment]) -> None:
+        """Claim lanes, several at once (step 4)."""
         if not allotments:
             return
         with ThreadPoolExecutor(min(_PARALLEL_CLAIMS, len(allotments)), "clonos-claim") as pool:
-            for allotment, tail in zip(allotments, pool.map(self._claim_lane, allotments), strict=True):
-                self.claimed[allotment.partition] = self.known[allotment.partition] = tail.offset
-                self.markers[allotment.partition] = tail.marker
-                reach("lane-claimed", lane=allotment.lane, sink=allotment.sink)
+            opening = [pool.submit(self._open_lane, allotment) for allotment in allotments]
+            try:
+                # All are fenced before the first is claimed. A claim voids the determinants that an older
+                # owner still writes to its partition, and those may belong to any lane: from here on no
+                # lane can publish what was computed from them.
+                producers = [one.result() for one in opening]
+                for allotment, tail in zip(allotments, pool.map(self._claim_lane, allotments, producers), strict=True):
+                    self.claimed[allotment.partition] = self.known[allotment.partition] = tail.offset
+                    self.markers[allotment.partition] = tail.marker
+                    reach("lane-claimed", lane=allotment.lane, sink=allotment.sink)
+            finally:
+                for one in opening:
+                    one.add_done_callback(_dispose_opened)
 
-    def _claim_lane(self, allotment: Allotment) -> Tail:
+    def _open_lane(self, allotment: Allotment) -> TransactionalProducer:
         producer = TransactionalProducer(self.kafka, lane_id(self.job, allotment.sink, allotment.lane), self.topic)
         reach("lane-claim-initialised", lane=allotment.lane, sink=allotment.sink)
+        return producer
+
+    def _check_owner_afresh(self) -> None:
+        """As `ControlWriter.check_owner`, from any thread: control's own reader is another one's."""
+        reader = LogReader(self.kafka, self.topic)
+        try:
+            tail = reader.tail(CONTROL)
+        finally:
+            reader.close()
+        if tail is None or tail.record.owner != self.owner:
+            raise Superseded(
+                f"Generation {tail.record.owner if tail else 'nobody'} owns the job; this was {self.owner}."
+            )
+
+    def _claim_lane(self, allotment: Allotment, producer: TransactionalProducer) -> Tail:
         reader = LogReader(self.kafka, self.topic)
         try:
             tail = reader.tail(allotment.partition)
@@ -97,62 +122,89 @@ class Ownership:
             try:
                 offset = producer.commit_one(self.topic, encode(claim), allotment.partition)
             except (Aborted, Unknown, EpochFailed) as failure:
-                self.control.check_owner()
+                self._check_owner_afresh()
                 raise EpochFailed(f"A lane could not be claimed: {failure}.") from failure
             mine = reader.tail(allotment.partition, visible=offset)
             if mine is None or mine.record.owner != self.owner:
-                self.control.check_owner()
+                self._check_owner_afresh()
                 raise EpochFailed(f"The claim of {self.topic}[{allotment.partition}] did not stay the newest.")
             return mine
         finally:
-            producer.dispose()
             reader.close()
 
 
-def claim(kafka: KafkaSettings, job: str, *, previous: Owner | None = None, new_lineage: bool = False) -> Ownership:
+def _dispose_opened(opening: Future[TransactionalProducer]) -> None:
+    if opening.exception() is None:
+        opening.result().dispose()
+
+
+def claim(
+    kafka: KafkaSettings,
+    job: str,
+    *,
+    mine: set[str] | None = None,
+    new_lineage: Mapping[str, int] | None = None,
+) -> Ownership:
     """Become the owner of `job`'s log (the five steps of this module's docstring).
 
     Args:
         kafka: The cluster.
         job: The job's name.
-        previous: For a restart in the same process: the owner it had. Only that one is succeeded; a first
-            start succeeds whoever owns the log.
-        new_lineage: Start a new lineage (the user's explicit word).
+        mine: Driver ids that this process has claimed with; this claim's is added. A restart in the same
+            process only succeeds one of these; the first start (empty or None) succeeds whoever owns the log.
+        new_lineage: Start a new lineage (the user's explicit word), in which these epochs (query → epoch) are
+            the newest ended ones.
 
     Raises:
-        Superseded: Another driver claimed in between, or `previous` no longer owned the log.
+        Superseded: Another driver claimed in between, or owned the log already.
         CausalLogDamaged: The log cannot tell who owns it.
-        EpochFailed: A transaction failed while the log was still ours; try again.
+        EpochFailed: A transaction failed while the log was still ours to claim; try again.
     """
+    mine = set() if mine is None else mine
     topic = ensure_log_topic(kafka, job)
     reader = shared_reader(kafka, topic)
-    if previous is not None:
+    if mine:
+        # Before fencing anybody: a process that was superseded must not disturb its successor.
         tail = reader.tail(CONTROL)
-        if tail is None or tail.record.owner != previous:
-            raise Superseded(
-                f"Generation {tail.record.owner if tail else 'unknown'} owns the job; this was {previous}."
-            )
+        _must_be_mine(tail.record.owner if tail else None, mine)
     producer = TransactionalProducer(kafka, control_id(job), topic)
-    reach("control-initialised")
-    state = read_control(reader)
-    newest = state.owner
-    if previous is not None and newest != previous:
+    try:
+        reach("control-initialised")
+        state = read_control(reader)
+        newest = state.owner
+        if mine:
+            _must_be_mine(newest, mine)
+        owner = _successor(newest, new_lineage is not None)
+        mine.add(owner.driver)
+        control = ControlWriter(kafka, topic, producer, reader)
+        control.owner = owner
+        ended = dict(state.ended if new_lineage is None else new_lineage)
+        record = Claim(owner, _now_ms(), allotments=state.allotments(), ended=ended)
+        try:
+            offset = control.append(record)
+        except Superseded:
+            tail = reader.tail(CONTROL)
+            if (tail.record.owner if tail else None) == newest:
+                # Fenced by a late init of our own, or by a rival without a newer claim: this start may try again.
+                mine.discard(owner.driver)
+                raise EpochFailed(f"The claim of {topic} was fenced before it was committed.") from None
+            raise
+        control.check_owner(visible=offset)
+        state.take(offset, record)
+        reach("control-claimed")
+        ownership = Ownership(kafka, job, topic, owner, state, control, reader, {CONTROL: offset}, {}, {})
+        ownership.claim_lanes(state.allotments())
+        control.check_owner()
+        reach("claim-checked")
+    except BaseException:
         producer.dispose()
-        raise Superseded(f"Generation {newest} owns the job now; this was {previous}.")
-    owner = _successor(newest, new_lineage)
-    control = ControlWriter(kafka, topic, producer, reader)
-    control.owner = owner
-    ended = {} if new_lineage else dict(state.ended)
-    record = Claim(owner, _now_ms(), allotments=state.allotments(), ended=ended)
-    offset = control.append(record)
-    control.check_owner(visible=offset)
-    state.take(offset, record)
-    reach("control-claimed")
-    ownership = Ownership(kafka, job, topic, owner, state, control, reader, {CONTROL: offset}, {}, {})
-    ownership._claim_lanes(state.allotments())
-    control.check_owner()
-    reach("claim-checked")
+        raise
     return ownership
+
+
+def _must_be_mine(owner: Owner | None, mine: set[str]) -> None:
+    if owner is None or owner.driver not in mine:
+        raise Superseded(f"Generation {owner or 'unknown'} owns the job now; it was claimed by another driver.")
 
 
 def _successor(newest: Owner | None, new_lineage: bool) -> Owner:

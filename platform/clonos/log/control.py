@@ -26,6 +26,7 @@ class ControlState:
         lanes: (sink, lane) → log partition.
         plans: (query, epoch) → plan, with its offset.
         ended: Query → newest ended epoch.
+        ends: Query → its newest end record.
         resolutions: (query, epoch) → the user's word.
     """
 
@@ -34,6 +35,7 @@ class ControlState:
     lanes: dict[tuple[str, int], int] = field(default_factory=dict)
     plans: dict[tuple[str, int], tuple[int, Plan]] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, End] = field(default_factory=dict)
     resolutions: dict[tuple[str, int], Resolution] = field(default_factory=dict)
 
     @property
@@ -55,6 +57,7 @@ class ControlState:
                     # A new lineage starts its epochs afresh: what the old one planned or ended says nothing.
                     self.plans.clear()
                     self.ended.clear()
+                    self.ends.clear()
                     self.resolutions.clear()
                 self.claim, self.claim_offset = record, offset
                 self._allot(record.allotments)
@@ -67,6 +70,7 @@ class ControlState:
                 self.plans.pop((record.query, record.epoch - 2 * RETAINED_EPOCHS), None)
             case End() if record.owner == self.owner:
                 self.ended[record.query] = max(record.epoch, self.ended.get(record.query, -1))
+                self.ends[record.query] = record
             case Resolution() if record.owner == self.owner:
                 self.resolutions[record.query, record.epoch] = record
             case _:

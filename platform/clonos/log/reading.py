@@ -94,7 +94,8 @@ class LogReader:
                     error = message.error()
                     if error is None:
                         offset = message.offset()
-                        assert offset is not None
+                        if offset is None or message.partition() != partition:
+                            raise AssertionError("two threads share a LogReader")
                         if offset >= until:
                             return
                         where = f"{self.topic}[{partition}]@{offset}"

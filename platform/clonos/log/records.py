@@ -38,7 +38,8 @@ class Held(msgspec.Struct, frozen=True, array_like=True, order=True):
     """What one sink partition of an epoch is made of, independent of Spark's partition index.
 
     `kind` is ``range`` (a source range: topic, partition, offsets), ``hash`` (after a shuffle: `partition`
-    of `until` hash partitions) or ``static`` (a partition without a streaming source).
+    of `until` hash partitions) or ``task`` (Spark's own index, where the plan does not lead
+    to a source; the verified order of the scans makes it mean the same in a replay).
     """
 
     kind: str

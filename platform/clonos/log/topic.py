@@ -67,7 +67,10 @@ def check_log_topic(admin: AdminClient, topic: str) -> None:
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    settings = admin.describe_configs([resource])[resource].result(_TIMEOUT_S)
+    try:
+        settings = admin.describe_configs([resource])[resource].result(_TIMEOUT_S)
+    except (KafkaException, TimeoutError) as error:
+        raise BrokerUnavailable(f"Kafka did not tell the settings of {topic}: {error}.") from error
     wrong = {
         name: settings[name].value
         for name, right in (("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1"))

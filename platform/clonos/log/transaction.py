@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from clonos.errors import BrokerLimit, BrokerUnavailable, EpochFailed
+from clonos.errors import BrokerLimit, BrokerUnavailable, ClonosError, EpochFailed, RecordRefused
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 
@@ -59,6 +59,7 @@ class TransactionalProducer:
             transactional_id=self.transactional_id,
             transaction_timeout_ms=timeout_ms,
             message_timeout_ms=timeout_ms,
+            partitioner="murmur2_random",  # as Java's clients and Spark's own sink place keys
             linger_ms=5,
             message_max_bytes=8 * 1024 * 1024,
             queue_buffering_max_messages=500_000,
@@ -108,7 +109,8 @@ class TransactionalProducer:
         """Queue one record; waits while librdkafka's queue is full.
 
         Raises:
-            EpochFailed: The record was refused (too large, no such partition) or the producer is fenced.
+            RecordRefused: Too large, or no such partition.
+            EpochFailed: The producer is fenced.
         """
         while True:
             try:
@@ -118,7 +120,9 @@ class TransactionalProducer:
                 self.producer.poll(0.05)
             except KafkaException as failure:
                 error: KafkaError = failure.args[0]
-                raise EpochFailed(f"{self.transactional_id}: {topic}: {error.str()}.") from failure
+                never = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION)
+                kind: type[ClonosError] = RecordRefused if error.code() in never else EpochFailed
+                raise kind(f"{self.transactional_id}: {topic}: {error.str()}.") from failure
 
     def commit(self) -> None:
         """Commit; returns only if the broker said so.

@@ -19,10 +19,16 @@ from clonos.log.records import Allotment, Claim
 from clonos.log.topic import CONTROL
 
 
-def truncate(ownership: Ownership, *, retained: int = RETAINED_EPOCHS) -> dict[int, int]:
+def truncate(ownership: Ownership, *, sink: str | None = None, retained: int = RETAINED_EPOCHS) -> dict[int, int]:
     """Renew claims, then delete the records that no recovery can need.
 
     Call it between epochs, from the driver.
+
+    Args:
+        ownership: The log's owner.
+        sink: Shorten the lanes of this sink only: renewing a claim aborts what its lane has open, so lanes of
+            other queries, whose epochs may be running, must be left alone.
+        retained: Plans of so many epochs are kept.
 
     Returns:
         Partition → new first offset, for the partitions that were shortened.
@@ -47,9 +53,11 @@ def truncate(ownership: Ownership, *, retained: int = RETAINED_EPOCHS) -> dict[i
     keep = {CONTROL: min(offset for offset, _ in plans if offset >= 0)}
     # The claim under which a retained plan was written must stay, or the plan would look void.
     keep[CONTROL] = min(keep[CONTROL], _claim_before(ownership, keep[CONTROL]))
-    for sink, lane in sorted(state.lanes):
-        partition = state.lanes[sink, lane]
-        ownership.renew(Allotment(sink, lane, partition))
+    for name, lane in sorted(state.lanes):
+        if sink not in (None, name):
+            continue
+        partition = state.lanes[name, lane]
+        ownership.renew(Allotment(name, lane, partition))
         held = [plan.since[partition] for _, plan in plans if partition in plan.since]
         keep[partition] = min([ownership.claimed[partition], *held])
     return _delete(ownership, keep)

@@ -25,7 +25,7 @@ from clonos.engine.epochs import EpochRunner
 from clonos.errors import ClonosError, Superseded
 from clonos.job import Job, JobContext, Query
 from clonos.log.claiming import Ownership, claim
-from clonos.log.records import Owner, Resolution
+from clonos.log.records import Resolution
 from clonos.runner.events import Events
 from clonos.runner.recovery import RestartBudget, classify
 from clonos.runner.states import DriverState, StateMachine
@@ -72,7 +72,8 @@ class Driver:
         self._wake = threading.Event()
         self._budget = RestartBudget(job.spec.spec.restart_policy)
         self._context = JobContext(spark, job.spec, kafka)
-        self._own: Ownership | None = None
+        self._mine: set[str] = set()
+        self._failing: str | None = None
         self._log_lock = threading.RLock()
 
     @property
@@ -95,12 +96,10 @@ class Driver:
             set_driver_params(dict(self._job.spec.spec.params))
             count.attach(self._spark.sparkContext)
             self._job.define(self._context)
-            previous: Owner | None = None
             while True:
-                error = self._attempt(previous)
+                error = self._attempt()
                 if error is None:
                     return
-                previous = self._own.owner if self._own else None
                 pause = self._budget.pause(error)
                 self._to(DriverState.RESTARTING)
                 self._events.emit("restart", error=error.slug, what=error.what, attempt=self._budget.attempts)
@@ -120,13 +119,14 @@ class Driver:
         self._machine.to(state)
         self._events.emit("state", state=state)
 
-    def _attempt(self, previous: Owner | None) -> ClonosError | None:
+    def _attempt(self) -> ClonosError | None:
         """Claim and run until something ends it; the error if that is one a restart may mend."""
         self._to(DriverState.CLAIMING)
         try:
-            own = self._own = claim(
-                self._kafka, self._job.spec.name, previous=previous, new_lineage=self._new_lineage and previous is None
-            )
+            # A new lineage stands on what the checkpoint has committed: said in the claim itself, so that a
+            # crash right after it leaves nothing half said.
+            lineage = self._committed() if self._new_lineage and not self._mine else None
+            own = claim(self._kafka, self._job.spec.name, mine=self._mine, new_lineage=lineage)
         except ClonosError as error:
             if not error.retry:
                 raise
@@ -151,6 +151,15 @@ class Driver:
                 one.end()
             own.control.dispose()
 
+    def _committed(self) -> dict[str, int]:
+        """Query → newest epoch that its checkpoint has committed."""
+        found = {}
+        for query in self._context.queries:
+            commits = Checkpoint(self._spark, f"{self._checkpoint}/{query.name}").commits()
+            if commits:
+                found[query.name] = commits[-1]
+        return found
+
     def _prepare(self, query: Query, own: Ownership) -> _Running:
         location = f"{self._checkpoint}/{query.name}"
         checkpoint = Checkpoint(self._spark, location)
@@ -162,7 +171,15 @@ class Driver:
         for source in self._context.sources:
             source.check_retained(self._kafka, start)
         runner = EpochRunner(
-            self._spark, self._job, query, checkpoint, own, self._log_lock, self._events.emit, self._publish_progress
+            self._spark,
+            self._job,
+            query,
+            checkpoint,
+            own,
+            self._log_lock,
+            self._events.emit,
+            self._publish_progress,
+            attempt=self._budget.attempts,
         )
         return _Running(query, location, runner)
 
@@ -173,9 +190,10 @@ class Driver:
             record = Resolution(own.owner, query.name, epoch, "new-code", self._job.code)
             own.state.take(own.control.append(record), record)
 
-    def _publish_progress(self, progress: Progress) -> None:
+    def _publish_progress(self, query: str, progress: Progress) -> None:
+        """One consumer group for each query: two queries may stand at different offsets of one topic."""
         for source in self._context.sources:
-            source.publish_progress(self._kafka, f"clonos.{self._job.spec.name}", progress)
+            source.publish_progress(self._kafka, f"clonos.{self._job.spec.name}.{query}", progress)
 
     def _watch(self, running: list[_Running]) -> None:
         """Wait until a query fails, all are finished, or somebody asks to stop."""
@@ -189,12 +207,18 @@ class Driver:
                 self._to(DriverState.STOPPED)
                 self._events.emit("stopped")
                 return
-            total = sum(one.runner.finished for one in running)
+            # Only the query that failed last can show that its failure is over.
+            total = sum(one.runner.finished for one in running if self._failing in (None, one.query.name))
             if total > finished:
                 finished = total
+                self._failing = None
                 self._budget.progressed()
             for one in running:
-                one.raise_failure()
+                try:
+                    one.raise_failure()
+                except ClonosError:
+                    self._failing = one.query.name
+                    raise
             if all(one.done for one in running):
                 self._to(DriverState.FINISHED)
                 self._events.emit("finished")

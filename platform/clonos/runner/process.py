@@ -49,6 +49,8 @@ def run_job(
         settings=settings,
         heap_mb=spec.driver_memory_mb,
     )
+    # Workers on other hosts do not inherit this process's environment.
+    session.spark.sparkContext.environment.update(worker_environment(kafka))
     driver = Driver(
         job,
         session.spark,

@@ -26,6 +26,8 @@ def classify(failure: BaseException) -> ClonosError:
     carried = uncarry(text)
     if carried is not None:
         return carried
+    if type(failure).__name__ in {"AnalysisException", "ParseException"}:
+        return JobCodeError(f"Spark refuses the query: {_last_lines(text)}", kept="nothing was started.")
     raised_by_user = "Traceback (most recent call last)" in text and "exited unexpectedly" not in text
     if raised_by_user and (type(failure).__name__ == "PythonException" or "PythonException" in text):
         return JobCodeError(_last_lines(text))

@@ -53,6 +53,7 @@ class KafkaSink:
         self.output_mode = output_mode
         self.delivery = delivery
         self.transaction_timeout_ms = transaction_timeout_ms
+        self._limit_ms = transaction_timeout_ms
 
     def check(self, kafka: KafkaSettings) -> None:
         """Fail closed at start: the topic exists, the broker allows the transaction timeout."""
@@ -71,6 +72,7 @@ class KafkaSink:
             limit = int(admin.describe_configs([broker])[broker].result(15)["transaction.max.timeout.ms"].value)
         except KafkaException as error:
             raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+        self._limit_ms = limit
         if self.transaction_timeout_ms > limit:
             raise BrokerLimit(
                 f"The sink asks for transactions of up to {self.transaction_timeout_ms} ms, the broker allows {limit}.",
@@ -116,12 +118,16 @@ class KafkaSink:
             if row.error is not None:
                 raise uncarry(row.error) or EpochFailed(row.error)
             reports.append(msgspec.msgpack.decode(row.report, type=LaneReport))
+        if len(reports) != len(epoch.held):
+            raise EpochFailed(f"{len(reports)} of {len(epoch.held)} lanes of epoch {epoch.epoch} reported.")
         return sorted(reports, key=lambda report: report.lane)
 
     def _partition_writer(
         self, epoch: SinkEpoch, what: Pass
     ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        name, topic, timeout_ms = self.name, self.topic, self.transaction_timeout_ms
+        name, topic = self.name, self.topic
+        # An epoch that outlived its transaction gets more time, up to what the broker allows.
+        timeout_ms = min(self._limit_ms, self.transaction_timeout_ms * 2**epoch.attempt)
         # Settings hold a password: Python workers get them by environment, not inside the plan.
         shipped = msgspec.structs.replace(epoch, kafka=KafkaSettings())
 
@@ -160,6 +166,8 @@ def _write_partition(
         report = _lane(lane, rows, epoch.markers.get(number), what)
     except ClonosError as error:
         return _report(None, str(carry(error)))
+    except KafkaException as error:
+        return _report(None, str(carry(EpochFailed(f"{lane.query} lane {number}: {error.args[0].str()}."))))
     return _report(msgspec.msgpack.encode(report), None)
 
 
@@ -185,7 +193,7 @@ def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
     Raises:
         EpochFailed: A record was not acknowledged.
     """
-    producer = Producer(client_config(lane.kafka, enable_idempotence=True, linger_ms=5))
+    producer = Producer(client_config(lane.kafka, enable_idempotence=True, linger_ms=5, partitioner="murmur2_random"))
     digest = MultisetDigest()
     failures: list[str] = []
 

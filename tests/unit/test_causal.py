@@ -1,0 +1,550 @@
+"""Causal services outside of a job and inside a made-up task."""
+
+from __future__ import annotations
+
+import contextvars
+import datetime as dt
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import stamina
+
+import clonos
+from clonos.causal import derived, scope
+from clonos.causal.scope import EpochScope, TaskScope, decode_scope, encode_scope, row_scope, task_scope
+from clonos.causal.service import Service
+from clonos.causal.udf import _Rows
+from clonos.errors import EpochFailed, ResultNotSerialisable, ServiceError
+from clonos.log.records import Entry, Owner
+
+EPOCH = EpochScope(
+    job="j",
+    topic="clonos.j.log",
+    query="q",
+    epoch=3,
+    at=1_700_000_000_123,
+    seed=42,
+    owner=Owner(1, 1, "a"),
+    replay=False,
+    depth="full",
+    partitions=(1, 2),
+    since={1: 0, 2: 0},
+    until={1: 5, 2: 5},
+    params={"city": "Berlin"},
+)
+
+
+class FakeRecorder:
+    """Keeps what a task recorded, and what of it was flushed."""
+
+    def __init__(self, *_args: object) -> None:
+        self.queued: list[Entry] = []
+        self.written: list[Entry] = []
+
+    def add(self, entry: Entry) -> None:
+        self.queued.append(entry)
+
+    def flush(self) -> None:
+        self.written += self.queued
+        self.queued = []
+
+
+@pytest.fixture(autouse=True)
+def _no_kafka_and_no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(scope, "Recorder", FakeRecorder)
+    stamina.set_testing(True, attempts=10, cap=True)
+    yield
+    stamina.set_testing(False)
+
+
+def task(operator: str = "op", number: int = 0, *, deferred: bool = True, **changes: Any) -> TaskScope:
+    return TaskScope(msgspec.structs.replace(EPOCH, **changes), operator, number, deferred=deferred)
+
+
+def recorder(of: TaskScope) -> FakeRecorder:
+    found = of._recorder
+    assert isinstance(found, FakeRecorder)
+    return found
+
+
+def replaying(first: TaskScope, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> TaskScope:
+    """The same task in a replay, with what `first` recorded in the log."""
+    log = {entry.key: entry for entry in [*recorder(first).written, *recorder(first).queued]}
+    monkeypatch.setattr(scope, "worker_kafka", lambda: None)
+    monkeypatch.setattr(scope, "recorded_answers", lambda *_: log)
+    return task(replay=True, **changes)
+
+
+# Outside of a job.
+
+
+def test_outside_of_a_job_everything_just_works() -> None:
+    before = dt.datetime.now(dt.UTC)
+    assert before <= clonos.now() <= clonos.clock("x") <= dt.datetime.now(dt.UTC)
+    assert clonos.epoch() == -1
+    assert 0 <= clonos.random() < 1
+    assert clonos.random("k") != clonos.random("k")
+    assert clonos.rng("k").random() != clonos.rng("k").random()
+    assert clonos.uuid4().version == 4
+
+    @clonos.service(timeout=5, retries=1, concurrency=2)
+    def double(x: int) -> int:
+        return 2 * x
+
+    assert double(4) == 8
+    assert double.name.endswith("double")
+
+
+def test_a_missing_param_says_how_to_pass_it() -> None:
+    with pytest.raises(KeyError, match=r"-p colour="):
+        clonos.param("colour")
+    assert clonos.param("colour", "red") == "red"
+
+
+def test_the_drivers_params(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derived, "_driver_params", {})
+    derived.set_driver_params({"a": "1"})
+    assert clonos.param("a") == "1"
+    derived.set_driver_params({})
+    assert clonos.param("a", "gone") == "gone"
+
+
+# Derived.
+
+
+def draws(of: TaskScope, key: object) -> tuple[float, float, uuid.UUID]:
+    with task_scope(of), row_scope(0):
+        return clonos.random(key), clonos.rng(key).random(), clonos.uuid4(key)
+
+
+def test_an_epochs_own_time_number_and_params() -> None:
+    with task_scope(task()):
+        assert clonos.now() == dt.datetime(2023, 11, 14, 22, 13, 20, 123_000, dt.UTC)
+        assert clonos.epoch() == 3
+        assert clonos.param("city") == "Berlin"
+        with pytest.raises(KeyError, match="colour"):
+            clonos.param("colour")
+
+
+@pytest.mark.parametrize("key", ["k", 1, 1.5, b"k", ("t", 0, 17), None, {"b": 1, "a": 2}, dt.date(2024, 1, 1)])
+def test_derived_values_repeat(key: object) -> None:
+    assert draws(task(), key) == draws(task(), key)
+    assert draws(task(replay=False), key)[2].version == 4
+
+
+def test_a_key_does_not_care_for_the_task_but_for_everything_else() -> None:
+    base = draws(task(), "k")
+    assert draws(task(number=1), "k") == base
+    others = [
+        draws(task(), "other"),
+        draws(task("other"), "k"),
+        draws(task(epoch=4), "k"),
+        draws(task(seed=43), "k"),
+        draws(task(query="r"), "k"),
+    ]
+    for index in range(3):
+        assert len({one[index] for one in [base, *others]}) == 6
+    assert base[0] != base[1]
+
+
+def test_keys_are_told_apart() -> None:
+    keys: list[object] = ["1", 1, b"1", ("1",), ("1", "1"), None]
+    assert len({draws(task(), key)[2] for key in keys}) == len(keys)
+
+
+def test_without_a_key_the_position_counts() -> None:
+    def row(number: int, index: int) -> list[float]:
+        with task_scope(task(number=number)), row_scope(index):
+            return [clonos.random(), clonos.random()]
+
+    assert row(0, 5) == row(0, 5)
+    assert len({*row(0, 5), *row(0, 6), *row(1, 5)}) == 6
+
+
+def test_random_is_spread_over_the_unit_interval() -> None:
+    with task_scope(task()):
+        numbers = [clonos.random(key) for key in range(2000)]
+    assert 0 <= min(numbers) < 0.01 < 0.99 < max(numbers) < 1
+    assert abs(sum(numbers) / 2000 - 0.5) < 0.05
+
+
+def test_a_scope_travels_as_text() -> None:
+    assert decode_scope(encode_scope(EPOCH)) == EPOCH
+
+
+# Recorded.
+
+
+def counted(answer: Callable[..., Any] = lambda *a, **k: len(a), **options: Any) -> tuple[Service[..., Any], list[Any]]:
+    calls: list[Any] = []
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return answer(*args, **kwargs)
+
+    options.setdefault("name", f"s{time.monotonic_ns()}")
+    return clonos.service(**options)(function), calls
+
+
+def slowly(function: Callable[[int], int], seconds: float) -> Callable[[int], int]:
+    """`function`, after a pause that later rows may not have."""
+
+    def pausing(x: int) -> int:
+        time.sleep(seconds * (x % 3))
+        return function(x)
+
+    return pausing
+
+
+def test_equal_arguments_share_one_call() -> None:
+    ask, calls = counted()
+    with task_scope(task()) as current:
+        assert [ask("a"), ask("b"), ask("a")] == [1, 1, 1]
+    assert calls == [("a",), ("b",)]
+    assert current.recorded == 2
+    assert len(recorder(current).queued) == 2
+
+
+def test_equal_arguments_share_one_call_in_threads_too() -> None:
+    ask, calls = counted(lambda *_: time.sleep(0.02), concurrency=8)
+    with task_scope(task()), ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(contextvars.copy_context().run, ask, "same") for _ in range(8)]:
+            future.result()
+    assert len(calls) == 1
+
+
+def test_another_task_asks_again() -> None:
+    ask, calls = counted()
+    for number in (0, 1):
+        with task_scope(task(number=number)):
+            ask("a")
+    assert len(calls) == 2
+
+
+def test_names_tell_services_apart() -> None:
+    (one, _), (other, _) = counted(lambda: "one", name="one"), counted(lambda: "other", name="other")
+    with task_scope(task()):
+        assert (one(), other()) == ("one", "other")
+
+
+def test_a_replay_answers_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, calls = counted(lambda *_: time.monotonic_ns())
+    first = task()
+    with task_scope(first):
+        answers = [ask(i) for i in range(3)]
+    second = replaying(first, monkeypatch)
+    with task_scope(second):
+        assert [ask(i) for i in reversed(range(4))][1:] == answers[::-1]
+    assert len(calls) == 4
+    assert (second.recorded, second.replayed) == (1, 3)
+
+
+def test_depth_zero_records_nothing() -> None:
+    ask, calls = counted()
+    with task_scope(task(depth="0", deferred=False)) as current:
+        ask("a")
+        ask("a")
+    assert len(calls) == 1
+    assert (current.recorded, recorder(current).written) == (0, [])
+
+
+def test_deferred_waits_for_the_batch_and_others_do_not() -> None:
+    ask, _ = counted()
+    with task_scope(task(deferred=True)) as waits:
+        ask("a")
+        assert recorder(waits).written == []
+    with task_scope(task(deferred=False)) as at_once:
+        ask("a")
+        assert len(recorder(at_once).written) == 1
+
+
+def test_the_clock_is_read_once_for_equal_arguments() -> None:
+    with task_scope(task()):
+        one, again, other = clonos.clock("a"), clonos.clock("a"), clonos.clock("b")
+    assert one == again != other
+    assert one.tzinfo is not None
+    assert abs((dt.datetime.now(dt.UTC) - one).total_seconds()) < 60
+
+
+class Verdict(msgspec.Struct):
+    banned: bool
+    at: dt.datetime
+
+
+def test_answers_have_the_annotated_type_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    @clonos.service(name="typed")
+    def judge(word: str) -> Verdict:
+        return Verdict(word == "x", dt.datetime(2024, 1, 1, tzinfo=dt.UTC))
+
+    @clonos.service(name="pair")
+    def pair() -> tuple[int, uuid.UUID]:
+        return (1, uuid.UUID(int=5, version=4))
+
+    first = task()
+    with task_scope(first):
+        fresh = (judge("x"), pair())
+    with task_scope(replaying(first, monkeypatch)):
+        assert (judge("x"), pair()) == fresh
+    assert isinstance(fresh[0], Verdict)
+    assert fresh[1] == (1, uuid.UUID(int=5, version=4))
+
+
+def test_without_annotation_a_fresh_answer_is_what_a_replay_sees() -> None:
+    ask, _ = counted(lambda: (1, {"a": (2,)}))
+    with task_scope(task()):
+        assert ask() == [1, {"a": [2]}]
+
+
+def test_an_answer_that_the_log_cannot_hold() -> None:
+    ask, _ = counted(lambda: object(), name="odd")
+    with task_scope(task()) as current, pytest.raises(ResultNotSerialisable, match="odd returned a object") as failed:
+        ask()
+    assert "None, bool, int" in failed.value.hint
+    assert recorder(current).queued == []
+
+
+@pytest.mark.parametrize("answer", [2**70, 1 << 64])
+def test_an_integer_too_large_for_the_log(answer: int) -> None:
+    ask, _ = counted(lambda: answer)
+    with task_scope(task()), pytest.raises(ResultNotSerialisable):
+        ask()
+
+
+def test_an_answer_of_another_type_than_annotated_is_not_recorded() -> None:
+    @clonos.service(name="liar")
+    def lie() -> int:
+        return "text"  # type: ignore[return-value]
+
+    with task_scope(task()) as current, pytest.raises(ResultNotSerialisable, match="liar"):
+        lie()
+    assert recorder(current).queued == []
+
+
+@pytest.mark.parametrize("argument", [object(), lambda: None, 2**70])
+def test_arguments_that_cannot_be_recorded(argument: object) -> None:
+    ask, calls = counted()
+    with task_scope(task()), pytest.raises(ResultNotSerialisable, match="arguments") as failed:
+        ask(argument)
+    assert "plain values" in failed.value.hint
+    assert calls == []
+
+
+def test_arguments_in_any_spelling_of_the_same() -> None:
+    import numpy as np
+
+    ask, calls = counted(lambda *_, **__: 0)
+    with task_scope(task()):
+        ask({"a": 1, "b": {3, 1, 2}}, (1, 2))
+        ask({"b": {2, 3, 1}, "a": np.int64(1)}, [1, 2])
+        ask(x=1, y=2)
+        ask(y=2, x=1)
+    assert len(calls) == 2
+
+
+def test_retries_are_counted() -> None:
+    left = [2]
+
+    def flaky(*_: object) -> str:
+        if left[0]:
+            left[0] -= 1
+            raise ConnectionError("no")
+        return "yes"
+
+    ask, calls = counted(flaky, retries=2)
+    with task_scope(task()):
+        assert ask("a") == "yes"
+    assert len(calls) == 3
+
+
+def test_retries_run_out() -> None:
+    def fail() -> None:
+        raise ConnectionError("nobody there")
+
+    ask, calls = counted(fail, retries=2, name="down")
+    with task_scope(task()) as current:
+        with pytest.raises(ServiceError, match="down failed: ConnectionError: nobody there"):
+            ask()
+        assert len(calls) == 3
+        assert recorder(current).queued == []
+        with pytest.raises(ServiceError):
+            ask()  # not recorded: asked again
+    assert len(calls) == 6
+
+
+def test_recorded_errors_are_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ConnectionError("nobody there")
+
+    ask, calls = counted(fail, record_errors=True)
+    first = task()
+    with task_scope(first):
+        with pytest.raises(ServiceError) as fresh:
+            ask()
+        with pytest.raises(ServiceError):
+            ask()
+    with task_scope(replaying(first, monkeypatch)), pytest.raises(ServiceError) as replayed:
+        ask()
+    assert replayed.value.what == fresh.value.what
+    assert len(calls) == 1
+
+
+def test_no_answer_in_time() -> None:
+    let_go = threading.Event()
+    ask, _ = counted(lambda: let_go.wait(10), timeout=0.02, name="slow")
+    with task_scope(task()), pytest.raises(ServiceError, match=r"slow gave no answer in 0\.02 s"):
+        ask()
+    let_go.set()
+    with task_scope(task()):
+        assert ask() is True  # the next call does not wait behind the one that hung
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_a_timeout_of_the_functions_own_is_told_as_such(timeout: float | None) -> None:
+    def fail() -> None:
+        raise TimeoutError("the socket's")
+
+    ask, _ = counted(fail, timeout=timeout)
+    with task_scope(task()), pytest.raises(ServiceError, match="failed: TimeoutError: the socket's"):
+        ask()
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_no_more_at_once_than_allowed(timeout: float | None) -> None:
+    now, most, lock = [0], [0], threading.Lock()
+
+    def busy(_: object) -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.01)
+        with lock:
+            now[0] -= 1
+
+    ask, _ = counted(busy, concurrency=3, timeout=timeout)
+    with task_scope(task()), ThreadPoolExecutor(12) as pool:
+        for future in [pool.submit(contextvars.copy_context().run, ask, i) for i in range(12)]:
+            future.result()
+    assert most[0] == 3
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_a_service_may_call_another_one(timeout: float | None) -> None:
+    """For any two arguments, in whatever thread: no lock is shared between different questions."""
+    inner, _ = counted(lambda x: x, name="inner", timeout=timeout)
+    outer, _ = counted(lambda x: inner(x) + clonos.param("city"), name="outer", timeout=timeout)
+    with task_scope(task()):
+        assert [outer(str(i)) for i in range(200)] == [f"{i}Berlin" for i in range(200)]
+
+
+def test_services_that_call_each_other_in_threads_do_not_deadlock() -> None:
+    inner, _ = counted(slowly(lambda x: x, 0.0005), name="inner2", concurrency=8)
+    outer, _ = counted(lambda x: inner(x), name="outer2", concurrency=8)
+    with task_scope(task()), ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(contextvars.copy_context().run, outer, i) for i in range(400)]
+        assert [one.result(20) for one in found] == list(range(400))
+
+
+def test_a_service_travels_to_workers() -> None:
+    from pyspark import cloudpickle
+
+    ask, _ = counted(lambda x: x + 1, name="far", timeout=3, retries=2, concurrency=4, record_errors=True)
+    back = cloudpickle.loads(cloudpickle.dumps(ask))  # type: ignore[no-untyped-call]
+    assert (back.name, back.timeout, back.retries, back.concurrency, back.record_errors) == ("far", 3, 2, 4, True)
+    assert back(1) == 2
+
+
+# Rows of a batch.
+
+
+@contextmanager
+def rows(function: Callable[..., Any], of: TaskScope | None) -> Iterator[_Rows]:
+    with _Rows(function, of) as made:
+        yield made
+
+
+def test_rows_keep_their_order_when_they_run_at_once() -> None:
+    ask, calls = counted(slowly(lambda x: x * 10, 0.01), concurrency=4)
+    with rows(lambda x: (ask(x), clonos.random()), task()) as made:
+        first = made.compute(0, [list(range(20))])
+    with rows(lambda x: (ask(x), clonos.random()), task()) as made:
+        again = made.compute(0, [list(range(10))]) + made.compute(10, [list(range(10, 20))])
+    assert [answer for answer, _ in first] == [x * 10 for x in range(20)]
+    assert first == again  # positions too, however the rows are cut into batches
+    assert len(calls) == 40
+
+
+def test_a_row_that_fails_fails_the_batch() -> None:
+    ask, _ = counted(lambda x: 1 // x, concurrency=4)
+    with rows(ask, task()) as made, pytest.raises(ServiceError, match="ZeroDivisionError"):
+        made.compute(0, [[3, 2, 1, 0, 5]])
+
+
+def test_rows_outside_of_a_job() -> None:
+    with rows(lambda a, b: a + b, None) as made:
+        assert made.compute(0, [[1, 2], [3, 4]]) == [4, 6]
+
+
+# The real recorder, with a producer that is not there.
+
+
+class FailingProducer:
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.sent: list[bytes] = []
+        self._waiting: list[Callable[..., None]] = []
+
+    def produce(self, _topic: str, value: bytes, *, partition: int, on_delivery: Callable[..., None]) -> None:
+        assert partition in EPOCH.partitions
+        self.sent.append(value)
+        self._waiting.append(on_delivery)
+
+    def poll(self, _timeout: float) -> None:
+        for told in self._waiting:
+            self.failures -= 1
+            told(_Refused() if self.failures >= 0 else None, None)
+        self._waiting = []
+
+
+class _Refused:
+    def str(self) -> str:
+        return "not enough replicas"
+
+
+def test_what_was_not_acknowledged_is_still_to_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later flush must not pass over entries that an earlier one failed to write."""
+    from clonos.causal import determinants
+    from clonos.log.records import Determinants, decode
+
+    producer = FailingProducer(failures=1)
+    monkeypatch.setattr(determinants, "_producer", lambda *_: producer)
+    one = determinants.Recorder(lambda: None, EPOCH, "op", 5)  # type: ignore[arg-type,return-value]
+    one.flush()
+    assert producer.sent == []
+    one.add(Entry(b"k", b"v"))
+    with pytest.raises(EpochFailed, match="not enough replicas"):
+        one.flush()
+    one.flush()
+    one.flush()
+    assert len(producer.sent) == 2
+    record = decode(producer.sent[1], where="here")
+    assert record == Determinants(EPOCH.owner, "q", 3, "op", 5, (Entry(b"k", b"v"),))
+
+
+def test_large_answers_are_spread_over_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    from clonos.causal import determinants
+
+    producer = FailingProducer(failures=0)
+    monkeypatch.setattr(determinants, "_producer", lambda *_: producer)
+    one = determinants.Recorder(lambda: None, EPOCH, "op", 0)  # type: ignore[arg-type,return-value]
+    for number in range(10):
+        one.add(Entry(bytes([number]), b"x" * 200_000))
+    one.flush()
+    assert 2 <= len(producer.sent) <= 10
+    assert max(map(len, producer.sent)) < 1024 * 1024

@@ -1,0 +1,70 @@
+"""Parsing and matching of injected faults; what kills is left to the chaos tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clonos import faults
+from clonos.faults import FaultInjected, reach
+
+
+def test_nothing_asked_for() -> None:
+    assert faults._parse("") == ()
+
+
+def test_several() -> None:
+    one, two = faults._parse("lane-committed,epoch=3,lane=0:kill;plan-committed:raise")
+    assert (one.point, one.where, one.action) == ("lane-committed", (("epoch", "3"), ("lane", "0")), "kill")
+    assert (two.point, two.where, two.action) == ("plan-committed", (), "raise")
+    assert (one.name, two.name) == ("lane-committed,epoch=3,lane=0", "plan-committed")
+
+
+@pytest.mark.parametrize("text", ["no-such-point:kill", "lane-committed:explode", "lane-committed", ":kill", "kill"])
+def test_what_is_not_known(text: str) -> None:
+    with pytest.raises(ValueError, match="no such point or action"):
+        faults._parse(text)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, text: str, log: Path | None = None) -> None:
+    monkeypatch.setattr(faults, "_FAULTS", faults._parse(text))
+    if log is None:
+        monkeypatch.delenv("CLONOS_FAULT_LOG", raising=False)
+    else:
+        monkeypatch.setenv("CLONOS_FAULT_LOG", str(log))
+
+
+def test_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "lane-committed,epoch=3,replay=False:raise")
+    reach("lane-marked", epoch=3, replay=False)
+    reach("lane-committed", epoch=4, replay=False)
+    reach("lane-committed", epoch=3, replay=True)
+    reach("lane-committed")
+    reach("lane-committed", epoch=33, replay=False)
+    with pytest.raises(FaultInjected, match="lane-committed,epoch=3"):
+        reach("lane-committed", epoch=3, replay=False, lane=7)
+
+
+def test_raises_once_for_each_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use(monkeypatch, "plan-committed:raise", tmp_path / "log")
+    with pytest.raises(FaultInjected):
+        reach("plan-committed")
+    reach("plan-committed")
+    assert (tmp_path / "log").read_text() == "plan-committed\n"
+
+
+def test_a_note_is_written_each_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use(monkeypatch, "epoch-done,epoch=1:note;epoch-done:note", tmp_path / "log")
+    for epoch in (0, 1):
+        reach("epoch-done", epoch=epoch)
+    assert (tmp_path / "log").read_text().splitlines() == ["epoch-done", "epoch-done,epoch=1", "epoch-done"]
+
+
+def test_holds_until_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use(monkeypatch, "plan-committed:hold", tmp_path / "log")
+    (tmp_path / "log.go").touch()
+    reach("plan-committed")
+    (tmp_path / "log.go").unlink()
+    reach("plan-committed")  # held once already
+    assert (tmp_path / "log").read_text() == "plan-committed\n"

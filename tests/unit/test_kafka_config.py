@@ -1,0 +1,102 @@
+"""One set of settings, in librdkafka's and in Spark's words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from clonos.kafka import client_config, spark_options
+from clonos.settings import KafkaSettings
+
+
+def test_plaintext() -> None:
+    kafka = KafkaSettings(bootstrap_servers="a:1,b:2")
+    config = client_config(kafka)
+    assert config["bootstrap.servers"] == "a:1,b:2"
+    assert not [key for key in config if key.startswith(("sasl", "ssl", "security"))]
+    assert spark_options(kafka) == {"kafka.bootstrap.servers": "a:1,b:2"}
+
+
+def test_overrides_win_and_use_underscores() -> None:
+    config = client_config(KafkaSettings(), group_id="g", retry_backoff_ms=9, log_level=3)
+    assert (config["group.id"], config["retry.backoff.ms"], config["log_level"]) == ("g", 9, 3)
+    assert "log.level" not in config
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [
+        ("PLAIN", "plain.PlainLoginModule"),
+        ("SCRAM-SHA-256", "scram.ScramLoginModule"),
+        ("SCRAM-SHA-512", "scram.ScramLoginModule"),
+    ],
+)
+def test_sasl(mechanism: str, module: str) -> None:
+    kafka = KafkaSettings.model_validate(
+        {
+            "bootstrap_servers": "a:1",
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": mechanism,
+            "sasl_username": "me",
+            "sasl_password": "pass",
+        }
+    )
+    config, options = client_config(kafka), spark_options(kafka)
+    assert config["security.protocol"] == options["kafka.security.protocol"] == "SASL_SSL"
+    assert config["sasl.mechanisms"] == options["kafka.sasl.mechanism"] == mechanism
+    assert (config["sasl.username"], config["sasl.password"]) == ("me", "pass")
+    assert options["kafka.sasl.jaas.config"] == (
+        f'org.apache.kafka.common.security.{module} required username="me" password="pass";'
+    )
+
+
+@pytest.mark.parametrize("password", ['a"b', "a\\b", '\\"', "a;b c", "", 'x";evil="', "\\"])
+def test_a_password_cannot_leave_its_quotes(password: str) -> None:
+    kafka = KafkaSettings(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_username='u"',
+        sasl_password=SecretStr(password),
+    )
+    jaas = spark_options(kafka)["kafka.sasl.jaas.config"]
+    quoted = r'"((?:[^"\\]|\\.)*)"'
+    match = re.fullmatch(rf"\S+ required username={quoted} password={quoted};", jaas)
+    assert match is not None
+    assert [re.sub(r"\\(.)", r"\1", text) for text in match.groups()] == ['u"', password]
+    assert client_config(kafka)["sasl.password"] == password
+
+
+def test_sasl_without_credentials_is_not_a_crash() -> None:
+    kafka = KafkaSettings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN")
+    assert client_config(kafka)["sasl.password"] == ""
+    assert 'username="" password=""' in spark_options(kafka)["kafka.sasl.jaas.config"]
+
+
+def test_ssl(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    certificate.write_text("CERT")
+    key.write_text("KEY")
+    kafka = KafkaSettings(
+        security_protocol="SSL",
+        ssl_ca_location=tmp_path / "ca.pem",
+        ssl_certificate_location=certificate,
+        ssl_key_location=key,
+        ssl_key_password=SecretStr("secret"),
+    )
+    config, options = client_config(kafka), spark_options(kafka)
+    assert config["ssl.ca.location"] == options["kafka.ssl.truststore.location"] == str(tmp_path / "ca.pem")
+    assert config["ssl.certificate.location"] == str(certificate)
+    assert config["ssl.key.location"] == str(key)
+    assert config["ssl.key.password"] == options["kafka.ssl.key.password"] == "secret"
+    assert options["kafka.ssl.truststore.type"] == options["kafka.ssl.keystore.type"] == "PEM"
+    assert options["kafka.ssl.keystore.certificate.chain"] == "CERT"
+    assert options["kafka.ssl.keystore.key"] == "KEY"
+
+
+def test_secrets_do_not_show() -> None:
+    kafka = KafkaSettings(sasl_password=SecretStr("hush"), ssl_key_password=SecretStr("quiet"))
+    assert "hush" not in repr(kafka)
+    assert "quiet" not in str(kafka)

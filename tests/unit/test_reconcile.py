@@ -1,0 +1,143 @@
+"""Spark's checkpoint against the causal log, before a query starts."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+
+from clonos.engine.checkpoint import Checkpoint, epoch_time, progress_of, reconcile
+from clonos.errors import CausalLogDamaged, CheckpointMismatch
+from clonos.log.control import ControlState
+from clonos.log.records import Owner, Plan
+
+OWNER = Owner(1, 1, "a")
+
+
+def entry(*sources: str, at: int = 1_700_000_000_123) -> str:
+    metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": at, "conf": {"a": "b"}})
+    return "\n".join(["v1", metadata, *sources])
+
+
+class FakeCheckpoint:
+    """The parts of a checkpoint that reconciling touches."""
+
+    def __init__(self, offsets: dict[int, str], commits: list[int]) -> None:
+        self.entries = dict(offsets)
+        self._commits = commits
+
+    def commits(self) -> list[int]:
+        return sorted(self._commits)
+
+    def offsets(self) -> list[int]:
+        return sorted(self.entries)
+
+    def read_offsets(self, epoch: int) -> str | None:
+        return self.entries.get(epoch)
+
+    def write_offsets(self, epoch: int, text: str) -> None:
+        self.entries[epoch] = text
+
+    def drop_offsets(self, epoch: int) -> None:
+        self.entries.pop(epoch, None)
+
+
+def state(planned: list[int], ended: int = -1, query: str = "q") -> ControlState:
+    plans = {
+        (query, epoch): (epoch, Plan(OWNER, query, epoch, (), (), (), {}, 0, "code", f"plan {epoch}", 0))
+        for epoch in planned
+    }
+    return ControlState(plans=plans, ended={query: ended} if ended >= 0 else {})
+
+
+def run(checkpoint: FakeCheckpoint, log: ControlState) -> list[str]:
+    return reconcile(cast("Checkpoint", checkpoint), "q", log)
+
+
+def test_a_first_start() -> None:
+    checkpoint = FakeCheckpoint({}, [])
+    assert run(checkpoint, state([])) == []
+    assert checkpoint.entries == {}
+
+
+def test_all_done() -> None:
+    entries = {0: "plan 0", 1: "plan 1"}
+    checkpoint = FakeCheckpoint(entries, [0, 1])
+    assert run(checkpoint, state([0, 1], ended=1)) == []
+    assert checkpoint.entries == entries
+
+
+def test_the_epoch_in_doubt_is_there_already() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 1: "plan 1"}, [0])
+    assert run(checkpoint, state([0, 1], ended=0)) == []
+
+
+def test_logged_but_not_planned_is_left_for_a_fresh_epoch() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 1: "whatever"}, [0])
+    assert run(checkpoint, state([0], ended=0)) == []
+    assert checkpoint.entries[1] == "whatever"
+
+
+@pytest.mark.parametrize("there", [None, "a zombie's"])
+def test_the_plan_rules(there: str | None) -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", **({1: there} if there else {})}, [0])
+    assert run(checkpoint, state([0, 1], ended=0)) == ["restored offsets/1 from the plan"]
+    assert checkpoint.entries == {0: "plan 0", 1: "plan 1"}
+
+
+def test_ended_but_not_committed_is_replayed() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0"}, [0])
+    assert run(checkpoint, state([0, 1], ended=1)) == ["restored offsets/1 from the plan"]
+
+
+def test_entries_beyond_the_epoch_in_doubt_are_removed() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 1: "plan 1", 2: "x", 3: "y"}, [0])
+    assert run(checkpoint, state([0, 1], ended=0)) == ["removed offsets/2", "removed offsets/3"]
+    assert checkpoint.entries == {0: "plan 0", 1: "plan 1"}
+
+
+def test_a_host_crash_that_took_several_epochs() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 3: "plan 3"}, [0])
+    assert run(checkpoint, state([0, 1, 2, 3], ended=2)) == ["restored offsets/1 from the plan", "removed offsets/3"]
+    assert checkpoint.entries == {0: "plan 0", 1: "plan 1"}
+
+
+def test_an_empty_checkpoint_under_a_log_that_holds_all_plans() -> None:
+    checkpoint = FakeCheckpoint({}, [])
+    assert run(checkpoint, state([0, 1], ended=1)) == ["restored offsets/0 from the plan"]
+
+
+@pytest.mark.parametrize(("planned", "ended"), [([5], 4), ([], 3), ([2, 3], 1)])
+def test_a_checkpoint_too_old_for_the_log(planned: list[int], ended: int) -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 9: "kept"}, [0])
+    with pytest.raises(CheckpointMismatch, match="no longer holds the plan of 1"):
+        run(checkpoint, state(planned, ended))
+    assert checkpoint.entries == {0: "plan 0", 9: "kept"}  # nothing was touched
+
+
+@pytest.mark.parametrize("ended", [-1, 1])
+def test_a_log_that_knows_less_than_the_checkpoint(ended: int) -> None:
+    checkpoint = FakeCheckpoint({2: "plan 2"}, [2])
+    with pytest.raises(CausalLogDamaged, match="epoch 2 is done") as refused:
+        run(checkpoint, state([2], ended))
+    assert refused.value.hint
+    assert checkpoint.entries == {2: "plan 2"}
+
+
+def test_other_queries_say_nothing() -> None:
+    assert run(FakeCheckpoint({}, []), state([0, 1], ended=1, query="other")) == []
+
+
+def test_epoch_time() -> None:
+    assert epoch_time(entry("{}", at=42)) == 42
+
+
+def test_progress() -> None:
+    text = entry('{"in":{"0":5,"10":7},"clonos.padding":{"0":0}}', "-", '{"in":{"1":3},"b":{"0":1}}')
+    assert progress_of(text) == {"in": {0: 5, 10: 7, 1: 3}, "clonos.padding": {0: 0}, "b": {0: 1}}
+
+
+@pytest.mark.parametrize("source", ["-", "17", '{"offset":3}', "[1]"])
+def test_progress_of_other_sources_is_not_ours(source: str) -> None:
+    assert progress_of(entry(source)) == {}
