@@ -34,19 +34,19 @@ demo: setup ## Kill a job on real Kafka again and again; watch it publish exactl
 test: lint unit contracts integration chaos ## Lint and all tests (under ten minutes on two cores)
 
 unit: setup ## Tests without Kafka and Spark
-	$(PYTEST) tests/unit
+	$(PYTEST) tests/unit -q
 
 contracts: setup ## The commit protocol on a real broker, crashed at every step
-	$(PYTEST) tests/contracts
+	$(PYTEST) tests/contracts -v
 
 integration: setup ## Jobs on real Kafka and Spark, without crashes of the driver
-	$(PYTEST) tests/integration
+	$(PYTEST) tests/integration -v
 
 chaos: setup ## Real drivers, killed and stopped at named points (a selection)
-	$(PYTEST) tests/chaos
+	$(PYTEST) tests/chaos -v --capture=no
 
 chaos-full: setup ## The same at every point, twenty races, fifty kills (about an hour)
-	$(PYTEST) tests/chaos --every-point
+	$(PYTEST) tests/chaos -v --capture=no --every-point
 	$(BIN)/clonos demo --kills 50 --json
 
 lint: .venv/.installed ## ruff, mypy, import-linter

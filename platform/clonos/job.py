@@ -228,8 +228,20 @@ def load_job(path: Path) -> Job:
         raise SpecError(
             f"{path} holds {len(jobs)} jobs.", hint="decorate exactly one function with @clonos.job(name=…)."
         )
-    code = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return Job(jobs[0].function, jobs[0].spec, code, path.parent)
+    return Job(jobs[0].function, jobs[0].spec, _code_hash(path), path.parent)
+
+
+def _code_hash(path: Path) -> str:
+    """Hash of the job file and of the modules beside and below it that it imported."""
+    beside = {
+        Path(file).resolve()
+        for module in list(sys.modules.values())
+        if (file := getattr(module, "__file__", None)) and file.endswith(".py") and "site-packages" not in file
+    }
+    digest = hashlib.sha256()
+    for file in sorted({path, *(one for one in beside if one.is_relative_to(path.parent))}):
+        digest.update(str(file.relative_to(path.parent)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _merged(code: JobSpec, text: JobSpec) -> JobSpec:

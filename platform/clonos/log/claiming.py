@@ -3,8 +3,8 @@
 1. Open control's transactional id: fences the older driver's writer and aborts what it had open.
 2. Read control: the newest claim, allotments, plans and ends.
 3. Commit a claim of the next generation on control.
-4. Every lane, in parallel: open its transactional id (aborts a dangling transaction), read the tail,
-   commit a claim that repeats the newest marker.
+4. All lanes, in parallel: open their transactional ids (aborts dangling transactions); once all are open
+   read the tails and commit claims that repeat the newest marker.
 5. Check that control's newest claim is still one's own.
 """
 
