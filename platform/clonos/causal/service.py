@@ -186,7 +186,7 @@ def service(
 
     Args:
         function: The function, when used without parentheses.
-        name: Stable name in the log; default the function's qualified name.
+        name: Stable name in the log; default the function's module and qualified name.
         timeout: Seconds for one attempt.
         retries: Further attempts after a failed one, with growing pauses.
         concurrency: How many rows of a batch may wait for the service at once.
@@ -196,7 +196,7 @@ def service(
     def wrap(wrapped: Callable[P, R]) -> Service[P, R]:
         return Service(
             wrapped,
-            name=name or wrapped.__qualname__,
+            name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
             timeout=timeout,
             retries=retries,
             concurrency=concurrency,

@@ -54,7 +54,7 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> 
         _finish(admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic], KafkaError.TOPIC_ALREADY_EXISTS)
         _await_partitions(admin, topic, partitions)
     else:
-        check_log_topic(admin, topic)
+        check_log_topic(admin, topic, brokers=len(metadata.brokers))
         if len(known.partitions) < partitions:
             grown = admin.create_partitions([NewPartitions(topic, partitions)], operation_timeout=_TIMEOUT_S)
             _finish(grown[topic], KafkaError.INVALID_PARTITIONS)
@@ -62,8 +62,13 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> 
     return topic
 
 
-def check_log_topic(admin: AdminClient, topic: str) -> None:
-    """Refuse a log topic that Kafka would truncate by itself."""
+def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
+    """Refuse a log topic that Kafka would truncate by itself, or could lose with one of three brokers.
+
+    Raises:
+        BrokerLimit: Naming the settings.
+        BrokerUnavailable: The cluster did not answer.
+    """
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -76,11 +81,14 @@ def check_log_topic(admin: AdminClient, topic: str) -> None:
         for name, right in (("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1"))
         if name in settings and settings[name].value != right
     }
+    if brokers >= 3 and int(settings["min.insync.replicas"].value) < 2:
+        wrong["min.insync.replicas"] = settings["min.insync.replicas"].value
     if wrong:
         raise BrokerLimit(
             f"The log topic {topic} would lose records: {wrong}.",
             kept="nothing was started.",
-            hint="set cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1 on it.",
+            hint="set cleanup.policy=delete, retention.ms=-1, retention.bytes=-1 and, with three brokers, "
+            "three replicas and min.insync.replicas=2 on it.",
         )
 
 

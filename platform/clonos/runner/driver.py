@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
@@ -68,7 +69,7 @@ class Driver:
         self._new_lineage = new_lineage
         self._accept_new_code = accept_new_code
         self._machine = StateMachine()
-        self._stop = threading.Event()
+        self._asked_to_stop = False
         self._wake = threading.Event()
         self._budget = RestartBudget(job.spec.spec.restart_policy)
         self._context = JobContext(spark, job.spec, kafka)
@@ -82,9 +83,11 @@ class Driver:
         return self._machine.state
 
     def stop(self) -> None:
-        """Ask for a graceful stop: the epoch that runs is finished first."""
-        self._stop.set()
-        self._wake.set()
+        """Ask for a graceful stop: the epoch that runs is finished first.
+
+        It only sets a flag, because a signal handler may interrupt whoever holds a lock.
+        """
+        self._asked_to_stop = True
 
     def run(self) -> None:
         """Run until the end.
@@ -103,7 +106,7 @@ class Driver:
                 pause = self._budget.pause(error)
                 self._to(DriverState.RESTARTING)
                 self._events.emit("restart", error=error.slug, what=error.what, attempt=self._budget.attempts)
-                if self._stop.wait(pause):
+                if self._stopped_within(pause):
                     self._to(DriverState.STOPPED)
                     return
         except Superseded as error:
@@ -114,6 +117,16 @@ class Driver:
             self._to(DriverState.FAILED)
             self._events.emit("failed", error=error.slug, what=error.what)
             raise
+        except Exception as error:
+            self._to(DriverState.FAILED)
+            self._events.emit("failed", error="unexpected", what=f"{type(error).__name__}: {error}")
+            raise
+
+    def _stopped_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self._asked_to_stop and time.monotonic() < deadline:
+            time.sleep(min(_POLL_S, seconds))
+        return self._asked_to_stop
 
     def _to(self, state: DriverState) -> None:
         self._machine.to(state)
@@ -200,7 +213,7 @@ class Driver:
         finished = 0
         while True:
             self._wake.wait(_POLL_S)
-            if self._stop.is_set():
+            if self._asked_to_stop:
                 self._to(DriverState.STOPPING)
                 for one in running:
                     one.end(gracefully=True)
