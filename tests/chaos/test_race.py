@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from drivers import JOBS, Feeder, JobRun, Published, caught_up, ends_agree
+from drivers import JOBS, SUPERSEDED, Feeder, JobRun, Published, caught_up, ends_agree
 
 from clonos.settings import KafkaSettings
 from observe import eventually
 
 pytestmark = pytest.mark.chaos
-
-SUPERSEDED = 6
 
 
 @pytest.fixture
@@ -27,7 +25,7 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
 @pytest.mark.timeout(1200)
 def test_two_drivers_started_together(kafka: KafkaSettings, run: JobRun, every_point: bool) -> None:
     feeder = Feeder(kafka, run.params["input"], 3)
-    for race in range(20 if every_point else 3):
+    for race in range(20 if every_point else 2):
         feeder.burst(20)
         pair = [run.start(), run.start()]
         eventually(lambda p=pair: any(d.process.poll() is not None for d in p), "one of them stops", timeout_s=90)
