@@ -18,6 +18,7 @@ def read_committed(kafka: KafkaSettings, topic: str) -> list[Message]:
     consumer = Consumer(
         client_config(
             kafka,
+            fetch_wait_max_ms=5,
             group_id="tests",
             isolation_level="read_committed",
             enable_partition_eof=True,

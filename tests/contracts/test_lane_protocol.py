@@ -124,7 +124,7 @@ CLAIM_STEPS = STEPS[:5]
 
 # Forked from a clean process with the imports done: a second less for each of the crashes below.
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["test_lane_protocol"])
+FORKED.set_forkserver_preload(["clonos_sinks.kafka", "pytest"])
 
 
 def claim_and_publish(
