@@ -74,8 +74,8 @@ class Driver:
         self.process.wait(30)
 
     def stop(self) -> None:
-        """Gracefully."""
-        self.process.send_signal(signal.SIGTERM)
+        """Gracefully, as a service manager does: the whole process group is asked."""
+        os.killpg(self.pid, signal.SIGTERM)
         code = self.wait(60)
         assert code == 0, f"exit code {code}:\n{self.tail()}"
 

@@ -180,15 +180,17 @@ def _start(command: Sequence[str], info: Path, log_file: Path | None) -> subproc
             stderr=output or sys.stderr.fileno(),
             env=environment,
             # Ctrl-C is for Python, which then stops the query in order.
-            preexec_fn=_ignore_interrupt,
+            preexec_fn=_ignore_requests_to_stop,
         )
     finally:
         if output:
             output.close()
 
 
-def _ignore_interrupt() -> None:
+def _ignore_requests_to_stop() -> None:
+    """Ctrl-C and a SIGTERM to the whole group ask the driver, which finishes its epoch with this JVM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _await_connection(process: subprocess.Popen[bytes], info: Path, log_file: Path | None) -> tuple[int, str]:
