@@ -10,7 +10,8 @@ Without ``CLONOS_FAULT`` in the environment `reach` returns at once. With it, fo
 * ``hold``: waits until the file ``<CLONOS_FAULT_LOG>.go`` exists, to line several processes up.
 
 Several faults are separated by ``;``. Each trigger is first appended to the file ``CLONOS_FAULT_LOG``.
-``raise``, ``hold`` and ``stop`` trigger once per log file, so that what goes on in the same process gets past.
+``raise``, ``hold`` and ``stop`` trigger once per log file, whichever of the driver's processes is first, so that
+what goes on in them gets past.
 """
 
 from __future__ import annotations
@@ -92,10 +93,9 @@ def reach(point: str, **where: object) -> None:
 def _trigger(fault: _Fault) -> None:
     log = os.environ.get("CLONOS_FAULT_LOG")
     if log:
-        path = Path(log)
-        if fault.action in {"raise", "hold", "stop"} and path.exists() and fault.name in path.read_text().splitlines():
+        if fault.action in {"raise", "hold", "stop"} and not _first(Path(f"{log}.{fault.name}.once")):
             return
-        with path.open("a") as out:
+        with Path(log).open("a") as out:
             out.write(fault.name + "\n")
     if fault.action == "raise":
         raise FaultInjected(f"fault injected at {fault.name}")
@@ -111,3 +111,12 @@ def _trigger(fault: _Fault) -> None:
     if driver and driver != os.getpgrp():
         os.killpg(driver, number)
     os.killpg(os.getpgrp(), number)
+
+
+def _first(claim: Path) -> bool:
+    """Two lanes may reach a point at once; a second SIGSTOP, sent after the test's SIGCONT, would last for ever."""
+    try:
+        claim.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ class Driver:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the driver did not end:\n{self.tail()}") from None
+            states = [(process.pid, process.name(), process.status()) for process in self._session()]
+            raise AssertionError(f"the driver did not end: {states}\n{self.tail()}") from None
 
     def died(self) -> None:
         """Wait until the fault killed it, Python workers included."""
@@ -62,12 +64,15 @@ class Driver:
 
     def signal(self, number: int) -> None:
         """To every process of its session: Spark's Python workers have a process group of their own."""
+        for process in self._session():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+    def _session(self) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
-            try:
+            with suppress(ProcessLookupError):
                 if os.getsid(process.pid) == self.pid:
-                    os.kill(process.pid, number)
-            except ProcessLookupError:
-                continue
+                    yield process
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)

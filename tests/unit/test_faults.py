@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -68,3 +71,20 @@ def test_holds_until_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     (tmp_path / "log.go").unlink()
     reach("plan-committed")  # held once already
     assert (tmp_path / "log").read_text() == "plan-committed\n"
+
+
+def test_only_the_first_of_several_lanes_stops(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use(monkeypatch, "lane-committed:stop", tmp_path / "log")
+    stopped: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, number: stopped.append(number))
+    original = Path.open
+
+    def another_lane_comes_now(path: Path, mode: str) -> IO[str]:
+        monkeypatch.setattr(Path, "open", original)
+        reach("lane-committed", lane=1)
+        return original(path, mode)
+
+    monkeypatch.setattr(Path, "open", another_lane_comes_now)
+    reach("lane-committed", lane=0)
+    assert stopped == [signal.SIGSTOP]
+    assert (tmp_path / "log").read_text() == "lane-committed\n"
