@@ -226,13 +226,15 @@ class Driver:
                 finished = total
                 self._failing = None
                 self._budget.progressed()
+            # Looked at before the failures: a query that fails in between is seen in the next round.
+            done = all(one.done for one in running)
             for one in running:
                 try:
                     one.raise_failure()
                 except ClonosError:
                     self._failing = one.query.name
                     raise
-            if all(one.done for one in running):
+            if done:
                 self._to(DriverState.FINISHED)
                 self._events.emit("finished")
                 return
