@@ -52,6 +52,11 @@ class Victim:
         """Whether the command runs."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def session(self) -> int:
+        """The session of the command and of everything it starts; 0 before the first start."""
+        return self._process.pid if self._process else 0
+
     def must_run(self) -> None:
         """Raise unless the command runs.
 

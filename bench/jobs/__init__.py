@@ -1,0 +1,1 @@
+"""What the benchmarks run: one job, on Clonos and on plain Spark."""

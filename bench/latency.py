@@ -1,0 +1,152 @@
+"""How long a record takes from producer to a read_committed reader: one at a time, and under a steady load."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from bench.subjects import PARTITIONS, SUBJECTS, Subject, make_topic, running, say
+from clonos.kafka import client_config
+from clonos.settings import KafkaSettings
+
+_EACH_S = 30.0
+_RATE = 200
+
+
+@dataclass
+class Arrivals:
+    """Sees records arrive, as a read_committed reader does."""
+
+    kafka: KafkaSettings
+    topic: str
+    at: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        consumer = Consumer(
+            client_config(
+                self.kafka,
+                group_id="bench",
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                fetch_wait_max_ms=5,
+                fetch_error_backoff_ms=1,
+                fetch_queue_backoff_ms=1,
+            )
+        )
+        consumer.assign([TopicPartition(self.topic, partition, 0) for partition in range(PARTITIONS)])
+        while not self._stop.is_set():
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    say(f"reader: {error.str()}")
+                continue
+            now = time.perf_counter()
+            with self._changed:
+                self.at.setdefault((message.key() or b"").decode(), now)
+                self._changed.notify_all()
+        consumer.close()
+
+    def wait(self, key: str, timeout_s: float) -> float:
+        """When `key` arrived."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self.at, timeout_s):
+                raise TimeoutError(f"{key} did not arrive in {timeout_s} s")
+            return self.at[key]
+
+    def any(self) -> bool:
+        """Whether a record arrived."""
+        return bool(self.at)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stop.set()
+        self._thread.join()
+
+
+def quantiles(seconds: list[float]) -> dict[str, float]:
+    """Median and 99th percentile in milliseconds."""
+    ranked = sorted(value * 1000 for value in seconds)
+    return {
+        "p50": round(statistics.median(ranked), 1),
+        "p99": round(ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))], 1),
+        "n": len(ranked),
+    }
+
+
+def measure(
+    kafka: KafkaSettings, home: Path, *, singles: int, seconds: float, subjects: tuple[Subject, ...] = SUBJECTS
+) -> dict[str, dict[str, dict[str, float]]]:
+    """``latency_ms`` and ``latency_load_ms`` of each subject."""
+    found: dict[str, dict[str, dict[str, float]]] = {"latency_ms": {}, "latency_load_ms": {}}
+    for subject in subjects:
+        source = make_topic(kafka, "in")
+        producer = Producer(client_config(kafka, linger_ms=0))
+        with running(subject, kafka, home, source) as run:
+            arrivals = Arrivals(kafka, run.output)
+            try:
+                run.await_start(arrivals.any, lambda: _produce(producer, source, "first", 0))
+                found["latency_ms"][subject] = quantiles(_singles(producer, source, arrivals, singles))
+                say(f"{subject}, one at a time: {found['latency_ms'][subject]}")
+                found["latency_load_ms"][subject] = quantiles(_load(producer, source, arrivals, seconds))
+                say(f"{subject}, {_RATE} records/s: {found['latency_load_ms'][subject]}")
+            finally:
+                arrivals.close()
+                run.victim.must_run()
+    return found
+
+
+def _produce(producer: Producer, topic: str, key: str, number: int) -> float:
+    sent = time.perf_counter()
+    producer.produce(
+        topic,
+        b'{"some": "payload", "of": "about", "eighty": "bytes", "which": "is", "all": 1}',
+        key,
+        partition=number % PARTITIONS,
+    )
+    producer.poll(0)
+    return sent
+
+
+def _singles(producer: Producer, topic: str, arrivals: Arrivals, count: int) -> list[float]:
+    warm_up = 20
+    took = []
+    for number in range(warm_up + count):
+        key = f"one-{number}"
+        sent = _produce(producer, topic, key, number)
+        arrived = arrivals.wait(key, _EACH_S)
+        if number >= warm_up:
+            took.append(arrived - sent)
+    return took
+
+
+def _load(producer: Producer, topic: str, arrivals: Arrivals, seconds: float) -> list[float]:
+    warm_up_s = 5.0
+    began = time.perf_counter()
+    sent: dict[str, float] = {}
+    number = 0
+    while (now := time.perf_counter()) < began + warm_up_s + seconds:
+        due = began + number / _RATE
+        if now < due:
+            time.sleep(min(due - now, 0.01))
+            continue
+        key = f"load-{number}"
+        sent[key] = _produce(producer, topic, key, number)
+        number += 1
+    producer.flush(30)
+    arrivals.wait(f"load-{number - 1}", _EACH_S)
+    counted = [key for key, at in sent.items() if at >= began + warm_up_s]
+    return [arrivals.wait(key, _EACH_S) - sent[key] for key in counted]
