@@ -6,6 +6,7 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -98,7 +99,7 @@ def measure(
         with running(subject, kafka, home, source) as run:
             arrivals = Arrivals(kafka, run.output)
             try:
-                run.await_start(arrivals.any, lambda: _produce(producer, source, "first", 0))
+                run.await_start(arrivals.any, partial(_produce, producer, source, "first", 0))
                 found["latency_ms"][subject] = quantiles(_singles(producer, source, arrivals, singles))
                 say(f"{subject}, one at a time: {found['latency_ms'][subject]}")
                 found["latency_load_ms"][subject] = quantiles(_load(producer, source, arrivals, seconds))

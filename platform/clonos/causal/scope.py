@@ -93,6 +93,7 @@ class TaskScope:
             recorded_answers(worker_kafka(), epoch, operator, task) if epoch.replay and epoch.depth != "0" else {}
         )
         self._recorder = Recorder(worker_kafka, epoch, operator, task)
+        self._seed: int = xxhash.xxh3_64_intdigest(canonical((epoch.query, epoch.epoch, operator)), seed=epoch.seed)
 
     def known(self, key: bytes) -> Entry | None:
         """The answer that this task has for `key`: given before, or recorded by an earlier attempt."""
@@ -133,20 +134,21 @@ class TaskScope:
 
     def derive(self, *what: object) -> int:
         """A 128-bit number that follows from the plan's seed, epoch, operator and `what`."""
-        text = msgspec.msgpack.encode((self.epoch.query, self.epoch.epoch, self.operator, plain(what)))
-        return xxhash.xxh3_128_intdigest(text, seed=self.epoch.seed)
-
-
-def plain(value: object) -> object:
-    """`value` with tuples, sets and Spark rows as what msgpack can hold, in a canonical order."""
-    return msgspec.to_builtins(value, builtin_types=(bytes,), order="deterministic", enc_hook=_plain_hook)
+        number: int = xxhash.xxh3_128_intdigest(canonical(what), seed=self._seed)
+        return number
 
 
 def _plain_hook(value: object) -> object:
     as_py = getattr(value, "item", None)  # numpy scalars
     if callable(as_py):
         return as_py()
+    if isinstance(value, tuple):  # Spark rows
+        return tuple(value)
     raise TypeError(f"a {type(value).__name__} cannot be part of a causal service's arguments")
+
+
+canonical: Final = msgspec.msgpack.Encoder(order="deterministic", enc_hook=_plain_hook).encode
+"""Equal values as equal bytes, whatever the order of sets and dicts."""
 
 
 def worker_environment(kafka: KafkaSettings) -> dict[str, str]:
@@ -175,6 +177,11 @@ class _Row:
     __slots__ = ("draws", "index")
 
     def __init__(self, index: int) -> None:
+        self.index = index
+        self.draws = 0
+
+    def move(self, index: int) -> None:
+        """On to another row: cheaper than a new scope for each."""
         self.index = index
         self.draws = 0
 
@@ -241,11 +248,12 @@ def task_scope(scope: TaskScope) -> Iterator[TaskScope]:
 
 
 @contextlib.contextmanager
-def row_scope(index: int) -> Iterator[None]:
+def row_scope(index: int) -> Iterator[_Row]:
     """Make row `index` of the task the current one."""
-    token = _row.set(_Row(index))
+    row = _Row(index)
+    token = _row.set(row)
     try:
-        yield
+        yield row
     finally:
         _row.reset(token)
 

@@ -20,7 +20,7 @@ import msgspec
 import stamina
 import xxhash
 
-from clonos.causal.scope import current_task, plain
+from clonos.causal.scope import canonical, current_task
 from clonos.errors import ClonosError, ResultNotSerialisable, ServiceError
 from clonos.log.records import Entry
 
@@ -76,11 +76,13 @@ class Service(Generic[P, R]):
             return self._call(*args, **kwargs)
         task.concurrency = max(task.concurrency, self.concurrency)
         key = _key(self.name, args, kwargs)
-        with task.asking(key):
-            entry = task.known(key)
-            if entry is None:
-                entry = self._ask(key, *args, **kwargs)
-                task.record(entry)
+        entry = task.answers.get(key)
+        if entry is None:
+            with task.asking(key):
+                entry = task.known(key)
+                if entry is None:
+                    entry = self._ask(key, *args, **kwargs)
+                    task.record(entry)
         return self._answer(entry)
 
     def _ask(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> Entry:
@@ -217,7 +219,7 @@ _clock_at: Service[..., dt.datetime] = Service(
 
 def _key(name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
     try:
-        text = _encoder.encode((name, plain(args), plain(kwargs)))
+        text = canonical((name, args, kwargs))
     except (TypeError, ValueError, OverflowError) as error:
         raise ResultNotSerialisable(
             f"The service {name} was called with arguments that cannot be recorded: {error}.",

@@ -161,9 +161,12 @@ class _Rows:
             return [self._function(*row) for row in rows]
         with task_scope(scope):
             values: list[Any] = []
-            while len(values) < len(rows) and scope.concurrency == 1:
-                index = len(values)
-                values.append(self._one(start + index, rows[index]))
+            with row_scope(start) as position:
+                for row in rows:
+                    if scope.concurrency > 1:
+                        break
+                    position.move(start + len(values))
+                    values.append(self._function(*row))
             rest = range(len(values), len(rows))
             if rest:
                 # Each row runs in a copy of this context, so that it finds its task and its own position.
