@@ -135,7 +135,7 @@ def _singles(producer: Producer, topic: str, arrivals: Arrivals, count: int) -> 
 
 
 def _load(producer: Producer, topic: str, arrivals: Arrivals, seconds: float) -> list[float]:
-    warm_up_s = 5.0
+    warm_up_s = 20.0  # classes, code generation and the JIT, for all alike
     began = time.perf_counter()
     sent: dict[str, float] = {}
     number = 0

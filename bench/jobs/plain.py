@@ -17,13 +17,13 @@ from clonos.engine.session import build_session
 from clonos.kafka import spark_options
 from clonos.settings import Settings
 
-MASTER = "local[2]"
+MASTER = "local[*]"
 
 
 def _session(kind: str) -> SparkSession:
     settings = Settings()
     if kind == "tuned":
-        return build_session("bench-tuned", master=MASTER, settings=settings).spark
+        return build_session("bench-tuned", settings=settings).spark
     # Spark as it comes, but for what this machine's Java needs; the same heap as the others.
     launch_gateway(ensure_jars(settings), conf={"spark.master": MASTER}, heap_mb=1024)
     return SparkSession.builder.master(MASTER).appName("bench-default").getOrCreate()

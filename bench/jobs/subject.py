@@ -78,7 +78,7 @@ def output(records: DataFrame, kind: str) -> DataFrame:
     return records.select("key", _column(kind).cast("binary").alias("value"))
 
 
-@clonos.job(name="bench", master="local[2]", params={"kind": "identity", "per_epoch": "0"})
+@clonos.job(name="bench", params={"kind": "identity", "per_epoch": "0"})
 def bench(ctx: clonos.JobContext) -> None:
     """Read, compute, publish."""
     per_epoch = int(ctx.params["per_epoch"])

@@ -63,7 +63,7 @@ class Spec(_Part):
         main: The job file, relative to the YAML file.
         params: Job parameters.
         spark_conf: Spark configuration.
-        master: Spark master.
+        master: Spark master; ``auto``: this machine, two task slots per core.
         checkpoint: Checkpoint location; default below ``CLONOS_HOME``.
         delivery: Promise of sinks that name none.
         sharing_depth: How many holders must acknowledge a determinant: 0 (off), 1 (leader), full.
@@ -73,7 +73,7 @@ class Spec(_Part):
     main: str = ""
     params: dict[str, str] = Field(default_factory=dict)
     spark_conf: dict[str, str] = Field(default_factory=dict, alias="sparkConf")
-    master: str = "local[*]"
+    master: str = "auto"
     checkpoint: str | None = None
     trigger: Trigger = Trigger()
     delivery: DeliveryMode = "exactly-once"

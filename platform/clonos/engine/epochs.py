@@ -164,7 +164,8 @@ class EpochRunner:
             query_id = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId")
             # The root session: the frame's own is a clone that knows of no streams.
             self._jquery = self._spark._jsparkSession.streams().get(query_id).streamingQuery()
-        partitions = frame._jdf.queryExecution().toRdd().getNumPartitions()
+        # The batch is an RDD that is there already; its physical plan would cost 10 ms to learn the same.
+        partitions = frame._jdf.queryExecution().logical().rdd().getNumPartitions()
         return read_plan(self._jquery.lastExecution(), partitions)
 
     def _replayed(self, plan: Plan, planned: Planned, entry: str) -> Plan:

