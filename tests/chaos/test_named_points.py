@@ -88,16 +88,22 @@ def test_kill_and_stop_at_named_points(kafka: KafkaSettings, run: JobRun, every_
             driver.reached(fault)
             driver.died()
         asleep: list[Driver] = []
+        unclaimed: list[Driver] = []
         for fault in EVERY if every_point else STOPPED:
             print("stopping at", fault, flush=True)
             driver = run.start(f"{fault}:stop")
             driver.reached(fault)
-            # A successor that has not claimed yet supersedes nobody: who woke up now would rightly go on.
-            if fault != "control-initialised":
-                for zombie in asleep:
-                    wakes_up_superseded(zombie)
-                asleep.clear()
-            asleep.append(driver)
+            if fault == "control-initialised":
+                # It has not claimed, so it supersedes nobody: who woke up now would rightly go on.
+                unclaimed.append(driver)
+                continue
+            for zombie in asleep:
+                wakes_up_superseded(zombie)
+            # Nor is it superseded: awake, it takes over as any start does, until the next one does.
+            for starter in unclaimed:
+                starter.signal(signal.SIGCONT)
+            asleep = [driver, *unclaimed]
+            unclaimed.clear()
         claims = len(run.told("claimed"))
         final = run.start()
         eventually(lambda: len(run.told("claimed")) > claims, "the last one claims", timeout_s=90)
