@@ -101,7 +101,9 @@ def test_kill_and_stop_at_named_points(kafka: KafkaSettings, run: JobRun, every_
                 wakes_up_superseded(zombie)
             # Nor is it superseded: awake, it takes over as any start does, until the next one does.
             for starter in unclaimed:
+                claims = len(run.told("claimed"))
                 starter.signal(signal.SIGCONT)
+                eventually(lambda n=claims: len(run.told("claimed")) > n, "the starter claims", timeout_s=90)
             asleep = [driver, *unclaimed]
             unclaimed.clear()
         claims = len(run.told("claimed"))
