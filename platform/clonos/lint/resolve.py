@@ -1,0 +1,211 @@
+"""What a name stands for: something of a library (its dotted name), or a function, class or module of the job."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from clonos.lint.files import Sources
+from clonos.lint.names import (
+    Annotated,
+    Assigned,
+    Binding,
+    Defined,
+    Definition,
+    Imported,
+    Instance,
+    Module,
+    Scope,
+    Unknown,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a call of an own function or class returns: a function made in it, or an instance."""
+
+    definition: Definition
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A module or package of the job."""
+
+    path: Path
+
+
+Target: TypeAlias = str | Definition | Made | Own
+
+_RENAMED = (
+    ("pyspark.sql.functions.builtin.", "pyspark.sql.functions."),
+    ("pyspark.sql.functions.partitioning.", "pyspark.sql.functions."),
+    ("pyspark.sql.connect.functions.builtin.", "pyspark.sql.functions."),
+    ("pyspark.sql.connect.functions.", "pyspark.sql.functions."),
+    ("pyspark.sql.pandas.functions.", "pyspark.sql.functions."),
+    ("pyspark.sql.udf.", "pyspark.sql.functions."),
+    ("pyspark.sql.dataframe.", "pyspark.sql."),
+    ("pyspark.taskcontext.", "pyspark."),
+    ("clonos.causal.derived.", "clonos."),
+    ("clonos.causal.service.", "clonos."),
+    ("clonos.causal.udf.", "clonos."),
+    ("clonos.job.", "clonos."),
+    ("numpy.random.mtrand.", "numpy.random."),
+    ("pandas.core.frame.", "pandas."),
+    ("pandas.core.series.", "pandas."),
+)
+
+# Spark's functions with the name of a builtin that a rule looks at.
+_HIDDEN_BY_SPARK = frozenset({"hash"})
+
+
+def canonical(name: str) -> str:
+    """The public name of what libraries also offer under a private one."""
+    for private, public in _RENAMED:
+        if name.startswith(private):
+            return public + name[len(private) :]
+    return name
+
+
+class Resolver:
+    """Looks names up in all files of a job."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._resolving: set[int] = set()
+        self._known: dict[tuple[int, str], tuple[Target, ...]] = {}
+
+    def names(self, node: ast.expr, scope: Scope) -> tuple[str, ...]:
+        """The dotted names of libraries that an expression may stand for."""
+        return tuple(one for one in self.targets(node, scope) if isinstance(one, str))
+
+    def targets(self, node: ast.expr, scope: Scope) -> tuple[Target, ...]:
+        """What an expression may stand for; empty where that cannot be told."""
+        return tuple(dict.fromkeys(self._targets(node, scope)))
+
+    def _targets(self, node: ast.expr, scope: Scope) -> Iterator[Target]:
+        match node:
+            case ast.Name(id=name):
+                yield from self._name(name, scope)
+            case ast.Attribute(value=value, attr=attribute):
+                for one in self._targets(value, scope):
+                    yield from self._member(one, attribute)
+            case ast.Call(func=function, args=arguments):
+                for one in self._targets(function, scope):
+                    if one == "functools.partial" and arguments:
+                        yield from self._targets(arguments[0], scope)
+                    elif isinstance(one, str):
+                        yield f"{one}()"
+                    elif isinstance(one, Definition):
+                        yield Made(one)
+            case ast.Await(value=value) | ast.NamedExpr(value=value):
+                yield from self._targets(value, scope)
+            case ast.IfExp(body=left, orelse=right):
+                yield from self._targets(left, scope)
+                yield from self._targets(right, scope)
+            case ast.BoolOp(values=values):
+                for value in values:
+                    yield from self._targets(value, scope)
+
+    def _name(self, name: str, scope: Scope) -> Iterator[Target]:
+        found = scope.find(name)
+        if found is not None:
+            where, bindings = found
+            if where.kind == "module" and name in where.module.variables:
+                yield where.module.variables[name]
+            yield from self._bound(where, name, bindings)
+            return
+        module = scope.module
+        hidden = False
+        for star in module.stars:
+            path = self._sources.find(module, star)
+            if path is not None:
+                yield from self._member(Own(path), name)
+            else:
+                yield canonical(f"{star.name}.{name}")
+                hidden |= star.name == "pyspark.sql.functions" and name in _HIDDEN_BY_SPARK
+        if not hidden and hasattr(builtins, name):
+            yield f"builtins.{name}"
+
+    def _bound(self, where: Scope, name: str, bindings: Iterable[Binding]) -> tuple[Target, ...]:
+        """What the bindings of a name stand for. A name that is bound to itself (``df = df.where(…)``) adds nothing."""
+        key = (id(where), name)
+        if key not in self._known:
+            self._known[key] = ()
+            found = [target for one in bindings for target in self._binding(one, where.module)]
+            self._known[key] = tuple(dict.fromkeys(found))
+        return self._known[key]
+
+    def _binding(self, binding: Binding, module: Module) -> Iterator[Target]:
+        match binding:
+            case Imported():
+                yield from self._imported(binding, module)
+            case Defined(definition):
+                yield definition
+            case Assigned(value, scope):
+                yield from self._targets(value, scope)
+            case Annotated(annotation, scope):
+                for one in self._types(annotation, scope):
+                    if isinstance(one, str):
+                        yield f"{one}()"
+                    elif isinstance(one, Definition):
+                        yield Made(one)
+            case Instance(definition):
+                yield Made(definition)
+            case Unknown():
+                return
+
+    def _types(self, annotation: ast.expr, scope: Scope) -> Iterator[Target]:
+        """The types in an annotation; ``X | None`` and ``Optional[X]`` are X."""
+        match annotation:
+            case ast.BinOp(left=left, right=right):
+                yield from self._types(left, scope)
+                yield from self._types(right, scope)
+            case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
+                yield from self._types(inner, scope)
+            case ast.Name() | ast.Attribute():
+                yield from self._targets(annotation, scope)
+
+    def _imported(self, binding: Imported, module: Module) -> Iterator[Target]:
+        path = self._sources.find(module, binding)
+        if path is None:
+            if not binding.level:
+                yield canonical(f"{binding.name}.{binding.member}" if binding.member else binding.name)
+        elif binding.member is None:
+            yield Own(path)
+        else:
+            yield from self._member(Own(path), binding.member)
+
+    def _member(self, target: Target, name: str) -> Iterator[Target]:
+        match target:
+            case str():
+                yield canonical(f"{target}.{name}")
+            case Own(path):
+                file = path / "__init__.py" if path.is_dir() else path
+                module = self._sources.modules.get(file)
+                if module is not None and (name in module.scope.names or module.stars):
+                    yield from self._name(name, module.scope)
+                below = self._sources.below(path, name)
+                if below is not None:
+                    yield Own(below)
+            case Definition(node=ast.ClassDef(), scope=scope) | Made(Definition(node=ast.ClassDef(), scope=scope)):
+                yield from self._bound(scope, f".{name}", [*scope.names.get(name, ()), *scope.attributes.get(name, ())])
+                if name not in scope.names:
+                    for base in self._bases(target):
+                        yield from self._member(base, name)
+
+    def _bases(self, target: Definition | Made) -> Iterator[Definition]:
+        definition = target.definition if isinstance(target, Made) else target
+        assert isinstance(definition.node, ast.ClassDef)
+        outside = definition.scope.parent
+        if outside is None or id(definition) in self._resolving:
+            return
+        self._resolving.add(id(definition))
+        try:
+            for base in definition.node.bases:
+                yield from (one for one in self._targets(base, outside) if isinstance(one, Definition))
+        finally:
+            self._resolving.discard(id(definition))

@@ -1,0 +1,112 @@
+"""Derived services without a key, and which step of a query their UDF is used in."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from clonos.lint import Severity
+from linting import Lint, codes, in_job, only
+
+KEYLESS = """
+@clonos.udf('string')
+def draw(word):
+    return str(clonos.{service}({key}))
+
+
+"""
+DRAW = KEYLESS.format(service="random", key="")
+
+
+@pytest.mark.parametrize("service", ["random", "rng", "uuid4"])
+@pytest.mark.parametrize("key", ["", "None", "key=None"])
+def test_without_a_key_after_a_shuffle(linted: Lint, service: str, key: str) -> None:
+    step = "rows = rows.repartition(4, 'word').withColumn('x', draw('word'))"
+    finding = only(linted(KEYLESS.format(service=service, key=key) + in_job(step)))
+    assert (finding.code, finding.severity, finding.line) == ("CL011", Severity.WARNING, 6)
+    assert finding.call == f"clonos.{service}({key})"
+    assert "draw is used after repartition in line 13" in finding.why
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "rows = rows.groupBy('word').count().withColumn('x', draw('word'))",
+        "rows = rows.join(other, 'word').withColumn('x', draw('word'))",
+        "rows = rows.join(other.groupBy('word').count(), 'word').select(draw('word'))",
+        "rows = rows.distinct().select('word', F.to_json(F.struct(draw('word').alias('x'))))",
+        "rows = rows.orderBy('word').withColumns({'x': draw('word')})",
+        "rows = rows.coalesce(1)\nrows = rows.where('word')\nrows = rows.select(draw('word'))",
+        "drawn = draw('word').alias('x')\nrows = rows.dropDuplicates(['word']).select('word', drawn)",
+        "rows = rows.groupBy('word').applyInPandas(lambda frame: clonos.random(), 'x double')",
+        "grouped = rows.groupBy('word')\nrows = grouped.agg(F.count('*')).select(draw('word'))",
+        "def again(frame):\n    return frame.select(draw('word'))\nrows = rows.repartition(2).transform(again)",
+        "def again(frame):\n    return frame.select(draw('word'))\nrows = again(rows.repartition(2))",
+        "def spread(frame):\n    return frame.repartition(2)\nrows = spread(rows).select(draw('word'))",
+        "if ctx.params:\n    rows = rows.repartition(2)\nrows = rows.select(draw('word'))",
+        "for kind in (rows, rows.repartition(2)):\n    rows = kind.select(draw('word'))",
+        "rows = rows.select(clonos.udf('string')(lambda word: clonos.random())('word')).repartition(2)"
+        ".select(draw('word'))",
+        "rows = ctx.source('a').unionByName(rows.repartition(3)).select(draw('word'))",
+    ],
+)
+def test_shuffles(linted: Lint, step: str) -> None:
+    assert codes(linted(DRAW + in_job("other = ctx.source('other')\n" + step))) == ["CL011"]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "rows = rows.withColumn('x', draw('word'))",
+        "rows = rows.select('word', draw('word')).repartition(4)",
+        "rows = rows.withColumn('x', draw('word')).groupBy('word').count()",
+        "drawn = rows.withColumn('x', draw('word'))\nrows = rows.repartition(4).join(drawn, 'word')",
+        "rows = rows.join(F.broadcast(other), 'word').select(draw('word'))",
+        "rows = rows.union(other).select(draw('word'))",
+        "text = ', '.join(['a', 'b'])\nrows = rows.select(draw('word'))",
+        "rows = rows.repartition(4).select(keyed('word'))",
+        "rows = rows.groupBy('word').applyInPandas(lambda frame: clonos.random(frame), 'x double')",
+    ],
+)
+def test_before_the_shuffle_or_with_a_key(linted: Lint, step: str) -> None:
+    keyed = (
+        "@clonos.udf('string')\ndef keyed(word):\n    return str(clonos.uuid4(word)) + str(clonos.random(key=word))\n"
+    )
+    assert not linted(DRAW + keyed + in_job("other = ctx.source('other')\n" + step)).findings
+
+
+def test_through_helpers_and_other_files(linted: Lint) -> None:
+    draws = """
+        import clonos
+
+        def number():
+            return clonos.random()
+
+        @clonos.udf('string')
+        def draw(word):
+            return number()
+    """
+    steps = """
+        from draws import draw
+
+        def drawn(frame, *, column):
+            return frame.withColumn(column, draw('word'))
+    """
+    job = "import steps\n" + in_job("rows = steps.drawn(frame=rows.repartition(2), column='x')")
+    finding = only(linted(job, draws=draws, steps=steps))
+    assert (finding.file, finding.line, finding.code) == ("draws.py", 5, "CL011")
+
+
+def test_a_program_with_frames_of_its_own(linted: Lint) -> None:
+    source = """
+        from pyspark.sql import DataFrame, SparkSession
+
+        def drawn(frame: DataFrame) -> DataFrame:
+            return frame.repartition(2).select(draw("word")).sample(0.1)
+
+        spark = SparkSession.builder.getOrCreate()
+        lines = spark.readStream.format("kafka").load()
+        clonos.exactly_once(drawn(lines), None).start()
+    """
+    assert codes(linted(DRAW + "\n" + textwrap.dedent(source))) == ["CL011", "CL101"]
