@@ -205,7 +205,7 @@ class ReplayDivergence(ConsistencyError):
     slug = "replay-divergence"
     hint_default = (
         "use clonos.random, clonos.clock, clonos.uuid4 or a @clonos.service instead of raw calls, "
-        "and avoid order-sensitive aggregates."
+        "and avoid order-sensitive aggregates; `clonos lint` names such calls."
     )
 
 

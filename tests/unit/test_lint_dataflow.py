@@ -98,15 +98,16 @@ def test_through_helpers_and_other_files(linted: Lint) -> None:
     assert (finding.file, finding.line, finding.code) == ("draws.py", 5, "CL011")
 
 
-def test_a_program_with_frames_of_its_own(linted: Lint) -> None:
-    source = """
-        from pyspark.sql import DataFrame, SparkSession
+@pytest.mark.parametrize("source", ["spark.readStream.format('kafka').load()", "clonos.source(spark, 'words')"])
+def test_a_program_with_frames_of_its_own(linted: Lint, source: str) -> None:
+    program = """
+        from pyspark.sql import SparkSession
 
-        def drawn(frame: DataFrame) -> DataFrame:
+        def drawn(frame):
             return frame.repartition(2).select(draw("word")).sample(0.1)
 
         spark = SparkSession.builder.getOrCreate()
-        lines = spark.readStream.format("kafka").load()
+        lines = {source}
         clonos.exactly_once(drawn(lines), None).start()
-    """
-    assert codes(linted(DRAW + "\n" + textwrap.dedent(source))) == ["CL011", "CL101"]
+    """.replace("{source}", source)
+    assert codes(linted(DRAW + "\n" + textwrap.dedent(program))) == ["CL011", "CL101"]

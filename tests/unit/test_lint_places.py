@@ -143,6 +143,11 @@ def test_decorators_of_spark(linted: Lint, decorator: str) -> None:
     assert finding.runs == "rows"
 
 
+def test_decorated_classes(linted: Lint) -> None:
+    source = "@F.udtf(returnType='x int')\nclass Rows:\n    def eval(self, word):\n        yield open(word)\n"
+    assert only(linted(source)).runs == "rows"
+
+
 def test_own_decorator_around_udf(linted: Lint) -> None:
     source = """
         def text(function):

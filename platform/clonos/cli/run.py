@@ -21,6 +21,7 @@ def run(
         bool, typer.Option(help="Start a new lineage: what older runs published does not count any more.")
     ] = False,
     accept_new_code: Annotated[bool, typer.Option(help="Replay an epoch in doubt with the code as it is now.")] = False,
+    lint: Annotated[bool, typer.Option(help="Log what the linter finds in the job's code.")] = True,
 ) -> None:
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
     from clonos.runner.process import run_job
@@ -34,6 +35,7 @@ def run(
         events=events,
         new_lineage=new_lineage,
         accept_new_code=accept_new_code,
+        advice=lint,
     )
 
 

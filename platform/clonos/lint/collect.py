@@ -25,6 +25,8 @@ _NOT_UDF_MAKERS = frozenset(
         "clonos.random",
         "clonos.rng",
         "clonos.service",
+        "clonos.source",
+        "clonos.spark_conf",
         "clonos.uuid4",
     }
 )
@@ -190,8 +192,12 @@ class _Collector:
 
     def _class(self, node: ast.ClassDef) -> None:
         made = self._module.definitions[node]
-        for expression in [*node.decorator_list, *(keyword.value for keyword in node.keywords)]:
-            self._visit(expression)
+        for decorator in node.decorator_list:
+            self._visit(decorator)
+            if any(map(is_udf_maker, self._resolver.names(decorator, self._scope))):
+                made.role = Role.UDF  # a UDTF, say
+        for keyword in node.keywords:
+            self._visit(keyword.value)
         for base in node.bases:
             self._visit(base)
             for target in self._resolver.targets(base, self._scope):

@@ -132,6 +132,10 @@ class Dataflow:
                     found |= Flow(functions=frozenset({target}))
         return found
 
+    def names(self, node: ast.expr, scope: Scope) -> tuple[str, ...]:
+        """The dotted names that an expression may stand for."""
+        return self._resolver.names(node, scope)
+
     def called(self, function: Definition, call: ast.Call, statements: _Statements) -> Flow:
         """What a call of an own function returns."""
         positional = [statements.value(one) for one in call.args]
@@ -244,6 +248,8 @@ class _Statements:
                 result |= self._flows.called(one, node, self)
             return result | self._arguments(node) if own[0].role is Role.UDF else result
         if receiver.context and method == "source":
+            return Flow(frame=True)
+        if "clonos.source" in self._flows.names(function, self.scope):
             return Flow(frame=True)
         frame = receiver.frame or method in spark.FRAME_METHODS
         arguments = self._arguments(node)

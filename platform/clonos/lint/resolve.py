@@ -49,9 +49,6 @@ _RENAMED = (
     ("pyspark.sql.udf.", "pyspark.sql.functions."),
     ("pyspark.sql.dataframe.", "pyspark.sql."),
     ("pyspark.taskcontext.", "pyspark."),
-    ("clonos.causal.derived.", "clonos."),
-    ("clonos.causal.service.", "clonos."),
-    ("clonos.causal.udf.", "clonos."),
     ("clonos.job.", "clonos."),
     ("numpy.random.mtrand.", "numpy.random."),
     ("pandas.core.frame.", "pandas."),
@@ -67,6 +64,8 @@ def canonical(name: str) -> str:
     for private, public in _RENAMED:
         if name.startswith(private):
             return public + name[len(private) :]
+    if name.startswith("clonos.causal."):
+        return "clonos." + name.split(".", 3)[-1]
     return name
 
 

@@ -168,7 +168,7 @@ _TABLE = (
         _WARNING,
         "`sum`, `avg` of what is seen to be a double or float; `stddev`, `variance`, `corr`, …",
         "the last digits follow from the order of additions",
-        "a cast to decimal before the sum, or F.round before the value is published",
+        "a cast to decimal before the sum",
     ),
     Rule(
         "CL900",

@@ -31,7 +31,8 @@ class Events:
         record = {"event": event, "generation": self.generation, **fields, "at": time.time()}
         if self._out:
             self._out.write(json.dumps(record) + "\n")
-        self._log.info(event, generation=self.generation, **fields)
+        tell = self._log.warning if event == "lint" else self._log.info
+        tell(event, generation=self.generation, **fields)
 
     def close(self) -> None:
         """Close the file."""

@@ -15,6 +15,7 @@ from clonos.errors import BrokerUnavailable
 from clonos.faults import DRIVER_GROUP
 from clonos.job import Job
 from clonos.kafka import await_brokers
+from clonos.runner.advice import advise
 from clonos.runner.driver import Driver, default_checkpoint, stop_on_signals
 from clonos.runner.events import Events
 from clonos.settings import KafkaSettings, Settings
@@ -29,6 +30,7 @@ def run_job(
     events: Path | None = None,
     new_lineage: bool = False,
     accept_new_code: bool = False,
+    advice: bool = True,
 ) -> None:
     """Run `job` in this process until it ends.
 
@@ -41,6 +43,8 @@ def run_job(
     spec = job.spec.spec
     _prepare_environment(job, kafka)
     told = Events(job.spec.name, events)
+    if advice:
+        advise(job, told.emit)
     session = build_session(
         job.spec.name,
         master=spec.master,
