@@ -63,6 +63,7 @@ def test_shuffles(linted: Lint, step: str) -> None:
         "rows = rows.withColumn('x', draw('word')).groupBy('word').count()",
         "drawn = rows.withColumn('x', draw('word'))\nrows = rows.repartition(4).join(drawn, 'word')",
         "rows = rows.join(F.broadcast(other), 'word').select(draw('word'))",
+        "rows = rows.groupBy(draw('word')).count()",
         "rows = rows.union(other).select(draw('word'))",
         "text = ', '.join(['a', 'b'])\nrows = rows.select(draw('word'))",
         "rows = rows.repartition(4).select(keyed('word'))",

@@ -141,6 +141,15 @@ def test_a_broken_module_beside_the_job(linted: Lint) -> None:
         linted("import stamps", stamps="def (")
 
 
+def test_long_chains(linted: Lint) -> None:
+    def chain(length: int) -> str:
+        return in_job("rows = rows" + ".withColumn('x', F.rand())" * length)
+
+    assert len(linted(chain(150)).findings) == 150
+    with pytest.raises(SpecError, match="nested too deeply"):
+        linted(chain(1000))
+
+
 def test_missing_paths(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="There is no file"):
         lint([tmp_path / "none.py"])

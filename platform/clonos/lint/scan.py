@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from clonos.errors import SpecError
 from clonos.lint.allow import Allow, allows
 from clonos.lint.check import Breach, Checker, is_keyless, sample_code
 from clonos.lint.collect import Graph, collect
@@ -33,11 +34,20 @@ def lint(paths: Iterable[Path]) -> Report:
     Raises:
         SpecError: A path is missing or a file is not Python.
     """
-    sources = Sources(paths)
+    paths = list(paths)
+    try:
+        return _report(Sources(paths))
+    except RecursionError as error:
+        raise SpecError(
+            f"An expression is nested too deeply to be read, in {', '.join(map(str, paths))} or what it imports.",
+            hint="split chains of more than two hundred calls.",
+        ) from error
+
+
+def _report(sources: Sources) -> Report:
     resolver = Resolver(sources)
-    modules = list(sources.modules.values())
-    graph = collect(modules, resolver)
     own = _of_the_job(sources)
+    graph = collect(own, resolver)
     places = _places(graph, own, sources)
     checker = Checker(resolver, float_columns(own))
     found = [
