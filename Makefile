@@ -3,9 +3,11 @@ PYTHON ?= python3
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+SUMMARY := build/tests.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit contracts integration chaos chaos-full lint format bench lock clean
+.PHONY: help setup demo test begin-summary unit contracts integration chaos chaos-full containers image-kafka \
+	lint format bench lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,7 +33,18 @@ setup: .venv/.prepared ## Environment, jars and start-up caches
 demo: setup ## Kill a job on real Kafka again and again; watch it publish exactly once
 	@$(BIN)/clonos demo
 
-test: lint unit contracts integration chaos ## Lint and all tests (under ten minutes on two cores)
+test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
+test: begin-summary lint unit contracts integration chaos ## Lint and all tests; CLONOS_TEST_ENGINE=start may install Docker
+	@if docker/engine $(or $(CLONOS_TEST_ENGINE),status) 2>build/engine.txt; then \
+		$(MAKE) --no-print-directory containers; \
+	else \
+		echo "Kafka in containers: not run, because $$(tail -n 1 build/engine.txt)" >>$(SUMMARY); \
+	fi
+	@printf '\nWhat ran:\n  lint\n'; sed 's/^/  /' $(SUMMARY)
+
+begin-summary:
+	@mkdir -p build
+	@: >$(SUMMARY)
 
 unit: setup ## Tests without Kafka and Spark
 	$(PYTEST) tests/unit -q
@@ -48,6 +61,12 @@ chaos: setup ## Real drivers, killed and stopped at named points (a selection)
 chaos-full: setup ## The same at every point, twenty races, fifty kills (about an hour)
 	$(PYTEST) tests/chaos -v --capture=no --every-point
 	$(BIN)/clonos demo --kills 50 --json
+
+containers: setup ## Integration tests and broker failures on Kafka in containers; needs a Docker engine
+	$(PYTEST) tests/integration tests/chaos/test_broker_failures.py -v --kafka container
+
+image-kafka: .venv/.prepared ## Build the image of Kafka that the tests run, unless it is there; print its name
+	@$(BIN)/python docker/kafka/build.py
 
 lint: .venv/.installed ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

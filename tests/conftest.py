@@ -1,25 +1,56 @@
-"""One broker for the whole session, and topics of their own for every test."""
+"""One broker for the whole session, and topics of their own for every test.
+
+`--kafka` says where brokers run: `embedded` (processes of this machine, the default) or `container` (testcontainers).
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from clonos.embedded.broker import EmbeddedKafka
-from clonos.embedded.jars import ensure_jars
+from brokers.interface import KafkaCluster
+from brokers.reporting import summarise, used
 from clonos.kafka import client_config
-from clonos.settings import KafkaSettings, Settings
+from clonos.settings import KafkaSettings
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]:
+def start_cluster(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], AbstractContextManager[KafkaCluster]]:
+    """Starts clusters of so many brokers, on the backend that was asked for."""
+
+    @contextmanager
+    def start(brokers: int) -> Iterator[KafkaCluster]:
+        cluster: KafkaCluster
+        if pytestconfig.getoption("--kafka") == "container":
+            from brokers.container import ContainerCluster
+
+            cluster = ContainerCluster(brokers=brokers)
+        else:
+            from brokers.embedded import EmbeddedCluster
+
+            cluster = EmbeddedCluster(tmp_path_factory.mktemp("kafka"), brokers=brokers)
+        cluster.start()
+        used(pytestconfig, cluster.description)
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def kafka(start_cluster: Callable[[int], AbstractContextManager[KafkaCluster]]) -> Iterator[KafkaSettings]:
     """A real broker."""
-    with EmbeddedKafka(tmp_path_factory.mktemp("kafka"), jars=ensure_jars(Settings())) as cluster:
+    with start_cluster(1) as cluster:
         yield cluster.kafka
 
 
@@ -45,7 +76,19 @@ def make_topic(kafka: KafkaSettings) -> Callable[..., str]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kafka", choices=("embedded", "container"), default="embedded", help="where brokers run")
     parser.addoption("--every-point", action="store_true", help="chaos tests: every point and twenty races (slow)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--kafka") == "container":
+        own = [item for item in items if item.get_closest_marker("embedded")]
+        config.hook.pytest_deselected(items=own)
+        items[:] = [item for item in items if item not in own]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    summarise(terminalreporter, config)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ Without ``CLONOS_FAULT`` in the environment `reach` returns at once. With it, fo
 * ``stop``: sends SIGSTOP to both instead, so that a zombie can be continued later,
 * ``raise``: raises `FaultInjected`, a failure inside the process,
 * ``note``: only says so in the file ``CLONOS_FAULT_LOG``,
-* ``hold``: waits until the file ``<CLONOS_FAULT_LOG>.go`` exists, to line several processes up.
+* ``hold``: waits until the file ``<CLONOS_FAULT_LOG>.go`` exists, to line several processes up, or
+  ``<CLONOS_FAULT_LOG>.<fault>.go``, to let go of this one alone.
 
 Several faults are separated by ``;``. Each trigger is first appended to the file ``CLONOS_FAULT_LOG``.
 ``raise``, ``hold`` and ``stop`` trigger once per log file, whichever of the driver's processes is first, so that
@@ -100,7 +101,7 @@ def _trigger(fault: _Fault) -> None:
     if fault.action == "raise":
         raise FaultInjected(f"fault injected at {fault.name}")
     if fault.action == "hold":
-        while log and not Path(log + ".go").exists():
+        while log and not any(Path(f"{log}{which}.go").exists() for which in ("", f".{fault.name}")):
             time.sleep(0.005)
         return
     if fault.action == "note":

@@ -62,6 +62,10 @@ class Driver:
         )
         assert touched(self.faults, fault), f"ended with {self.process.returncode} before {fault}:\n{self.tail()}"
 
+    def go_on(self, fault: str) -> None:
+        """Let go of what is held at `fault`."""
+        Path(f"{self.faults}.{fault}.go").touch()
+
     def signal(self, number: int) -> None:
         """To every process of its session: Spark's Python workers have a process group of their own."""
         for process in self._session():
@@ -160,7 +164,8 @@ class Feeder:
 
     def __init__(self, kafka: KafkaSettings, topic: str, partitions: int, *, every_s: float = 0.05) -> None:
         self.sent: list[tuple[int, str]] = []
-        self._producer = Producer(client_config(kafka, linger_ms=0))
+        # A retry after a lost answer must not become a second record.
+        self._producer = Producer(client_config(kafka, linger_ms=0, enable_idempotence=True))
         self._topic = topic
         self._partitions = partitions
         self._every_s = every_s

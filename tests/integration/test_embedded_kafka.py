@@ -27,6 +27,8 @@ from clonos.errors import BrokerUnavailable, DirectoryTaken, PortTaken
 from clonos.kafka import await_brokers, client_config
 from clonos.settings import KafkaSettings, Settings
 
+pytestmark = pytest.mark.embedded
+
 
 @pytest.fixture(scope="module")
 def jars() -> Jars:

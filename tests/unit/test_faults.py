@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import IO
 
@@ -71,6 +72,19 @@ def test_holds_until_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     (tmp_path / "log.go").unlink()
     reach("plan-committed")  # held once already
     assert (tmp_path / "log").read_text() == "plan-committed\n"
+
+
+def test_one_of_several_holds_is_let_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use(monkeypatch, "epoch-done,epoch=1:hold;epoch-done,epoch=2:hold", tmp_path / "log")
+    (tmp_path / "log.epoch-done,epoch=1.go").touch()
+    reach("epoch-done", epoch=1)
+    held = threading.Thread(target=reach, args=("epoch-done",), kwargs={"epoch": 2})
+    held.start()
+    held.join(0.1)
+    assert held.is_alive()
+    (tmp_path / "log.epoch-done,epoch=2.go").touch()
+    held.join(10)
+    assert not held.is_alive()
 
 
 def test_only_the_first_of_several_lanes_stops(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

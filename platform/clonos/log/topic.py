@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Set
+from concurrent.futures import Future
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -13,6 +16,7 @@ from clonos.settings import KafkaSettings
 
 CONTROL: Final = 0
 _TIMEOUT_S: Final = 15.0
+_REPLICAS: Final = 3
 
 
 def log_topic(job: str) -> str:
@@ -41,25 +45,36 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> 
         raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
     known = metadata.topics.get(topic)
     if known is None or known.error is not None:
-        replicas = min(3, len(metadata.brokers))
-        config = {
-            "cleanup.policy": "delete",
-            "retention.ms": "-1",
-            "retention.bytes": "-1",
-            "min.insync.replicas": str(2 if replicas >= 3 else 1),
-            "unclean.leader.election.enable": "false",
-            "max.message.bytes": str(8 * 1024 * 1024),
-        }
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
-        _finish(admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic], KafkaError.TOPIC_ALREADY_EXISTS)
+        _create(admin, topic, partitions, alive=len(metadata.brokers))
         _await_partitions(admin, topic, partitions)
     else:
         check_log_topic(admin, topic, brokers=len(metadata.brokers))
         if len(known.partitions) < partitions:
             grown = admin.create_partitions([NewPartitions(topic, partitions)], operation_timeout=_TIMEOUT_S)
-            _finish(grown[topic], KafkaError.INVALID_PARTITIONS)
+            _finish(grown[topic], {KafkaError.INVALID_PARTITIONS})
             _await_partitions(admin, topic, partitions)
     return topic
+
+
+def _create(admin: AdminClient, topic: str, partitions: int, *, alive: int) -> None:
+    # A broker that is away for a moment counts as well: Kafka gives it its replica and fills it later. A log with
+    # replicas only where brokers are alive now would be refused by the next start, with all three.
+    wanted = [_REPLICAS, min(_REPLICAS, alive)]
+    while wanted:
+        replicas = wanted.pop(0)
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "min.insync.replicas": str(2 if replicas >= _REPLICAS else 1),
+            "unclean.leader.election.enable": "false",
+            "max.message.bytes": str(8 * 1024 * 1024),
+        }
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
+        tolerated = {KafkaError.TOPIC_ALREADY_EXISTS, *([KafkaError.INVALID_REPLICATION_FACTOR] if wanted else [])}
+        future = admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic]
+        if _finish(future, tolerated) != KafkaError.INVALID_REPLICATION_FACTOR:
+            return
 
 
 def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
@@ -102,20 +117,26 @@ def partition_count(kafka: KafkaSettings, topic: str) -> int:
     return len(metadata.topics[topic].partitions)
 
 
-def _finish(future: object, tolerated: int) -> None:
+def _finish(future: Future[None], tolerated: Set[int]) -> int:
+    """Wait for an answer; the code of the error if it is a `tolerated` one, else 0."""
     try:
-        future.result(_TIMEOUT_S)  # type: ignore[attr-defined]
-    except KafkaException as error:
-        if error.args[0].code() != tolerated:
-            raise BrokerUnavailable(f"Kafka refused to make the log topic: {error.args[0].str()}.") from error
+        future.result(_TIMEOUT_S)
+    except (KafkaException, TimeoutError) as failure:
+        error = failure.args[0] if isinstance(failure, KafkaException) else None
+        if error is not None and error.code() in tolerated:
+            return int(error.code())
+        why = error.str() if error is not None else f"no answer in {_TIMEOUT_S:.0f} s"
+        raise BrokerUnavailable(f"Kafka did not make or grow the log topic: {why}.") from failure
+    return 0
 
 
 def _await_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
-    import time
-
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
-        known = admin.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic)
+        try:
+            known = admin.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic)
+        except KafkaException:
+            continue
         found = known.partitions.values() if known is not None and known.error is None else ()
         if len(found) >= partitions and all(partition.leader >= 0 for partition in found):
             return
