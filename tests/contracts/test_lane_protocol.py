@@ -12,9 +12,11 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from clonos import faults
-from clonos.errors import CheckpointMismatch, Superseded
+from clonos.errors import BrokerUnavailable, CheckpointMismatch, EpochFailed, Superseded
 from clonos.log.claiming import Ownership, claim
+from clonos.log.control import control_id
 from clonos.log.records import Held, Marker
+from clonos.log.transaction import TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
 from clonos_sinks.kafka.lane import Lane, publish
 from clonos_sinks.kafka.rows import Row
@@ -102,6 +104,45 @@ def test_new_lineage_ignores_older_markers(kafka: KafkaSettings, name: str, make
     assert fresh.owner.lineage == own.owner.lineage + 1
     assert publish(lane_of(fresh, epoch=0), iter(rows(out)), eager=True).outcome == "published"
     assert len(values(kafka, out)) == 6
+
+
+def test_restart_goes_on_from_a_claim_that_turned_up_late(
+    kafka: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker died with the claim's commit decided but not visible: the next attempt finds a claim of its own."""
+    own = claim(kafka, name)
+    mine = {own.owner.driver}
+    late: list[tuple[str, bytes, int]] = []
+
+    def unknown(_producer: TransactionalProducer, topic: str, value: bytes, partition: int) -> int:
+        late.append((topic, value, partition))
+        raise Unknown("timed out")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(TransactionalProducer, "commit_one", unknown)
+        with pytest.raises(EpochFailed):
+            claim(kafka, name, mine=mine)
+    TransactionalProducer(kafka, control_id(name), own.topic).commit_one(*late[0])
+    assert claim(kafka, name, mine=mine).owner.generation == own.owner.generation + 2
+
+
+def test_first_claim_that_a_broker_lost_is_tried_again(
+    kafka: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker was gone before anyone could tell what became of it: an older owner's claim is no takeover."""
+    older = claim(kafka, name)
+    mine: set[str] = set()
+
+    def gone(*_args: object) -> None:
+        raise BrokerUnavailable("gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(TransactionalProducer, "commit_one", gone)
+        with pytest.raises(BrokerUnavailable):
+            claim(kafka, name, mine=mine)
+    own = claim(kafka, name, mine=mine)
+    assert own.owner.generation == older.owner.generation + 1
+    assert mine == {own.owner.driver}
 
 
 STEPS = (

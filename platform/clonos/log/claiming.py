@@ -161,9 +161,10 @@ def claim(
         EpochFailed: A transaction failed while the log was still ours to claim; try again.
     """
     mine = set() if mine is None else mine
+    restart = bool(mine)
     topic = ensure_log_topic(kafka, job)
     reader = shared_reader(kafka, topic)
-    if mine:
+    if restart:
         # Before fencing anybody: a process that was superseded must not disturb its successor.
         tail = reader.tail(CONTROL)
         _must_be_mine(tail.record.owner if tail else None, mine)
@@ -172,10 +173,12 @@ def claim(
         reach("control-initialised")
         state = read_control(reader)
         newest = state.owner
-        if mine:
+        if restart:
             _must_be_mine(newest, mine)
         owner = _successor(newest, new_lineage is not None)
-        mine.add(owner.driver)
+        if restart:
+            # Whatever becomes of it: after a broker's crash a claim may still turn up, and this one is ours.
+            mine.add(owner.driver)
         control = ControlWriter(kafka, topic, producer, reader)
         control.owner = owner
         ended = dict(state.ended if new_lineage is None else new_lineage)
@@ -186,10 +189,11 @@ def claim(
             tail = reader.tail(CONTROL)
             if (tail.record.owner if tail else None) == newest:
                 # Fenced by a late init of our own, or by a rival without a newer claim: this start may try again.
-                mine.discard(owner.driver)
                 raise EpochFailed(f"The claim of {topic} was fenced before it was committed.") from None
             raise
         control.check_owner(visible=offset)
+        # Not before: a first start whose claim failed is still a first start when it tries again.
+        mine.add(owner.driver)
         state.take(offset, record)
         reach("control-claimed")
         ownership = Ownership(kafka, job, topic, owner, state, control, reader, {CONTROL: offset}, {}, {})

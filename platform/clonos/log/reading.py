@@ -112,7 +112,7 @@ class LogReader:
                         )
                     elif not error.retriable() and error.fatal():
                         raise BrokerUnavailable(f"The log {self.topic} cannot be read: {error.str()}.")
-                if batch:
+                if any(message.error() is None for message in batch):
                     deadline = time.monotonic() + _TIMEOUT_S
                 elif time.monotonic() > deadline:
                     raise BrokerUnavailable(f"The log {self.topic}[{partition}] did not answer in {_TIMEOUT_S:.0f} s.")
