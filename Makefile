@@ -35,7 +35,7 @@ demo: setup ## Kill a job on real Kafka again and again; watch it publish exactl
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
 test: begin-summary lint unit contracts integration chaos ## Lint and all tests; CLONOS_TEST_ENGINE=start may install Docker
-	@if docker/engine $(or $(CLONOS_TEST_ENGINE),status) 2>build/engine.txt; then \
+	@if { docker/engine $(or $(CLONOS_TEST_ENGINE),status) && docker/base-image; } 2>build/engine.txt; then \
 		$(MAKE) --no-print-directory containers; \
 	else \
 		echo "Kafka in containers: not run, because $$(tail -n 1 build/engine.txt)" >>$(SUMMARY); \

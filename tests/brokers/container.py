@@ -110,7 +110,7 @@ class ContainerCluster:
     def _status(self, node: int) -> str:
         container = self._container(node)
         container.reload()
-        return container.status
+        return str(container.status)
 
     def _environment(self, node: int) -> dict[str, str]:
         """The embedded cluster's settings, with addresses as they are here."""

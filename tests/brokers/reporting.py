@@ -17,7 +17,7 @@ def used(config: pytest.Config, description: str) -> None:
 
 def summarise(reporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print it, and add a line to the file ``CLONOS_TEST_SUMMARY`` if the environment names one."""
-    clusters = sorted(config.stash.get(USED, set()))
+    clusters = sorted(config.stash.setdefault(USED, set()))
     for description in clusters:
         reporter.write_line(f"Kafka: {description}")
     file = os.environ.get("CLONOS_TEST_SUMMARY")

@@ -83,6 +83,7 @@ def finish(run: JobRun, driver: Driver, feeder: Feeder) -> None:
     )
     assert driver.process.poll() is None, f"the driver ended:\n{driver.tail()}"
     driver.stop()
+    print(f"{len(run.told('epoch'))} epochs, restarts: {[told['what'] for told in run.told('restart')]}", flush=True)
     assert Published.read(run.kafka, output).faults(feeder.sent) == {}
     eventually(lambda: ends_agree(run.kafka, output), "no transaction is open")
 
