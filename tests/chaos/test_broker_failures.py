@@ -19,12 +19,13 @@ from clonos.kafka import await_brokers, client_config
 from clonos.log.claiming import lane_id
 from clonos.log.topic import ensure_log_topic, log_topic
 from clonos.settings import KafkaSettings
-from observe import eventually
+from observe import eventually, touched
 
 pytestmark = pytest.mark.chaos
 
 StartCluster = Callable[[int], AbstractContextManager[KafkaCluster]]
 EVERY_S = 0.01  # enough input for every epoch to have several rows in each lane
+EPOCHS_APART = 5
 UNAVAILABLE_S = 3.0
 OUTAGE_S = 45.0  # longer than any single wait of the commit path
 
@@ -66,7 +67,7 @@ def run_on(name: str, tmp_path: Path) -> Iterator[Callable[[KafkaCluster], JobRu
 
 def held_at(*points: str) -> list[str]:
     """One fault for each point, each in an epoch of its own, so that the job is at work again in between."""
-    return [f"{point},epoch={2 + 6 * number}" for number, point in enumerate(points)]
+    return [f"{point},epoch={2 + EPOCHS_APART * number}" for number, point in enumerate(points)]
 
 
 def holding(faults: list[str]) -> str:
@@ -99,41 +100,37 @@ def published_more(run: JobRun, driver: Driver, epochs: int = 3) -> None:
     assert driver.process.poll() is None, f"the driver ended:\n{driver.tail()}"
 
 
-@pytest.mark.timeout(600)
-def test_broker_killed_in_the_middle_of_commits(
+@pytest.mark.timeout(900)
+def test_broker_killed_and_frozen_in_the_middle_of_commits(
     one: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun], every_point: bool
 ) -> None:
+    """One driver goes on through it all; in the end both die together, as in a power failure, and a new one goes on."""
     run = run_on(one)
-    points = ["lane-produced", "lane-marked", "lane-committed"]
+    points = ["lane-produced", "lane-marked", "lane-committed", "end-committed"]
     if every_point:
-        points += ["plan-committed", "determinants-acknowledged", "lane-initialised", "lane-begun", "end-committed"]
+        points += ["plan-committed", "determinants-acknowledged", "lane-initialised", "lane-begun", "lane-marked"]
     faults = held_at(*points)
+    fatal = f"lane-marked,epoch={EPOCHS_APART * (len(faults) + 1)}"
+    frozen = {faults[3]: UNAVAILABLE_S, faults[-1]: OUTAGE_S if every_point else UNAVAILABLE_S}
     with Feeder(run.kafka, run.params["input"], 3, every_s=EVERY_S) as feeder:
-        driver = run.start(holding(faults))
+        driver = run.start(f"{holding(faults)};{fatal}:kill")
         for fault in faults:
             driver.reached(fault)
-            one.kill(0)
-            driver.go_on(fault)  # into a broker that is gone
-            one.restart(0)
-        published_more(run, driver)
-    finish(run, driver, feeder)
-
-
-@pytest.mark.timeout(600)
-def test_broker_frozen_in_the_middle_of_commits(
-    one: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun], every_point: bool
-) -> None:
-    run = run_on(one)
-    faults = held_at("lane-marked", "end-committed")
-    with Feeder(run.kafka, run.params["input"], 3, every_s=EVERY_S) as feeder:
-        driver = run.start(holding(faults))
-        for fault in faults:
-            driver.reached(fault)
-            one.pause(0)
-            driver.go_on(fault)
-            with pytest.raises(BrokerUnavailable):
-                await_brokers(run.kafka, timeout_s=OUTAGE_S if every_point else UNAVAILABLE_S)
-            one.unpause(0)
+            if fault in frozen:
+                one.pause(0)
+                driver.go_on(fault)
+                with pytest.raises(BrokerUnavailable):
+                    await_brokers(run.kafka, timeout_s=frozen[fault])
+                one.unpause(0)
+            else:
+                one.kill(0)
+                driver.go_on(fault)  # into a broker that is gone
+                one.restart(0)
+        driver.died()
+        assert touched(driver.faults, fatal)
+        one.kill(0)
+        one.restart(0)
+        driver = run.start()
         published_more(run, driver)
     finish(run, driver, feeder)
 
@@ -142,7 +139,7 @@ def test_broker_frozen_in_the_middle_of_commits(
 def test_one_of_three_brokers_is_lost(three: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun]) -> None:
     """Lost in turn: the coordinator of a lane's transaction, and the leader of its part of the log."""
     run = run_on(three)
-    produced, marked = faults = ["lane-produced,lane=0,epoch=2", "lane-marked,lane=0,epoch=20"]
+    produced, marked = faults = ["lane-produced,lane=0,epoch=2", "lane-marked,lane=0,epoch=12"]
     with Feeder(run.kafka, run.params["input"], 3, every_s=EVERY_S) as feeder:
         driver = run.start(holding(faults))
         driver.reached(produced)
