@@ -62,8 +62,8 @@ chaos-full: setup ## The same at every point, twenty races, fifty kills (about a
 	$(PYTEST) tests/chaos -v --capture=no --every-point
 	$(BIN)/clonos demo --kills 50 --json
 
-containers: setup ## Integration tests and broker failures on Kafka in containers; needs a Docker engine
-	$(PYTEST) tests/integration tests/chaos/test_broker_failures.py -v --kafka container
+containers: setup ## The same without chaos, and broker failures, on Kafka in containers; needs a Docker engine
+	$(PYTEST) tests/contracts tests/integration tests/chaos/test_broker_failures.py -v --kafka container
 
 image-kafka: .venv/.prepared ## Build the image of Kafka that the tests run, unless it is there; print its name
 	@$(BIN)/python docker/kafka/build.py
