@@ -3,19 +3,22 @@
 Spark's connector orders an epoch's ranges by a Scala map that keeps insertion order up to four entries:
 the consumer's assignment the first time, the sorted JSON of the offset log in a replay. With five entries
 or more the order is that of the hash, the same both times. So every source also subscribes to an empty
-*padding topic* of the platform with five partitions; its empty ranges become no tasks.
+*padding topic* of the platform with five partitions; its empty ranges become no tasks. That holds for topics by
+name, by pattern and for assigned partitions.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import BrokerUnavailable, SourceOffsetsExpired, SpecError, TopicMissing
@@ -30,8 +33,8 @@ _TIMEOUT_S: Final = 15.0
 # What would make an epoch something else in a replay, hide a loss, or be set by the source itself.
 _RESERVED: Final = {
     "subscribe": "name the topics in ctx.source",
-    "subscribepattern": "name the topics in ctx.source",
-    "assign": "name the topics in ctx.source",
+    "subscribepattern": "use pattern= of ctx.source",
+    "assign": "use assign= of ctx.source",
     "startingoffsets": "use starting=",
     "maxoffsetspertrigger": "use max_per_epoch=",
     "failondataloss": "lost input must stop the job",
@@ -42,28 +45,35 @@ _RESERVED: Final = {
 
 
 class KafkaSource:
-    """One or several topics as a streaming DataFrame.
+    """One or several topics as a streaming DataFrame: by name, by pattern, or some of their partitions.
 
     Args:
         topics: Their names.
+        pattern: Instead of names: a Java regular expression that a topic's whole name matches. Topics that appear
+            later are read from their beginning. The platform's own topics (``clonos.…``) never match.
+        assign: Instead of names: topic → partitions.
         starting: ``earliest``, ``latest`` or topic → partition → offset, for the job's first epoch.
         max_per_epoch: So many records at the most in one epoch.
         options: Further options of Spark's Kafka source.
 
     Raises:
-        SpecError: No topic, or an option that is not the user's to set.
+        SpecError: Not exactly one of the three, or an option that is not the user's to set.
     """
 
     def __init__(
         self,
-        topics: tuple[str, ...],
+        topics: tuple[str, ...] = (),
         *,
+        pattern: str | None = None,
+        assign: Mapping[str, tuple[int, ...]] | None = None,
         starting: str | Mapping[str, Mapping[int, int]] = "earliest",
         max_per_epoch: int | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        if not topics or not all(topics):
-            raise SpecError("ctx.source names no topic.")
+        if [bool(topics), pattern is not None, assign is not None].count(True) != 1:
+            raise SpecError("ctx.source takes exactly one of: topics, pattern=, assign=.")
+        if not all(topics) or pattern == "" or (assign is not None and not (assign and all(assign.values()))):
+            raise SpecError("ctx.source names no topic.", hint="an empty name, pattern or assignment reads nothing.")
         if isinstance(starting, str) and starting not in {"earliest", "latest"}:
             raise SpecError(f"starting={starting!r} is not known.", hint="use earliest, latest or a map of offsets.")
         if max_per_epoch is not None and max_per_epoch < 1:
@@ -71,36 +81,51 @@ class KafkaSource:
         for option in options or {}:
             if option.lower() in _RESERVED:
                 raise SpecError(f"The source option {option!r} is not free.", hint=_RESERVED[option.lower()] + ".")
-        self._topics = tuple(sorted(set(topics)))
+        self._assigned = {topic: tuple(sorted(set(some))) for topic, some in (assign or {}).items()}
+        self._topics = tuple(sorted({*topics, *self._assigned}))
+        self._pattern = pattern
         self._starting = starting
         self._max_per_epoch = max_per_epoch
         self._options = dict(options or {})
         self._progress: dict[str, _ProgressGroup] = {}
 
     def topics(self) -> frozenset[str]:
-        """The topics that users know of."""
+        """The topics that users know of; none for a pattern."""
         return frozenset(self._topics)
 
     def check(self, kafka: KafkaSettings) -> None:
-        """Refuse topics that do not exist (Spark would wait for them for ever)."""
+        """Refuse topics and partitions that do not exist (Spark would wait for them for ever)."""
         metadata = _metadata(kafka)
         missing = [name for name in self._topics if name not in metadata or metadata[name] is None]
         if missing:
             raise TopicMissing(
                 f"The source topics {missing} do not exist.", kept="nothing was started.", hint="create them first."
             )
+        unknown = [
+            f"{topic}[{partition}]"
+            for topic, some in self._assigned.items()
+            for partition in some
+            if partition not in (metadata[topic] or ())
+        ]
+        if unknown:
+            raise TopicMissing(
+                f"The source partitions {', '.join(unknown)} do not exist.",
+                kept="nothing was started.",
+                hint="assign partitions that the topics have.",
+            )
 
     def load(self, spark: SparkSession, kafka: KafkaSettings, job: str) -> DataFrame:
         """The streaming DataFrame."""
         _ensure_padding(kafka)
-        starting = self._starting if isinstance(self._starting, str) else self._starting_json(kafka)
+        which, value = self._subscription(spark)
+        starting = self._starting if isinstance(self._starting, str) else self._starting_json(spark, kafka)
         options = {
             **spark_options(kafka),
             # One-record latency 680 → 165 ms against the default of 500 ms.
             "kafka.fetch.max.wait.ms": "5",
             "kafka.isolation.level": "read_committed",
             **self._options,
-            "subscribe": ",".join([*self._topics, PADDING_TOPIC]),
+            which: value,
             "startingOffsets": starting,
             "includeHeaders": "true",
             "failOnDataLoss": "true",
@@ -109,22 +134,59 @@ class KafkaSource:
             options["maxOffsetsPerTrigger"] = str(self._max_per_epoch)
         return spark.readStream.format("kafka").options(**options).load()
 
-    def _starting_json(self, kafka: KafkaSettings) -> str:
+    def _subscription(self, spark: SparkSession) -> tuple[str, str]:
+        """Spark's option for what is read, always with the padding."""
+        if self._pattern is not None:
+            return "subscribePattern", self._whole_pattern(spark)
+        if self._assigned:
+            padding = {PADDING_TOPIC: tuple(range(_PADDING_PARTITIONS))}
+            return "assign", json.dumps({**self._assigned, **padding})
+        return "subscribe", ",".join([*self._topics, PADDING_TOPIC])
+
+    def _whole_pattern(self, spark: SparkSession) -> str:
+        """The user's pattern for whole names that are not the platform's, or the padding."""
+        own = self._pattern or ""
+        whole = f"^(?:(?!clonos\\.)(?:{own})|{re.escape(PADDING_TOPIC)})$"
+        for one in (own, whole):  # it may be complete by itself only, or as a part only
+            try:
+                _java_pattern(spark, one)
+            except Py4JJavaError as error:
+                raise SpecError(
+                    f"pattern={own!r} is not a regular expression: {error.java_exception.getMessage()}"
+                ) from error
+        return whole
+
+    def _starting_json(self, spark: SparkSession, kafka: KafkaSettings) -> str:
         """Spark wants an offset for every partition; those not named start at the earliest (-2)."""
         given = self._starting if not isinstance(self._starting, str) else {}
         partitions = _metadata(kafka)
+        topics: Iterable[str] = (*self._topics, PADDING_TOPIC)
+        if self._pattern is not None:
+            matcher = _java_pattern(spark, self._whole_pattern(spark))
+            topics = [topic for topic in partitions if matcher.matcher(topic).matches()]
         offsets = {
-            topic: {str(p): given.get(topic, {}).get(p, -2) for p in partitions.get(topic) or ()}
-            for topic in (*self._topics, PADDING_TOPIC)
+            topic: {
+                str(p): given.get(topic, {}).get(p, -2)
+                for p in self._assigned.get(topic) or partitions.get(topic) or ()
+            }
+            for topic in topics
         }
         return json.dumps(offsets)
+
+    def _read(self, progress: Progress) -> Progress:
+        """What of a query's progress is this source's; with a pattern, all of it but the padding."""
+        return {
+            topic: partitions
+            for topic, partitions in progress.items()
+            if topic != PADDING_TOPIC and (self._pattern is not None or topic in self._topics)
+        }
 
     def check_retained(self, kafka: KafkaSettings, progress: Progress) -> None:
         """Refuse to start from offsets that retention has deleted already."""
         wanted = {
             TopicPartition(topic, partition): offset
-            for topic in self._topics
-            for partition, offset in progress.get(topic, {}).items()
+            for topic, partitions in self._read(progress).items()
+            for partition, offset in partitions.items()
         }
         if not wanted:
             return
@@ -132,14 +194,17 @@ class KafkaSource:
         first, end = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
         earliest = admin.list_offsets(dict.fromkeys(wanted, first), request_timeout=_TIMEOUT_S)
         latest = admin.list_offsets(dict.fromkeys(wanted, end), request_timeout=_TIMEOUT_S)
-        try:
-            lost = [
-                f"{tp.topic}[{tp.partition}] needs {offset}, has {low.result().offset}..{high.result().offset}"
-                for (tp, offset), low, high in zip(wanted.items(), earliest.values(), latest.values(), strict=True)
-                if not low.result().offset <= offset <= high.result().offset
-            ]
-        except KafkaException as error:
-            raise BrokerUnavailable(f"The source's offsets cannot be read: {error.args[0].str()}.") from error
+        lost = []
+        for (tp, offset), low, high in zip(wanted.items(), earliest.values(), latest.values(), strict=True):
+            try:
+                first_offset, end_offset = low.result().offset, high.result().offset
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise BrokerUnavailable(f"The source's offsets cannot be read: {error.args[0].str()}.") from error
+                lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, is gone")
+                continue
+            if not first_offset <= offset <= end_offset:
+                lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, has {first_offset}..{end_offset}")
         if lost:
             raise SourceOffsetsExpired(
                 f"The source no longer holds what the checkpoint needs: {'; '.join(lost)}.",
@@ -150,7 +215,7 @@ class KafkaSource:
         """Commit `progress` to a consumer group without members, so that lag tools show the job."""
         if group not in self._progress:
             self._progress[group] = _ProgressGroup(kafka, group)
-        self._progress[group].commit({topic: progress[topic] for topic in self._topics if topic in progress})
+        self._progress[group].commit(self._read(progress))
 
 
 class _ProgressGroup:
@@ -176,6 +241,12 @@ class _ProgressGroup:
                 self._consumer.poll(0)
             except KafkaException:
                 return
+
+
+def _java_pattern(spark: SparkSession, text: str) -> Any:
+    """`text` as the connector will read it."""
+    jvm: Any = spark._jvm
+    return jvm.java.util.regex.Pattern.compile(text)
 
 
 def _metadata(kafka: KafkaSettings) -> dict[str, list[int] | None]:

@@ -17,6 +17,7 @@ What a job author imports, and nothing else::
         ctx.sink(words.where(~banned("value")).select("key", "value"), topic="clean")
 """
 
+from clonos import formats
 from clonos.causal.derived import epoch, now, param, random, rng, uuid4
 from clonos.causal.service import clock, service
 from clonos.causal.udf import udf
@@ -27,6 +28,7 @@ __all__ = [
     "JobContext",
     "clock",
     "epoch",
+    "formats",
     "job",
     "load_job",
     "now",

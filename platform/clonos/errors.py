@@ -8,9 +8,11 @@
     │   ├── JobCodeError          the user's code raised                                    exit 3
     │   ├── ServiceError          a call through a causal service failed                    exit 3
     │   ├── ResultNotSerialisable a causal service returned what the log cannot hold        exit 3
+    │   ├── PoisonRecord          an input record cannot be decoded                         exit 3
     │   └── RecordRefused         Kafka can never take an output record                     exit 3
     ├── EnvironmentFault          something outside the job is missing or refuses           exit 4
     │   ├── JavaNotFound, JarsUnavailable, BrokerUnavailable, PortTaken, DirectoryTaken, TopicMissing
+    │   ├── RegistryUnavailable   no Schema Registry answered, or it refused us
     │   └── BrokerLimit           a broker setting makes the promise impossible
     ├── ConsistencyError          going on could publish twice or lose records              exit 5
     │   ├── CheckpointMismatch    checkpoint, plan, markers or code do not agree
@@ -112,6 +114,17 @@ class ResultNotSerialisable(UserError):
     hint_default = "return None, bool, int, float, str, bytes, datetime, UUID, lists, dicts or msgspec structs."
 
 
+class PoisonRecord(UserError):
+    """An input record cannot be decoded, and the job's policy is to stop there."""
+
+    slug = "poison-record"
+    exit_code = 3
+    kept_default = "nothing of the record was published; the epoch is replayed when the job runs again."
+    hint_default = (
+        "mend the schema, or choose on_poison='dead-letter' (keep such records in a topic) or 'drop' in ctx.decode."
+    )
+
+
 class RecordRefused(UserError):
     """Kafka can never take an output record: too large, or for a partition that does not exist."""
 
@@ -147,6 +160,14 @@ class BrokerUnavailable(EnvironmentFault):
     retry = True
     kept_default = "nothing was published in doubt; unfinished transactions are aborted at the next start."
     hint_default = "check bootstrap servers, security settings and that the broker is up."
+
+
+class RegistryUnavailable(EnvironmentFault):
+    """No Schema Registry answered, or it refused the credentials."""
+
+    slug = "registry-unavailable"
+    retry = True
+    hint_default = "check CLONOS_REGISTRY__URL and its credentials, and that the registry is up."
 
 
 class BrokerLimit(EnvironmentFault):

@@ -22,11 +22,17 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from clonos.causal.udf import forget_uses
-from clonos.errors import ClonosError, JobCodeError, SpecError
-from clonos.settings import KafkaSettings
+from clonos.errors import ClonosError, JobCodeError, SpecError, TopicMissing
+from clonos.formats import columns
+from clonos.formats.codec import Format
+from clonos.formats.poison import UDF_NAME, Policy, carried, with_dead_letters
+from clonos.formats.registry import Pins
+from clonos.kafka import topics_missing
+from clonos.settings import KafkaSettings, Settings
 from clonos.sinks import Sink
 from clonos.sources import Source
 from clonos.spec import JobSpec, Metadata, Spec, check_name, explain, read_spec
@@ -61,6 +67,9 @@ class JobContext:
     kafka: KafkaSettings
     sources: list[Source] = field(default_factory=list)
     queries: list[Query] = field(default_factory=list)
+    pins: Pins = field(default_factory=lambda: Pins(Settings().registry.url, {}))
+    _decodes: int = 0
+    _dead_letters: dict[str, str] = field(default_factory=dict)  # the decode's name in plans → its topic
 
     @property
     def params(self) -> Mapping[str, str]:
@@ -69,8 +78,10 @@ class JobContext:
 
     def source(
         self,
-        topics: str | Iterable[str],
+        topics: str | Iterable[str] | None = None,
         *,
+        pattern: str | None = None,
+        assign: Mapping[str, Iterable[int]] | None = None,
         starting: str | Mapping[str, Mapping[int, int]] = "earliest",
         max_per_epoch: int | None = None,
         options: Mapping[str, str] | None = None,
@@ -80,6 +91,9 @@ class JobContext:
 
         Args:
             topics: One or several topics.
+            pattern: Instead: every topic whose whole name matches this (Java) regular expression, also those that
+                are created later; they are read from their beginning. Never the platform's own, ``clonos.…``.
+            assign: Instead: topic → partitions, and no others.
             starting: Where the first epoch starts: ``earliest``, ``latest`` or topic → partition → offset.
             max_per_epoch: Rate limit: so many records at the most in one epoch.
             options: Further options of the connector (Spark's Kafka source).
@@ -87,15 +101,89 @@ class JobContext:
 
         Raises:
             SpecError: An option that would break repeatability, or an unknown connector.
-            TopicMissing: A topic does not exist.
+            TopicMissing: A topic, or a partition in `assign`, does not exist.
         """
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        names = (topics,) if isinstance(topics, str) else tuple(topics or ())
+        which = {"pattern": pattern, "assign": assign and {topic: tuple(some) for topic, some in assign.items()}}
         made: Source = _connector("clonos.sources", connector)(
-            names, starting=starting, max_per_epoch=max_per_epoch, options=dict(options or {})
+            names,
+            **{name: given for name, given in which.items() if given is not None},
+            starting=starting,
+            max_per_epoch=max_per_epoch,
+            options=dict(options or {}),
         )
         made.check(self.kafka)
         self.sources.append(made)
         return made.load(self.spark, self.kafka, self.spec.name)
+
+    def decode(
+        self,
+        frame: DataFrame,
+        format: Format,  # noqa: A002
+        *,
+        schema: str | StructType | None = None,
+        column: str = "value",
+        into: str = "record",
+        on_poison: Policy = "fail",
+        dead_letters: str | None = None,
+    ) -> DataFrame:
+        """`frame`, which has the columns of a source, with its records as a struct column.
+
+        Args:
+            frame: What `source` returned, or what still has its columns.
+            format: `clonos.formats.Json`, `Avro` or `Protobuf`.
+            schema: Spark type of the record, as DDL text; default what the format's own schema says.
+            column: The column that holds the bytes. Null is not decoded, and is null.
+            into: Name of the struct column.
+            on_poison: A record that cannot be decoded ``fail``s the job, is ``drop``ped (and counted), or goes to
+                the topic `dead_letters`: then each row has a column ``poison``, which is null or holds the record.
+                Select it for the sink as well, or pass this DataFrame as ``dead_letters=`` to `sink`.
+            dead_letters: The dead-letter topic.
+
+        Raises:
+            SpecError: Schema, columns or policy are not usable.
+            TopicMissing: The dead-letter topic does not exist.
+            RegistryUnavailable: The Schema Registry did not answer.
+        """
+        if on_poison not in {"fail", "dead-letter", "drop"}:
+            raise SpecError(f"on_poison={on_poison!r} is not known.", hint="use fail, dead-letter or drop.")
+        if (on_poison == "dead-letter") != (dead_letters is not None):
+            raise SpecError("on_poison='dead-letter' and dead_letters='<topic>' belong together.")
+        if dead_letters is not None and topics_missing(self.kafka, [dead_letters]):
+            raise TopicMissing(
+                f"The dead-letter topic {dead_letters!r} does not exist.",
+                kept="nothing was started.",
+                hint="create it; as many partitions as the source keep the load apart.",
+            )
+        reader = format.reader(_struct(schema), self.pins)
+        self._decodes += 1
+        if dead_letters is not None:
+            self._dead_letters[f"{UDF_NAME}{self._decodes}"] = dead_letters
+        return columns.decode(
+            frame,
+            reader,
+            self._decodes,
+            column=column,
+            into=into,
+            on_poison=on_poison,
+            dead_letters=dead_letters or "",
+        )
+
+    def encode(self, column: Column | str, format: Format, *, subject: str | None = None) -> Column:  # noqa: A002
+        """A struct column as bytes; null stays null.
+
+        The schema is registered here, in the driver, and never in a task.
+
+        Args:
+            column: The struct.
+            format: `clonos.formats.Json`, `Avro` or `Protobuf`.
+            subject: Where the registry keeps the schema, usually ``<topic>-value``.
+
+        Raises:
+            SpecError: Subject or schema is missing, or the registry refuses the schema.
+            RegistryUnavailable: The Schema Registry did not answer.
+        """
+        return columns.encode(column, format.writer(subject, self.pins))
 
     def sink(
         self,
@@ -105,6 +193,7 @@ class JobContext:
         name: str = "output",
         mode: str = "append",
         delivery: str | None = None,
+        dead_letters: DataFrame | None = None,
         connector: str = "kafka",
         **options: Any,
     ) -> None:
@@ -116,6 +205,8 @@ class JobContext:
             name: Stable name, part of log records, transactional ids and the checkpoint.
             mode: ``append``, ``update`` or ``complete``.
             delivery: ``exactly-once`` or ``at-least-once``; default the job's.
+            dead_letters: What `decode` returned with the policy ``dead-letter``: its poison records are published
+                by this sink too. For queries that cannot carry the column ``poison``, such as aggregations.
             connector: Name in the entry point group ``clonos.sinks``.
             options: Further arguments of the connector.
 
@@ -140,9 +231,43 @@ class JobContext:
         made: Sink = _connector("clonos.sinks", connector)(
             name, topic=topic, output_mode=mode, delivery=chosen, **options
         )
+        if dead_letters is not None:
+            frame = with_dead_letters(frame, dead_letters)
         made.check_frame(frame)
         made.check(self.kafka)
         self.queries.append(Query(made, frame))
+
+    def check_dead_letters(self) -> None:
+        """Refuse a job in which poison records of a decode may be lost without a word.
+
+        Raises:
+            SpecError: Naming the dead-letter topic and what stands in the way.
+        """
+        if not self._dead_letters:
+            return
+        found: set[str] = set()
+        losing: set[str] = set()
+        for query in self.queries:
+            names, nodes = carried(query.frame)
+            found |= names
+            losing |= nodes
+        for name, topic in self._dead_letters.items():
+            if name not in found:
+                raise SpecError(
+                    f"No sink gets all poison records for {topic!r}"
+                    + (f": {', '.join(sorted(losing))} may lose some of them." if losing else "."),
+                    hint="select the column 'poison' for ctx.sink and keep its rows in filters "
+                    "(F.col('poison').isNotNull() | …), or pass the decoded DataFrame as ctx.sink(…, dead_letters=…).",
+                )
+
+
+def _struct(schema: str | StructType | None) -> StructType | None:
+    if not isinstance(schema, str):
+        return schema
+    parsed: DataType = _parse_datatype_string(schema)
+    if not isinstance(parsed, StructType):
+        raise SpecError(f"schema={schema!r} is not a struct.", hint="for example schema='id long, amount double'.")
+    return parsed
 
 
 def _connector(group: str, name: str) -> Callable[..., Any]:
@@ -181,6 +306,7 @@ class Job:
             ) from error
         if not context.queries:
             raise SpecError(f"The job {self.spec.name} has no sink.", hint="call ctx.sink(df, topic=…) in it.")
+        context.check_dead_letters()
 
 
 def job(*, name: str, **spec: Any) -> Callable[[JobFunction], Job]:

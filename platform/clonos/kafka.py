@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
@@ -72,6 +72,19 @@ def spark_options(kafka: KafkaSettings) -> dict[str, str]:
         if kafka.ssl_key_password:
             options["kafka.ssl.key.password"] = kafka.ssl_key_password.get_secret_value()
     return options
+
+
+def topics_missing(kafka: KafkaSettings, names: Iterable[str]) -> list[str]:
+    """Those of `names` that are no topics.
+
+    Raises:
+        BrokerUnavailable: No broker answered.
+    """
+    try:
+        known = AdminClient(client_config(kafka)).list_topics(timeout=15).topics
+    except KafkaException as error:
+        raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+    return [name for name in names if name not in known or known[name].error is not None]
 
 
 def _jaas_quoted(text: str) -> str:

@@ -38,6 +38,28 @@ class KafkaSettings(BaseModel):
     ssl_key_password: SecretStr | None = None
 
 
+class RegistrySettings(BaseModel):
+    """How to reach a Schema Registry.
+
+    Attributes:
+        url: Its address, without credentials; comma-separated for several.
+        username: For basic authentication, with `password`.
+        ssl_ca_location: PEM file with the authorities to trust; default those of this machine.
+        ssl_certificate_location: PEM file with our certificate, for mutual TLS.
+        ssl_key_location: PEM file with our key, for mutual TLS.
+        timeout_s: Seconds for one request.
+    """
+
+    url: str = ""
+    username: str | None = None
+    password: SecretStr | None = None
+    ssl_ca_location: Path | None = None
+    ssl_certificate_location: Path | None = None
+    ssl_key_location: Path | None = None
+    ssl_key_password: SecretStr | None = None
+    timeout_s: float = Field(5.0, gt=0)
+
+
 def _default_home() -> Path:
     return Path.home() / ".clonos"
 
@@ -62,3 +84,4 @@ class Settings(BaseSettings):
     cache: Path = Field(default_factory=_default_cache)
     ivy_settings: Path | None = None
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
+    registry: RegistrySettings = Field(default_factory=RegistrySettings)

@@ -28,6 +28,7 @@ class LaneReport(msgspec.Struct, frozen=True):
         digest: Digest of the output as a multiset, 16 bytes, or empty.
         offset: Where the lane's marker stands in the log; -1 if none was written now.
         diverged: The replay computed something else than what is published.
+        dead_letters: Poison records among what was published now.
     """
 
     lane: int
@@ -36,6 +37,7 @@ class LaneReport(msgspec.Struct, frozen=True):
     digest: bytes
     offset: int = -1
     diverged: bool = False
+    dead_letters: int = 0
 
 
 class SinkEpoch(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from clonos.engine.checkpoint import Checkpoint, epoch_time, progress_of
 from clonos.engine.planned import Planned, read_plan
 from clonos.errors import CheckpointMismatch, EpochFailed, ReplayDivergence
 from clonos.faults import reach
+from clonos.formats.poison import drops
 from clonos.job import Job, Query
 from clonos.log.claiming import Ownership
 from clonos.log.control import RETAINED_EPOCHS
@@ -62,6 +63,7 @@ class EpochRunner:
         emit: Emit,
         on_progress: Callable[[str, Progress], None],
         *,
+        pins: dict[str, int] | None = None,
         attempt: int = 0,
     ) -> None:
         self.failure: BaseException | None = None
@@ -76,6 +78,7 @@ class EpochRunner:
         self._lock = lock  # the log's control writer is shared by the job's queries
         self._emit = emit
         self._on_progress = on_progress
+        self._pins = pins or {}
         self._attempt = attempt
         self._jquery: Any = None
         # Markers found at claiming only speak for epochs that were in doubt then.
@@ -126,6 +129,7 @@ class EpochRunner:
         reach("end-committed", query=name, epoch=epoch, replay=replay)
         self._on_progress(name, progress_of(entry))
         recorded, replayed = count.take()
+        dropped = drops.take(name, epoch, str(self._own.owner))
         self._emit(
             "epoch",
             query=name,
@@ -136,6 +140,9 @@ class EpochRunner:
             diverged_lanes=sum(report.diverged for report in reports),
             recorded=recorded,
             replayed=replayed,
+            dead_letters=sum(report.dead_letters for report in reports),
+            # An ended epoch is only looked at again: what it dropped was told when it ended.
+            dropped=0 if ended else dropped,
             duration_ms=round((time.monotonic() - began) * 1000),
         )
         self._attempt = 0
@@ -179,6 +186,12 @@ class EpochRunner:
                 f"The job's code changed while epoch {epoch} of {name} was in doubt.",
                 hint="run the old code once to finish the epoch, or accept the new code for it with --accept-new-code.",
             )
+        # The driver defines a job with the plan's pins; two queries in doubt could still disagree.
+        if other := [asked for asked, answer in plan.pins.items() if self._pins.get(asked, answer) != answer]:
+            raise CheckpointMismatch(
+                f"The replay of epoch {epoch} of {name} would use other schemas than its plan: {'; '.join(other)}.",
+                hint="name versions in place of the latest one, and accept that for the epoch with --accept-new-code.",
+            )
         if plan.scans != planned.scans or plan.held != planned.held:
             raise CheckpointMismatch(
                 f"The replay of epoch {epoch} of {name} would read {_show(planned.scans)} into "
@@ -208,6 +221,7 @@ class EpochRunner:
                 code=self._job.code,
                 offsets=entry,
                 at=epoch_time(entry),
+                pins=self._pins,
             )
             self._own.state.take(self._own.control.append(plan), plan)
         return plan

@@ -111,6 +111,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
         code: Hash of the job's code.
         offsets: Spark's own offset-log entry, verbatim.
         at: The epoch's timestamp as Spark logged it.
+        pins: What the job asked of Schema Registries when it was defined: question → schema id.
     """
 
     owner: Owner
@@ -124,6 +125,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     code: str
     offsets: str
     at: int
+    pins: dict[str, int] = {}
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):

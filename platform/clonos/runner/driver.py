@@ -24,6 +24,8 @@ from clonos.causal.derived import set_driver_params
 from clonos.engine.checkpoint import Checkpoint, progress_of, reconcile
 from clonos.engine.epochs import EpochRunner
 from clonos.errors import ClonosError, Superseded
+from clonos.formats.poison import drops
+from clonos.formats.registry import Pins
 from clonos.job import Job, JobContext, Query
 from clonos.log.claiming import Ownership, claim
 from clonos.log.records import Resolution
@@ -98,6 +100,7 @@ class Driver:
         try:
             set_driver_params(dict(self._job.spec.spec.params))
             count.attach(self._spark.sparkContext)
+            drops.attach(self._spark.sparkContext)
             self._job.define(self._context)
             while True:
                 error = self._attempt()
@@ -149,6 +152,7 @@ class Driver:
         running: list[_Running] = []
         try:
             self._to(DriverState.RECONCILING)
+            self._pin(own)
             running = [self._prepare(query, own) for query in self._context.queries]
             for one in running:
                 one.start(self._job, self._wake)
@@ -192,9 +196,26 @@ class Driver:
             self._log_lock,
             self._events.emit,
             self._publish_progress,
+            pins=self._context.pins.answers,
             attempt=self._budget.attempts,
         )
         return _Running(query, location, runner)
+
+    def _pin(self, own: Ownership) -> None:
+        """Define the job again where an epoch in doubt was planned with other answers of a Schema Registry.
+
+        Another process, or an earlier start of this one, may have got another "latest version" than this one.
+        """
+        pins, pinned = self._context.pins, dict[str, int]()
+        for query in self._context.queries:
+            plan = own.state.plan(query.name, own.state.ended.get(query.name, -1) + 1)
+            pinned |= plan.pins if plan is not None else {}
+        if any(pins.answers.get(asked, answer) != answer for asked, answer in pinned.items()):
+            self._context = JobContext(
+                self._spark, self._job.spec, self._kafka, pins=Pins(pins.registry, pins.answers | pinned)
+            )
+            self._job.define(self._context)
+            self._events.emit("pinned", schemas=pinned)
 
     def _accept(self, query: Query, own: Ownership) -> None:
         """Record the user's word that the epoch in doubt may be replayed with new code."""

@@ -13,6 +13,7 @@ from clonos.embedded.jars import ensure_jars
 from clonos.engine.session import build_session
 from clonos.errors import BrokerUnavailable
 from clonos.faults import DRIVER_GROUP
+from clonos.formats.registry import registry_environment
 from clonos.job import Job
 from clonos.kafka import await_brokers
 from clonos.runner.advice import advise
@@ -54,7 +55,7 @@ def run_job(
         heap_mb=spec.driver_memory_mb,
     )
     # Workers on other hosts do not inherit this process's environment.
-    session.spark.sparkContext.environment.update(worker_environment(kafka))
+    session.spark.sparkContext.environment.update(worker_environment(kafka) | registry_environment())
     driver = Driver(
         job,
         session.spark,

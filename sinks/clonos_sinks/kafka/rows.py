@@ -20,6 +20,8 @@ from pyspark.sql.types import (
 )
 
 from clonos.errors import SpecError
+from clonos.formats.poison import COLUMN as POISON_COLUMN
+from clonos.formats.poison import same_columns
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -43,6 +45,7 @@ _ALLOWED: dict[str, tuple[type[DataType], ...]] = {
     "partition": (IntegerType, LongType),
     "timestamp": (TimestampType,),
     "headers": (ArrayType,),
+    POISON_COLUMN: (StructType,),
 }
 
 
@@ -64,6 +67,11 @@ def check_schema(schema: StructType, *, default_topic: str | None) -> None:
             raise SpecError(
                 f"The column {field.name!r} is a {field.dataType.simpleString()}.", hint=f"cast it to {names}."
             )
+    if POISON_COLUMN in schema.names and not same_columns(schema[POISON_COLUMN].dataType):
+        raise SpecError(
+            "The column 'poison' is not one that ctx.decode made.",
+            hint="leave it as it is, or give yours another name.",
+        )
     if "value" not in schema.names:
         raise SpecError(
             "The Kafka sink needs a column 'value'.", hint="for example to_json(struct('*')).alias('value')"

@@ -20,6 +20,7 @@ from clonos.log.records import Marker
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS
 from clonos.settings import KafkaSettings
 from clonos.sinks import DeliveryMode, LaneReport, OutputMode, SinkEpoch
+from clonos_sinks.kafka.dead_letters import DeadLetters
 from clonos_sinks.kafka.digest import MultisetDigest
 from clonos_sinks.kafka.lane import Lane, audit, publish
 from clonos_sinks.kafka.rows import Row, check_schema, rows_of
@@ -163,13 +164,16 @@ def _write_partition(
         timeout_ms,
         epoch.replay,
     )
-    rows = (row for batch in batches for row in rows_of(batch, topic))
+    letters = DeadLetters(epoch.job, epoch.epoch)
+    rows = (row for batch in letters.ordinary(batches) for row in rows_of(batch, topic))
     try:
         report = _lane(lane, rows, epoch.markers.get(number), what)
     except ClonosError as error:
         return _report(None, str(carry(error)))
     except KafkaException as error:
         return _report(None, str(carry(EpochFailed(f"{lane.query} lane {number}: {error.args[0].str()}."))))
+    if report.outcome == "published":
+        report = msgspec.structs.replace(report, dead_letters=letters.count)
     return _report(msgspec.msgpack.encode(report), None)
 
 

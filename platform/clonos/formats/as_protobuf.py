@@ -1,0 +1,383 @@
+"""Protobuf records in the registry's wire format: magic byte, schema id, message index, Protobuf's encoding."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import types as T
+
+from clonos.errors import SpecError
+from clonos.formats.codec import Decode, Encode, Undecodable
+from clonos.formats.registry import Pins, Registry, SchemaSource, header, needed, new_schema, registry_at, split
+from clonos.formats.shape import converter
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+    from google.protobuf.message import Message
+
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+_WRAPPERS: Final = {
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+}
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True)
+class Protobuf:
+    """Protobuf with a Schema Registry, read and written as one message type that the job brings.
+
+    Fields that a record does not have are their default (proto3 scalars) or null (messages, ``optional``, oneof);
+    fields that the message type does not know are left out. Enums are their names, ``google.protobuf.Timestamp``
+    is a timestamp, wrappers such as ``StringValue`` are nullable values.
+
+    Args:
+        message: A generated message class.
+        registry: The registry's address; default ``CLONOS_REGISTRY__URL``.
+    """
+
+    message: type[Message]
+    registry: str | None = None
+
+    def reader(self, schema: T.StructType | None, pins: Pins) -> ProtobufReader:
+        """See `Format`."""
+        url = pins.url(self.registry, format_name="Protobuf")
+        known = spark_type(self.message.DESCRIPTOR)
+        converter(schema or known)
+        return ProtobufReader(schema or known, url, _shipped(self.message.DESCRIPTOR))
+
+    def writer(self, subject: str | None, pins: Pins) -> ProtobufWriter:
+        """See `Format`."""
+        url = pins.url(self.registry, format_name="Protobuf")
+        if subject is None:
+            raise SpecError("Protobuf is encoded under no subject.", hint="pass subject='<topic>-value' to ctx.encode.")
+        name, kind = subject, self.message.DESCRIPTOR
+        number = pins.ask(
+            f"register {name}", url, lambda: _register(registry_at(url), name, kind.file), text=_text(kind.file)
+        )
+        return ProtobufWriter(_shipped(kind), header(number) + _indexes(_path(kind)))
+
+
+@dataclass(frozen=True)
+class _Shipped:
+    """A message type by value: tasks need not import the job's generated modules."""
+
+    name: str
+    files: tuple[bytes, ...]
+
+    def message(self) -> type[Message]:
+        """The message class, in a pool of its own."""
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+        pool = descriptor_pool.DescriptorPool()
+        for one in self.files:
+            pool.Add(descriptor_pb2.FileDescriptorProto.FromString(one))
+        found: type[Message] = message_factory.GetMessageClass(pool.FindMessageTypeByName(self.name))
+        return found
+
+
+def _shipped(kind: Descriptor) -> _Shipped:
+    return _Shipped(kind.full_name, tuple(one.serialized_pb for one in _files(kind.file, set())))
+
+
+def _files(file: FileDescriptor, seen: set[str]) -> Iterator[FileDescriptor]:
+    """`file` after the files that it imports."""
+    if file.name in seen:
+        return
+    seen.add(file.name)
+    for one in file.dependencies:
+        yield from _files(one, seen)
+    yield file
+
+
+@dataclass(frozen=True)
+class ProtobufReader:
+    """A task's half of decoding."""
+
+    spark_type: T.StructType
+    registry: str
+    shipped: _Shipped
+
+    def open(self, schemas: SchemaSource) -> Decode:
+        """See `Reader`."""
+        message = self.shipped.message()
+        convert = converter(self.spark_type)
+        own = _path(message.DESCRIPTOR)
+        checked: set[tuple[int, tuple[int, ...]]] = set()
+
+        def decode(value: bytes) -> Any:
+            number, rest = split(value)
+            path, body = _read_indexes(rest)
+            if (number, path) not in checked:
+                # Bytes of another message type often parse: unknown fields are no error.
+                name = _written_as(schemas, number, path)
+                if name != self.shipped.name and not (name is None and path == own):
+                    raise Undecodable(f"schema {number} says {name or path}, not {self.shipped.name}")
+                checked.add((number, path))
+            return convert(_values(message.FromString(body)))
+
+        return decode
+
+
+@dataclass(frozen=True)
+class ProtobufWriter:
+    """A task's half of encoding."""
+
+    shipped: _Shipped
+    start: bytes
+
+    def open(self) -> Encode:
+        """See `Writer`."""
+        kind = self.shipped.message()
+
+        def encode(record: dict[str, Any]) -> bytes:
+            message = kind()
+            _fill(message, record)
+            return self.start + message.SerializeToString(deterministic=True)
+
+        return encode
+
+
+def _written_as(schemas: SchemaSource, number: int, path: tuple[int, ...]) -> str | None:
+    """Full name of the message that `path` means in the schema; None where the registry only has text."""
+    from google.protobuf import descriptor_pb2
+    from google.protobuf.message import DecodeError
+
+    found = schemas(number, serialized=True)
+    if found.schema_type != "PROTOBUF":
+        raise Undecodable(f"schema {number} is of type {found.schema_type or 'AVRO'}")
+    try:
+        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(found.schema_str or "", validate=True))
+    except (binascii.Error, DecodeError, ValueError):
+        return None
+    names = [file.package] if file.package else []
+    kinds = file.message_type
+    for index in path:
+        if index >= len(kinds):
+            raise Undecodable(f"schema {number} has no message {path}")
+        names.append(kinds[index].name)
+        kinds = kinds[index].nested_type
+    return ".".join(names)
+
+
+def _register(registry: Registry, subject: str, file: FileDescriptor) -> int:
+    found = registry.register(subject, new_schema(_text(file), "PROTOBUF", _references(registry, file)))
+    return int(found.schema_id or 0)
+
+
+def _references(registry: Registry, file: FileDescriptor) -> list[Any]:
+    """Register what `file` imports, each file under its own name, and refer to it."""
+    from confluent_kafka.schema_registry import SchemaReference
+
+    made = []
+    for one in file.dependencies:
+        if one.name.startswith("google/protobuf/"):
+            continue  # the registry has them
+        found = registry.register(one.name, new_schema(_text(one), "PROTOBUF", _references(registry, one)))
+        made.append(SchemaReference(one.name, one.name, found.version))
+    return made
+
+
+def _text(file: FileDescriptor) -> str:
+    serialized: bytes = file.serialized_pb
+    return base64.b64encode(serialized).decode()
+
+
+def _path(kind: Descriptor) -> tuple[int, ...]:
+    """Where a message type stands in its file: indexes from the outermost."""
+    if kind.containing_type is not None:
+        return (*_path(kind.containing_type), _place(kind.name, kind.containing_type.nested_types))
+    return (_place(kind.name, kind.file.message_types_by_name.values()),)
+
+
+def _place(name: str, kinds: Any) -> int:
+    return [one.name for one in kinds].index(name)
+
+
+def _indexes(path: tuple[int, ...]) -> bytes:
+    """A message index: zigzag varints, their number first; the first message of a file is one zero byte."""
+    if path == (0,):
+        return b"\0"
+    return b"".join(_varint(one << 1) for one in (len(path), *path))
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_indexes(value: bytes) -> tuple[tuple[int, ...], bytes]:
+    count, at = _read_varint(value, 0)
+    if count == 0:
+        return (0,), value[at:]
+    path = []
+    for _ in range(count):
+        one, at = _read_varint(value, at)
+        path.append(one)
+    return tuple(path), value[at:]
+
+
+def _read_varint(value: bytes, at: int) -> tuple[int, int]:
+    raw = shift = 0
+    while True:
+        if at >= len(value) or shift > 28:
+            raise Undecodable("has no message index after the schema id")
+        raw |= (value[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if not value[at - 1] & 0x80:
+            if raw & 1:
+                raise Undecodable("has a negative message index")
+            return raw >> 1, at
+
+
+def _values(message: Message) -> Any:
+    kind = message.DESCRIPTOR
+    if kind.full_name == _TIMESTAMP:
+        return _EPOCH + dt.timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
+    if kind.full_name in _WRAPPERS:
+        return message.value
+    made = {}
+    for field in kind.fields:
+        if field.is_repeated:
+            made[field.name] = _several(field, getattr(message, field.name))
+        elif field.has_presence and not message.HasField(field.name):
+            made[field.name] = None
+        else:
+            made[field.name] = _one(field, getattr(message, field.name))
+    return made
+
+
+def _several(field: FieldDescriptor, values: Any) -> Any:
+    if _is_map(field):
+        item = field.message_type.fields_by_name["value"]
+        return {key: _one(item, values[key]) for key in sorted(values)}
+    return [_one(field, value) for value in values]
+
+
+def _one(field: FieldDescriptor, value: Any) -> Any:
+    if field.message_type is not None:
+        return _values(value)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known else str(value)  # a newer writer's
+    return value
+
+
+def _fill(message: Message, record: dict[str, Any]) -> None:
+    kind = message.DESCRIPTOR
+    for name, value in record.items():
+        field = kind.fields_by_name.get(name)
+        if field is None:
+            raise ValueError(f"{kind.full_name} has no field {name!r}")
+        if value is None:
+            continue
+        if _is_map(field):
+            item, target = field.message_type.fields_by_name["value"], getattr(message, name)
+            for key, one in value.items():
+                if item.message_type is not None:
+                    _fill_message(target[key], one)
+                else:
+                    target[key] = _scalar(item, one)
+        elif field.is_repeated:
+            target = getattr(message, name)
+            for one in value:
+                if field.message_type is not None:
+                    _fill_message(target.add(), one)
+                else:
+                    target.append(_scalar(field, one))
+        elif field.message_type is not None:
+            target = getattr(message, name)
+            target.SetInParent()
+            _fill_message(target, value)
+        else:
+            setattr(message, name, _scalar(field, value))
+
+
+def _fill_message(target: Any, value: Any) -> None:
+    name = target.DESCRIPTOR.full_name
+    if name == _TIMESTAMP:
+        since = (value if value.tzinfo else value.replace(tzinfo=dt.UTC)) - _EPOCH
+        target.seconds, target.nanos = since.days * 86400 + since.seconds, since.microseconds * 1000
+    elif name in _WRAPPERS:
+        target.value = value
+    elif value is not None:
+        _fill(target, value)
+
+
+def _scalar(field: FieldDescriptor, value: Any) -> Any:
+    if field.enum_type is not None and isinstance(value, str):
+        known = field.enum_type.values_by_name.get(value)
+        return known.number if known else int(value)
+    return value
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return bool(field.message_type is not None and field.message_type.GetOptions().map_entry)
+
+
+def spark_type(kind: Descriptor) -> T.StructType:
+    """The Spark type of messages of a type.
+
+    Raises:
+        SpecError: A message contains itself.
+    """
+    with needed("Protobuf"):
+        made = _struct(kind, (), kind.full_name)
+    if not isinstance(made, T.StructType):
+        raise SpecError(f"{kind.full_name} is no record.", hint="use a message type of your own.")
+    return made
+
+
+def _struct(kind: Descriptor, inside: tuple[str, ...], where: str) -> T.DataType:
+    if kind.full_name == _TIMESTAMP:
+        return T.TimestampType()
+    if kind.full_name in _WRAPPERS:
+        return _scalar_type(kind.fields_by_name["value"])
+    if kind.full_name in inside:
+        raise SpecError(f"{where} is of the recursive type {kind.full_name}.", hint="use a message type without it.")
+    inside = (*inside, kind.full_name)
+    return T.StructType([_field(field, inside, f"{where}.{field.name}") for field in kind.fields])
+
+
+def _field(field: FieldDescriptor, inside: tuple[str, ...], where: str) -> T.StructField:
+    if _is_map(field):
+        parts = field.message_type.fields_by_name
+        value = _type(parts["value"], inside, where)
+        made: T.DataType = T.MapType(_scalar_type(parts["key"]), value, False)
+    elif field.is_repeated:
+        made = T.ArrayType(_type(field, inside, where), False)
+    else:
+        return T.StructField(field.name, _type(field, inside, where), field.has_presence)
+    return T.StructField(field.name, made, False)
+
+
+def _type(field: FieldDescriptor, inside: tuple[str, ...], where: str) -> T.DataType:
+    return _struct(field.message_type, inside, where) if field.message_type is not None else _scalar_type(field)
+
+
+def _scalar_type(field: FieldDescriptor) -> T.DataType:
+    from google.protobuf.descriptor import FieldDescriptor as Kinds
+
+    by_kind: dict[int, T.DataType] = {
+        Kinds.CPPTYPE_INT32: T.IntegerType(),
+        Kinds.CPPTYPE_INT64: T.LongType(),
+        Kinds.CPPTYPE_UINT32: T.LongType(),
+        Kinds.CPPTYPE_UINT64: T.DecimalType(20, 0),
+        Kinds.CPPTYPE_DOUBLE: T.DoubleType(),
+        Kinds.CPPTYPE_FLOAT: T.FloatType(),
+        Kinds.CPPTYPE_BOOL: T.BooleanType(),
+        Kinds.CPPTYPE_ENUM: T.StringType(),
+    }
+    if field.type == Kinds.TYPE_BYTES:
+        return T.BinaryType()
+    return by_kind.get(field.cpp_type, T.StringType())

@@ -1,0 +1,74 @@
+"""Spark's types as Python types that msgspec decodes to, so that what does not fit is found record by record."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Callable
+from typing import Annotated, Any, Final, NotRequired, Required, TypedDict
+
+import msgspec
+from pyspark.sql import types as T
+
+from clonos.errors import SpecError
+
+_INTEGERS: Final[dict[type[T.DataType], int]] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
+_PLAIN: Final[dict[type[T.DataType], Any]] = {
+    T.BooleanType: bool,
+    T.FloatType: float,
+    T.DoubleType: float,
+    T.StringType: str,
+    T.BinaryType: bytes,
+    T.DateType: dt.date,
+    T.TimestampType: dt.datetime,
+    T.TimestampNTZType: Annotated[dt.datetime, msgspec.Meta(tz=False)],
+    T.DecimalType: decimal.Decimal,
+}
+# What Avro and Protobuf hand over as such; a text in place of bytes or of a date is not taken for one.
+_NATIVE: Final = (bytes, dt.datetime, dt.date, decimal.Decimal)
+
+
+def python_type(spark: T.DataType, where: str = "the record") -> Any:
+    """The Python type of values of a Spark type.
+
+    Raises:
+        SpecError: Records cannot be decoded to it; `where` names the field.
+    """
+    if isinstance(spark, T.StructType):
+        # A field that a record lacks is null, unless it is declared NOT NULL.
+        fields = {
+            field.name: NotRequired[python_type(field.dataType, f"{where}.{field.name}") | None]
+            if field.nullable
+            else Required[python_type(field.dataType, f"{where}.{field.name}")]
+            for field in spark.fields
+        }
+        return TypedDict("Record", fields)  # type: ignore[operator]
+    if isinstance(spark, T.ArrayType):
+        item = python_type(spark.elementType, f"{where}[]")
+        return list[item | None] if spark.containsNull else list[item]  # type: ignore[valid-type]
+    if isinstance(spark, T.MapType):
+        if not isinstance(spark.keyType, T.StringType | T.BooleanType) and type(spark.keyType) not in _INTEGERS:
+            raise SpecError(f"{where} has keys of type {spark.keyType.simpleString()}.", hint="use string keys.")
+        key, item = python_type(spark.keyType, where), python_type(spark.valueType, f"{where}{{}}")
+        return dict[key, item | None] if spark.valueContainsNull else dict[key, item]  # type: ignore[valid-type]
+    bits = _INTEGERS.get(type(spark))
+    if bits:
+        return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+    plain = _PLAIN.get(type(spark))
+    if plain is None:
+        raise SpecError(
+            f"{where} is declared {spark.simpleString()}, which records cannot be decoded to.",
+            hint="use booleans, numbers, decimals, strings, binary, dates, timestamps, structs, arrays, maps.",
+        )
+    return plain
+
+
+def json_decoder(spark: T.StructType) -> Callable[[bytes], Any]:
+    """From JSON text to dicts of a Spark type."""
+    return msgspec.json.Decoder(python_type(spark)).decode
+
+
+def converter(spark: T.StructType) -> Callable[[Any], Any]:
+    """From what a codec made of a record to dicts of a Spark type."""
+    shape = python_type(spark)
+    return lambda value: msgspec.convert(value, shape, builtin_types=_NATIVE)
