@@ -18,11 +18,27 @@ from clonos.runner.driver import Driver
 from clonos.runner.events import Events
 from clonos.settings import KafkaSettings
 from clonos.spec import JobSpec, Metadata, Spec
+from registry import StubRegistry
 
 
 @pytest.fixture(scope="session")
-def spark(kafka: KafkaSettings) -> Iterator[SparkSession]:
+def registry_of_session() -> Iterator[StubRegistry]:
+    with StubRegistry("ada", "l0velace").serving() as registry:
+        yield registry
+
+
+@pytest.fixture
+def registry(registry_of_session: StubRegistry) -> Iterator[StubRegistry]:
+    yield registry_of_session
+    registry_of_session.down = 0
+
+
+@pytest.fixture(scope="session")
+def spark(kafka: KafkaSettings, registry_of_session: StubRegistry) -> Iterator[SparkSession]:
     os.environ.update(worker_environment(kafka))
+    os.environ["CLONOS_REGISTRY__URL"] = registry_of_session.url
+    os.environ["CLONOS_REGISTRY__USERNAME"] = "ada"
+    os.environ["CLONOS_REGISTRY__PASSWORD"] = "l0velace"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     here = Path(__file__).parent
     # Workers import the test modules that define the UDFs.

@@ -509,19 +509,26 @@ def test_new_lineage_is_the_users_word(kafka: KafkaSettings, run_job: Any, name:
     assert words(kafka, out) == sent
 
 
-@pytest.mark.parametrize("shape", ["union", "split", "grown"])
+@pytest.mark.parametrize("shape", ["union", "split", "grown", "pattern", "assign"])
 def test_partition_order_of_other_shapes(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path, shape: str
 ) -> None:
-    """A union of two topics, ranges split by minPartitions, a topic that grows: lost workers in each."""
-    source, other, out = make_topic(3, "in"), make_topic(2, "other"), make_topic(1, "out")
+    """A union, ranges split by minPartitions, a topic that grows, a pattern, assigned partitions: lost workers."""
+    source, other, out = make_topic(3, f"{name}-in"), make_topic(2, f"{name}-other"), make_topic(1, "out")
     sent = feed(kafka, source, 3, 30)
-    if shape == "union":
+    if shape in {"union", "pattern"}:
         sent += feed(kafka, other, 2, 20, start=30)
+    if shape == "assign":
+        sent = Counter({word: count for word, count in sent.items() if int(word[1:]) % 3 != 1})
 
     def job(ctx: JobContext) -> None:
         options = {"minPartitions": "7"} if shape == "split" else {}
-        records = ctx.source(source, options=options)
+        if shape == "pattern":
+            records = ctx.source(pattern=f"{name}-(in|other)-.*")
+        elif shape == "assign":
+            records = ctx.source(assign={source: [2, 0]})
+        else:
+            records = ctx.source(source, options=options)
         if shape == "union":
             records = records.unionByName(ctx.source(other))
         records = records.withColumn("word", F.col("value").cast("string"))

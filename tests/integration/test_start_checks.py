@@ -22,7 +22,9 @@ from observe import read_committed
 MakeTopic = Callable[..., str]
 
 
-def copy(source: str, out: str, *, sink: dict[str, Any] | None = None, **options: Any) -> Callable[[JobContext], None]:
+def copy(
+    source: str | None, out: str, *, sink: dict[str, Any] | None = None, **options: Any
+) -> Callable[[JobContext], None]:
     def job(ctx: JobContext) -> None:
         records = ctx.source(source, **options)
         value = F.to_json(F.struct(F.col("value").cast("string").alias("word"))).alias("value")
@@ -55,6 +57,11 @@ REFUSED: list[tuple[str, dict[str, Any], type[ClonosError], str]] = [
     ("transaction-timeout", {"sink": {"transaction_timeout_ms": 10**9}}, BrokerLimit, "1000000000"),
     ("bad-mode", {"sink": {"mode": "overwrite"}}, SpecError, "overwrite"),
     ("bad-delivery", {"sink": {"delivery": "at-most-once"}}, SpecError, "at-most-once"),
+    ("unknown-partition", {"source": None, "assign": [0, 7]}, TopicMissing, r"in-\w+\[7\]"),
+    ("unknown-assigned", {"source": None, "options": {"assign": {"nowhere": [0]}}}, TopicMissing, "nowhere"),
+    ("bad-pattern", {"source": None, "options": {"pattern": "in-("}}, SpecError, "Unclosed group"),
+    ("pattern-that-ends-ours", {"source": None, "options": {"pattern": "in)|(clonos.*"}}, SpecError, "Unmatched"),
+    ("pattern-that-swallows-ours", {"source": None, "options": {"pattern": r"\Qin"}}, SpecError, "Unclosed group"),
     ("unknown-argument", {"sink": {"colour": "red"}}, JobCodeError, "colour"),
 ]
 
@@ -69,7 +76,10 @@ def test_refused_before_claiming(
     error: type[ClonosError],
     names: str,
 ) -> None:
-    arguments = {"source": make_topic(1, "in"), "out": make_topic(1, "out"), **given}
+    source = make_topic(1, "in")
+    arguments = {"source": source, "out": make_topic(1, "out"), **given}
+    if "assign" in arguments:
+        arguments["options"] = {"assign": {source: arguments.pop("assign")}}
     with pytest.raises(error, match=names):
         run_job(copy(**arguments), name)
     assert nothing_claimed(kafka, name)

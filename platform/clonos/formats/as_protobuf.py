@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
+import decimal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -138,7 +139,8 @@ class ProtobufWriter:
         def encode(record: dict[str, Any]) -> bytes:
             message = kind()
             _fill(message, record)
-            return self.start + message.SerializeToString(deterministic=True)
+            body: bytes = message.SerializeToString(deterministic=True)
+            return self.start + body
 
         return encode
 
@@ -203,7 +205,7 @@ def _indexes(path: tuple[int, ...]) -> bytes:
     """A message index: zigzag varints, their number first; the first message of a file is one zero byte."""
     if path == (0,):
         return b"\0"
-    return b"".join(_varint(one << 1) for one in (len(path), *path))
+    return b"".join([_varint(one << 1) for one in (len(path), *path)])
 
 
 def _varint(number: int) -> bytes:
@@ -318,6 +320,10 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None and isinstance(value, str):
         known = field.enum_type.values_by_name.get(value)
         return known.number if known else int(value)
+    if isinstance(value, decimal.Decimal):
+        if value % 1:
+            raise ValueError(f"{field.full_name} takes whole numbers, not {value}")
+        return int(value)
     return value
 
 

@@ -28,8 +28,8 @@ _PLAIN: Final[dict[type[T.DataType], Any]] = {
 _NATIVE: Final = (bytes, dt.datetime, dt.date, decimal.Decimal)
 
 
-def python_type(spark: T.DataType, where: str = "the record") -> Any:
-    """The Python type of values of a Spark type.
+def python_type(spark: T.DataType, where: str = "the record", *, native: bool = False) -> Any:
+    """The Python type of values of a Spark type: in JSON, or as a codec hands them over (`native`).
 
     Raises:
         SpecError: Records cannot be decoded to it; `where` names the field.
@@ -37,23 +37,26 @@ def python_type(spark: T.DataType, where: str = "the record") -> Any:
     if isinstance(spark, T.StructType):
         # A field that a record lacks is null, unless it is declared NOT NULL.
         fields = {
-            field.name: NotRequired[python_type(field.dataType, f"{where}.{field.name}") | None]
+            field.name: NotRequired[python_type(field.dataType, f"{where}.{field.name}", native=native) | None]
             if field.nullable
-            else Required[python_type(field.dataType, f"{where}.{field.name}")]
+            else Required[python_type(field.dataType, f"{where}.{field.name}", native=native)]
             for field in spark.fields
         }
         return TypedDict("Record", fields)  # type: ignore[operator]
     if isinstance(spark, T.ArrayType):
-        item = python_type(spark.elementType, f"{where}[]")
+        item = python_type(spark.elementType, f"{where}[]", native=native)
         return list[item | None] if spark.containsNull else list[item]  # type: ignore[valid-type]
     if isinstance(spark, T.MapType):
         if not isinstance(spark.keyType, T.StringType | T.BooleanType) and type(spark.keyType) not in _INTEGERS:
             raise SpecError(f"{where} has keys of type {spark.keyType.simpleString()}.", hint="use string keys.")
-        key, item = python_type(spark.keyType, where), python_type(spark.valueType, f"{where}{{}}")
+        key = python_type(spark.keyType, where)
+        item = python_type(spark.valueType, f"{where}{{}}", native=native)
         return dict[key, item | None] if spark.valueContainsNull else dict[key, item]  # type: ignore[valid-type]
     bits = _INTEGERS.get(type(spark))
     if bits:
         return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+    if isinstance(spark, T.DecimalType) and native:
+        return decimal.Decimal | int
     plain = _PLAIN.get(type(spark))
     if plain is None:
         raise SpecError(
@@ -70,5 +73,5 @@ def json_decoder(spark: T.StructType) -> Callable[[bytes], Any]:
 
 def converter(spark: T.StructType) -> Callable[[Any], Any]:
     """From what a codec made of a record to dicts of a Spark type."""
-    shape = python_type(spark)
+    shape = python_type(spark, native=True)
     return lambda value: msgspec.convert(value, shape, builtin_types=_NATIVE)

@@ -1,0 +1,110 @@
+"""Sources by pattern and by assigned partitions, on real Kafka and Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import functions as F
+
+from clonos.errors import SourceOffsetsExpired
+from clonos.job import JobContext
+from clonos.kafka import client_config
+from clonos.settings import KafkaSettings
+from observe import eventually, read_committed
+
+MakeTopic = Callable[..., str]
+
+
+def feed(kafka: KafkaSettings, topic: str, partitions: int, *, each: int = 5) -> Counter[str]:
+    producer = Producer(client_config(kafka))
+    texts = [(partition, f"{topic}/{partition}/{number}") for partition in range(partitions) for number in range(each)]
+    for partition, text in texts:
+        producer.produce(topic, text, partition=partition)
+    assert producer.flush(30) == 0
+    return Counter(text for _, text in texts)
+
+
+def copied(kafka: KafkaSettings, out: str) -> Counter[str]:
+    return Counter((record.value() or b"").decode() for record in read_committed(kafka, out))
+
+
+def copy(out: str, **source: Any) -> Callable[[JobContext], None]:
+    def job(ctx: JobContext) -> None:
+        ctx.sink(ctx.source(**source).select(F.col("value").cast("string")), topic=out, name="out")
+
+    return job
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_topics_that_appear_under_a_pattern_are_read_from_their_beginning(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, starting: str
+) -> None:
+    first, out = make_topic(2, f"{name}-in"), make_topic(1, "out")
+    make_topic(1, f"x{name}-in")  # matched in part only
+    job = copy(out, pattern=f"{name}-in.*|clonos.*", starting=starting)
+    sent = feed(kafka, first, 2)
+    run_job(job, name)
+    sent = sent if starting == "earliest" else Counter()
+    assert copied(kafka, out) == sent
+    late = make_topic(3, f"{name}-in")
+    sent += feed(kafka, late, 3) + feed(kafka, first, 1)
+    run_job(job, name)
+    # The causal log of this very job matches the user's pattern, and is not read.
+    assert copied(kafka, out) == sent
+
+
+def test_a_patterns_topics_may_start_where_they_are_told(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    one, two, out = make_topic(1, f"{name}-in"), make_topic(2, f"{name}-in"), make_topic(1, "out")
+    sent = feed(kafka, one, 1) + feed(kafka, two, 2)
+    run_job(copy(out, pattern=f"{name}-.*", starting={one: {0: 3}}), name)
+    skipped = Counter(f"{one}/0/{number}" for number in range(3))
+    assert copied(kafka, out) == sent - skipped
+
+
+def test_assigned_partitions_only(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
+    one, two, out = make_topic(3, "in"), make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, one, 3) + feed(kafka, two, 2)
+    run_job(copy(out, assign={one: [2, 0], two: [1]}, starting={one: {2: 4}}), name)
+    wanted = {text for text in sent if text.startswith((f"{one}/0/", f"{one}/2/4", f"{two}/1/"))}
+    assert copied(kafka, out) == Counter(wanted)
+
+
+@pytest.mark.parametrize("how", ["pattern", "assign"])
+def test_progress_and_retention(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, how: str) -> None:
+    source, out = make_topic(2, f"{name}-in"), make_topic(1, "out")
+    job = copy(out, **({"pattern": f"{name}-.*"} if how == "pattern" else {"assign": {source: [1]}}))
+    feed(kafka, source, 2)
+    run_job(job, name)
+    admin = AdminClient(client_config(kafka))
+    group = f"clonos.{name}.out"
+
+    def offsets() -> dict[tuple[str, int], int]:
+        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+        return {(tp.topic, tp.partition): tp.offset for tp in answer.topic_partitions}
+
+    expected = {(source, 0): 5, (source, 1): 5} if how == "pattern" else {(source, 1): 5}
+    eventually(lambda: offsets() == expected, "lag tools see the job, without the padding")
+    feed(kafka, source, 2)
+    admin.delete_records([TopicPartition(source, 1, 7)])[TopicPartition(source, 1)].result(15)
+    with pytest.raises(SourceOffsetsExpired, match=rf"{source}\[1\] needs 5, has 7"):
+        run_job(job, name)
+
+
+def test_a_patterns_topic_that_is_gone(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
+    source, other, out = make_topic(1, f"{name}-in"), make_topic(1, f"{name}-in"), make_topic(1, "out")
+    feed(kafka, source, 1)
+    feed(kafka, other, 1)
+    job = copy(out, pattern=f"{name}-.*")
+    run_job(job, name)
+    admin = AdminClient(client_config(kafka))
+    admin.delete_topics([other])[other].result(15)
+    eventually(lambda: other not in admin.list_topics(timeout=5).topics, "the topic is gone")
+    with pytest.raises(SourceOffsetsExpired, match=rf"{other}\[0\] needs 5, is gone"):
+        run_job(job, name)
