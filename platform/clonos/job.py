@@ -248,6 +248,8 @@ class JobContext:
         found: set[str] = set()
         losing: set[str] = set()
         for query in self.queries:
+            if not getattr(query.sink, "publishes_dead_letters", False):
+                continue
             names, nodes = carried(query.frame)
             found |= names
             losing |= nodes

@@ -69,7 +69,11 @@ class SinkEpoch(msgspec.Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """What the engine asks of a sink."""
+    """What the engine asks of a sink.
+
+    A sink that publishes the column ``poison`` (`clonos.formats.poison`) says so by the attribute
+    ``publishes_dead_letters = True``; in another one such records would be lost.
+    """
 
     name: str
     output_mode: OutputMode

@@ -42,6 +42,8 @@ class KafkaSink:
         transaction_timeout_ms: ``transaction.timeout.ms`` of the lanes.
     """
 
+    publishes_dead_letters = True
+
     def __init__(
         self,
         name: str,
