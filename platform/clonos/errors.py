@@ -119,7 +119,7 @@ class PoisonRecord(UserError):
 
     slug = "poison-record"
     exit_code = 3
-    kept_default = "nothing of the record was published; the epoch is replayed when the job runs again."
+    kept_default = "the record's lane was not published; the epoch is replayed when the job runs again."
     hint_default = (
         "mend the schema, or choose on_poison='dead-letter' (keep such records in a topic) or 'drop' in ctx.decode."
     )

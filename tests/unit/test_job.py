@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from clonos.errors import JobCodeError, SpecError, TopicMissing
-from clonos.job import Job, JobContext, job, load_job
+from clonos.job import Job, JobContext, Query, job, load_job
 from clonos.settings import KafkaSettings
 
 GOOD = """
@@ -178,6 +178,16 @@ def test_sinks_are_checked_first(more: dict[str, str], says: str) -> None:
     made = job(name="a")(lambda ctx: None)
     with pytest.raises(SpecError, match=says):
         context(made).sink(cast("Any", Frame()), topic="t", **more)
+
+
+def test_dead_letters_need_a_sink_that_publishes_them() -> None:
+    made = job(name="a")(lambda ctx: None)
+    one = context(made)
+    one.check_dead_letters()
+    one._dead_letters["clonos_decode_1"] = "dead"
+    one.queries.append(Query(cast("Any", object()), cast("Any", None)))
+    with pytest.raises(SpecError, match="No sink gets all poison records for 'dead'"):
+        one.check_dead_letters()
 
 
 def test_an_unknown_connector_names_what_is_there() -> None:
