@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -163,7 +163,7 @@ class KafkaSource:
         topics: Iterable[str] = (*self._topics, PADDING_TOPIC)
         if self._pattern is not None:
             matcher = _java_pattern(spark, self._whole_pattern(spark))
-            topics = [topic for topic in partitions if matcher.matcher(topic).matches()]
+            topics = _not_internal(kafka, [topic for topic in partitions if matcher.matcher(topic).matches()])
         offsets = {
             topic: {
                 str(p): given.get(topic, {}).get(p, -2)
@@ -255,6 +255,15 @@ def _metadata(kafka: KafkaSettings) -> dict[str, list[int] | None]:
     except KafkaException as error:
         raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
     return {name: None if known.error else sorted(known.partitions) for name, known in topics.items()}
+
+
+def _not_internal(kafka: KafkaSettings, topics: list[str]) -> list[str]:
+    """Without Kafka's own topics, which the connector never subscribes to by pattern."""
+    try:
+        told = AdminClient(client_config(kafka)).describe_topics(TopicCollection(topics), request_timeout=_TIMEOUT_S)
+        return [topic for topic, answer in told.items() if not answer.result().is_internal]
+    except KafkaException as error:
+        raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
 
 
 def _ensure_padding(kafka: KafkaSettings) -> None:
