@@ -34,6 +34,7 @@ from protos import message, order_file
 from registry import StubRegistry
 
 MakeTopic = Callable[..., str]
+AT = int(time.time() * 1000) - 3_600_000  # older records would fall to the topic's retention
 BAD = b"\xff not a record"
 ORDER = json.dumps(
     {
@@ -61,7 +62,7 @@ def produce(kafka: KafkaSettings, topic: str, records: list[tuple[int, bytes | N
             key=f"k{number}",
             partition=partition,
             headers=[("n", str(number).encode()), ("none", None)],
-            timestamp=1_700_000_000_000 + number,
+            timestamp=AT + number,
         )
     assert producer.flush(30) == 0
 
@@ -138,7 +139,7 @@ def test_there_and_back(
         {
             "id": n,
             "amount": "1.50",
-            "at": 1_700_000_000_000 + n,
+            "at": AT + n,
             "note": None if n % 2 else "ä",
             "tags": {"b": 2, "a": 1},
         }
@@ -183,7 +184,7 @@ def test_there_and_back(
     for key, record in got.items():
         number = int((key or b"")[1:])
         assert record.headers() == [("n", str(number).encode()), ("none", None)]
-        assert record.timestamp()[1] == 1_700_000_000_000 + number
+        assert record.timestamp()[1] == AT + number
 
 
 def _descriptor(made: Any) -> str:
@@ -244,7 +245,7 @@ def test_dead_letters_once_through_a_lost_worker(
     assert epoch["dead_letters"] == 12 - 4 * epoch["skipped_lanes"]
     for letter in read_committed(kafka, dead):
         number = int((letter.key() or b"")[1:])
-        assert letter.timestamp()[1] == 1_700_000_000_000 + number
+        assert letter.timestamp()[1] == AT + number
         assert headers(letter) == {
             "n": str(number).encode(),
             "none": None,
