@@ -5,6 +5,8 @@
     ClonosError
     ├── UserError                 the job, its specification or its code must change       exit 2
     │   ├── SpecError             the job file or specification is not usable               exit 2
+    │   ├── SessionUnfit          the Spark session lacks what the promise needs            exit 2
+    │   ├── SourceNotRepeatable   a source would not read the same again in a replay        exit 2
     │   ├── JobCodeError          the user's code raised                                    exit 3
     │   ├── ServiceError          a call through a causal service failed                    exit 3
     │   ├── ResultNotSerialisable a causal service returned what the log cannot hold        exit 3
@@ -85,6 +87,20 @@ class SpecError(UserError):
 
     slug = "spec-invalid"
     kept_default = "nothing was started."
+
+
+class SessionUnfit(UserError):
+    """The Spark session lacks a setting, a jar or a Python environment that the promise needs."""
+
+    slug = "session-unfit"
+    kept_default = "nothing was started."
+
+
+class SourceNotRepeatable(UserError):
+    """A streaming source that would not, or may not, read the same in the same order in a replay."""
+
+    slug = "source-not-repeatable"
+    kept_default = "nothing was published."
 
 
 class JobCodeError(UserError):

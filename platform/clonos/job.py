@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from pydantic import ValidationError
 from pyspark import cloudpickle
@@ -33,7 +33,7 @@ from clonos.formats.poison import UDF_NAME, Policy, carried, with_dead_letters
 from clonos.formats.registry import Pins
 from clonos.kafka import topics_missing
 from clonos.settings import KafkaSettings, Settings
-from clonos.sinks import Sink
+from clonos.sinks import DeliveryMode, OutputMode, Sink
 from clonos.sources import Source
 from clonos.spec import JobSpec, Metadata, Spec, check_name, explain, read_spec
 
@@ -42,15 +42,25 @@ JobFunction = Callable[["JobContext"], None]
 
 @dataclass(frozen=True)
 class Query:
-    """One sink and what it gets: one streaming query with epochs of its own."""
+    """One sink and what it gets: one streaming query with epochs of its own.
+
+    Attributes:
+        folder: The query's folder below the job's checkpoint; the sink's name where it is None.
+    """
 
     sink: Sink
     frame: DataFrame
+    folder: str | None = None
 
     @property
     def name(self) -> str:
         """The query's name, which is its sink's."""
         return self.sink.name
+
+    def location(self, checkpoint: str) -> str:
+        """The query's own checkpoint below that of its job."""
+        folder = self.name if self.folder is None else self.folder
+        return f"{checkpoint}/{folder}".rstrip("/")
 
 
 @dataclass
@@ -105,7 +115,7 @@ class JobContext:
         """
         names = (topics,) if isinstance(topics, str) else tuple(topics or ())
         which = {"pattern": pattern, "assign": assign and {topic: tuple(some) for topic, some in assign.items()}}
-        made: Source = _connector("clonos.sources", connector)(
+        made: Source = find_connector("clonos.sources", connector)(
             names,
             **{name: given for name, given in which.items() if given is not None},
             starting=starting,
@@ -204,7 +214,8 @@ class JobContext:
             topic: Where rows without a ``topic`` go.
             name: Stable name, part of log records, transactional ids and the checkpoint.
             mode: ``append``, ``update`` or ``complete``.
-            delivery: ``exactly-once`` or ``at-least-once``; default the job's.
+            delivery: ``exactly-once``, ``atomic-epoch`` (the whole epoch becomes visible at once) or
+                ``at-least-once``; default the job's.
             dead_letters: What `decode` returned with the policy ``dead-letter``: its poison records are published
                 by this sink too. For queries that cannot carry the column ``poison``, such as aggregations.
             connector: Name in the entry point group ``clonos.sinks``.
@@ -213,29 +224,40 @@ class JobContext:
         Raises:
             SpecError: Columns or arguments that cannot be published.
         """
-        if mode not in {"append", "update", "complete"}:
-            raise SpecError(f"The sink {name!r} has mode {mode!r}.", hint="use append, update or complete.")
+        if topic is not None:
+            options["topic"] = topic
         chosen = delivery or self.spec.spec.delivery
-        if chosen not in {"exactly-once", "at-least-once"}:
-            raise SpecError(f"The sink {name!r} has delivery {chosen!r}.", hint="use exactly-once or at-least-once.")
-        try:
-            check_name(name)
-        except ValueError as error:
-            raise SpecError(f"The sink name {error}.") from error
-        if any(query.name == name for query in self.queries):
-            raise SpecError(f"Two sinks are named {name!r}.", hint="give each ctx.sink a name of its own.")
-        if not frame.isStreaming:
-            raise SpecError(
-                f"The sink {name!r} got a DataFrame without a streaming source.", hint="start at ctx.source."
-            )
-        made: Sink = _connector("clonos.sinks", connector)(
-            name, topic=topic, output_mode=mode, delivery=chosen, **options
-        )
+        made: Sink = find_connector("clonos.sinks", connector)(name, output_mode=mode, delivery=chosen, **options)
         if dead_letters is not None:
             frame = with_dead_letters(frame, dead_letters)
-        made.check_frame(frame)
-        made.check(self.kafka)
-        self.queries.append(Query(made, frame))
+        self.add(made, frame)
+
+    def add(self, sink: Sink, frame: DataFrame, *, folder: str | None = None) -> None:
+        """Publish `frame` to a sink that is made already.
+
+        Args:
+            sink: The sink.
+            frame: What it gets.
+            folder: The query's folder below the job's checkpoint; default the sink's name.
+
+        Raises:
+            SpecError: The sink's settings, or columns that it cannot publish.
+        """
+        _one_of(get_args(OutputMode), sink.output_mode, f"The sink {sink.name!r} has mode")
+        _one_of(get_args(DeliveryMode), sink.delivery, f"The sink {sink.name!r} has delivery")
+        try:
+            check_name(sink.name)
+        except ValueError as error:
+            raise SpecError(f"The sink name {error}.") from error
+        if any(query.name == sink.name for query in self.queries):
+            raise SpecError(f"Two sinks are named {sink.name!r}.", hint="give each ctx.sink a name of its own.")
+        if not frame.isStreaming:
+            raise SpecError(
+                f"The sink {sink.name!r} got a DataFrame without a streaming source.", hint="start at ctx.source."
+            )
+        sink.check_frame(frame)
+        sink.check(self.kafka)
+        self.queries.append(Query(sink, frame, folder))
 
     def check_dead_letters(self) -> None:
         """Refuse a job in which poison records of a decode may be lost without a word.
@@ -272,7 +294,17 @@ def _struct(schema: str | StructType | None) -> StructType | None:
     return parsed
 
 
-def _connector(group: str, name: str) -> Callable[..., Any]:
+def _one_of(known: tuple[str, ...], value: str, what: str) -> None:
+    if value not in known:
+        raise SpecError(f"{what} {value!r}.", hint=f"use {' or '.join(known)}.")
+
+
+def find_connector(group: str, name: str) -> Callable[..., Any]:
+    """The class that an entry point names.
+
+    Raises:
+        SpecError: Nothing of that name is installed.
+    """
     found = [point for point in entry_points(group=group) if point.name == name]
     if not found:
         known = ", ".join(sorted(point.name for point in entry_points(group=group))) or "none"
@@ -356,11 +388,11 @@ def load_job(path: Path) -> Job:
         raise SpecError(
             f"{path} holds {len(jobs)} jobs.", hint="decorate exactly one function with @clonos.job(name=…)."
         )
-    return Job(jobs[0].function, jobs[0].spec, _code_hash(path), path.parent)
+    return Job(jobs[0].function, jobs[0].spec, code_hash(path), path.parent)
 
 
-def _code_hash(path: Path) -> str:
-    """Hash of the job file and of the modules beside and below it that it imported."""
+def code_hash(path: Path) -> str:
+    """Hash of a Python file and of the modules beside and below it that are imported."""
     beside = {
         Path(file).resolve()
         for module in list(sys.modules.values())

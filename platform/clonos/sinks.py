@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from clonos.log.records import Held, Marker, Owner
 from clonos.settings import KafkaSettings
 
-DeliveryMode = Literal["exactly-once", "at-least-once"]
+DeliveryMode = Literal["exactly-once", "atomic-epoch", "at-least-once"]
 OutputMode = Literal["append", "update", "complete"]
 Outcome = Literal["published", "skipped", "audited", "empty"]
 
@@ -69,7 +69,12 @@ class SinkEpoch(msgspec.Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """What the engine asks of a sink.
+    """What the engine asks of a sink (`docs/sinks.md` says how to write one).
+
+    Attributes:
+        name: Stable name, part of log records and of the checkpoint; also the name of the sink's query.
+        output_mode: Spark's output mode.
+        delivery: The promise. It is part of an epoch's plan and must not change while the epoch is in doubt.
 
     A sink that publishes the column ``poison`` (`clonos.formats.poison`) says so by the attribute
     ``publishes_dead_letters = True``; in another one such records would be lost.
@@ -77,6 +82,7 @@ class Sink(Protocol):
 
     name: str
     output_mode: OutputMode
+    delivery: DeliveryMode
 
     def check(self, kafka: KafkaSettings) -> None:
         """Fail closed at start: targets exist, limits allow what is promised.
@@ -90,6 +96,16 @@ class Sink(Protocol):
 
         Raises:
             SpecError: Naming the column.
+        """
+
+    def lanes(self, held: tuple[Held, ...]) -> tuple[Held, ...]:
+        """What the lanes of an epoch are made of.
+
+        It must follow from `held` alone: a replay asks again and must get the same.
+
+        Args:
+            held: What each partition of the epoch's DataFrame is made of, in Spark's order. Returned as it
+                is, every partition is a lane of its own.
         """
 
     def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:

@@ -13,10 +13,14 @@ class DeterminantCount:
 
     def __init__(self) -> None:
         self._pair: tuple[Accumulator[int], Accumulator[int]] | None = None
+        self._context: SparkContext | None = None
         self._seen = (0, 0)
 
     def attach(self, context: SparkContext) -> None:
-        """Make the accumulators; before the job's UDFs are built."""
+        """Make the accumulators, once in a Spark context; before the UDFs are built."""
+        if self._context is context:
+            return
+        self._context = context
         self._pair = (context.accumulator(0), context.accumulator(0))
         self._seen = (0, 0)
 

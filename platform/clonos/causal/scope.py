@@ -19,6 +19,7 @@ import xxhash
 from pyspark import TaskContext
 
 from clonos.causal.determinants import Recorder, recorded_answers
+from clonos.errors import EnvironmentFault
 from clonos.log.records import Entry, Owner
 from clonos.settings import KafkaSettings
 
@@ -166,8 +167,14 @@ def worker_kafka() -> KafkaSettings:
     """How a Python worker reaches Kafka.
 
     Raises:
-        KeyError: Not in a worker of a Clonos job.
+        EnvironmentFault: Nobody told this worker.
     """
+    if KAFKA_ENVIRONMENT not in os.environ:
+        raise EnvironmentFault(
+            "A Python worker does not know how to reach Kafka: its function was built before Clonos knew the session.",
+            kept="nothing was published.",
+            hint="read with clonos.source(spark, topic) before UDFs are called on columns.",
+        )
     return KafkaSettings.model_validate_json(os.environ[KAFKA_ENVIRONMENT])
 
 

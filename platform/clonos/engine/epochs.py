@@ -24,7 +24,8 @@ from clonos.causal.counting import count
 from clonos.causal.scope import PROPERTY, EpochScope, encode_scope
 from clonos.engine.checkpoint import Checkpoint, epoch_time, progress_of
 from clonos.engine.planned import Planned, read_plan
-from clonos.errors import CheckpointMismatch, EpochFailed, ReplayDivergence
+from clonos.engine.repeatable import check_order
+from clonos.errors import CheckpointMismatch, EpochFailed, ReplayDivergence, SourceNotRepeatable
 from clonos.faults import reach
 from clonos.formats.poison import drops
 from clonos.job import Job, Query
@@ -173,7 +174,8 @@ class EpochRunner:
             self._jquery = self._spark._jsparkSession.streams().get(query_id).streamingQuery()
         # The batch is an RDD that is there already; its physical plan would cost 10 ms to learn the same.
         partitions = frame._jdf.queryExecution().logical().rdd().getNumPartitions()
-        return read_plan(self._jquery.lastExecution(), partitions)
+        planned = read_plan(self._jquery.lastExecution(), partitions)
+        return planned._replace(held=self._query.sink.lanes(planned.held))
 
     def _replayed(self, plan: Plan, planned: Planned, entry: str) -> Plan:
         epoch, name = plan.epoch, self._query.name
@@ -192,6 +194,12 @@ class EpochRunner:
                 f"The replay of epoch {epoch} of {name} would use other schemas than its plan: {'; '.join(other)}.",
                 hint="name versions in place of the latest one, and accept that for the epoch with --accept-new-code.",
             )
+        if plan.delivery != self._query.sink.delivery:
+            raise CheckpointMismatch(
+                f"Epoch {epoch} of {name} was planned for {plan.delivery} delivery, the sink is now "
+                f"{self._query.sink.delivery}.",
+                hint=f"go back to delivery={plan.delivery!r} until the epoch is finished, then change it.",
+            )
         if plan.scans != planned.scans or plan.held != planned.held:
             raise CheckpointMismatch(
                 f"The replay of epoch {epoch} of {name} would read {_show(planned.scans)} into "
@@ -207,6 +215,12 @@ class EpochRunner:
                 f"Epoch {epoch} of {name} was already published, but the log no longer holds its plan.",
                 hint="the checkpoint is older than the output: restore the newer one, or start a new lineage.",
             )
+        try:
+            check_order(name, epoch, entry)
+        except SourceNotRepeatable:
+            # Nothing is planned or published: with its sources mended the query shall plan this epoch anew.
+            self._checkpoint.drop_offsets(epoch)
+            raise
         with self._lock:
             partitions = self._own.ensure_lanes(name, len(planned.held))
             plan = Plan(
@@ -222,6 +236,7 @@ class EpochRunner:
                 offsets=entry,
                 at=epoch_time(entry),
                 pins=self._pins,
+                delivery=self._query.sink.delivery,
             )
             self._own.state.take(self._own.control.append(plan), plan)
         return plan

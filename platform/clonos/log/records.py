@@ -38,8 +38,9 @@ class Held(msgspec.Struct, frozen=True, array_like=True, order=True):
     """What one sink partition of an epoch is made of, independent of Spark's partition index.
 
     `kind` is ``range`` (a source range: topic, partition, offsets), ``hash`` (after a shuffle: `partition`
-    of `until` hash partitions) or ``task`` (Spark's own index, where the plan does not lead
-    to a source; the verified order of the scans makes it mean the same in a replay).
+    of `until` hash partitions), ``task`` (Spark's own index, where the plan does not lead
+    to a source; the verified order of the scans makes it mean the same in a replay) or ``epoch`` (all
+    `until` partitions of the epoch in one lane).
     """
 
     kind: str
@@ -52,7 +53,14 @@ class Held(msgspec.Struct, frozen=True, array_like=True, order=True):
         """One word for messages: ``lines[2] 10..20`` or ``hash 3/8``."""
         if self.kind == "range":
             return f"{self.topic}[{self.partition}] {self.start}..{self.until}"
+        if self.kind == "epoch":
+            return f"all {self.until} partitions"
         return f"{self.kind} {self.partition}/{self.until}"
+
+
+def whole_epoch(held: tuple[Held, ...]) -> tuple[Held, ...]:
+    """One lane made of all partitions of an epoch; none of none."""
+    return (Held("epoch", until=len(held)),) if held else ()
 
 
 class Marker(msgspec.Struct, frozen=True, tag="marker", omit_defaults=True):
@@ -103,7 +111,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     """What an epoch will do, committed before its tasks start (control).
 
     Attributes:
-        held: One per sink partition, in Spark's task order.
+        held: What each sink partition is made of, in Spark's task order (one for all in ``atomic-epoch``).
         scans: Per streaming scan of the epoch, its source ranges in task order.
         partitions: The log partition of each lane, by lane.
         since: Per log partition an offset before which nothing of this epoch can be.
@@ -112,6 +120,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
         offsets: Spark's own offset-log entry, verbatim.
         at: The epoch's timestamp as Spark logged it.
         pins: What the job asked of Schema Registries when it was defined: question → schema id.
+        delivery: The sink's promise when the epoch was planned.
     """
 
     owner: Owner
@@ -126,6 +135,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     offsets: str
     at: int
     pins: dict[str, int] = {}
+    delivery: str = "exactly-once"
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):

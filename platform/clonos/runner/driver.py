@@ -21,8 +21,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
+from clonos.engine.attached import alive, promised_settings
 from clonos.engine.checkpoint import Checkpoint, progress_of, reconcile
 from clonos.engine.epochs import EpochRunner
+from clonos.engine.repeatable import check_sources
 from clonos.errors import ClonosError, Superseded
 from clonos.formats.poison import drops
 from clonos.formats.registry import Pins
@@ -44,7 +46,7 @@ class Driver:
 
     Args:
         job: The job.
-        spark: A session made by `clonos.engine.session`.
+        spark: A session made by `clonos.engine.session`, or one that `clonos.engine.attached` has checked.
         kafka: The cluster.
         checkpoint: Location of the job's checkpoints; one folder for each query.
         events: Where to tell what happens.
@@ -78,11 +80,17 @@ class Driver:
         self._mine: set[str] = set()
         self._failing: str | None = None
         self._log_lock = threading.RLock()
+        self._streams: list[StreamingQuery] = []
 
     @property
     def state(self) -> DriverState:
         """What the driver is doing."""
         return self._machine.state
+
+    @property
+    def streams(self) -> list[StreamingQuery]:
+        """Spark's own queries, as they were started last."""
+        return self._streams
 
     def stop(self) -> None:
         """Ask for a graceful stop: the epoch that runs is finished first.
@@ -91,6 +99,19 @@ class Driver:
         """
         self._asked_to_stop = True
 
+    def define(self) -> None:
+        """Build the queries and refuse what can be refused before anything is claimed.
+
+        Raises:
+            ClonosError: What is wrong with the job, its sources or its sinks.
+        """
+        set_driver_params(dict(self._job.spec.spec.params))
+        count.attach(self._spark.sparkContext)
+        drops.attach(self._spark.sparkContext)
+        self._job.define(self._context)
+        for query in self._context.queries:
+            check_sources(query.frame)
+
     def run(self) -> None:
         """Run until the end.
 
@@ -98,14 +119,14 @@ class Driver:
             ClonosError: Why the job cannot go on.
         """
         try:
-            set_driver_params(dict(self._job.spec.spec.params))
-            count.attach(self._spark.sparkContext)
-            drops.attach(self._spark.sparkContext)
-            self._job.define(self._context)
+            if not self._context.queries:
+                self.define()
             while True:
                 error = self._attempt()
                 if error is None:
                     return
+                if not alive(self._spark):
+                    raise error
                 pause = self._budget.pause(error)
                 self._to(DriverState.RESTARTING)
                 self._events.emit("restart", error=error.slug, what=error.what, attempt=self._budget.attempts)
@@ -156,6 +177,7 @@ class Driver:
             running = [self._prepare(query, own) for query in self._context.queries]
             for one in running:
                 one.start(self._job, self._wake)
+            self._streams = [one.stream for one in running if one.stream is not None]
             self._to(DriverState.RUNNING)
             self._watch(running)
             return None
@@ -172,13 +194,13 @@ class Driver:
         """Query → newest epoch that its checkpoint has committed."""
         found = {}
         for query in self._context.queries:
-            commits = Checkpoint(self._spark, f"{self._checkpoint}/{query.name}").commits()
+            commits = Checkpoint(self._spark, query.location(self._checkpoint)).commits()
             if commits:
                 found[query.name] = commits[-1]
         return found
 
     def _prepare(self, query: Query, own: Ownership) -> _Running:
-        location = f"{self._checkpoint}/{query.name}"
+        location = query.location(self._checkpoint)
         checkpoint = Checkpoint(self._spark, location)
         if self._accept_new_code:
             self._accept(query, own)
@@ -214,7 +236,7 @@ class Driver:
             self._context = JobContext(
                 self._spark, self._job.spec, self._kafka, pins=Pins(pins.registry, pins.answers | pinned)
             )
-            self._job.define(self._context)
+            self.define()
             self._events.emit("pinned", schemas=pinned)
 
     def _accept(self, query: Query, own: Ownership) -> None:
@@ -269,7 +291,7 @@ class _Running:
         self.query = query
         self.location = location
         self.runner = runner
-        self._stream: StreamingQuery | None = None
+        self.stream: StreamingQuery | None = None
 
     def start(self, job: Job, wake: threading.Event) -> None:
         runner = self.runner
@@ -282,7 +304,7 @@ class _Running:
                 raise
 
         writer = (
-            self.query.frame.writeStream.queryName(self.query.name)
+            self.query.frame.writeStream.queryName(f"{job.spec.name}.{self.query.name}")
             .outputMode(self.query.sink.output_mode)
             .option("checkpointLocation", self.location)
             .foreachBatch(on_epoch)
@@ -293,34 +315,35 @@ class _Running:
         elif trigger.interval_ms:
             writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
         try:
-            self._stream = writer.start()
+            with promised_settings(self.query.frame.sparkSession):
+                self.stream = writer.start()
         except Exception as failure:
             raise classify(failure) from failure
 
     @property
     def done(self) -> bool:
-        return self._stream is not None and not self._stream.isActive
+        return self.stream is not None and not self.stream.isActive
 
     def raise_failure(self) -> None:
         """Raise the typed error of a query that failed."""
         if self.runner.failure is not None:
             raise classify(self.runner.failure)
-        if self._stream is not None and not self._stream.isActive:
-            failure = self._stream.exception()
+        if self.stream is not None and not self.stream.isActive:
+            failure = self.stream.exception()
             if self.runner.failure is not None:
                 raise classify(self.runner.failure)
             if failure is not None:
                 raise classify(failure)
 
     def end(self, *, gracefully: bool = False) -> None:
-        if self._stream is None or not self._stream.isActive:
+        if self.stream is None or not self.stream.isActive:
             return
         # Spark interrupts the epoch that runs. That is safe (it would be replayed), but costs a replay.
         self.runner.stopping = True
         if gracefully and self.runner.busy.acquire(timeout=_STOP_S):
             self.runner.busy.release()
         with contextlib.suppress(Exception):  # it may fail on its own meanwhile: it ends either way
-            self._stream.stop()
+            self.stream.stop()
 
 
 def _resume_from(checkpoint: Checkpoint) -> Progress:

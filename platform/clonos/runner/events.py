@@ -19,11 +19,12 @@ class Events:
     Args:
         job: The job's name.
         path: JSON lines file, or None.
+        logger: A structlog logger; default the process's own.
     """
 
-    def __init__(self, job: str, path: Path | None) -> None:
+    def __init__(self, job: str, path: Path | None, *, logger: Any = None) -> None:
         self._out = path.open("a", buffering=1) if path else None
-        self._log = structlog.get_logger("clonos").bind(job=job)
+        self._log = (logger or structlog.get_logger("clonos")).bind(job=job)
         self.generation = 0
 
     def emit(self, event: str, **fields: Any) -> None:

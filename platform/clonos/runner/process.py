@@ -10,10 +10,10 @@ from pathlib import Path
 from clonos.causal.scope import worker_environment
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
+from clonos.engine.attached import tell_workers
 from clonos.engine.session import build_session
 from clonos.errors import BrokerUnavailable
 from clonos.faults import DRIVER_GROUP
-from clonos.formats.registry import registry_environment
 from clonos.job import Job
 from clonos.kafka import await_brokers
 from clonos.runner.advice import advise
@@ -55,7 +55,7 @@ def run_job(
         heap_mb=spec.driver_memory_mb,
     )
     # Workers on other hosts do not inherit this process's environment.
-    session.spark.sparkContext.environment.update(worker_environment(kafka) | registry_environment())
+    tell_workers(session.spark, kafka)
     driver = Driver(
         job,
         session.spark,

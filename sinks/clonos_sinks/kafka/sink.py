@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from clonos.carried import carry, uncarry
 from clonos.errors import BrokerLimit, BrokerUnavailable, ClonosError, EpochFailed, ReplayDivergence, TopicMissing
 from clonos.kafka import client_config
-from clonos.log.records import Marker
+from clonos.log.records import Held, Marker, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS
 from clonos.settings import KafkaSettings
 from clonos.sinks import DeliveryMode, LaneReport, OutputMode, SinkEpoch
@@ -38,7 +38,8 @@ class KafkaSink:
         name: Stable name of the sink; also that of its query.
         topic: Where rows without a ``topic`` column value go.
         output_mode: Spark's output mode.
-        delivery: ``exactly-once``, or ``at-least-once`` without transactions and markers.
+        delivery: ``exactly-once``: one transaction for each lane; ``atomic-epoch``: one for the whole epoch, which
+            becomes visible at once; ``at-least-once``: no transactions and no markers.
         transaction_timeout_ms: ``transaction.timeout.ms`` of the lanes.
     """
 
@@ -89,12 +90,20 @@ class KafkaSink:
         """Refuse columns that cannot become Kafka records."""
         check_schema(frame.schema, default_topic=self.topic)
 
+    def lanes(self, held: tuple[Held, ...]) -> tuple[Held, ...]:
+        """One lane for each partition; in ``atomic-epoch`` one for all."""
+        return whole_epoch(held) if self.delivery == "atomic-epoch" else held
+
     def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
         """Publish what is not yet published of `epoch`.
 
         Where an earlier attempt published some lanes and not others, the published ones are audited before
         any other is published, on rows computed once: a contradiction must not get out.
         """
+        if self.delivery == "atomic-epoch" and epoch.held:
+            # Not coalesce: the tasks before it keep their parallelism, and their indices. What one of them
+            # computed arrives in its order.
+            frame = frame.repartition(1)
         if epoch.ended:
             return self._run(frame, epoch, "audit")
         if self.delivery == "at-least-once":
@@ -192,7 +201,7 @@ def _lane(lane: Lane, rows: Iterator[Row], marker: Marker | None, what: Pass) ->
         return LaneReport(lane.lane, "skipped" if digest.records else "empty", digest.records, digest.value())
     if mine is not None:
         return LaneReport(lane.lane, "skipped", mine.records, mine.digest)
-    return publish(lane, rows, eager=lane.held.kind == "range")
+    return publish(lane, rows, eager=lane.held.kind in ("range", "epoch"))
 
 
 def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
