@@ -6,13 +6,14 @@ Without ``CLONOS_FAULT`` in the environment `reach` returns at once. With it, fo
 * ``kill``: sends SIGKILL to the driver's process group and its own (a crash of the host process),
 * ``stop``: sends SIGSTOP to both instead, so that a zombie can be continued later,
 * ``raise``: raises `FaultInjected`, a failure inside the process,
+* ``lose``: sends SIGKILL to itself alone (a lost Python worker),
 * ``note``: only says so in the file ``CLONOS_FAULT_LOG``,
 * ``hold``: waits until the file ``<CLONOS_FAULT_LOG>.go`` exists, to line several processes up, or
   ``<CLONOS_FAULT_LOG>.<fault>.go``, to let go of this one alone.
 
 Several faults are separated by ``;``. Each trigger is first appended to the file ``CLONOS_FAULT_LOG``.
-``raise``, ``hold`` and ``stop`` trigger once per log file, whichever of the driver's processes is first, so that
-what goes on in them gets past.
+``raise``, ``lose``, ``hold`` and ``stop`` trigger once per log file, whichever of the driver's processes is first, so
+that what goes on in them gets past.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _parse(text: str) -> tuple[_Fault, ...]:
     for one in filter(None, text.split(";")):
         target, _, action = one.rpartition(":")
         point, *where = target.split(",")
-        if point not in POINTS or action not in {"kill", "stop", "raise", "hold", "note"}:
+        if point not in POINTS or action not in {"kill", "stop", "raise", "lose", "hold", "note"}:
             raise ValueError(f"CLONOS_FAULT: no such point or action: {one!r}")
         faults.append(_Fault(point, tuple((k, v) for k, _, v in (w.partition("=") for w in where)), action))
     return tuple(faults)
@@ -94,7 +95,7 @@ def reach(point: str, **where: object) -> None:
 def _trigger(fault: _Fault) -> None:
     log = os.environ.get("CLONOS_FAULT_LOG")
     if log:
-        if fault.action in {"raise", "hold", "stop"} and not _first(Path(f"{log}.{fault.name}.once")):
+        if fault.action in {"raise", "lose", "hold", "stop"} and not _first(Path(f"{log}.{fault.name}.once")):
             return
         with Path(log).open("a") as out:
             out.write(fault.name + "\n")
@@ -104,6 +105,8 @@ def _trigger(fault: _Fault) -> None:
         while log and not any(Path(f"{log}{which}.go").exists() for which in ("", f".{fault.name}")):
             time.sleep(0.005)
         return
+    if fault.action == "lose":
+        os.kill(os.getpid(), signal.SIGKILL)
     if fault.action == "note":
         return
     number = signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP

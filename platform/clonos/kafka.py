@@ -21,6 +21,8 @@ IMPATIENT: Mapping[str, str | int | float | bool] = {
     "retry.backoff.ms": 2,
     "topic.metadata.refresh.fast.interval.ms": 5,
     "enable.metrics.push": False,
+    # A topic that somebody mistyped must be missed, not made: brokers create by default whatever is asked for.
+    "allow.auto.create.topics": False,
     # What matters is raised as an error; librdkafka would also print each failed connection attempt.
     "log_level": 0,
     "socket.nagle.disable": True,
@@ -51,7 +53,7 @@ def client_config(kafka: KafkaSettings, **overrides: str | int | float | bool) -
 
 def spark_options(kafka: KafkaSettings) -> dict[str, str]:
     """The same settings as ``kafka.*`` options of Spark's Kafka source."""
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.allow.auto.create.topics": "false"}
     if kafka.security_protocol != "PLAINTEXT":
         options["kafka.security.protocol"] = kafka.security_protocol
     if kafka.sasl_mechanism:

@@ -17,7 +17,7 @@ def test_plaintext() -> None:
     config = client_config(kafka)
     assert config["bootstrap.servers"] == "a:1,b:2"
     assert not [key for key in config if key.startswith(("sasl", "ssl", "security"))]
-    assert spark_options(kafka) == {"kafka.bootstrap.servers": "a:1,b:2"}
+    assert spark_options(kafka) == {"kafka.bootstrap.servers": "a:1,b:2", "kafka.allow.auto.create.topics": "false"}
 
 
 def test_overrides_win_and_use_underscores() -> None:

@@ -40,11 +40,13 @@ def streaming_scans(frame: DataFrame) -> list[StreamingScan]:
         if not leaf.isStreaming():
             continue
         kind = leaf.getClass().getSimpleName()
-        options = {}
         if kind == "StreamingRelationV2":
-            options = {str(key).lower(): str(value) for key, value in dict(leaf.extraOptions()).items()}
-        known = kind in {"StreamingRelationV2", "StreamingRelation"}
-        found.append(StreamingScan(leaf.sourceName() if known else kind, options))
+            given = dict(leaf.extraOptions().asCaseSensitiveMap())
+            found.append(StreamingScan(leaf.sourceName(), {key.lower(): value for key, value in given.items()}))
+        elif kind == "StreamingRelation":
+            found.append(StreamingScan(leaf.dataSource().className(), {}))
+        else:
+            found.append(StreamingScan(kind, {}))
     return found
 
 

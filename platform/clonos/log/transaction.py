@@ -13,6 +13,7 @@ from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
+MAX_RECORD_BYTES: Final = 256 * 1024 * 1024  # a producer's queue: what it could not even hold
 # An init can still wait for a librdkafka timer: give up early and open another, then be patient. (A hedge
 # that is fenced says nothing about a takeover.)
 _HEDGES_S: Final = (0.4, 1.0, 3.0, 10.0, 20.0)
@@ -41,6 +42,7 @@ class TransactionalProducer:
         transactional_id: Stable per log partition, without generation (Kafka fences "last init wins").
         topic: The log topic; its metadata is fetched first.
         timeout_ms: ``transaction.timeout.ms``.
+        batch_bytes: ``batch.size``, for a caller that knows what topics take and refuses larger records itself.
 
     Raises:
         BrokerLimit: `timeout_ms` is above the broker's maximum.
@@ -48,12 +50,18 @@ class TransactionalProducer:
     """
 
     def __init__(
-        self, kafka: KafkaSettings, transactional_id: str, topic: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
+        self,
+        kafka: KafkaSettings,
+        transactional_id: str,
+        topic: str,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        batch_bytes: int | None = None,
     ) -> None:
         self.transactional_id = transactional_id
-        self.producer = self._open(kafka, topic, timeout_ms)
+        self.producer = self._open(kafka, topic, timeout_ms, batch_bytes)
 
-    def _open(self, kafka: KafkaSettings, topic: str, timeout_ms: int) -> Producer:
+    def _open(self, kafka: KafkaSettings, topic: str, timeout_ms: int, batch_bytes: int | None) -> Producer:
         config = client_config(
             kafka,
             transactional_id=self.transactional_id,
@@ -61,10 +69,12 @@ class TransactionalProducer:
             message_timeout_ms=timeout_ms,
             partitioner="murmur2_random",  # as Java's clients and Spark's own sink place keys
             linger_ms=5,
-            message_max_bytes=8 * 1024 * 1024,
+            message_max_bytes=8 * 1024 * 1024 if batch_bytes is None else MAX_RECORD_BYTES,
             queue_buffering_max_messages=500_000,
-            queue_buffering_max_kbytes=256 * 1024,
+            queue_buffering_max_kbytes=MAX_RECORD_BYTES // 1024,
         )
+        if batch_bytes is not None:
+            config["batch.size"] = batch_bytes
         reason = ""
         for patience in _HEDGES_S:
             producer = Producer(config)
@@ -129,6 +139,7 @@ class TransactionalProducer:
 
         Raises:
             Aborted: Aborted for certain.
+            RecordRefused: The same, because the broker found a record or batch too large.
             Unknown: Fenced, timed out or fatal: read the log.
         """
         deadline = time.monotonic() + _COMMIT_S
@@ -142,6 +153,12 @@ class TransactionalProducer:
                     continue
                 if error.txn_requires_abort():
                     self.abort()
+                    if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                        # A replay would meet the same limit; what was known of it is older than the broker's.
+                        raise RecordRefused(
+                            f"{self.transactional_id}: {error.str()}.",
+                            hint="raise the topic's max.message.bytes; if it was just changed, run the job again.",
+                        ) from failure
                     raise Aborted(f"{self.transactional_id}: {error.str()}.") from failure
                 raise Unknown(error.str()) from failure
 

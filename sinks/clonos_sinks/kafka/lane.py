@@ -31,6 +31,7 @@ from clonos.settings import KafkaSettings
 from clonos.sinks import LaneReport
 from clonos_sinks.kafka.digest import MultisetDigest
 from clonos_sinks.kafka.rows import Row
+from clonos_sinks.kafka.targets import Limits, Targets
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -48,6 +49,7 @@ class Lane(msgspec.Struct, frozen=True):
     partition: int
     timeout_ms: int
     replay: bool = False
+    limits: Limits = Limits()
 
     def point(self, name: str) -> None:
         """Tell a test that this lane reached a point of the protocol."""
@@ -96,7 +98,11 @@ def publish(lane: Lane, rows: Iterator[Row], *, eager: bool) -> LaneReport:
 
 def _open(lane: Lane) -> TransactionalProducer:
     return TransactionalProducer(
-        lane.kafka, lane_id(lane.job, lane.sink, lane.lane), lane.topic, timeout_ms=lane.timeout_ms
+        lane.kafka,
+        lane_id(lane.job, lane.sink, lane.lane),
+        lane.topic,
+        timeout_ms=lane.timeout_ms,
+        batch_bytes=lane.limits.batch,
     )
 
 
@@ -160,10 +166,13 @@ def audit(lane: Lane, first: Row | None, rows: Iterator[Row], published: Marker)
 
 def _commit(lane: Lane, producer: TransactionalProducer, first: Row, rows: Iterator[Row]) -> LaneReport:
     digest = MultisetDigest()
+    targets = Targets(lane.kafka, producer.producer, lane.limits)
     producer.begin()  # step 4
     lane.point("lane-begun")
+    targets.admit(first)
     _produce(producer, first, digest)
     for row in rows:
+        targets.admit(row)
         _produce(producer, row, digest)
         if digest.records == 2:
             lane.point("lane-produced")

@@ -7,23 +7,32 @@ from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from pyspark import StorageLevel, TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from clonos.carried import carry, uncarry
-from clonos.errors import BrokerLimit, BrokerUnavailable, ClonosError, EpochFailed, ReplayDivergence, TopicMissing
+from clonos.errors import (
+    BrokerLimit,
+    BrokerUnavailable,
+    ClonosError,
+    EpochFailed,
+    RecordRefused,
+    ReplayDivergence,
+    TopicMissing,
+)
 from clonos.kafka import client_config
 from clonos.log.records import Held, Marker, whole_epoch
-from clonos.log.transaction import DEFAULT_TIMEOUT_MS
+from clonos.log.transaction import DEFAULT_TIMEOUT_MS, MAX_RECORD_BYTES
 from clonos.settings import KafkaSettings
 from clonos.sinks import DeliveryMode, LaneReport, OutputMode, SinkEpoch
 from clonos_sinks.kafka.dead_letters import DeadLetters
 from clonos_sinks.kafka.digest import MultisetDigest
 from clonos_sinks.kafka.lane import Lane, audit, publish
 from clonos_sinks.kafka.rows import Row, check_schema, rows_of
+from clonos_sinks.kafka.targets import Limits, Targets, read_limits
 
 # Not as text, which Spark would parse in each epoch.
 _REPORT_SCHEMA = StructType([StructField("report", BinaryType()), StructField("error", StringType())])
@@ -60,6 +69,7 @@ class KafkaSink:
         self.delivery = delivery
         self.transaction_timeout_ms = transaction_timeout_ms
         self._limit_ms = transaction_timeout_ms
+        self._limits = Limits()
 
     def check(self, kafka: KafkaSettings) -> None:
         """Fail closed at start: the topic exists, the broker allows the transaction timeout."""
@@ -75,7 +85,9 @@ class KafkaSink:
                         hint="create it with as many partitions as its readers need.",
                     )
             broker = ConfigResource(ResourceType.BROKER, str(next(iter(metadata.brokers))))
-            limit = int(admin.describe_configs([broker])[broker].result(15)["transaction.max.timeout.ms"].value)
+            config = admin.describe_configs([broker])[broker].result(15)
+            limit = int(config["transaction.max.timeout.ms"].value)
+            self._limits = read_limits(admin, config, self.topic)
         except KafkaException as error:
             raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
         self._limit_ms = limit
@@ -139,20 +151,26 @@ class KafkaSink:
     def _partition_writer(
         self, epoch: SinkEpoch, what: Pass
     ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        name, topic = self.name, self.topic
+        name, topic, limits = self.name, self.topic, self._limits
         # An epoch that outlived its transaction gets more time, up to what the broker allows.
         timeout_ms = min(self._limit_ms, self.transaction_timeout_ms * 2**epoch.attempt)
         # Settings hold a password: Python workers get them by environment, not inside the plan.
         shipped = msgspec.structs.replace(epoch, kafka=KafkaSettings())
 
         def write_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield _write_partition(batches, shipped, name, topic, timeout_ms, what)
+            yield _write_partition(batches, shipped, name, topic, timeout_ms, what, limits)
 
         return write_partition
 
 
 def _write_partition(
-    batches: Iterator[pa.RecordBatch], epoch: SinkEpoch, sink: str, topic: str | None, timeout_ms: int, what: Pass
+    batches: Iterator[pa.RecordBatch],
+    epoch: SinkEpoch,
+    sink: str,
+    topic: str | None,
+    timeout_ms: int,
+    what: Pass,
+    limits: Limits,
 ) -> pa.RecordBatch:
     """One task: run the lane that this partition is, and report. A typed error is reported, not raised."""
     from clonos.causal.scope import worker_kafka
@@ -174,6 +192,7 @@ def _write_partition(
         epoch.partitions[number],
         timeout_ms,
         epoch.replay,
+        limits,
     )
     letters = DeadLetters(epoch.job, epoch.epoch)
     rows = (row for batch in letters.ordinary(batches) for row in rows_of(batch, topic))
@@ -210,15 +229,26 @@ def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
     Raises:
         EpochFailed: A record was not acknowledged.
     """
-    producer = Producer(client_config(lane.kafka, enable_idempotence=True, linger_ms=5, partitioner="murmur2_random"))
+    producer = Producer(
+        client_config(
+            lane.kafka,
+            enable_idempotence=True,
+            linger_ms=5,
+            partitioner="murmur2_random",
+            batch_size=lane.limits.batch,
+            message_max_bytes=MAX_RECORD_BYTES,
+        )
+    )
+    targets = Targets(lane.kafka, producer, lane.limits)
     digest = MultisetDigest()
-    failures: list[str] = []
+    failures: list[KafkaError] = []
 
-    def delivered(error: Any, _message: Any) -> None:
+    def delivered(error: KafkaError | None, _message: Any) -> None:
         if error is not None:
-            failures.append(error.str())
+            failures.append(error)
 
     for row in rows:
+        targets.admit(row)
         more: dict[str, Any] = {}
         if row.partition is not None:
             more["partition"] = row.partition
@@ -235,7 +265,10 @@ def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
         digest.add(row)
     left = producer.flush(60)
     if failures or left:
-        raise EpochFailed(f"{lane.query} lane {lane.lane}: {failures[0] if failures else f'{left} records not sent'}.")
+        why = failures[0].str() if failures else f"{left} records not sent"
+        too_large = any(error.code() == KafkaError.MSG_SIZE_TOO_LARGE for error in failures)
+        kind: type[ClonosError] = RecordRefused if too_large else EpochFailed
+        raise kind(f"{lane.query} lane {lane.lane}: {why}.")
     return LaneReport(lane.lane, "published" if digest.records else "empty", digest.records, digest.value())
 
 

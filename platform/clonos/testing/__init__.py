@@ -1,0 +1,1 @@
+"""What authors of jobs, sources and sinks test with."""
