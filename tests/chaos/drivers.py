@@ -108,22 +108,11 @@ class JobRun:
         self, fault: str = "", *, arguments: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
     ) -> Driver:
         self.home.mkdir(exist_ok=True)
-        specification = self.home / "job.yaml"
-        body = {
-            "main": str(self.job),
-            "params": dict(self.params),
-            "master": "local[2]",
-            "driverMemoryMb": 512,
-            **self.spec,
-        }
-        specification.write_text(
-            yaml.safe_dump({"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": self.name}, "spec": body})
-        )
         number = len(self.started)
         log, faults = self.home / f"driver-{number}.log", self.home / f"faults-{number}"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "clonos", "run", str(specification), "--events", str(self.events), *arguments],
+                [*self.command(), *arguments],
                 env={
                     **os.environ,
                     "CLONOS_HOME": str(self.home),
@@ -140,6 +129,21 @@ class JobRun:
         driver = Driver(process, log, faults)
         self.started.append(driver)
         return driver
+
+    def command(self) -> list[str]:
+        """What starts a driver: `clonos run` with a specification of its own."""
+        specification = self.home / "job.yaml"
+        body = {
+            "main": str(self.job),
+            "params": dict(self.params),
+            "master": "local[2]",
+            "driverMemoryMb": 512,
+            **self.spec,
+        }
+        specification.write_text(
+            yaml.safe_dump({"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": self.name}, "spec": body})
+        )
+        return [sys.executable, "-m", "clonos", "run", str(specification), "--events", str(self.events)]
 
     @property
     def events(self) -> Path:
