@@ -73,6 +73,7 @@ class TestFilesSink(FilesContract):
 
 class TestFilesSinkWithAtomicEpochs(FilesContract):
     delivery = "atomic-epoch"
+    points = ("lane-marked",)  # its lanes are written as above
 
 
 class Forgetful(FilesSink):
