@@ -130,7 +130,7 @@ def _run(
                     scope.flush()
                 yield result
         if scope is not None:
-            count.add(counters, scope.recorded, scope.replayed)
+            count.add(counters, scope.epoch.query, scope.recorded, scope.replayed)
     except ClonosError as error:
         raise carry(error) from error
 

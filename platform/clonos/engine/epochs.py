@@ -129,7 +129,7 @@ class EpochRunner:
                 self._own.state.take(self._own.control.append(end), end)
         reach("end-committed", query=name, epoch=epoch, replay=replay)
         self._on_progress(name, progress_of(entry))
-        recorded, replayed = count.take()
+        recorded, replayed = count.take(name)
         dropped = drops.take(name, epoch, str(self._own.owner))
         self._emit(
             "epoch",
