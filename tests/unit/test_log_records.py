@@ -115,3 +115,10 @@ def test_names_in_messages() -> None:
     assert str(Owner(1, 2, "0123456789abcdef")) == "1.2/01234567"
     assert str(Held("range", "lines", 2, 10, 20)) == "lines[2] 10..20"
     assert str(Held("hash", "", 3, 0, 8)) == "hash 3/8"
+
+
+def test_entries_of_older_records_name_no_service() -> None:
+    old = msgspec.msgpack.encode([b"k" * 16, b"v", False])
+    assert msgspec.msgpack.decode(old, type=Entry) == Entry(b"k" * 16, b"v")
+    new = msgspec.msgpack.encode(Entry(b"k" * 16, b"v", service="ask"))
+    assert msgspec.msgpack.decode(new, type=Entry).service == "ask"

@@ -123,7 +123,7 @@ def _chunks(entries: list[Entry]) -> list[list[Entry]]:
             chunks.append([])
             size = 0
         chunks[-1].append(entry)
-        size += len(entry.value) + 24
+        size += len(entry.value) + len(entry.service) + 24
     return chunks
 
 

@@ -91,9 +91,9 @@ class Service(Generic[P, R]):
         except ServiceError as failure:
             if not self.record_errors:
                 raise
-            return Entry(key, failure.what.encode(), failed=True)
+            return Entry(key, failure.what.encode(), failed=True, service=self.name)
         try:
-            entry = Entry(key, _encoder.encode(answer))
+            entry = Entry(key, _encoder.encode(answer), service=self.name)
             self._answer(entry)  # what cannot be read back must not be recorded
         except (TypeError, ValueError, OverflowError) as error:
             raise ResultNotSerialisable(

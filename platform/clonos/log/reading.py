@@ -83,6 +83,16 @@ class LogReader:
             CausalLogDamaged: A foreign record, or `start` was truncated.
             BrokerUnavailable: No answer in time.
         """
+        for offset, message in self.messages(partition, start, until):
+            yield Positioned(offset, decode(message.value(), where=f"{self.topic}[{partition}]@{offset}"))
+
+    def messages(self, partition: int, start: int, until: int) -> Iterator[tuple[int, Message]]:
+        """What is at the offsets from `start` up to `until` (exclusive), not decoded.
+
+        Raises:
+            CausalLogDamaged: `start` was truncated.
+            BrokerUnavailable: No answer in time.
+        """
         if start >= until:
             return
         self._consumer.assign([TopicPartition(self.topic, partition, start)])
@@ -98,8 +108,7 @@ class LogReader:
                             raise AssertionError("two threads share a LogReader")
                         if offset >= until:
                             return
-                        where = f"{self.topic}[{partition}]@{offset}"
-                        yield Positioned(offset, decode(message.value(), where=where))
+                        yield offset, message
                         if offset + 1 >= until:
                             return
                     elif error.code() == KafkaError._PARTITION_EOF:

@@ -142,12 +142,13 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One determinant: what a causal service answered.
 
     `key` is the 16-byte digest of service and arguments; `value` the msgpack-encoded answer, or an error's
-    text where `failed`.
+    text where `failed`; `service` its name, for human readers (none in older records).
     """
 
     key: bytes
     value: bytes
     failed: bool = False
+    service: str = ""
 
 
 class Determinants(msgspec.Struct, frozen=True, tag="determinants"):
