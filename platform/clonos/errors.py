@@ -7,6 +7,7 @@
     │   ├── SpecError             the job file or specification is not usable               exit 2
     │   ├── SessionUnfit          the Spark session lacks what the promise needs            exit 2
     │   ├── SourceNotRepeatable   a source would not read the same again in a replay        exit 2
+    │   ├── JobUnknown            no job of this name has a causal log                      exit 2
     │   ├── JobCodeError          the user's code raised                                    exit 3
     │   ├── ServiceError          a call through a causal service failed                    exit 3
     │   ├── ResultNotSerialisable a causal service returned what the log cannot hold        exit 3
@@ -101,6 +102,13 @@ class SourceNotRepeatable(UserError):
 
     slug = "source-not-repeatable"
     kept_default = "nothing was published."
+
+
+class JobUnknown(UserError):
+    """No job of this name has a causal log."""
+
+    slug = "job-unknown"
+    kept_default = "nothing was read or changed."
 
 
 class JobCodeError(UserError):

@@ -7,11 +7,12 @@ import sys
 import typer
 from rich.console import Console
 
-from clonos.cli import demo, kafka, lint, run
+from clonos.cli import demo, kafka, lint, log, run
 from clonos.errors import ClonosError
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(kafka.app, name="kafka")
+app.add_typer(log.app, name="log")
 app.command("run")(run.run)
 app.command("lint")(lint.lint)
 app.command("demo")(demo.demo)
