@@ -76,6 +76,8 @@ class Settings(BaseSettings):
         home: Everything Clonos writes for its user: checkpoints, the embedded broker, logs.
         cache: What can be fetched again: the jars.
         ivy_settings: An Ivy settings file, for users behind a mirror of Maven Central.
+        log_format: Log lines for people (``console``) or for machines (``json``).
+        log_level: Log lines of less than this are left out.
     """
 
     model_config = SettingsConfigDict(env_prefix="CLONOS_", env_nested_delimiter="__", extra="ignore")
@@ -83,5 +85,7 @@ class Settings(BaseSettings):
     home: Path = Field(default_factory=_default_home)
     cache: Path = Field(default_factory=_default_cache)
     ivy_settings: Path | None = None
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     registry: RegistrySettings = Field(default_factory=RegistrySettings)

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from clonos.errors import SpecError
 from clonos.job import load_job
+from clonos.logs import configure_logs
+from clonos.runner.events import Teller, as_line, log_event
+from clonos.settings import Settings
+
+
+class Output(StrEnum):
+    """How the job's progress is told."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def run(
@@ -17,6 +32,10 @@ def run(
     conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark configuration: key=value.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint location (path or URI).")] = None,
     events: Annotated[Path | None, typer.Option(help="Append what happens to this file, as JSON lines.")] = None,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="json: what happens as JSON lines on stdout.")
+    ] = Output.TEXT,
+    plain: Annotated[bool, typer.Option("--plain", help="Log lines only, on a terminal too.")] = False,
     new_lineage: Annotated[
         bool, typer.Option(help="Start a new lineage: what older runs published does not count any more.")
     ] = False,
@@ -26,17 +45,54 @@ def run(
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
     from clonos.runner.process import run_job
 
-    loaded = load_job(job)
-    run_job(
-        loaded,
-        params=_pairs(param or [], "--param"),
-        conf=_pairs(conf or [], "--conf"),
-        checkpoint=checkpoint,
-        events=events,
-        new_lineage=new_lineage,
-        accept_new_code=accept_new_code,
-        advice=lint,
-    )
+    settings = Settings()
+    configure_logs(settings.log_format, settings.log_level)
+    with _stdout_kept(output) as write_line:
+        loaded = load_job(job)
+        with _telling(
+            loaded.spec.name, output, write_line, live=not plain and settings.log_format == "console"
+        ) as tell:
+            run_job(
+                loaded,
+                params=_pairs(param or [], "--param"),
+                conf=_pairs(conf or [], "--conf"),
+                checkpoint=checkpoint,
+                events=events,
+                tellers=[tell],
+                new_lineage=new_lineage,
+                accept_new_code=accept_new_code,
+                advice=lint,
+            )
+
+
+@contextlib.contextmanager
+def _stdout_kept(output: Output) -> Iterator[Teller]:
+    """With JSON lines on stdout, what the job prints goes to stderr."""
+    out = sys.stdout
+
+    def write_line(event: dict[str, object]) -> None:
+        out.write(as_line(event) + "\n")
+        out.flush()
+
+    if output is Output.JSON:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield write_line
+    else:
+        yield write_line
+
+
+@contextlib.contextmanager
+def _telling(job: str, output: Output, write_line: Teller, *, live: bool) -> Iterator[Teller]:
+    console = Console(stderr=True)
+    if output is Output.JSON:
+        yield write_line
+    elif live and console.is_terminal and not console.is_dumb_terminal:
+        from clonos.cli.live import LiveView
+
+        with LiveView(job) as view:
+            yield view.tell
+    else:
+        yield log_event
 
 
 def _pairs(texts: list[str], option: str) -> dict[str, str]:

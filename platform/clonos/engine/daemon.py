@@ -17,8 +17,13 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 import clonos.causal.udf  # noqa: F401
+from clonos.causal.logged import task_fields
+from clonos.logs import configure_logs
+from clonos.settings import Settings
 
 if __name__ == "__main__":
+    settings = Settings()
+    configure_logs(settings.log_format, settings.log_level, fields=task_fields)
     for sink in entry_points(group="clonos.sinks"):
         sink.load()
     # After each task PySpark's worker collects garbage. What is imported here is none: looking through it took

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import structlog
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos.causal.counting import count
@@ -94,7 +95,7 @@ class EpochRunner:
 
     def __call__(self, frame: DataFrame, epoch: int) -> None:
         """Run one epoch."""
-        with self.busy:
+        with self.busy, structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
             try:
                 if self.stopping:
                     raise EpochFailed(f"Epoch {epoch} of {self._query.name} was not started: the job is stopping.")
@@ -136,6 +137,7 @@ class EpochRunner:
             query=name,
             epoch=epoch,
             replay=replay,
+            read=sum(held.until - held.start for scan in plan.scans for held in scan),
             records=records,
             skipped_lanes=sum(report.outcome in ("skipped", "audited") for report in reports),
             diverged_lanes=sum(report.diverged for report in reports),

@@ -27,7 +27,7 @@ from clonos.errors import ClonosError, SpecError
 from clonos.job import Job, JobContext, code_hash, find_connector
 from clonos.kafka import await_brokers
 from clonos.runner.driver import Driver
-from clonos.runner.events import Events
+from clonos.runner.events import Event, Events, log_event
 from clonos.runner.process import reachable_kafka
 from clonos.runner.states import DriverState
 from clonos.settings import KafkaSettings, Settings
@@ -148,12 +148,13 @@ class ExactlyOnce:
         tell_workers(spark, kafka)
         own = type(self._sink).__module__
         check_workers(spark, ["clonos", *([own] if own != "__main__" else [])])
-        told = _Recent(self._spec.name, self._events)
+        recent = _Recent()
+        told = Events(self._spec.name, self._events, [recent.take])
         job = Job(self._define, self._spec, _program_hash())
         checkpoint = self._spec.spec.checkpoint or ""
         driver = Driver(job, spark, kafka, checkpoint, told, **self._word)
         driver.define()
-        return ExactlyOnceQuery(self._spec.name, driver, told)
+        return ExactlyOnceQuery(self._spec.name, driver, told, recent)
 
     def _define(self, context: JobContext) -> None:
         for scan in streaming_scans(self._df):
@@ -170,10 +171,11 @@ class ExactlyOnceQuery:
     Spark's own query below it is another one after each restart.
     """
 
-    def __init__(self, name: str, driver: Driver, told: _Recent) -> None:
+    def __init__(self, name: str, driver: Driver, told: Events, recent: _Recent) -> None:
         self._name = name
         self._driver = driver
         self._told = told
+        self._recent = recent
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"clonos-{name}", daemon=True)
         self._thread.start()
@@ -209,12 +211,12 @@ class ExactlyOnceQuery:
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
         """What the newest finished epoch did."""
-        return self._told.epochs[-1] if self._told.epochs else None
+        return self._recent.epochs[-1] if self._recent.epochs else None
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
         """The newest finished epochs."""
-        return list(self._told.epochs)
+        return list(self._recent.epochs)
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         """Wait for the end.
@@ -245,22 +247,23 @@ class ExactlyOnceQuery:
         self._thread.join()
 
 
-class _Recent(Events):
-    """Events of a query in the user's program: to the logger ``clonos``, and the last ones kept."""
+class _Recent:
+    """Where a query in the user's program tells its events: the logger ``clonos``; the newest epochs are kept."""
 
-    def __init__(self, job: str, path: Path | None) -> None:
-        logger = structlog.wrap_logger(
+    def __init__(self) -> None:
+        self.epochs: deque[dict[str, Any]] = deque(maxlen=_RECENT)
+        self._log = structlog.wrap_logger(
             logging.getLogger("clonos"),
             processors=[structlog.processors.KeyValueRenderer(key_order=["event", "job"])],
             wrapper_class=structlog.stdlib.BoundLogger,
         )
-        super().__init__(job, path, logger=logger)
-        self.epochs: deque[dict[str, Any]] = deque(maxlen=_RECENT)
 
-    def emit(self, event: str, **fields: Any) -> None:
-        if event == "epoch":
-            self.epochs.append(dict(fields))
-        super().emit(event, **fields)
+    def take(self, event: Event) -> None:
+        """Take one event."""
+        if event["event"] == "epoch":
+            about = ("event", "job", "generation", "at")
+            self.epochs.append({name: value for name, value in event.items() if name not in about})
+        log_event(event, self._log)
 
 
 def _cluster(kafka: KafkaSettings | str | None) -> KafkaSettings:

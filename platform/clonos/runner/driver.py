@@ -31,7 +31,7 @@ from clonos.formats.registry import Pins
 from clonos.job import Job, JobContext, Query
 from clonos.log.claiming import Ownership, claim
 from clonos.log.records import Resolution
-from clonos.runner.events import Events
+from clonos.runner.events import Events, trouble
 from clonos.runner.recovery import RestartBudget, classify
 from clonos.runner.states import DriverState, StateMachine
 from clonos.settings import KafkaSettings
@@ -52,6 +52,7 @@ class Driver:
         events: Where to tell what happens.
         new_lineage: Start a new lineage: the user's explicit word that older output does not count.
         accept_new_code: Replay epochs in doubt with the code as it is now.
+        on_progress: Told how far each query has read: at its start, and after each epoch.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Driver:
         *,
         new_lineage: bool = False,
         accept_new_code: bool = False,
+        on_progress: Callable[[str, Progress], None] | None = None,
     ) -> None:
         self._job = job
         self._spark = spark
@@ -72,6 +74,7 @@ class Driver:
         self._events = events
         self._new_lineage = new_lineage
         self._accept_new_code = accept_new_code
+        self._on_progress = on_progress
         self._machine = StateMachine()
         self._asked_to_stop = False
         self._wake = threading.Event()
@@ -129,17 +132,17 @@ class Driver:
                     raise error
                 pause = self._budget.pause(error)
                 self._to(DriverState.RESTARTING)
-                self._events.emit("restart", error=error.slug, what=error.what, attempt=self._budget.attempts)
+                self._events.emit("restart", **trouble(error), attempt=self._budget.attempts, pause_s=pause)
                 if self._stopped_within(pause):
                     self._to(DriverState.STOPPED)
                     return
         except Superseded as error:
             self._to(DriverState.SUPERSEDED)
-            self._events.emit("superseded", what=error.what)
+            self._events.emit("superseded", **trouble(error))
             raise
         except ClonosError as error:
             self._to(DriverState.FAILED)
-            self._events.emit("failed", error=error.slug, what=error.what)
+            self._events.emit("failed", **trouble(error))
             raise
         except Exception as error:
             self._to(DriverState.FAILED)
@@ -209,6 +212,7 @@ class Driver:
         start = _resume_from(checkpoint)
         for source in self._context.sources:
             source.check_retained(self._kafka, start)
+        self._note_progress(query.name, start)
         runner = EpochRunner(
             self._spark,
             self._job,
@@ -250,6 +254,12 @@ class Driver:
         """One consumer group for each query: two queries may stand at different offsets of one topic."""
         for source in self._context.sources:
             source.publish_progress(self._kafka, f"clonos.{self._job.spec.name}.{query}", progress)
+        self._note_progress(query, progress)
+
+    def _note_progress(self, query: str, progress: Progress) -> None:
+        if self._on_progress is not None:
+            known = frozenset[str]().union(*(source.topics() for source in self._context.sources))
+            self._on_progress(query, {topic: read for topic, read in progress.items() if topic in known})
 
     def _watch(self, running: list[_Running]) -> None:
         """Wait until a query fails, all are finished, or somebody asks to stop."""

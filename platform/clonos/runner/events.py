@@ -1,41 +1,74 @@
-"""What a driver tells about itself: one JSON line per event, and a line for the terminal."""
+"""What a driver tells about itself, one record for each event; `docs/events.md` lists them."""
 
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from clonos.errors import ClonosError
+
 Emit = Callable[..., None]
+Event = dict[str, Any]
+Teller = Callable[[Event], None]
 
 
 class Events:
-    """Writes events to a file (appended, so that restarts of a job share one) and to the log.
+    """Tells events to a file (appended, so that restarts of a job share one) and to whoever else wants them.
 
     Args:
         job: The job's name.
         path: JSON lines file, or None.
-        logger: A structlog logger; default the process's own.
+        tellers: Called with each event, one at a time; they must be quick, because epochs wait for them.
+
+    Attributes:
+        generation: That of the driver's claim; 0 before the first.
     """
 
-    def __init__(self, job: str, path: Path | None, *, logger: Any = None) -> None:
+    def __init__(self, job: str, path: Path | None, tellers: Iterable[Teller] = ()) -> None:
+        self._job = job
         self._out = path.open("a", buffering=1) if path else None
-        self._log = (logger or structlog.get_logger("clonos")).bind(job=job)
+        self._tellers = tuple(tellers)
+        self._lock = threading.Lock()  # queries end their epochs in threads of their own
         self.generation = 0
 
     def emit(self, event: str, **fields: Any) -> None:
         """Tell one event."""
-        record = {"event": event, "generation": self.generation, **fields, "at": time.time()}
-        if self._out:
-            self._out.write(json.dumps(record) + "\n")
-        tell = self._log.warning if event == "lint" else self._log.info
-        tell(event, generation=self.generation, **fields)
+        record = {"event": event, "job": self._job, "generation": self.generation, **fields, "at": time.time()}
+        with self._lock:
+            if self._out:
+                self._out.write(as_line(record) + "\n")
+            for tell in self._tellers:
+                tell(record)
 
     def close(self) -> None:
         """Close the file."""
         if self._out:
             self._out.close()
+
+
+def as_line(event: Event) -> str:
+    """An event as one line of JSON."""
+    return json.dumps(event, default=str)
+
+
+def trouble(error: ClonosError) -> Event:
+    """The fields of an event that tells an error."""
+    return {"error": error.slug, "what": error.what, "kept": error.kept, "hint": error.hint}
+
+
+def log_event(event: Event, logger: Any = None) -> None:
+    """Tell an event as a log line; what went wrong as a warning or an error.
+
+    Args:
+        event: The event.
+        logger: A structlog logger; default the process's own.
+    """
+    level = {"lint": "warning", "restart": "warning", "superseded": "error", "failed": "error"}.get(event["event"], "info")
+    fields = {name: value for name, value in event.items() if name not in ("event", "at")}
+    getattr(logger or structlog.get_logger("clonos"), level)(event["event"], **fields)

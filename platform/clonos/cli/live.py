@@ -1,0 +1,270 @@
+"""``clonos run`` on a terminal: one picture of the job that is kept up to date, with log lines above it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from clonos.runner.events import Event, log_event
+from clonos.runner.status import JobStatus, QueryStatus
+
+_REFRESH_PER_S: Final = 2.0
+_NARROW: Final = 90
+_TOPICS: Final = 3
+_WORDS: Final = 400
+# The picture shows these better than lines do.
+_PICTURED: Final = frozenset({"state", "epoch", "lag", "summary"})
+_STYLES: Final = {
+    "RUNNING": "bold green",
+    "FINISHED": "bold green",
+    "STOPPED": "bold green",
+    "RESTARTING": "bold yellow",
+    "STOPPING": "bold yellow",
+    "SUPERSEDED": "bold red",
+    "FAILED": "bold red",
+}
+_SAYS: Final = {
+    "STARTING": "starting Spark and loading the job",
+    "CLAIMING": "taking over the causal log",
+    "RECONCILING": "comparing the checkpoint with the log",
+    "RUNNING": "Ctrl-C stops it after the epoch that runs",
+    "STOPPING": "finishing the epoch that runs",
+    "SUPERSEDED": "a newer process owns the job",
+}
+
+
+class LiveView:
+    """Takes the terminal for the time of a run.
+
+    Everything that this process and its children write to stderr meanwhile (Spark's warnings, lines of Python
+    workers) goes through a pipe and appears above the picture, so that neither spoils the other.
+
+    Args:
+        job: The job's name.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._status = JobStatus(job)
+        self._terminal = -1
+        self._console: Console | None = None
+        self._live: Live | None = None
+        self._pump: threading.Thread | None = None
+
+    def tell(self, event: Event) -> None:
+        """Take in one event; a milestone becomes a line that stays."""
+        self._status.take(event)
+        if event["event"] not in _PICTURED:
+            log_event(event)
+
+    def __enter__(self) -> Self:
+        """Take stderr and start to draw."""
+        sys.stderr.flush()
+        self._terminal = os.dup(2)
+        reading, writing = os.pipe()
+        os.dup2(writing, 2)
+        os.close(writing)
+        self._console = Console(file=os.fdopen(self._terminal, "w", buffering=1, closefd=False))
+        self._live = Live(
+            console=self._console,
+            get_renderable=lambda: Picture(self._status),
+            refresh_per_second=_REFRESH_PER_S,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=False,
+        )
+        self._live.start()
+        self._pump = threading.Thread(target=self._show_lines, args=(reading,), daemon=True, name="clonos-lines")
+        self._pump.start()
+        return self
+
+    def _show_lines(self, reading: int) -> None:
+        with os.fdopen(reading, errors="replace") as lines:
+            for line in lines:
+                if self._console is not None:
+                    self._console.print(Text.from_ansi(line.rstrip("\n")), soft_wrap=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give stderr back and say how it ended."""
+        sys.stderr.flush()
+        os.dup2(self._terminal, 2)
+        if self._pump is not None:
+            # The pipe ends when the last process that holds it does; a line of one that lingers comes late.
+            self._pump.join(1.0)
+        if self._live is not None:
+            self._live.stop()
+        if self._console is not None:
+            self._console.print(ending(self._status), soft_wrap=True)
+
+
+class Picture:
+    """The job as it is at the moment of drawing."""
+
+    def __init__(self, status: JobStatus, *, now: float | None = None) -> None:
+        self._status = status
+        self._now = now
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw, narrow or wide."""
+        now = time.time() if self._now is None else self._now
+        with self._status.lock:
+            yield _picture(self._status, now, options.max_width)
+
+
+def _picture(status: JobStatus, now: float, width: int) -> RenderableType:
+    for query in status.queries.values():
+        query.forget(now)
+    parts: list[RenderableType] = [_head(status, now)]
+    if status.queries:
+        parts.append(_stacked(status, now, width) if width < _NARROW else _table(status, now))
+    if status.trouble is not None:
+        parts.extend(_trouble(status, now))
+    return Group(*parts)
+
+
+def _head(status: JobStatus, now: float) -> Text:
+    said = _SAYS.get(status.state, "")
+    if status.state == "RESTARTING":
+        said = f"attempt {status.attempt}, after a pause of {status.pause_s:g} s"
+    owner = f"generation {status.generation or '-'}" + (f"  restarts {status.restarts}" if status.restarts else "")
+    return Text.assemble(
+        (status.job, "bold"),
+        "  ",
+        (status.state, _STYLES.get(status.state, "bold cyan")),
+        f" for {span(now - status.since)}  {owner}  up {span(now - status.started)}",
+        (f"  {said}" if said else "", "dim"),
+    )
+
+
+def _columns(status: JobStatus) -> list[tuple[str, str]]:
+    """Header and key; what stays zero for most jobs is only there once it is not."""
+    rare = [("skipped", "skipped_lanes"), ("diverged", "diverged_lanes"), ("dead", "dead_letters"), ("drop", "dropped")]
+    return [
+        ("query", "query"),
+        ("epoch", "epoch"),
+        ("in/s", "in"),
+        ("out/s", "out"),
+        ("p50 ms", "p50"),
+        ("p99 ms", "p99"),
+        ("lag", "lag"),
+        ("recorded", "recorded"),
+        ("replayed", "replayed"),
+        *((title, key) for title, key in rare if any(query.sums[key] for query in status.queries.values())),
+    ]
+
+
+def _cell(key: str, name: str, query: QueryStatus, status: JobStatus, now: float) -> Text:
+    read, published = query.rates(now, status.started)
+    match key:
+        case "query":
+            return Text(name, "bold")
+        case "epoch":
+            return Text(str(query.epoch) if query.epoch >= 0 else "-")
+        case "in" | "out":
+            return Text(f"{read if key == 'in' else published:,.0f}")
+        case "p50" | "p99":
+            duration = query.duration_ms(0.5 if key == "p50" else 0.99)
+            return Text("-" if duration is None else f"{duration:,.0f}")
+        case "lag":
+            return Text(_lag(query))
+        case _:
+            count = query.sums[key]
+            return Text(f"{count:,}", "yellow" if count and key != "recorded" else "")
+
+
+def _lag(query: QueryStatus) -> str:
+    """Per topic, the largest first."""
+    largest = sorted(query.lag.items(), key=lambda one: (-one[1], one[0]))
+    shown = ", ".join(f"{topic} {records:,}" for topic, records in largest[:_TOPICS])
+    more = f" +{len(largest) - _TOPICS} topics" if len(largest) > _TOPICS else ""
+    return shown + more if shown else "-"
+
+
+def _table(status: JobStatus, now: float) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    columns = _columns(status)
+    for title, key in columns:
+        table.add_column(title, justify="left" if key in ("query", "lag") else "right", no_wrap=key != "lag")
+    for name, query in sorted(status.queries.items()):
+        table.add_row(*(_cell(key, name, query, status, now) for _, key in columns))
+    return table
+
+
+def _stacked(status: JobStatus, now: float, width: int) -> Group:
+    """Each query as short lines of whole figures."""
+    lines: list[Text] = []
+    for name, query in sorted(status.queries.items()):
+        lines.append(Text(name, "bold"))
+        line = Text()
+        for title, key in _columns(status)[1:]:
+            told = Text.assemble("  ", (f"{title} ", "dim"), _cell(key, name, query, status, now))
+            if line and line.cell_len + told.cell_len > width:
+                lines.append(line)
+                line = Text()
+            line.append_text(told)
+        lines.append(line)
+    return Group(*lines)
+
+
+def _trouble(status: JobStatus, now: float) -> list[Text]:
+    trouble = status.trouble
+    if trouble is None:
+        return []
+    over = status.state == "RUNNING"
+    lines = [
+        Text.assemble(
+            (f"last error, {span(now - trouble.at)} ago: ", "dim" if over else "bold red"),
+            (f"{trouble.error}: {_shortened(trouble.what)}", "dim" if over else ""),
+        )
+    ]
+    if trouble.hint and not over:
+        lines.append(Text(f"What to do: {trouble.hint}"))
+    return lines
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WORDS else text[:_WORDS] + "…"
+
+
+def ending(status: JobStatus, *, now: float | None = None) -> Text:
+    """The one line that stays."""
+    summary = status.summary(now=now)
+    rest = [
+        f"{summary['epochs']:,} epochs",
+        f"{summary['read']:,} records read",
+        f"{summary['records']:,} published",
+    ]
+    for key, what in (("dead_letters", "dead letters"), ("dropped", "dropped"), ("skipped_lanes", "lanes skipped")):
+        if summary[key]:
+            rest.append(f"{summary[key]:,} {what}")
+    if summary["restarts"]:
+        rest.append(f"{summary['restarts']} restart{'s' if summary['restarts'] > 1 else ''}")
+    return Text.assemble(
+        (status.job, "bold"),
+        " ",
+        (status.state, _STYLES.get(status.state, "bold yellow")),
+        f" after {span(summary['seconds'])}: {', '.join(rest)}",
+    )
+
+
+def span(seconds: float) -> str:
+    """A duration as people say it: ``8s``, ``2m 03s``, ``5h 07m``, ``3d 4h``."""
+    whole = max(0, int(seconds))
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    if minutes:
+        return f"{minutes}m {whole % 60:02d}s"
+    return f"{whole}s"

@@ -1,0 +1,262 @@
+"""The picture that `clonos run` draws, as text, and the sums behind it."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from clonos.cli.live import Picture, ending, span
+from clonos.runner.status import JobStatus
+
+T0 = 1_700_000_000.0
+
+
+def status(*events: dict[str, Any]) -> JobStatus:
+    made = JobStatus("wordcount", now=T0)
+    for event in events:
+        made.take({"generation": 3, "at": T0, **event})
+    return made
+
+
+def state(name: str, at: float = T0) -> dict[str, Any]:
+    return {"event": "state", "state": name, "at": at}
+
+
+def epoch(query: str, number: int, at: float, **fields: Any) -> dict[str, Any]:
+    return {
+        "event": "epoch",
+        "query": query,
+        "epoch": number,
+        "at": at,
+        "duration_ms": 100,
+        "read": 50,
+        "records": 450,
+        "recorded": 4,
+        "replayed": 0,
+        "skipped_lanes": 0,
+        "diverged_lanes": 0,
+        **fields,
+    }
+
+
+def running(query: str = "words", epochs: int = 40, **fields: Any) -> list[dict[str, Any]]:
+    """Four epochs a second, with durations of 100, 110, … ms."""
+    return [epoch(query, n, T0 + 10 + n / 4, duration_ms=100 + 10 * n, **fields) for n in range(epochs)]
+
+
+def lag(query: str, **topics: int) -> dict[str, Any]:
+    return {"event": "lag", "query": query, "topics": topics}
+
+
+def restart(at: float, **fields: Any) -> dict[str, Any]:
+    return {
+        "event": "restart",
+        "at": at,
+        "error": "epoch-failed",
+        "what": "A worker was lost.",
+        "hint": "see the log of the worker.",
+        "attempt": 2,
+        "pause_s": 0.2,
+        **fields,
+    }
+
+
+def drawn(of: JobStatus, now: float, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), record=True, width=width, force_terminal=True, color_system=None)
+    console.print(Picture(of, now=now))
+    return console.export_text()
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_starting() -> None:
+    text = drawn(JobStatus("wordcount", now=T0), T0 + 8)
+    assert text == "wordcount  STARTING for 8s  generation -  up 8s  starting Spark and loading the job\n"
+
+
+def test_running() -> None:
+    of = status(state("RUNNING", T0 + 9), *running(), lag("words", lines=1234))
+    text = drawn(of, T0 + 20)
+    head, titles, row = text.splitlines()
+    assert head.startswith("wordcount  RUNNING for 11s  generation 3  up 20s  Ctrl-C")
+    assert titles.split() == [
+        "query",
+        "epoch",
+        "in/s",
+        "out/s",
+        "p50",
+        "ms",
+        "p99",
+        "ms",
+        "lag",
+        "recorded",
+        "replayed",
+    ]
+    # Of ten seconds: 39 epochs after the window's start, 50 read and 450 published by each.
+    assert row.split() == ["words", "39", "195", "1,755", "300", "490", "lines", "1,234", "160", "0"]
+
+
+def test_figures_are_those_of_the_last_minute() -> None:
+    of = status(state("RUNNING"), epoch("words", 0, T0 + 1, duration_ms=9_000), epoch("words", 1, T0 + 30))
+    assert rows(drawn(of, T0 + 40))[2][4:6] == ["9,000", "9,000"]
+    assert rows(drawn(of, T0 + 65))[2][4:6] == ["100", "100"]
+    assert rows(drawn(of, T0 + 100))[2][1:6] == ["1", "0", "0", "-", "-"]
+
+
+def test_two_queries_and_what_is_rare() -> None:
+    of = status(
+        state("RUNNING"),
+        *running("words"),
+        *running("totals", 2, read=9, records=3, recorded=0, replayed=7, skipped_lanes=2, dead_letters=1, dropped=5),
+        lag("totals", a=1, b=7, c=3, d=2, e=0),
+    )
+    text = drawn(of, T0 + 20, 140)
+    titles, totals, words = text.splitlines()[1:]
+    assert titles.split()[-5:] == ["recorded", "replayed", "skipped", "dead", "drop"]
+    assert totals.split()[0] == "totals"
+    assert totals.endswith("0        14        4     2    10")
+    assert "b 7, c 3, d 2 +2 topics" in totals
+    assert words.split()[0] == "words"
+    assert "diverged" not in titles
+
+
+def test_restarting_says_why_and_what_to_do() -> None:
+    of = status(state("RUNNING"), *running(), restart(T0 + 20), state("RESTARTING", T0 + 20))
+    text = drawn(of, T0 + 21)
+    assert "RESTARTING for 1s  generation 3  restarts 1  up 21s  attempt 2, after a pause of 0.2 s" in text
+    assert "last error, 1s ago: epoch-failed: A worker was lost.\nWhat to do: see the log of the worker." in text
+    of.take({**state("RUNNING", T0 + 22), "generation": 4})
+    text = drawn(of, T0 + 30)
+    assert "generation 4" in text
+    assert "last error, 10s ago: epoch-failed" in text
+    assert "What to do" not in text, "it is over"
+
+
+def test_a_long_error_does_not_fill_the_terminal() -> None:
+    of = status(restart(T0, what="x" * 5000), state("RESTARTING"))
+    assert len(drawn(of, T0)) < 700
+
+
+def test_superseded() -> None:
+    of = status(
+        state("SUPERSEDED", T0 + 5),
+        {"event": "superseded", "at": T0 + 5, "error": "superseded", "what": "1.4 owns the job.", "hint": "stop one."},
+    )
+    text = drawn(of, T0 + 6)
+    assert "SUPERSEDED for 1s" in text
+    assert "superseded: 1.4 owns the job.\nWhat to do: stop one." in text
+
+
+@pytest.mark.parametrize("width", [30, 50, 89])
+def test_narrow(width: int) -> None:
+    of = status(state("RUNNING"), *running("words"), *running("totals"), lag("words", lines=1234), restart(T0 + 20))
+    text = drawn(of, T0 + 21, width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    for figure, times in (("lag lines 1,234", 1), ("lag -", 1), ("epoch 39", 2), ("p99 ms 490", 2), ("out/s 1,575", 2)):
+        assert text.count(figure) == times, "no figure is torn apart"
+
+
+def test_the_line_that_stays() -> None:
+    of = status(
+        state("RUNNING"), *running("words"), *running("totals", 2, skipped_lanes=1), restart(T0), state("STOPPED")
+    )
+    assert (
+        ending(of, now=T0 + 123).plain
+        == "wordcount STOPPED after 2m 03s: 42 epochs, 2,100 records read, 18,900 published, 2 lanes skipped, 1 restart"
+    )
+    assert ending(status(), now=T0).plain == "wordcount STARTING after 0s: 0 epochs, 0 records read, 0 published"
+
+
+def test_the_summary_has_every_sum() -> None:
+    summary = status(state("FINISHED"), *running("words", 2, dead_letters=3)).summary(now=T0 + 2.25)
+    assert summary == {
+        "state": "FINISHED",
+        "seconds": 2.2,
+        "epochs": 2,
+        "read": 100,
+        "records": 900,
+        "recorded": 8,
+        "replayed": 0,
+        "skipped_lanes": 0,
+        "diverged_lanes": 0,
+        "dead_letters": 6,
+        "dropped": 0,
+        "restarts": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(-1, "0s"), (8.9, "8s"), (123, "2m 03s"), (18_432, "5h 07m"), (273_600, "3d 4h")]
+)
+def test_spans(seconds: float, said: str) -> None:
+    assert span(seconds) == said
+
+
+_ON_A_TERMINAL = """
+import os, subprocess, sys
+from clonos.cli.live import LiveView
+from clonos.logs import configure_logs
+
+configure_logs("console", "info")
+with LiveView("wordcount") as view:
+    view.tell({"event": "state", "state": "RUNNING", "generation": 1, "at": 0.0})
+    view.tell({"event": "claimed", "generation": 7, "at": 0.0})
+    subprocess.run(["sh", "-c", "echo a line of the JVM >&2"])
+    print("printed by the job")
+    os.write(2, b"written to stderr\\n")
+os.write(2, b"after it\\n")
+"""
+
+
+def on_a_terminal(program: str, **environment: str) -> str:
+    """What a terminal gets from `program`."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment},
+    )
+    os.close(theirs)
+    shown = b""
+    deadline = time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            if select.select([ours], [], [], 0.5)[0]:
+                shown += os.read(ours, 65536)
+    except OSError:
+        pass  # the other end is closed
+    finally:
+        os.close(ours)
+    assert process.wait(10) == 0
+    return shown.decode()
+
+
+def test_a_terminal_gets_every_line_and_the_picture() -> None:
+    shown = on_a_terminal(_ON_A_TERMINAL)
+    for line in ("a line of the JVM", "printed by the job", "written to stderr", "claimed", "generation 7"):
+        assert line in shown
+    assert "\x1b[" in shown
+    assert "\x1b[1m" in shown
+    assert shown.rstrip().endswith("after it")
+    assert shown.index("wordcount\x1b[0m \x1b[1;32mRUNNING\x1b[0m after 0s:") < shown.index("after it")
+    assert "\x1b[?25h" in shown, "the cursor is back"
+
+
+def test_no_color() -> None:
+    shown = on_a_terminal(_ON_A_TERMINAL, NO_COLOR="1")
+    assert "wordcount" in shown
+    assert "\x1b[32" not in shown
+    assert "\x1b[1;32" not in shown
