@@ -8,6 +8,7 @@ start use an ahead-of-time cache.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import struct
 import subprocess
@@ -45,6 +46,8 @@ _MODULE_FLAGS = (
     # default of 1 MB has overflowed while a query was being stopped.
     "-Xss4m",
 )
+_LOG4J_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
+_OPTION_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 _SILENT_MAJOR = 17  # the last long-term release that does not warn of native libraries
 _UNSAFE_MAJOR = 24  # also the first without the package sun.security.action
 
@@ -89,6 +92,7 @@ def launch_gateway(
     heap_mb: int = 1024,
     conf: Mapping[str, str] | None = None,
     log_file: Path | None = None,
+    log_format: str = "console",
     jvm_flags: Sequence[str] = (),
 ) -> GatewayProcess:
     """Start the JVM and point PySpark at it. It ends when this process ends, however that happens.
@@ -98,6 +102,7 @@ def launch_gateway(
         heap_mb: Heap of the JVM (in local mode that of the executor too).
         conf: Spark configuration known before the first class is loaded.
         log_file: Where the JVM's warnings are appended; default: stderr.
+        log_format: ``console`` or ``json``.
         jvm_flags: In place of the ahead-of-time cache, for the run that makes it.
 
     Raises:
@@ -114,7 +119,7 @@ def launch_gateway(
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         process = _start(
             [
-                *_java_command(java, jars, heap_mb, jvm_flags),
+                *_java_command(java, jars, heap_mb, jvm_flags, _options(conf or {}, log_format)),
                 *("org.apache.spark.deploy.SparkSubmit", "--properties-file", str(properties)),
                 *("--load-spark-defaults", "pyspark-shell"),
             ],
@@ -153,17 +158,37 @@ def _flags(java: Path) -> list[str]:
     return flags
 
 
-def _java_command(java: Path, jars: Jars, heap_mb: int, jvm_flags: Sequence[str]) -> list[str]:
+def _java_command(java: Path, jars: Jars, heap_mb: int, jvm_flags: Sequence[str], options: Sequence[str]) -> list[str]:
     home = _spark_home()
-    settings = os.environ.get("SPARK_CONF_DIR") or str(home / "conf")
     connector = [str(jar) for jar in sorted(jars.connector.glob("*.jar"))]
-    log4j = Path(__file__).parent.with_name("embedded") / "spark-log4j2.properties"
     return [
         *(str(java), *_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
-        *(f"-Xmx{heap_mb}m", f"-Dlog4j2.configurationFile={log4j}"),
+        *(f"-Xmx{heap_mb}m", *options),
         # The folder that a user may add to comes last: the cache wants the same beginning each time.
-        *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, settings])),
+        *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, str(_conf_folder())])),
     ]
+
+
+def _conf_folder() -> Path:
+    return Path(os.environ.get("SPARK_CONF_DIR") or _spark_home() / "conf")
+
+
+def _options(conf: Mapping[str, str], log_format: str) -> list[str]:
+    """How the JVM logs, and the user's own options, which come last and so win.
+
+    Our configuration of Log4j steps back behind any of the user's: one in Spark's folder of settings, in the
+    environment, or named by an option.
+    """
+    own = shlex.split(conf.get("spark.driver.extraJavaOptions", ""))
+    elsewhere = [*own, *(os.environ.get(name, "") for name in _OPTION_VARIABLES)]
+    if "LOG4J_CONFIGURATION_FILE" in os.environ or any(".configurationFile=" in option for option in elsewhere):
+        return own
+    found = [file for suffix in _LOG4J_SUFFIXES if (file := _conf_folder() / f"log4j2.{suffix}").is_file()]
+    if found:
+        return [f"-Dlog4j2.configurationFile={found[0]}", *own]
+    ours = Path(__file__).parent.with_name("embedded") / "spark-log4j2.properties"
+    job = conf.get("spark.app.name", "")
+    return [f"-Dlog4j2.configurationFile={ours}", f"-Dclonos.log.format={log_format}", f"-Dclonos.job={job}", *own]
 
 
 def _start(command: Sequence[str], info: Path, log_file: Path | None) -> subprocess.Popen[bytes]:

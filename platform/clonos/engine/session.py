@@ -123,11 +123,19 @@ def build_session(
         )
     chosen = session_conf(app_name, master, conf or {})
     master = chosen["spark.master"]
-    jars = jars or ensure_jars(settings or Settings())
+    settings = settings or Settings()
+    jars = jars or ensure_jars(settings)
     if not master.startswith("local"):
         # Executors elsewhere do not have the driver's class path.
         chosen["spark.jars"] = ",".join([*filter(None, [chosen.get("spark.jars", "")]), connector_jars(jars)])
-    gateway = launch_gateway(jars, heap_mb=heap_mb, conf=chosen, log_file=log_file, jvm_flags=jvm_flags)
+    gateway = launch_gateway(
+        jars,
+        heap_mb=heap_mb,
+        conf=chosen,
+        log_file=log_file,
+        log_format=settings.log_format,
+        jvm_flags=jvm_flags,
+    )
     try:
         builder = SparkSession.builder
         for key, value in chosen.items():

@@ -1,0 +1,155 @@
+"""Log lines: for people and as JSON, with what they are about; and whose Log4j configuration counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clonos.engine import jvm
+
+_PROGRAM = """
+import logging, threading
+import structlog
+from clonos import logs
+from clonos.causal.scope import EpochScope, TaskScope, task_scope
+from clonos.causal.logged import task_fields
+from clonos.log.records import Owner
+
+logs.configure_logs({log_format!r}, {level!r}, fields=task_fields)
+logs.about(job="wordcount")
+logs.about(generation=3)
+log = structlog.get_logger()
+scope = EpochScope("other", "t", "words", 12, 0, 0, Owner(1, 7, "d"), False, "0", (1,), {{}}, {{}}, {{}})
+
+def lines():
+    log.debug("hidden at info")
+    log.info("from structlog", records=5)
+    logging.getLogger("job").warning("from %s", "logging", extra={{"lane": 2}})
+    logging.getLogger("py4j").info("chatter")
+    with structlog.contextvars.bound_contextvars(query="totals", epoch=4):
+        log.warning("bound")
+    with task_scope(TaskScope(scope, "judge", 1, deferred=True)):
+        logging.getLogger("udf").info("in a task")
+    try:
+        raise ValueError("oops")
+    except ValueError:
+        log.exception("raised")
+
+thread = threading.Thread(target=lines)
+thread.start()
+thread.join()
+"""
+
+
+def written(log_format: str, level: str = "info", *, before: str = "", **environment: str) -> str:
+    """What a process writes to stderr."""
+    program = before + _PROGRAM.format(log_format=log_format, level=level)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "", "standard output belongs to the program"
+    return ran.stderr
+
+
+def test_json_lines_say_what_they_are_about() -> None:
+    lines = [json.loads(line) for line in written("json").splitlines()]
+    assert [line["event"] for line in lines] == ["from structlog", "from logging", "bound", "in a task", "raised"]
+    assert all(line["timestamp"].endswith("Z") for line in lines)
+    structlog_, logging_, bound, task, raised = lines
+    about = {"job": "wordcount", "generation": 3}
+    assert structlog_.items() >= {**about, "level": "info", "records": 5}.items()
+    assert logging_.items() >= {**about, "level": "warning", "logger": "job", "lane": 2}.items()
+    assert bound.items() >= {**about, "query": "totals", "epoch": 4}.items()
+    assert task.items() >= {"job": "other", "generation": 7, "query": "words", "epoch": 12}.items()
+    assert raised["exception"].endswith("ValueError: oops")
+
+
+def test_lines_for_people() -> None:
+    text = written("console", "warning", NO_COLOR="1")
+    assert "\x1b" not in text
+    assert "from structlog" not in text
+    assert "[warning  ] from logging" in text
+    assert "generation=3 job=wordcount lane=2" in text
+    assert "ValueError: oops" in text
+
+
+def test_what_the_job_configured_stays() -> None:
+    before = "import logging\nlogging.basicConfig(format='MINE %(message)s', level='INFO')\n"
+    text = written("json", "debug", before=before)
+    assert "hidden at info" in text
+    assert "MINE from logging\n" in text
+    assert '"event": "from structlog"' in text
+
+
+OURS = "spark-log4j2.properties"
+
+
+def options(conf: dict[str, str] | None = None) -> list[str]:
+    return jvm._options({"spark.app.name": "wordcount", **(conf or {})}, "json")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("LOG4J_CONFIGURATION_FILE", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+
+
+def test_our_configuration_of_the_jvm() -> None:
+    log4j, log_format, job = options()
+    assert log4j.startswith("-Dlog4j2.configurationFile=")
+    assert log4j.endswith(OURS)
+    assert Path(log4j.partition("=")[2]).is_file()
+    assert (log_format, job) == ("-Dclonos.log.format=json", "-Dclonos.job=wordcount")
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"LOG4J_CONFIGURATION_FILE": "mine.xml"},
+        {"JDK_JAVA_OPTIONS": "-Dlog4j2.configurationFile=mine.xml"},
+        {"JAVA_TOOL_OPTIONS": "-Xss8m -Dlog4j.configurationFile=mine.xml"},
+    ],
+)
+def test_the_users_environment_wins(theirs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in theirs.items():
+        monkeypatch.setenv(name, value)
+    assert options() == []
+
+
+def test_the_users_options_win() -> None:
+    own = {"spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile='my file.xml' -Xss8m"}
+    assert options(own) == ["-Dlog4j2.configurationFile=my file.xml", "-Xss8m"]
+    assert options({"spark.driver.extraJavaOptions": "-Dmine=1"})[-1] == "-Dmine=1"
+
+
+def test_a_file_in_sparks_folder_of_settings_wins(tmp_path: Path) -> None:
+    (tmp_path / "log4j2.properties.template").touch()
+    assert options()[0].endswith(OURS)
+    (tmp_path / "log4j2.xml").touch()
+    assert options() == [f"-Dlog4j2.configurationFile={tmp_path / 'log4j2.xml'}"]
+
+
+def test_only_whole_texts_are_left_out() -> None:
+    """What the filters leave out is the known text and nothing that merely contains it."""
+    import re
+
+    file = Path(jvm.__file__).parent.with_name("embedded") / OURS
+    properties: dict[str, Any] = dict(
+        line.split(" = ", 1) for line in file.read_text().splitlines() if " = " in line and not line.startswith("#")
+    )
+    patterns = [value.replace("\\\\", "\\") for key, value in properties.items() if key.endswith(".regex")]
+
+    def left_out(text: str) -> bool:
+        return any(re.fullmatch(pattern, text) for pattern in patterns)
+
+    assert left_out("Disabling AQE since AQE is not supported in stateful workloads.")
+    assert left_out("Failed to cancel job group 0f28d24d-64cc-4cdb-b5ac-2df420764f8e. Cannot find active jobs for it.")
+    assert not left_out("Lost task 0.0 in stage 1.0 (TID 1) (127.0.0.1 executor driver): something")
+    assert not left_out("Query words terminated with error")
