@@ -18,9 +18,11 @@ that what goes on in them gets past.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -68,8 +70,16 @@ class _Fault:
     def name(self) -> str:
         return ",".join([self.point, *(f"{key}={value}" for key, value in self.where)])
 
+    def meant(self, point: str, where: Mapping[str, object]) -> bool:
+        return point == self.point and all(str(where.get(key)) == value for key, value in self.where)
 
-def _parse(text: str) -> tuple[_Fault, ...]:
+
+def parse(text: str) -> tuple[_Fault, ...]:
+    """What ``CLONOS_FAULT`` asks for.
+
+    Raises:
+        ValueError: There is no such point or action.
+    """
     faults = []
     for one in filter(None, text.split(";")):
         target, _, action = one.rpartition(":")
@@ -80,16 +90,39 @@ def _parse(text: str) -> tuple[_Fault, ...]:
     return tuple(faults)
 
 
-_FAULTS = _parse(os.environ.get("CLONOS_FAULT", ""))
+_FAULTS = parse(os.environ.get("CLONOS_FAULT", ""))
+
+
+_acts: list[tuple[_Fault, Callable[[], None]]] = []
 
 
 def reach(point: str, **where: object) -> None:
     """Say that the protocol reached `point`; `where` tells which epoch, lane and query."""
-    if not _FAULTS:
+    if not _FAULTS and not _acts:
         return
     for fault in _FAULTS:
-        if fault.point == point and all(str(where.get(key)) == value for key, value in fault.where):
+        if fault.meant(point, where):
             _trigger(fault)
+    for fault, act in list(_acts):
+        if fault.meant(point, where):
+            act()
+
+
+@contextlib.contextmanager
+def acting(point: str, act: Callable[[], None], **where: object) -> Iterator[None]:
+    """Call `act` whenever this process reaches `point` (and the values).
+
+    Raises:
+        ValueError: There is no such point.
+    """
+    if point not in POINTS:
+        raise ValueError(f"there is no point {point!r}; there are {', '.join(sorted(POINTS))}")
+    one = (_Fault(point, tuple((key, str(value)) for key, value in where.items()), "call"), act)
+    _acts.append(one)
+    try:
+        yield
+    finally:
+        _acts.remove(one)
 
 
 def _trigger(fault: _Fault) -> None:

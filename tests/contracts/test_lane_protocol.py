@@ -177,7 +177,7 @@ def claim_and_publish(
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.environ["CLONOS_FAULT_LOG"] = str(log)
-    faults._FAULTS = faults._parse(fault)
+    faults._FAULTS = faults.parse(fault)
     own = claim(kafka, job)
     report = publish(lane_of(own, timeout_ms=timeout_ms), iter(rows(out)), eager=True)
     print(report.outcome, flush=True)

@@ -15,11 +15,11 @@ from clonos.faults import FaultInjected, reach
 
 
 def test_nothing_asked_for() -> None:
-    assert faults._parse("") == ()
+    assert faults.parse("") == ()
 
 
 def test_several() -> None:
-    one, two = faults._parse("lane-committed,epoch=3,lane=0:kill;plan-committed:raise")
+    one, two = faults.parse("lane-committed,epoch=3,lane=0:kill;plan-committed:raise")
     assert (one.point, one.where, one.action) == ("lane-committed", (("epoch", "3"), ("lane", "0")), "kill")
     assert (two.point, two.where, two.action) == ("plan-committed", (), "raise")
     assert (one.name, two.name) == ("lane-committed,epoch=3,lane=0", "plan-committed")
@@ -28,11 +28,11 @@ def test_several() -> None:
 @pytest.mark.parametrize("text", ["no-such-point:kill", "lane-committed:explode", "lane-committed", ":kill", "kill"])
 def test_what_is_not_known(text: str) -> None:
     with pytest.raises(ValueError, match="no such point or action"):
-        faults._parse(text)
+        faults.parse(text)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, text: str, log: Path | None = None) -> None:
-    monkeypatch.setattr(faults, "_FAULTS", faults._parse(text))
+    monkeypatch.setattr(faults, "_FAULTS", faults.parse(text))
     if log is None:
         monkeypatch.delenv("CLONOS_FAULT_LOG", raising=False)
     else:

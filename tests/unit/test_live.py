@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clonos.cli.live import Picture, ending, span
+from clonos.cli.live import FoldedFrames, Picture, ending, span
 from clonos.runner.status import JobStatus
 
 T0 = 1_700_000_000.0
@@ -201,6 +201,22 @@ def test_the_summary_has_every_sum() -> None:
 )
 def test_spans(seconds: float, said: str) -> None:
     assert span(seconds) == said
+
+
+def test_frames_of_java_are_folded() -> None:
+    folded = FoldedFrames()
+    lines = ["ERROR oops", *[f"\tat a.B.c{n}" for n in range(9)], "Caused by: x", "\tat d", "next", *["\tat e"] * 4]
+    shown = [one for line in lines for one in folded.take(line)]
+    assert shown == [
+        *lines[:4],
+        "\t… 6 more frames (--plain shows them)",
+        "Caused by: x",
+        "\tat d",
+        "next",
+        *["\tat e"] * 3,
+    ]
+    assert folded.left() == ["\t… 1 more frames (--plain shows them)"]
+    assert folded.left() == []
 
 
 _ON_A_TERMINAL = """

@@ -21,6 +21,7 @@ import stamina
 import xxhash
 
 from clonos.causal.scope import canonical, current_task
+from clonos.causal.standin import outside
 from clonos.errors import ClonosError, ResultNotSerialisable, ServiceError
 from clonos.log.records import Entry
 
@@ -126,11 +127,12 @@ class Service(Generic[P, R]):
 
     def _once(self, *args: P.args, **kwargs: P.kwargs) -> R:
         with _slots.setdefault(self.name, threading.BoundedSemaphore(self.concurrency)):
+            function: Callable[P, R] = outside(self.name, self.function)
             if self.timeout is None:
-                return self.function(*args, **kwargs)
+                return function(*args, **kwargs)
             # In this context, so that `clonos.param` and the derived services answer inside the service too.
             context = contextvars.copy_context()
-            future: Future[R] = _callers(self).submit(lambda: context.run(self.function, *args, **kwargs))
+            future: Future[R] = _callers(self).submit(lambda: context.run(function, *args, **kwargs))
             try:
                 return future.result(self.timeout)
             except FutureTimeout as failure:

@@ -21,6 +21,7 @@ _REFRESH_PER_S: Final = 2.0
 _NARROW: Final = 90
 _TOPICS: Final = 3
 _WORDS: Final = 400
+_FRAMES: Final = 3
 # The picture shows these better than lines do.
 _PICTURED: Final = frozenset({"state", "epoch", "lag", "summary"})
 _STYLES: Final = {
@@ -87,10 +88,18 @@ class LiveView:
         return self
 
     def _show_lines(self, reading: int) -> None:
-        with os.fdopen(reading, errors="replace") as lines:
-            for line in lines:
-                if self._console is not None:
-                    self._console.print(Text.from_ansi(line.rstrip("\n")), soft_wrap=True)
+        folded = FoldedFrames()
+        rest = b""
+        while chunk := os.read(reading, 1 << 16):
+            # All that is there at once: each print draws the picture anew, and whoever writes would have to wait.
+            *lines, rest = (rest + chunk).split(b"\n")
+            self._print([shown for line in lines for shown in folded.take(line.decode(errors="replace"))])
+        self._print([*folded.take(rest.decode(errors="replace")), *folded.left()] if rest else folded.left())
+        os.close(reading)
+
+    def _print(self, lines: list[str]) -> None:
+        if self._console is not None and lines:
+            self._console.print(Text("\n").join(map(Text.from_ansi, lines)), soft_wrap=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -105,6 +114,25 @@ class LiveView:
             self._live.stop()
         if self._console is not None:
             self._console.print(ending(self._status), soft_wrap=True)
+
+
+class FoldedFrames:
+    """Lines of text in which only the first frames of each Java stack are kept; the others are counted."""
+
+    def __init__(self) -> None:
+        self._frames = 0
+
+    def take(self, line: str) -> list[str]:
+        """What to show for one more line."""
+        if line.startswith(("\tat ", "        at ")):
+            self._frames += 1
+            return [line] if self._frames <= _FRAMES else []
+        return [*self.left(), line]
+
+    def left(self) -> list[str]:
+        """What to show at the end of a stack."""
+        more, self._frames = self._frames - _FRAMES, 0
+        return [f"\t… {more} more frames (--plain shows them)"] if more > 0 else []
 
 
 class Picture:
@@ -134,7 +162,7 @@ def _picture(status: JobStatus, now: float, width: int) -> RenderableType:
 
 def _head(status: JobStatus, now: float) -> Text:
     said = _SAYS.get(status.state, "")
-    if status.state == "RESTARTING":
+    if status.state == "RESTARTING" and status.attempt:
         said = f"attempt {status.attempt}, after a pause of {status.pause_s:g} s"
     owner = f"generation {status.generation or '-'}" + (f"  restarts {status.restarts}" if status.restarts else "")
     return Text.assemble(

@@ -32,6 +32,7 @@ KINDS = ("claim", "allot", "plan", "determinants", "marker", "end", "resolution"
 _STYLES = {"claim": "bold magenta", "plan": "cyan", "marker": "green", "end": "bold green", "foreign": "bold red"}
 _SHORT = 8
 _TEXT = 120
+_UNBOUND = 1_000
 
 
 @app.command("ls")
@@ -46,7 +47,9 @@ def list_jobs(
     elif not found:
         typer.echo("No job has a causal log in this Kafka.")
     else:
-        Console(highlight=False, soft_wrap=True).print(overview_table(found))
+        console = Console(highlight=False)
+        # In a file or a pipe there is no edge to wrap at.
+        console.print(overview_table(found), width=None if console.is_terminal else _UNBOUND, crop=False)
 
 
 @app.command()
@@ -216,12 +219,12 @@ def overview_table(jobs: Sequence[Overview]) -> Table:
     """One row for each query of each job."""
     table = Table(box=None, pad_edge=False)
     for name in ("job", "owner", "since", "query"):
-        table.add_column(name)
-    for name in ("lanes", "planned", "ended", "in doubt", "bytes", "determinants"):
-        table.add_column(name, justify="right")
+        table.add_column(name, no_wrap=name != "job")
+    for name in ("lanes", "planned", "ended", "doubt", "bytes", "determinants"):
+        table.add_column(name, justify="right", no_wrap=True)
     for job in jobs:
-        since = _clock(job.since)[:-4] if job.since is not None else "-"
-        first = (job.job, str(job.owner or "-"), since)
+        owner = f"{job.owner.lineage}.{job.owner.generation}" if job.owner else "-"
+        first = (job.job, owner, _clock(job.since)[:-7] if job.since is not None else "-")
         sizes = (_bytes(job.size), _bytes(job.determinants))
         rows = sorted(job.queries.items())
         if not rows:

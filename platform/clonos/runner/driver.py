@@ -8,6 +8,7 @@ of them are restarted.
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -37,8 +39,10 @@ from clonos.runner.states import DriverState, StateMachine
 from clonos.settings import KafkaSettings
 from clonos.sources import Progress
 
+_log = logging.getLogger("clonos")
 _POLL_S = 0.1
 _STOP_S = 30.0
+_TOLD = 500  # characters
 
 
 class Driver:
@@ -309,9 +313,11 @@ class _Running:
         def on_epoch(frame: Any, epoch: int) -> None:
             try:
                 runner(frame, epoch)
-            except BaseException:
+            except BaseException as failure:
                 wake.set()
-                raise
+                if not runner.stopping and not isinstance(failure, ClonosError | Py4JError):
+                    _log.error("an epoch failed unexpectedly", exc_info=failure)
+                raise EpochEnded(_for_spark(failure, stopping=runner.stopping)) from None
 
         writer = (
             self.query.frame.writeStream.queryName(f"{job.spec.name}.{self.query.name}")
@@ -354,6 +360,29 @@ class _Running:
             self.runner.busy.release()
         with contextlib.suppress(Exception):  # it may fail on its own meanwhile: it ends either way
             self.stream.stop()
+
+
+class EpochEnded(Exception):
+    """What Spark gets to know of a failed epoch: that it ended. `EpochRunner.failure` has the whole story."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Py4j tells of every exception on its way to the JVM; ours was told already."""
+    return not (record.exc_info and isinstance(record.exc_info[1], EpochEnded))
+
+
+logging.getLogger("py4j.clientserver").addFilter(_is_news)
+
+
+def _for_spark(failure: BaseException, *, stopping: bool) -> str:
+    """A short text: Spark looks through it with a pattern that overflows its stack on long ones.
+
+    While a query is being stopped, the text that Spark takes for an interruption, so that it ends quietly.
+    """
+    if stopping:
+        return "py4j.protocol.Py4JJavaError: An error occurred while calling the epoch: java.lang.InterruptedException"
+    lines = str(failure).splitlines() or [""]
+    return f"{type(failure).__name__}: {lines[0][:_TOLD]}"
 
 
 def _resume_from(checkpoint: Checkpoint) -> Progress:

@@ -65,7 +65,7 @@ class LagMeter:
                 topic: sum(max(0, ends.get((topic, partition), next_) - next_) for partition, next_ in read.items())
                 for topic, read in progress.items()
             }
-            if lag != self._told.get(query) and not self._ended.is_set():
+            if lag and lag != self._told.get(query) and not self._ended.is_set():
                 self._told[query] = lag
                 self._emit("lag", query=query, topics=lag)
 
