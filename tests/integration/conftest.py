@@ -64,14 +64,7 @@ class InProcess:
         accept_new_code = spec.pop("accept_new_code", False)
         body = Spec.model_validate({"trigger": {"availableNow": True}, "restart_policy": {"attempts": 3}, **spec})
         job = Job(function, JobSpec(metadata=Metadata(name=name), spec=body), code)
-        events = Events(name, None)
-        emit = events.emit
-
-        def kept(event: str, **fields: Any) -> None:
-            self.events.append({"event": event, **fields})
-            emit(event, **fields)
-
-        events.emit = kept  # type: ignore[method-assign]
+        events = Events(name, None, [self.events.append])
         Driver(
             job,
             self._spark,

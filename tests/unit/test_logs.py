@@ -153,3 +153,25 @@ def test_only_whole_texts_are_left_out() -> None:
     assert not left_out("Lost task 0.0 in stage 1.0 (TID 1) (127.0.0.1 executor driver): something")
     assert not left_out("Query words terminated with error")
     assert not left_out("No AQE: Disabling AQE since AQE is not supported in stateful workloads.")
+
+
+def test_a_run_that_cannot_start_ends_with_the_three_parts_and_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(
+        "import clonos\n@clonos.job(name='shout')\ndef shout(ctx):\n    raise AssertionError('not without Kafka')\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CLONOS_")}
+    ran = subprocess.run(
+        [sys.executable, "-m", "clonos", "run", str(tmp_path / "job.py"), "-o", "json"],
+        env={**environment, "CLONOS_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 4
+    told = ran.stderr.splitlines()
+    assert told[0].startswith("broker-unavailable: No Kafka is set")
+    assert told[1].startswith("Kept safe: ")
+    assert told[2].startswith("What to do: ")
+    failed, summary = (json.loads(line) for line in ran.stdout.splitlines())
+    assert failed.items() >= {"event": "failed", "job": "shout", "error": "broker-unavailable"}.items()
+    assert failed["hint"]
+    assert summary.items() >= {"event": "summary", "state": "FAILED", "epochs": 0}.items()

@@ -1,4 +1,4 @@
-"""What a driver tells about itself, one record for each event; `docs/events.md` lists them."""
+"""What a driver tells about itself, one record for each event; `docs/observing.md` lists them."""
 
 from __future__ import annotations
 
