@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clonos.cli import main
 from clonos.engine import jvm
 
 _PROGRAM = """
@@ -175,3 +176,14 @@ def test_a_run_that_cannot_start_ends_with_the_three_parts_and_its_exit_code(tmp
     assert failed.items() >= {"event": "failed", "job": "shout", "error": "broker-unavailable"}.items()
     assert failed["hint"]
     assert summary.items() >= {"event": "summary", "state": "FAILED", "epochs": 0}.items()
+
+
+def test_a_setting_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CLONOS_LOG_FORMAT", "xml")
+    monkeypatch.setattr(sys, "argv", ["clonos", "log", "ls"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "CLONOS_LOG_FORMAT: Input should be 'console' or 'json'" in told
+    assert "What to do: correct or unset it." in told
