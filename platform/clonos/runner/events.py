@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -41,15 +42,19 @@ class Events:
         """Tell one event."""
         record = {"event": event, "job": self._job, "generation": self.generation, **fields, "at": time.time()}
         with self._lock:
-            if self._out:
-                self._out.write(as_line(record) + "\n")
+            # A full disk or a closed pipe is no reason to fail an epoch that is published.
+            with contextlib.suppress(OSError):
+                if self._out:
+                    self._out.write(as_line(record) + "\n")
             for tell in self._tellers:
-                tell(record)
+                with contextlib.suppress(OSError):
+                    tell(record)
 
     def close(self) -> None:
         """Close the file."""
-        if self._out:
-            self._out.close()
+        with contextlib.suppress(OSError):
+            if self._out:
+                self._out.close()
 
 
 def as_line(event: Event) -> str:
