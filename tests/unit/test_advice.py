@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from clonos.job import Job, load_job
 from clonos.runner.advice import advise
-from clonos.runner.events import Events
+from clonos.runner.events import Events, log_event
 
 JOB = """
 import time
@@ -41,7 +41,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
 
 
 def test_each_finding_is_an_event_and_a_warning(job: Job, tmp_path: Path) -> None:
-    told = Events("advised", tmp_path / "events.jsonl")
+    told = Events("advised", tmp_path / "events.jsonl", [log_event])
     with capture_logs() as logs:
         advise(job, told.emit)
     told.close()

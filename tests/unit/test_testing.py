@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -188,15 +187,13 @@ def test_a_fixed_epoch() -> None:
     assert clonos.epoch() == -1
 
 
-def test_a_fixed_epoch_draws_the_same_each_time_and_in_every_process() -> None:
+def test_a_fixed_epoch_draws_the_same_each_time() -> None:
     def drawn(**given: Any) -> tuple[Any, ...]:
         with fixed(**given):
             return draws()
 
     assert drawn(seed=7) == drawn(seed=7)
     assert len({*drawn(seed=7), *drawn(seed=8), *drawn(seed=7, epoch=1), *drawn(seed=7, operator="x")}) == 20
-    with fixed(seed=7):
-        assert clonos.uuid4("k") == uuid.UUID("5a996cec-5e97-4e3d-8fa3-43c98fbffc1c")
 
 
 def test_rows_of_a_fixed_epoch() -> None:

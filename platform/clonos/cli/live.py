@@ -21,6 +21,7 @@ _REFRESH_PER_S: Final = 2.0
 _NARROW: Final = 90
 _TOPICS: Final = 3
 _WORDS: Final = 400
+_WORDS_OVER: Final = 80
 _FRAMES: Final = 3
 # The picture shows these better than lines do.
 _PICTURED: Final = frozenset({"state", "epoch", "lag", "summary"})
@@ -99,7 +100,8 @@ class LiveView:
 
     def _print(self, lines: list[str]) -> None:
         if self._console is not None and lines:
-            self._console.print(Text("\n").join(map(Text.from_ansi, lines)), soft_wrap=True)
+            # Not with soft_wrap: that would apply to the picture below as well.
+            self._console.print(Text("\n").join(map(Text.from_ansi, lines)), overflow="fold")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -252,7 +254,7 @@ def _trouble(status: JobStatus, now: float) -> list[Text]:
     lines = [
         Text.assemble(
             (f"last error, {span(now - trouble.at)} ago: ", "dim" if over else "bold red"),
-            (f"{trouble.error}: {_shortened(trouble.what)}", "dim" if over else ""),
+            (f"{trouble.error}: {_shortened(trouble.what, _WORDS_OVER if over else _WORDS)}", "dim" if over else ""),
         )
     ]
     if trouble.hint and not over:
@@ -260,8 +262,8 @@ def _trouble(status: JobStatus, now: float) -> list[Text]:
     return lines
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _WORDS else text[:_WORDS] + "…"
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "…"
 
 
 def ending(status: JobStatus, *, now: float | None = None) -> Text:

@@ -32,7 +32,7 @@ KINDS = ("claim", "allot", "plan", "determinants", "marker", "end", "resolution"
 _STYLES = {"claim": "bold magenta", "plan": "cyan", "marker": "green", "end": "bold green", "foreign": "bold red"}
 _SHORT = 8
 _TEXT = 120
-_UNBOUND = 1_000
+_WIDE = 1_000
 
 
 @app.command("ls")
@@ -47,9 +47,8 @@ def list_jobs(
     elif not found:
         typer.echo("No job has a causal log in this Kafka.")
     else:
-        console = Console(highlight=False)
-        # In a file or a pipe there is no edge to wrap at.
-        console.print(overview_table(found), width=None if console.is_terminal else _UNBOUND, crop=False)
+        # Wide enough for every figure: a narrow terminal wraps lines, a pipe has no edge.
+        Console(highlight=False, width=_WIDE).print(overview_table(found))
 
 
 @app.command()
@@ -219,9 +218,9 @@ def overview_table(jobs: Sequence[Overview]) -> Table:
     """One row for each query of each job."""
     table = Table(box=None, pad_edge=False)
     for name in ("job", "owner", "since", "query"):
-        table.add_column(name, no_wrap=name != "job")
+        table.add_column(name)
     for name in ("lanes", "planned", "ended", "doubt", "bytes", "determinants"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for job in jobs:
         owner = f"{job.owner.lineage}.{job.owner.generation}" if job.owner else "-"
         first = (job.job, owner, _clock(job.since)[:-7] if job.since is not None else "-")

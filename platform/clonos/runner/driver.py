@@ -42,6 +42,8 @@ from clonos.sources import Progress
 _log = logging.getLogger("clonos")
 _POLL_S = 0.1
 _STOP_S = 30.0
+_SETTLE_S = 5.0
+_SETTLE_POLL_S = 0.01
 _TOLD = 500  # characters
 
 
@@ -306,6 +308,7 @@ class _Running:
         self.location = location
         self.runner = runner
         self.stream: StreamingQuery | None = None
+        self._parked = threading.Event()
 
     def start(self, job: Job, wake: threading.Event) -> None:
         runner = self.runner
@@ -315,7 +318,9 @@ class _Running:
                 runner(frame, epoch)
             except BaseException as failure:
                 wake.set()
-                if not runner.stopping and not isinstance(failure, ClonosError | Py4JError):
+                if runner.stopping:
+                    self._await_stop()
+                elif not isinstance(failure, ClonosError | Py4JError):
                     _log.error("an epoch failed unexpectedly", exc_info=failure)
                 raise EpochEnded(_for_spark(failure, stopping=runner.stopping)) from None
 
@@ -354,12 +359,27 @@ class _Running:
     def end(self, *, gracefully: bool = False) -> None:
         if self.stream is None or not self.stream.isActive:
             return
-        # Spark interrupts the epoch that runs. That is safe (it would be replayed), but costs a replay.
+        # Spark interrupts whatever runs. That is safe (the epoch would be replayed), but costs a replay.
         self.runner.stopping = True
         if gracefully and self.runner.busy.acquire(timeout=_STOP_S):
             self.runner.busy.release()
+            self._settle(self.stream)
         with contextlib.suppress(Exception):  # it may fail on its own meanwhile: it ends either way
             self.stream.stop()
+
+    def _settle(self, stream: StreamingQuery) -> None:
+        """Wait until Spark has committed the epoch: it waits for input, or came back with the next epoch."""
+        deadline = time.monotonic() + _SETTLE_S
+        while not self._parked.wait(_SETTLE_POLL_S) and time.monotonic() < deadline:
+            if not stream.isActive or not stream.status["isTriggerActive"]:
+                return
+
+    def _await_stop(self) -> None:
+        """Hold Spark's thread in an epoch that is not to start, so that the stop interrupts nothing else."""
+        self._parked.set()
+        deadline = time.monotonic() + _STOP_S
+        while self.stream is not None and self.stream.isActive and time.monotonic() < deadline:
+            time.sleep(_SETTLE_POLL_S)
 
 
 class EpochEnded(Exception):

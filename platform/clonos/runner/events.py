@@ -74,6 +74,8 @@ def log_event(event: Event, logger: Any = None) -> None:
         event: The event.
         logger: A structlog logger; default the process's own.
     """
-    level = {"lint": "warning", "restart": "warning", "superseded": "error", "failed": "error"}.get(event["event"], "info")
+    level = {"lint": "warning", "restart": "warning", "superseded": "error", "failed": "error"}.get(
+        event["event"], "info"
+    )
     fields = {name: value for name, value in event.items() if name not in ("event", "at")}
     getattr(logger or structlog.get_logger("clonos"), level)(event["event"], **fields)
