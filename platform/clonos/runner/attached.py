@@ -124,14 +124,17 @@ class ExactlyOnce:
         spec: JobSpec,
         kafka: KafkaSettings | str | None,
         events: Path | None,
-        **word: bool,
+        *,
+        new_lineage: bool,
+        accept_new_code: bool,
     ) -> None:
         self._df = df
         self._sink = sink
         self._spec = spec
         self._kafka = kafka
         self._events = events
-        self._word = word
+        self._new_lineage = new_lineage
+        self._accept_new_code = accept_new_code
 
     def start(self) -> ExactlyOnceQuery:
         """Check session, sources and sink, then start; what fails later is raised by ``awaitTermination``.
@@ -152,7 +155,15 @@ class ExactlyOnce:
         told = Events(self._spec.name, self._events, [recent.take])
         job = Job(self._define, self._spec, _program_hash())
         checkpoint = self._spec.spec.checkpoint or ""
-        driver = Driver(job, spark, kafka, checkpoint, told, **self._word)
+        driver = Driver(
+            job,
+            spark,
+            kafka,
+            checkpoint,
+            told,
+            new_lineage=self._new_lineage,
+            accept_new_code=self._accept_new_code,
+        )
         driver.define()
         return ExactlyOnceQuery(self._spec.name, driver, told, recent)
 
