@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING
 
 from clonos import formats
 from clonos.causal.derived import epoch, now, param, random, rng, uuid4
+from clonos.causal.operators import operator
 from clonos.causal.service import clock, service
 from clonos.causal.udf import udf
+from clonos.causal.vectorised import arrow_udf, pandas_udf
 from clonos.job import Job, JobContext, job, load_job
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Job",
     "JobContext",
+    "arrow_udf",
     "clock",
     "epoch",
     "exactly_once",
@@ -45,6 +48,8 @@ __all__ = [
     "job",
     "load_job",
     "now",
+    "operator",
+    "pandas_udf",
     "param",
     "random",
     "rng",

@@ -6,7 +6,9 @@ Spark hands the driver only the text of a worker's traceback, so the error trave
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -26,6 +28,15 @@ def carry(error: ClonosError) -> CarriedError:
     parts = (type(error).__name__, error.what, error.kept, error.hint)
     packed = base64.b64encode(msgspec.msgpack.encode(parts)).decode()
     return CarriedError(f"{error}\nclonos-error:{packed}")
+
+
+@contextlib.contextmanager
+def carrying() -> Iterator[None]:
+    """Typed errors raised inside travel to the driver."""
+    try:
+        yield
+    except ClonosError as error:
+        raise carry(error) from error
 
 
 def uncarry(text: str) -> ClonosError | None:

@@ -9,6 +9,7 @@
     │   ├── SourceNotRepeatable   a source would not read the same again in a replay        exit 2
     │   ├── JobUnknown            no job of this name has a causal log                      exit 2
     │   ├── JobCodeError          the user's code raised                                    exit 3
+    │   ├── OperatorUnknown       a causal service was called in code that no operator wraps exit 3
     │   ├── ServiceError          a call through a causal service failed                    exit 3
     │   ├── ResultNotSerialisable a causal service returned what the log cannot hold        exit 3
     │   ├── PoisonRecord          an input record cannot be decoded                         exit 3
@@ -118,6 +119,18 @@ class JobCodeError(UserError):
     exit_code = 3
     kept_default = "the epoch was not published; it is replayed when the job runs again."
     hint_default = "mend the job's code and run it again."
+
+
+class OperatorUnknown(UserError):
+    """A causal service was called in Python code that is no named operator, so a replay could mix up its answers."""
+
+    slug = "operator-unknown"
+    exit_code = 3
+    kept_default = "the epoch was not published."
+    hint_default = (
+        "decorate the function with clonos.udf, clonos.pandas_udf or clonos.arrow_udf, or wrap what you hand to Spark "
+        "in clonos.operator(…); in threads of your own, run calls in contextvars.copy_context() or use service.map."
+    )
 
 
 class ServiceError(UserError):

@@ -25,7 +25,8 @@ from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
-from clonos.causal.udf import forget_uses
+from clonos.causal.naming import forget_uses
+from clonos.causal.shape import check_shape
 from clonos.errors import ClonosError, JobCodeError, SpecError, TopicMissing
 from clonos.formats import columns
 from clonos.formats.codec import Format
@@ -255,6 +256,7 @@ class JobContext:
             raise SpecError(
                 f"The sink {sink.name!r} got a DataFrame without a streaming source.", hint="start at ctx.source."
             )
+        check_shape(frame)
         sink.check_frame(frame)
         sink.check(self.kafka)
         self.queries.append(Query(sink, frame, folder))

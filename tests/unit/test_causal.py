@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import datetime as dt
+import decimal
+import enum
 import threading
 import time
 import uuid
@@ -17,11 +20,12 @@ import pytest
 import stamina
 
 import clonos
+from clonos.carried import CarriedError, uncarry
 from clonos.causal import derived, scope
 from clonos.causal.scope import EpochScope, TaskScope, decode_scope, encode_scope, row_scope, task_scope
 from clonos.causal.service import Service
 from clonos.causal.udf import _Rows
-from clonos.errors import EpochFailed, ResultNotSerialisable, ServiceError
+from clonos.errors import EpochFailed, OperatorUnknown, ResultNotSerialisable, ServiceError
 from clonos.log.records import Entry, Owner
 
 EPOCH = EpochScope(
@@ -64,8 +68,8 @@ def _no_kafka_and_no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     stamina.set_testing(False)
 
 
-def task(operator: str = "op", number: int = 0, *, deferred: bool = True, **changes: Any) -> TaskScope:
-    return TaskScope(msgspec.structs.replace(EPOCH, **changes), operator, number, deferred=deferred)
+def task(operator: str = "op", number: int = 0, *, wrapped: bool = True, **changes: Any) -> TaskScope:
+    return TaskScope(msgspec.structs.replace(EPOCH, **changes), operator, number, wrapped=wrapped)
 
 
 def recorder(of: TaskScope) -> FakeRecorder:
@@ -248,21 +252,36 @@ def test_a_replay_answers_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_depth_zero_records_nothing() -> None:
     ask, calls = counted()
-    with task_scope(task(depth="0", deferred=False)) as current:
+    with task_scope(task(depth="0")) as current:
         ask("a")
         ask("a")
     assert len(calls) == 1
     assert (current.recorded, recorder(current).written) == (0, [])
 
 
-def test_deferred_waits_for_the_batch_and_others_do_not() -> None:
+def test_answers_wait_for_the_batch() -> None:
     ask, _ = counted()
-    with task_scope(task(deferred=True)) as waits:
+    with task_scope(task()) as waits:
         ask("a")
         assert recorder(waits).written == []
-    with task_scope(task(deferred=False)) as at_once:
-        ask("a")
-        assert len(recorder(at_once).written) == 1
+        waits.flush()
+        assert len(recorder(waits).written) == 1
+
+
+def test_code_that_no_operator_wraps_gets_no_answers() -> None:
+    """Two plain UDFs of one task could not be told apart in a replay."""
+    ask, calls = counted()
+    with task_scope(task(wrapped=False)) as plain_udf:
+        for call in (lambda: ask("a"), clonos.clock, clonos.random, clonos.rng, clonos.uuid4):
+            with pytest.raises(CarriedError) as refused:
+                call()
+            carried = uncarry(str(refused.value))
+            assert isinstance(carried, OperatorUnknown)
+            assert "clonos.operator" in carried.hint
+        assert clonos.random("k") == clonos.random("k")
+        assert clonos.epoch() == 3
+    assert calls == []
+    assert recorder(plain_udf).queued == []
 
 
 def test_the_clock_is_read_once_for_equal_arguments() -> None:
@@ -294,6 +313,77 @@ def test_answers_have_the_annotated_type_both_times(monkeypatch: pytest.MonkeyPa
         assert (judge("x"), pair()) == fresh
     assert isinstance(fresh[0], Verdict)
     assert fresh[1] == (1, uuid.UUID(int=5, version=4))
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Reading:
+    colour: Colour
+    price: decimal.Decimal
+    id: uuid.UUID
+    grid: list[list[int | None]]
+    day: dt.date
+    took: dt.timedelta
+    raw: bytes
+    verdict: Verdict
+    more: dict[str, tuple[float, bool]] | None = None
+
+
+READING = Reading(
+    Colour.RED,
+    decimal.Decimal("1.50"),
+    uuid.UUID(int=7, version=4),
+    [[1, None], []],
+    dt.date(2024, 2, 29),
+    dt.timedelta(seconds=1.5),
+    b"\x00\xff",
+    Verdict(True, dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (Reading, READING),
+        (Reading, dataclasses.replace(READING, more={"a": (1.5, True)})),
+        (list[Reading], [READING]),
+        (type(None), None),
+        (int | None, None),
+        (Colour, Colour.RED),
+        (decimal.Decimal, decimal.Decimal("0.10")),
+        (dt.datetime, dt.datetime(2024, 1, 1, 12, 30, 15, 123456, tzinfo=dt.UTC)),
+        (set[str], {"a", "b"}),
+        (float, float("inf")),
+        (dict[str, list[uuid.UUID]], {"a": [uuid.UUID(int=1, version=4)]}),
+    ],
+)
+def test_answers_of_every_kind(kind: Any, answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    def give() -> Any:
+        return answer
+
+    give.__annotations__["return"] = kind
+    ask = clonos.service(name="giver")(give)
+    first = task()
+    with task_scope(first):
+        fresh = ask()
+    with task_scope(replaying(first, monkeypatch)):
+        replayed = ask()
+    assert fresh == replayed == answer
+    assert type(fresh) is type(replayed) is type(answer)
+
+
+def test_the_annotated_type_travels_with_a_function_that_travels_by_value() -> None:
+    """Of a module's names cloudpickle takes along those that code uses, not those of annotations."""
+    from pyspark import cloudpickle
+
+    names: dict[str, Any] = {"clonos": clonos, "Verdict": Verdict, "__name__": "somewhere"}
+    text = "from __future__ import annotations\n@clonos.service(name='v')\ndef judge(x: Unknown) -> Verdict: ..."
+    exec(compile(text, "job.py", "exec"), names)
+    back = cloudpickle.loads(cloudpickle.dumps(names["judge"]))  # type: ignore[no-untyped-call]
+    assert back.result_type is Verdict
 
 
 def test_without_annotation_a_fresh_answer_is_what_a_replay_sees() -> None:
@@ -458,6 +548,33 @@ def test_a_service_travels_to_workers() -> None:
     back = cloudpickle.loads(cloudpickle.dumps(ask))  # type: ignore[no-untyped-call]
     assert (back.name, back.timeout, back.retries, back.concurrency, back.record_errors) == ("far", 3, 2, 4, True)
     assert back(1) == 2
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_map_answers_in_order_and_records_as_single_calls_do(concurrency: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, calls = counted(slowly(lambda x: x * 10, 0.01), concurrency=concurrency)
+    first = task()
+    with task_scope(first):
+        assert ask.map(iter([1, 2, 3, 2, 1, 5])) == [10, 20, 30, 20, 10, 50]
+    assert sorted(calls) == [(1,), (2,), (3,), (5,)]
+    with task_scope(replaying(first, monkeypatch)):
+        assert [ask(x) for x in (5, 3)] == [50, 30]
+        assert ask.map([]) == []
+    assert len(calls) == 4
+
+
+def test_map_takes_an_iterable_for_each_argument() -> None:
+    ask, calls = counted(lambda a, b: f"{a}{b}", concurrency=2)
+    assert ask.map("ab", [1, 2]) == ["a1", "b2"]
+    assert sorted(calls) == [("a", 1), ("b", 2)]
+    with pytest.raises(ValueError, match="shorter"):
+        ask.map("ab", [1])
+
+
+def test_map_raises_the_first_failure() -> None:
+    ask, _ = counted(lambda x: 1 // x, concurrency=4)
+    with task_scope(task()), pytest.raises(ServiceError, match="ZeroDivisionError"):
+        ask.map([3, 0, 1])
 
 
 # Rows of a batch.

@@ -10,7 +10,7 @@ import functools
 import random as _random
 import uuid as _uuid
 
-from clonos.causal.scope import current_epoch, current_task, positional
+from clonos.causal.scope import current_epoch, current_task, positional, unwrapped
 
 
 def now() -> dt.datetime:
@@ -35,8 +35,8 @@ def random(key: object = None) -> float:
 
     Args:
         key: What identifies the row, such as (topic, partition, offset). Equal keys give equal numbers within
-            an operator and epoch. Without a key the row's position is used, which is repeatable on the source
-            side of a shuffle only.
+            an operator and epoch. Without a key the position of the draw is used: within the group in functions
+            that see groups, else the row's in its task, which is repeatable on the source side of a shuffle only.
     """
     return _random.random() if (bits := _derive("random", key)) is None else (bits >> 75) / (1 << 53)
 
@@ -88,5 +88,7 @@ def _derive(service: str, key: object) -> int | None:
     if task is None:
         return None
     if key is None:
-        return task.derive(service, "at", task.task, *positional())
+        if not task.wrapped:
+            raise unwrapped(f"clonos.{service} without a key")
+        return task.derive(service, *positional(task))
     return task.derive(service, "key", key)

@@ -7,21 +7,29 @@ A `TaskScope` is what one operator of one task knows and has recorded so far.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import xxhash
 from pyspark import TaskContext
 
+from clonos.carried import CarriedError, carry
 from clonos.causal.determinants import Recorder, recorded_answers
-from clonos.errors import EnvironmentFault
+from clonos.errors import EnvironmentFault, OperatorUnknown
 from clonos.log.records import Entry, Owner
 from clonos.settings import KafkaSettings
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 PROPERTY: Final = "clonos.epoch"
 # Connection settings reach Python workers by environment, so that a password is in no Spark property.
@@ -76,22 +84,25 @@ class TaskScope:
         epoch: The epoch.
         operator: The operator's name, stable across runs.
         task: Spark's partition index (the driver has verified that it means the same as in the plan).
-        deferred: Whether somebody calls `flush` before what used an answer can leave the operator; otherwise
-            each new answer is acknowledged on its own.
+        wrapped: Whether somebody named the operator and calls `flush` before what used an answer leaves it.
+            Otherwise only keyed draws are answered.
     """
 
-    def __init__(self, epoch: EpochScope, operator: str, task: int, *, deferred: bool) -> None:
+    def __init__(self, epoch: EpochScope, operator: str, task: int, *, wrapped: bool = True) -> None:
         self.epoch = epoch
         self.operator = operator
         self.task = task
-        self.deferred = deferred
+        self.wrapped = wrapped
         self.concurrency = 1
+        self.place: _Row | Group = _Row(0)
         self._locks: dict[bytes, threading.RLock] = {}
         self.answers: dict[bytes, Entry] = {}
         self.recorded = 0
         self.replayed = 0
         self._log = (
-            recorded_answers(worker_kafka(), epoch, operator, task) if epoch.replay and epoch.depth != "0" else {}
+            recorded_answers(worker_kafka(), epoch, operator, task)
+            if wrapped and epoch.replay and epoch.depth != "0"
+            else {}
         )
         self._recorder = Recorder(worker_kafka, epoch, operator, task)
         self._seed: int = xxhash.xxh3_64_intdigest(canonical((epoch.query, epoch.epoch, operator)), seed=epoch.seed)
@@ -122,8 +133,6 @@ class TaskScope:
         if self.epoch.depth != "0":
             self._recorder.add(entry)
             self.recorded += 1
-        if not self.deferred:
-            self.flush()
 
     def flush(self) -> None:
         """Return once the log has acknowledged every new answer.
@@ -140,6 +149,17 @@ class TaskScope:
 
 
 def _plain_hook(value: object) -> object:
+    pandas = sys.modules.get("pandas")  # slow to import, and its values exist only where it is
+    if pandas is not None:
+        if value is pandas.NaT or value is pandas.NA:
+            return None
+        if isinstance(value, pandas.Timestamp):
+            # Nanoseconds only where there are any, so that equal times are equal.
+            return value.isoformat() if value.nanosecond else value.to_pydatetime()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, pa.Scalar):
+        return value.as_py()
     as_py = getattr(value, "item", None)  # numpy scalars
     if callable(as_py):
         return as_py()
@@ -192,9 +212,36 @@ class _Row:
         self.index = index
         self.draws = 0
 
+    def draw(self, task: TaskScope) -> tuple[object, ...]:
+        """What identifies the next draw: task, row, and the draw within the row."""
+        self.draws += 1
+        return ("at", task.task, self.index, self.draws)
+
+
+class Group:
+    """The group of rows being computed: where it stands among other groups, and in which task, does not matter.
+
+    Args:
+        key: What identifies it; called when a draw without a key needs it.
+    """
+
+    __slots__ = ("_key", "_known", "draws")
+
+    def __init__(self, key: Callable[[], object]) -> None:
+        self._key = key
+        self._known: tuple[object] | None = None
+        self.draws = 0
+
+    def draw(self, _task: TaskScope) -> tuple[object, ...]:
+        """What identifies the next draw: the group, and the draw within it."""
+        if self._known is None:
+            self._known = (self._key(),)
+        self.draws += 1
+        return ("group", *self._known, self.draws)
+
 
 _task: ContextVar[TaskScope | None] = ContextVar("clonos_task", default=None)
-_row: ContextVar[_Row | None] = ContextVar("clonos_row", default=None)
+_row: ContextVar[_Row | Group | None] = ContextVar("clonos_row", default=None)
 _implicit: dict[int, TaskScope] = {}
 
 
@@ -208,25 +255,28 @@ def current_epoch() -> EpochScope | None:
     return decode_scope(text) if text else None
 
 
+def operator_scope() -> TaskScope | None:
+    """The wrapped operator's scope that calls, or None."""
+    return _task.get()
+
+
 def current_task() -> TaskScope | None:
     """The operator's scope that calls, or None outside of a job.
 
-    In a plain Spark UDF (not wrapped by `clonos.udf`) it is one scope for the whole task.
+    In Python code that no operator wraps it answers keyed draws only: several such functions may run in one
+    task, in one worker or in several, and nothing that a replay would repeat tells them apart.
     """
     return _task.get() or _spark_task()
 
 
-def positional() -> tuple[int, int]:
-    """The position of the current row in its task and of this draw within the row."""
-    row = _row.get()
-    if row is None:
-        task = current_task()
-        row = _task_rows.setdefault(id(task), _Row(0))
-    row.draws += 1
-    return row.index, row.draws
+def positional(task: TaskScope) -> tuple[object, ...]:
+    """What identifies a draw without a key: where in `task` it is made."""
+    return (_row.get() or task.place).draw(task)
 
 
-_task_rows: dict[int, _Row] = {}
+def unwrapped(what: str) -> CarriedError:
+    """The refusal of something that needs a named operator, on its way to the driver."""
+    return carry(OperatorUnknown(f"{what} was called in Python code that is no Clonos operator."))
 
 
 def _spark_task() -> TaskScope | None:
@@ -238,8 +288,7 @@ def _spark_task() -> TaskScope | None:
     scope = _implicit.get(attempt)
     if scope is None:
         _implicit.clear()  # a worker runs one task at a time
-        _task_rows.clear()
-        scope = TaskScope(decode_scope(text), "task", context.partitionId(), deferred=False)
+        scope = TaskScope(decode_scope(text), "task", context.partitionId(), wrapped=False)
         _implicit[attempt] = scope
     return scope
 
@@ -265,10 +314,28 @@ def row_scope(index: int) -> Iterator[_Row]:
         _row.reset(token)
 
 
+class Inside:
+    """Calls inside of an operator, in a context of their own: generators may take turns, and nothing leaks.
+
+    Args:
+        scope: The operator's; None outside of a job.
+        place: Where draws without a key are made; default the operator's own sequence.
+    """
+
+    def __init__(self, scope: TaskScope | None, place: Group | None = None) -> None:
+        self._context = contextvars.copy_context()
+        self._context.run(_task.set, scope)
+        self._context.run(_row.set, place)
+
+    def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function` inside."""
+        return self._context.run(function, *args, **kwargs)
+
+
 def open_task_scope(operator: str) -> TaskScope | None:
     """A scope for `operator` in the Spark task that runs here; None outside of a Clonos epoch."""
     context = TaskContext.get()
     text = context.getLocalProperty(PROPERTY) if context is not None else None
     if context is None or not text:
         return None
-    return TaskScope(decode_scope(text), operator, context.partitionId(), deferred=True)
+    return TaskScope(decode_scope(text), operator, context.partitionId())

@@ -10,17 +10,18 @@ import contextvars
 import datetime as dt
 import functools
 import threading
+import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 import stamina
 import xxhash
 
-from clonos.causal.scope import canonical, current_task
+from clonos.causal.scope import canonical, current_task, unwrapped
 from clonos.causal.standin import outside
 from clonos.errors import ClonosError, ResultNotSerialisable, ServiceError
 from clonos.log.records import Entry
@@ -29,6 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _encoder = msgspec.msgpack.Encoder()
+_UNRESOLVED: Final = object()
 
 
 def clock(*what: object) -> dt.datetime:
@@ -52,6 +54,7 @@ class Service(Generic[P, R]):
         retries: int,
         concurrency: int,
         record_errors: bool,
+        result_type: Any = _UNRESOLVED,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -60,10 +63,25 @@ class Service(Generic[P, R]):
         self.retries = retries
         self.concurrency = concurrency
         self.record_errors = record_errors
-        try:
-            self._result_type: Any = typing.get_type_hints(function).get("return", Any)
-        except (NameError, TypeError):
-            self._result_type = Any
+        self._known_type = result_type
+
+    @property
+    def result_type(self) -> Any:
+        """What answers are decoded to: the annotated type.
+
+        Resolved in the driver and sent to the workers, because a function that travels by value leaves behind
+        the names that only its annotations use.
+        """
+        if self._known_type is _UNRESOLVED:
+            annotated = types.SimpleNamespace(
+                __annotations__={"return": getattr(self.function, "__annotations__", {}).get("return", Any)}
+            )
+            try:
+                names = getattr(self.function, "__globals__", {})
+                self._known_type = typing.get_type_hints(annotated, names)["return"]
+            except (NameError, TypeError):
+                self._known_type = Any
+        return self._known_type
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Answer from this task, from the log, or by calling the function.
@@ -71,10 +89,13 @@ class Service(Generic[P, R]):
         Raises:
             ServiceError: The call failed for good, now or (with `record_errors`) when it was recorded.
             ResultNotSerialisable: The answer cannot be recorded.
+            CarriedError: No operator wraps the function that calls (carries `OperatorUnknown`).
         """
         task = current_task()
         if task is None:
             return self._call(*args, **kwargs)
+        if not task.wrapped:
+            raise unwrapped(f"The service {self.name}")
         task.concurrency = max(task.concurrency, self.concurrency)
         key = _key(self.name, args, kwargs)
         entry = task.answers.get(key)
@@ -85,6 +106,36 @@ class Service(Generic[P, R]):
                     entry = self._ask(key, *args, **kwargs)
                     task.record(entry)
         return self._answer(entry)
+
+    def map(self, *arguments: Iterable[Any]) -> list[R]:
+        """Call the service for each item, as the built-in `map` does, up to `concurrency` at once.
+
+        For functions that see many rows at a time::
+
+            verdicts = is_banned.map(batch["word"])
+
+        Each call is recorded as if made alone.
+
+        Args:
+            arguments: One iterable for each positional argument.
+
+        Returns:
+            The answers, in order.
+
+        Raises:
+            ServiceError: The first call that failed for good.
+        """
+        one: Callable[..., R] = self
+        calls = list(zip(*arguments, strict=True))
+        if self.concurrency == 1 or len(calls) < 2:
+            return [one(*call) for call in calls]
+        pool = ThreadPoolExecutor(min(self.concurrency, len(calls)), f"clonos-map-{self.name}")
+        try:
+            # Each call runs in a copy of this context, so that it finds its operator.
+            waiting = [pool.submit(contextvars.copy_context().run, functools.partial(one, *call)) for call in calls]
+            return [future.result() for future in waiting]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> Entry:
         try:
@@ -107,7 +158,7 @@ class Service(Generic[P, R]):
         if entry.failed:
             raise ServiceError(entry.value.decode())
         # Decoded even when fresh, so that the job sees the same types as in a replay.
-        answer: R = msgspec.msgpack.decode(entry.value, type=self._result_type)
+        answer: R = msgspec.msgpack.decode(entry.value, type=self.result_type)
         return answer
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -147,15 +198,35 @@ class Service(Generic[P, R]):
         """Pickle by parts: locks and pools stay behind."""
         return (
             _rebuild,
-            (self.function, self.name, self.timeout, self.retries, self.concurrency, self.record_errors),
+            (
+                self.function,
+                self.name,
+                self.timeout,
+                self.retries,
+                self.concurrency,
+                self.record_errors,
+                self.result_type,
+            ),
         )
 
 
 def _rebuild(
-    function: Callable[..., Any], name: str, timeout: float | None, retries: int, concurrency: int, record_errors: bool
+    function: Callable[..., Any],
+    name: str,
+    timeout: float | None,
+    retries: int,
+    concurrency: int,
+    record_errors: bool,
+    result_type: Any,
 ) -> Service[..., Any]:
     return Service(
-        function, name=name, timeout=timeout, retries=retries, concurrency=concurrency, record_errors=record_errors
+        function,
+        name=name,
+        timeout=timeout,
+        retries=retries,
+        concurrency=concurrency,
+        record_errors=record_errors,
+        result_type=result_type,
     )
 
 

@@ -21,6 +21,7 @@ from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from clonos.carried import carry
 from clonos.causal.counting import count
+from clonos.causal.naming import operator_name, shown_name, stable_name
 from clonos.causal.scope import TaskScope, open_task_scope, row_scope, task_scope
 from clonos.errors import ClonosError
 
@@ -43,34 +44,18 @@ def udf(return_type: str | DataType, *, name: str | None = None) -> Callable[[Ro
     """
 
     def wrap(function: RowFunction) -> Callable[..., Column]:
-        operator = name or function.__qualname__
+        operator = stable_name(name, function)
 
         @functools.wraps(function)
         def on_columns(*columns: Any) -> Column:
             spark_type = _parse_datatype_string(return_type) if isinstance(return_type, str) else return_type
-            return _iterator_udf(function, operator_name(operator), spark_type, len(columns))(*columns)
+            numbered = operator_name(operator, shown_name(function))
+            return _iterator_udf(function, numbered, spark_type, len(columns))(*columns)
 
         on_columns.function = function  # type: ignore[attr-defined]  # for unit tests of the row logic
         return on_columns
 
     return wrap
-
-
-_uses: dict[str, int] = {}
-
-
-def operator_name(name: str) -> str:
-    """`name`, with a number from the second use in a job on: each use has answers of its own.
-
-    The number follows from the order in which the job function builds its columns.
-    """
-    _uses[name] = _uses.get(name, 0) + 1
-    return name if _uses[name] == 1 else f"{name}#{_uses[name]}"
-
-
-def forget_uses() -> None:
-    """A job function starts to build its columns."""
-    _uses.clear()
 
 
 def _iterator_udf(function: RowFunction, operator: str, spark_type: DataType, arity: int) -> Callable[..., Column]:
@@ -86,6 +71,8 @@ def _iterator_udf(function: RowFunction, operator: str, spark_type: DataType, ar
 
     if arity == 0:
         raise TypeError("a clonos.udf takes at least one column")
+    # What Spark's plans and default column names show.
+    batches_of_one.__name__ = batches_of_many.__name__ = shown_name(function)
     if arity == 1:
         batches_of_one.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
         return _arrow_udf(batches_of_one, spark_type)

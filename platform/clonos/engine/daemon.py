@@ -16,7 +16,9 @@ import pyspark.sql.pandas.types
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import clonos.causal.udf  # noqa: F401
+import clonos.causal.stateful
+import clonos.causal.udf
+import clonos.causal.vectorised  # noqa: F401
 from clonos.causal.logged import task_fields
 from clonos.logs import configure_logs
 from clonos.settings import Settings

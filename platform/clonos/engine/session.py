@@ -32,6 +32,8 @@ PROMISED: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "false",
     # The order of a union's partitions must be that of its inputs.
     "spark.sql.unionOutputPartitioning": "false",
+    # Round-robin repartitioning sends a row by its place; sorted, the place follows from the rows.
+    "spark.sql.execution.sortBeforeRepartition": "true",
     # State files of this version have unique names: one written by a superseded driver replaces none.
     f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",

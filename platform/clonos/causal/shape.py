@@ -1,0 +1,111 @@
+"""Refuses queries whose shape would mix up the answers of operators in a replay.
+
+Answers belong to (operator, task). So an operator must be evaluated once in a query, over one partition in each
+task, and a replay must bring the same rows to the same tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from clonos.causal.naming import shown_in_plans
+from clonos.errors import SpecError
+
+_UDF = "org.apache.spark.sql.catalyst.expressions.PythonUDF"
+# What lies below these runs in tasks of an earlier stage.
+_SHUFFLING = (
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "FlatMapGroups",
+    "FlatMapCoGroups",
+    "RepartitionByExpression",
+    "TransformWithState",
+)
+
+
+class _Node:
+    """One node of a logical plan."""
+
+    def __init__(self, fields: dict[str, Any], children: list[_Node]) -> None:
+        self.kind = str(fields["class"]).rsplit(".", 1)[-1]
+        self.fields = fields
+        self.children = children
+
+    def all(self) -> Iterator[_Node]:
+        yield self
+        for child in self.children:
+            yield from child.all()
+
+    def operators(self) -> Iterator[tuple[str, int]]:
+        """Name and expression id of each operator that this node evaluates."""
+        shown = shown_in_plans()
+        return (found for found in _udfs(self.fields) if found[0] in shown)
+
+    def in_its_tasks(self) -> Iterator[_Node]:
+        """This node and those below it whose rows it gets without a shuffle."""
+        yield self
+        if not self.kind.startswith(_SHUFFLING) and not self.fields.get("shuffle", False):
+            for child in self.children:
+                yield from child.in_its_tasks()
+
+
+def check_shape(frame: DataFrame) -> None:
+    """Refuse a query that a replay could not repeat.
+
+    Raises:
+        SpecError: It sorts or partitions by range, evaluates an operator twice, or coalesces the partitions
+            that an operator runs on.
+    """
+    root = _tree(iter(json.loads(frame._jdf.queryExecution().analyzed().toJSON())))
+    for node in root.all():
+        if (node.kind == "Sort" and node.fields.get("global")) or (
+            node.kind == "RepartitionByExpression" and _has(node.fields["partitionExpressions"], "SortOrder")
+        ):
+            raise SpecError(
+                "The query sorts all of its rows, or partitions them by range.",
+                hint="Spark samples the rows to find the ranges, so a replay could send them elsewhere: partition by "
+                "columns or number instead, and sort where the output is read.",
+            )
+    evaluated = Counter(found for node in root.all() for found in node.operators())
+    for (name, _), times in evaluated.items():
+        if times > 1:
+            raise SpecError(
+                f"The operator {name} would be evaluated {times} times for one use, with one set of answers.",
+                hint="put its result into a column first (withColumn) and use that; where a frame is joined or united "
+                "with itself, call it on each branch.",
+            )
+    for node in root.all():
+        if node.kind == "Repartition" and not node.fields["shuffle"]:
+            below = [name for child in node.children for one in child.in_its_tasks() for name, _ in one.operators()]
+            if below:
+                raise SpecError(
+                    f"coalesce would put several partitions of the operator {below[0]} into one task.",
+                    hint="coalesce before the operator, or use repartition.",
+                )
+
+
+def _tree(fields: Iterator[dict[str, Any]]) -> _Node:
+    """The tree that Spark writes node by node, parents first."""
+    node = next(fields)
+    return _Node(node, [_tree(fields) for _ in range(node["num-children"])])
+
+
+def _udfs(value: Any) -> Iterator[tuple[str, int]]:
+    if isinstance(value, dict):
+        if value.get("class") == _UDF:
+            yield (value["name"], value["resultId"]["id"])
+        for inner in value.values():
+            yield from _udfs(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _udfs(inner)
+
+
+def _has(value: Any, kind: str) -> bool:
+    return kind in json.dumps(value)
