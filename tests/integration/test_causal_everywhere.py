@@ -1,0 +1,632 @@
+"""Causal services in every kind of Python that Spark runs: epochs fail in the middle, their replays repeat them.
+
+Each job here loses a Python worker when some lanes of an epoch are published and others are not. Its replay must
+get every answer that was given, publish the rest, and agree with what was published.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+from test_replay import MakeTopic, feed, published
+
+import clonos
+from clonos.causal.scope import current_epoch, worker_kafka
+from clonos.errors import CheckpointMismatch, OperatorUnknown, RestartsExhausted, SpecError
+from clonos.job import JobContext
+from clonos.settings import KafkaSettings
+from observe import eventually, read_committed
+
+KEYS = 12
+OUT = "word string, kind string, epoch long, task long, asked string, answer string, draw double, n long"
+FIELDS = [part.split()[0] for part in OUT.split(", ")]
+_steps: Counter[tuple[int, int, bool]] = Counter()
+
+
+class Answer(msgspec.Struct):
+    id: uuid.UUID
+    of: str | None
+
+
+def oracle(what: str) -> Answer:
+    """Never the same twice; each call leaves a line behind."""
+    context = TaskContext.get()
+    assert context is not None
+    line = f"{clonos.epoch()}|{context.partitionId()}|{what}\n"
+    handle = os.open(clonos.param("calls"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(handle, line.encode())
+    os.close(handle)
+    return Answer(uuid.uuid4(), what)
+
+
+ask = clonos.service(name="oracle", concurrency=4)(oracle)
+# In a clonos.udf the rows of a batch run at once where a service allows it.
+ask_in_turn = clonos.service(name="oracle-in-turn")(oracle)
+
+
+def step(at: int = 2) -> None:
+    """Another batch, group or row: at number `at` of its task in the failing epoch a worker is lost.
+
+    Whoever comes first goes on and publishes; the others wait here until it has, and until all of them wait (so
+    that what was asked before is in the log), and die.
+    """
+    epoch = current_epoch()
+    assert epoch is not None
+    attempt = (epoch.epoch, task(), epoch.replay)
+    _steps[attempt] += 1
+    if _steps[attempt] != at or epoch.replay or epoch.epoch != int(epoch.params["failing"]):
+        return
+    waiting = Path(epoch.params["waiting"])
+    with suppress(FileExistsError):
+        (waiting / "first").touch(exist_ok=False)
+        return
+    (waiting / str(task())).touch()
+
+    def published_by_the_first() -> bool:
+        records = [json.loads(m.value() or b"{}") for m in read_committed(worker_kafka(), epoch.params["out"])]
+        return any(record["epoch"] == epoch.epoch for record in records)
+
+    eventually(lambda: len(list(waiting.iterdir())) == int(epoch.params["tasks"]), "all tasks are here")
+    eventually(published_by_the_first, "one lane is published")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def task() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
+def said(word: str, asked: str, n: int, *, kind: str = "row", draw: float | None = None) -> dict[str, Any]:
+    answer = (ask if draw is None else ask_in_turn)(asked)
+    assert isinstance(answer, Answer)
+    assert answer.of == asked
+    return {
+        "word": word,
+        "kind": kind,
+        "epoch": clonos.epoch(),
+        "task": task(),
+        "asked": asked,
+        "answer": str(answer.id),
+        "draw": clonos.random() if draw is None else draw,
+        "n": n,
+    }
+
+
+def key_of(words: Any) -> Column:
+    """`KEYS` groups; the word's number decides."""
+    return F.concat(F.lit("k"), (F.regexp_extract(words, "[0-9]+", 0).cast("int") % KEYS).cast("string"))
+
+
+def letters(words: list[str]) -> list[dict[str, Any]]:
+    return [said(word, word[0], n) for n, word in enumerate(words)]
+
+
+# The kinds.
+
+
+@clonos.pandas_udf(f"struct<{OUT}>")
+def by_series(words: pd.Series, offsets: pd.Series) -> pd.DataFrame:
+    step()
+    ask.map(word[0] for word in words)
+    return pd.DataFrame(letters(list(words)))
+
+
+@clonos.pandas_udf(f"struct<{OUT}>", name="series")
+def by_series_iterator(batches: Iterator[pd.Series]) -> Iterator[pd.DataFrame]:
+    for words in batches:
+        step()
+        yield pd.DataFrame(letters(list(words)))
+
+
+@clonos.arrow_udf("string")
+def by_array(words: pa.Array) -> pa.Array:
+    step()
+    return pa.array([json.dumps(one) for one in letters(words.to_pylist())])
+
+
+@clonos.operator
+def frames(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for batch in batches:
+        step()
+        yield pd.DataFrame(letters(list(batch["word"])))
+
+
+@clonos.operator(name="record-batches")
+def record_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        step()
+        yield pa.RecordBatch.from_pylist(letters(batch.column("word").to_pylist()))
+
+
+@clonos.operator
+def group(rows: pd.DataFrame) -> pd.DataFrame:
+    step()
+    return pd.DataFrame([said(word, f"{word[0]}/{rows['key'][0]}", n) for n, word in enumerate(rows["word"])])
+
+
+@clonos.operator(order_by="word")
+def keyed_group(key: tuple[str], rows: pd.DataFrame) -> pd.DataFrame:
+    step()
+    return pd.DataFrame([said(word, f"{word[0]}/{key[0]}", n) for n, word in enumerate(rows["word"])])
+
+
+@clonos.operator
+def group_batches(key: tuple[Any, ...], batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    step()
+    for batch in batches:
+        yield pd.DataFrame([said(word, f"{word[0]}/{key[0]}", n) for n, word in enumerate(batch["word"])])
+
+
+@clonos.operator
+def table(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
+    step()
+    words = rows.column("word").to_pylist()
+    return pa.Table.from_pylist([said(word, f"{word[0]}/{key[0].as_py()}", n) for n, word in enumerate(words)])
+
+
+@clonos.operator
+def cogroup(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+    step()
+    rows = pd.concat([left, right], ignore_index=True)
+    return pd.DataFrame([said(word, f"{word[0]}/{rows['key'][0]}", n) for n, word in enumerate(rows["word"])])
+
+
+@clonos.operator
+def with_state(key: tuple[str], batches: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    step()
+    n = state.get[0] if state.exists else 0
+    for batch in batches:
+        out = [said(word, f"{word[0]}/{key[0]}", n + i) for i, word in enumerate(batch["word"])]
+        n += len(out)
+        yield pd.DataFrame(out)
+    state.update((n,))
+
+
+class Running(StatefulProcessor):
+    """Numbers the rows of a key across epochs; a timer tells when a key was first seen in an earlier epoch."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.count = handle.getValueState("count", "n long")
+        self.old = handle.getValueState("old", "n long", 1)
+
+    def numbered(self, key: tuple[str], words: list[str]) -> list[dict[str, Any]]:
+        n = self.count.get()[0] if self.count.exists() else 0
+        said_now = [said(word, f"{word[0]}/{key[0]}", n + i) for i, word in enumerate(words)]
+        self.count.update((n + len(words),))
+        return said_now
+
+    def begin(self, timerValues: TimerValues) -> None:  # noqa: N803
+        step()
+        # Timers and time to live go by the time that Spark logged for the epoch.
+        assert timerValues.getCurrentProcessingTimeInMs() == int(clonos.now().timestamp() * 1000)
+        if not self.count.exists():
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+            self.old.update((1,))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: N802, N803
+        self.begin(timerValues)
+        for one in self.numbered(key, [row.word for row in rows]):
+            yield Row(**one)
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
+    ) -> Iterator[Any]:
+        n = -2 if self.old.exists() else -1
+        yield Row(**said(key[0], f"timer/{key[0]}", n, kind="timer"))
+
+
+class RunningFrames(Running):
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: N802, N803
+        self.begin(timerValues)
+        for frame in rows:
+            yield pd.DataFrame(self.numbered(key, list(frame["word"])))
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
+    ) -> Iterator[Any]:
+        for row in super().handleExpiredTimer(key, timerValues, expiredTimerInfo):
+            yield pd.DataFrame([row.asDict()])
+
+
+def scrambled(records: DataFrame) -> DataFrame:
+    """The same rows in another order every time, as a shuffle may have them."""
+
+    def scramble(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts = list(batches)
+        if parts:
+            rows = pa.Table.from_batches(parts)
+            yield from rows.take(pa.array(random.sample(range(len(rows)), len(rows)))).to_batches()
+
+    return records.mapInArrow(scramble, records.schema)
+
+
+Kind = Callable[[DataFrame], DataFrame]
+
+
+def grouped(function: Callable[[Any], DataFrame], *columns: str) -> Kind:
+    def kind(records: DataFrame) -> DataFrame:
+        chosen = scrambled(records.select("topic", "partition", "offset", "word", key_of(F.col("word")).alias("key")))
+        return function((chosen.select(*columns) if columns else chosen).groupBy("key"))
+
+    return kind
+
+
+def cogrouped(records: DataFrame) -> DataFrame:
+    sides = scrambled(records.select("partition", "word", key_of(F.col("word")).alias("key")))
+    left, right = sides.where("partition = 0"), sides.where("partition > 0")
+    return left.groupBy("key").cogroup(right.groupBy("key")).applyInPandas(cogroup, OUT)
+
+
+def stateful(processor: StatefulProcessor, pandas: bool) -> Callable[[Any], DataFrame]:
+    def kind(groups: Any) -> DataFrame:
+        run = groups.transformWithStateInPandas if pandas else groups.transformWithState
+        made: DataFrame = run(clonos.operator(processor), OUT, "append", "processingTime")
+        return made
+
+    return kind
+
+
+def old_state(groups: Any) -> DataFrame:
+    made: DataFrame = groups.applyInPandasWithState(with_state, OUT, "n long", "append", GroupStateTimeout.NoTimeout)
+    return made
+
+
+ON_COLUMNS: dict[str, Kind] = {
+    "pandas_udf": lambda records: records.select(by_series("word", "offset").alias("said")).select("said.*"),
+    "pandas_udf-iterator": lambda records: records.select(by_series_iterator("word").alias("said")).select("said.*"),
+    "arrow_udf": lambda records: records.select(F.from_json(by_array("word"), OUT).alias("said")).select("said.*"),
+    "mapInPandas": lambda records: records.select("word").mapInPandas(frames, OUT),
+    "mapInArrow": lambda records: records.select("word").mapInArrow(record_batches, OUT),
+}
+ON_GROUPS: dict[str, Kind] = {
+    "applyInPandas": grouped(lambda groups: groups.applyInPandas(group, OUT)),
+    "applyInPandas-key": grouped(lambda groups: groups.applyInPandas(keyed_group, OUT)),
+    "applyInPandas-iterator": grouped(lambda groups: groups.applyInPandas(group_batches, OUT), "word", "key"),
+    "applyInArrow": grouped(lambda groups: groups.applyInArrow(table, OUT), "word", "key"),
+    "cogroup": cogrouped,
+}
+WITH_STATE: dict[str, Kind] = {
+    "applyInPandasWithState": grouped(old_state),
+    "transformWithState": grouped(stateful(Running(), pandas=False)),
+    "transformWithStateInPandas": grouped(stateful(RunningFrames(), pandas=True)),
+}
+KINDS = {**ON_COLUMNS, **ON_GROUPS, **WITH_STATE}
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Several batches for each task, several chunks for each key."""
+    setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(setting)
+    assert before is not None
+    spark.conf.set(setting, "4")
+    yield
+    spark.conf.set(setting, before)
+
+
+def job_of(kind: Kind, source: str, out: str, rate: int | None = None) -> Callable[[JobContext], None]:
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source, max_per_epoch=rate).withColumn("word", F.col("value").cast("string"))
+        ctx.sink(kind(records).select(F.to_json(F.struct(*FIELDS)).alias("value")), topic=out, name="out")
+
+    return job
+
+
+class Outcome:
+    """What a job said and asked, over all of its attempts."""
+
+    def __init__(self, records: list[dict[str, Any]], calls: Path, events: list[dict[str, Any]]) -> None:
+        self.records = records
+        self.calls = Counter(calls.read_text().splitlines())
+        self.epochs = events
+
+    def repeats(self) -> None:
+        """Every question was asked once, and everybody who asked it got the same answer."""
+        assert max(self.calls.values()) == 1, self.calls.most_common(3)
+        answers: dict[str, set[str]] = {}
+        for record in self.records:
+            question = f"{record['epoch']}|{record['task']}|{record['asked']}"
+            answers.setdefault(question, set()).add(record["answer"])
+        assert set(answers) == set(self.calls)
+        assert all(len(given) == 1 for given in answers.values())
+        given_once = Counter(answer for given in answers.values() for answer in given)
+        assert max(given_once.values()) == 1
+        replay = next(event for event in self.epochs if event["replay"])
+        assert replay["skipped_lanes"] >= 1
+        assert replay["diverged_lanes"] == 0
+        assert replay["replayed"] >= 1
+        assert sum(event["recorded"] for event in self.epochs) <= len(self.calls)
+        assert len({record["draw"] for record in self.records}) == len(self.records)
+
+
+def lossy(folder: Path, out: str, tasks: int, failing: int = 0) -> dict[str, str]:
+    """Parameters of a job that loses workers.
+
+    Args:
+        folder: For the files that workers leave behind.
+        out: The output topic.
+        tasks: How many tasks of the operator have input.
+        failing: The epoch that fails.
+    """
+    (folder / "waiting").mkdir()
+    return {
+        "calls": str(folder / "calls"),
+        "waiting": str(folder / "waiting"),
+        "out": out,
+        "tasks": str(tasks),
+        "failing": str(failing),
+    }
+
+
+@pytest.fixture
+def run_lossy(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> Callable[..., tuple[Outcome, Counter[str]]]:
+    def run(kind: Kind, *, tasks: int, failing: int = 0, rate: int | None = None) -> tuple[Outcome, Counter[str]]:
+        source, out = make_topic(3, "in"), make_topic(1, "out")
+        sent = feed(kafka, source, 3, 120)
+        params = lossy(tmp_path, out, tasks, failing)
+        run_job(job_of(kind, source, out, rate), name, params=params)
+        return Outcome(published(kafka, out), tmp_path / "calls", run_job.told("epoch")), sent
+
+    return run
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_that_fails_in_the_middle_is_repeated(run_lossy: Any, kind: str) -> None:
+    with_state = kind in WITH_STATE
+    lost = {"failing": 1, "rate": 60} if with_state else {}
+    outcome, sent = run_lossy(KINDS[kind], tasks=3 if kind in ON_COLUMNS else 2, **lost)
+    outcome.repeats()
+    rows = [record for record in outcome.records if record["kind"] == "row"]
+    assert Counter(record["word"] for record in rows) == sent
+    if with_state:
+        numbers: dict[str, list[int]] = {}
+        for record in rows:
+            numbers.setdefault(record["asked"].split("/")[1], []).append(record["n"])
+        assert all(sorted(given) == list(range(len(given))) for given in numbers.values())
+        assert len(numbers) == KEYS
+    if kind.startswith("transformWithState"):
+        timers = [record for record in outcome.records if record["kind"] == "timer"]
+        assert Counter(record["word"] for record in timers) == Counter(f"k{n}" for n in range(KEYS))
+        assert {record["n"] for record in timers} == {-1}, "what lives 1 ms is gone in the next epoch"
+
+
+# Shapes: where an operator stands.
+
+SAID = f"struct<{OUT}>"
+_PLACE = ("topic", "partition", "offset", "word")
+
+
+def by_place(topic: str, partition: int, offset: int, word: str) -> dict[str, Any]:
+    """Rows of a task may come in any order: questions and draws go by what a row holds."""
+    step(5)
+    return said(word, word[0], offset, draw=clonos.random((topic, partition, offset)))
+
+
+place = clonos.udf(SAID)(by_place)
+
+
+@clonos.udf("string", name="first")
+def first_opinion(word: str) -> str:
+    return str(ask_in_turn(f"first/{word[0]}").id)
+
+
+def said_by_place(records: DataFrame) -> DataFrame:
+    return records.select(place(*_PLACE).alias("said")).select("said.*")
+
+
+def united(records: DataFrame) -> DataFrame:
+    return said_by_place(records.where("partition = 0").union(records.where("partition > 0")))
+
+
+def before_and_after(records: DataFrame) -> DataFrame:
+    """Several operators and services in one job, on both sides of a shuffle."""
+    before = records.withColumn("first", first_opinion("word"))
+    after = before.repartition("first").withColumn("said", place(*_PLACE))
+    return after.select("said.*", "first").withColumn("kind", F.concat_ws(":", "kind", "first")).drop("first")
+
+
+SHAPES: dict[str, tuple[Kind, int]] = {
+    "union": (united, 3),
+    "coalesce": (lambda records: said_by_place(records.coalesce(2)), 2),
+    "round robin": (lambda records: said_by_place(scrambled(records).repartition(4)), 4),
+    "by column": (lambda records: said_by_place(scrambled(records).repartition("word")), 2),
+    "before and after a shuffle": (before_and_after, 2),
+}
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_operator_below_other_shapes_is_repeated(run_lossy: Any, shape: str) -> None:
+    kind, tasks = SHAPES[shape]
+    outcome, sent = run_lossy(kind, tasks=tasks)
+    if shape.startswith("before"):
+        opinions: dict[str, set[str]] = {}
+        for record in outcome.records:
+            opinions.setdefault(record["kind"].removeprefix("row:"), set()).add(record["word"][0])
+        assert all(len(letters) == 1 for letters in opinions.values())
+        assert len(opinions) == 3 * 5, "one for each letter in each task"
+        before = [line for line in outcome.calls if "|first/" in line]
+        assert len(before) == 3 * 5
+        for line in before:
+            assert outcome.calls.pop(line) == 1
+    outcome.repeats()
+    assert Counter(record["word"] for record in outcome.records) == sent
+
+
+def test_ranges_that_are_split_otherwise_are_refused_in_a_replay(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Partitions of minPartitions are tasks: another number (that of a larger machine, say) is another plan."""
+    source, out = make_topic(3, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 3, 120)
+    params = lossy(tmp_path, out, tasks=6)
+
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source, options={"minPartitions": ctx.params["split"]})
+        records = records.withColumn("word", F.col("value").cast("string"))
+        ctx.sink(said_by_place(records).select(F.to_json(F.struct(*FIELDS)).alias("value")), topic=out, name="out")
+
+    with pytest.raises(RestartsExhausted):
+        run_job(job, name, params={**params, "split": "6"}, restart_policy={"attempts": 0})
+    with pytest.raises(CheckpointMismatch, match="would read"):
+        run_job(job, name, params={**params, "split": "9"})
+    run_job(job, name, params={**params, "split": "6"})
+    outcome = Outcome(published(kafka, out), tmp_path / "calls", run_job.told("epoch"))
+    outcome.repeats()
+    assert Counter(record["word"] for record in outcome.records) == sent
+
+
+# What a replay could not repeat is refused.
+
+
+def twice(records: DataFrame) -> DataFrame:
+    verdict = place(*_PLACE)
+    return records.select(verdict.getField("word").alias("value"), verdict.getField("answer").alias("key"))
+
+
+def with_itself(records: DataFrame) -> DataFrame:
+    made = said_by_place(records)
+    return made.where("draw < 0.5").union(made.where("draw >= 0.5")).select(F.col("word").alias("value"))
+
+
+def processor_twice(records: DataFrame) -> DataFrame:
+    made = KINDS["transformWithState"](records)
+    return made.where("n > 0").union(made.where("n <= 0")).select(F.col("word").alias("value"))
+
+
+def coalesced(records: DataFrame) -> DataFrame:
+    return said_by_place(records).where("n > 0").coalesce(1).select(F.col("word").alias("value"))
+
+
+REFUSED: dict[str, tuple[Kind, str]] = {
+    "one column used twice": (twice, "by_place would be evaluated 2 times"),
+    "united with itself": (with_itself, "by_place would be evaluated 2 times"),
+    "a processor united with itself": (processor_twice, "transformWithStateUDF would be evaluated 2 times"),
+    "coalesced": (coalesced, "coalesce would put several partitions of the operator by_place"),
+    "sorted": (lambda records: records.groupBy("value").count().orderBy("count").select("value"), "sorts all"),
+    "by range": (lambda records: records.repartitionByRange(2, "offset").select("value"), "sorts all"),
+}
+
+
+@pytest.mark.parametrize("shape", REFUSED)
+def test_shapes_that_are_refused(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, shape: str
+) -> None:
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 1, 10)
+    kind, told = REFUSED[shape]
+
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source).withColumn("word", F.col("value").cast("string"))
+        ctx.sink(kind(records), topic=out, name="out", mode="complete" if shape == "sorted" else "append")
+
+    with pytest.raises(SpecError, match=told) as refused:
+        run_job(job, name)
+    assert refused.value.hint
+    assert run_job.told("claimed") == []
+
+
+def test_a_shuffle_between_an_operator_and_coalesce_is_fine(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 2, 20)
+
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source).withColumn("word", F.col("value").cast("string"))
+        made = records.withColumn("first", first_opinion("word")).repartition(3, "word").coalesce(1)
+        ctx.sink(made.select(F.to_json(F.struct("word", "first")).alias("value")), topic=out, name="out")
+
+    run_job(job, name, params={"calls": str(tmp_path / "calls")})
+    assert Counter(record["word"] for record in published(kafka, out)) == sent
+
+
+@pytest.mark.parametrize("service", ["recorded", "clock", "positional"])
+def test_services_in_plain_udfs_are_refused(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path, service: str
+) -> None:
+    """Two of them in one task, in one worker or in two, would share a key and give two answers for it."""
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 1, 10)
+
+    def call(word: str) -> str:
+        return {
+            "recorded": lambda: str(ask(word[0]).id),
+            "clock": lambda: clonos.clock().isoformat(),
+            "positional": lambda: str(clonos.random()),
+        }[service]()
+
+    @F.udf("string")
+    def pickled(word: str) -> str:
+        return call(word)
+
+    @F.pandas_udf("string")
+    def vectorised(words: pd.Series) -> pd.Series:
+        return words.map(call)
+
+    def job(ctx: JobContext) -> None:
+        word = F.col("value").cast("string")
+        records = ctx.source(source).select(pickled(word).alias("key"), vectorised(word).alias("value"))
+        ctx.sink(records, topic=out, name="out")
+
+    with pytest.raises(OperatorUnknown, match="no Clonos operator") as refused:
+        run_job(job, name, params={"calls": str(tmp_path / "calls")})
+    assert "clonos.operator" in refused.value.hint
+    assert read_committed(kafka, out) == []
+    assert not (tmp_path / "calls").exists()
+
+
+def test_plain_udfs_may_ask_what_needs_no_operator(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    feed(kafka, source, 2, 20)
+
+    @F.udf("string")
+    def plain(word: str) -> str:
+        return json.dumps([word, clonos.epoch(), clonos.random(word), clonos.param("city")])
+
+    @F.pandas_udf("string")
+    def vectorised(words: pd.Series) -> pd.Series:
+        return words.map(lambda word: json.dumps([word, clonos.epoch(), clonos.random(word), clonos.param("city")]))
+
+    def job(ctx: JobContext) -> None:
+        word = F.col("value").cast("string")
+        records = ctx.source(source).select(plain(word).alias("key"), vectorised(word).alias("value"))
+        ctx.sink(records, topic=out, name="out")
+
+    run_job(job, name, params={"city": "Berlin"})
+    messages = read_committed(kafka, out)
+    assert len(messages) == 20
+    assert all(message.key() == message.value() for message in messages)
+    assert len({message.value() for message in messages}) == 20
