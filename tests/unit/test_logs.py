@@ -35,7 +35,7 @@ def lines():
     logging.getLogger("py4j").info("chatter")
     with structlog.contextvars.bound_contextvars(query="totals", epoch=4):
         log.warning("bound")
-    with task_scope(TaskScope(scope, "judge", 1, deferred=True)):
+    with task_scope(TaskScope(scope, "judge", 1)):
         logging.getLogger("udf").info("in a task")
     try:
         raise ValueError("oops")

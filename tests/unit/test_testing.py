@@ -267,7 +267,7 @@ def test_a_replay_answers_what_was_recorded(tmp_path: Path) -> None:
 
 def test_a_replay_draws_as_production_did() -> None:
     production = EpochScope("j", "t", "words", 12, AT, PLAN.seed, OWNER, False, "0", (1, 2), {}, {}, {})
-    with task_scope(TaskScope(production, "judge", 1, deferred=True)), row_scope(0):
+    with task_scope(TaskScope(production, "judge", 1)), row_scope(0):
         then = draws()
     with replay(RECORDS, operator="judge", task=1):
         assert draws() == then

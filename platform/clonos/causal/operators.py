@@ -77,7 +77,7 @@ class OperatorTask:
         scope.flush()
         recorded, replayed = scope.recorded - self._told[0], scope.replayed - self._told[1]
         if recorded or replayed:
-            count.add(self._counters, recorded, replayed)
+            count.add(self._counters, scope.epoch.query, recorded, replayed)
             self._told = (scope.recorded, scope.replayed)
 
 

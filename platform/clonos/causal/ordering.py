@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clonos.causal.scope import plain
+from clonos.causal.scope import canonical
 from clonos.errors import JobCodeError
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ SOURCE: Final = ("topic", "partition", "offset")
 # As many rows at a time as Spark hands over by default.
 _CHUNK: Final = 10_000
 
-_encode = msgspec.msgpack.Encoder().encode
 OrderBy = tuple[str, ...] | None
 
 
@@ -74,7 +72,7 @@ def ordered_batches(batches: Iterable[Any], by: OrderBy) -> Iterator[Any]:
 
 def fingerprint(*parts: Any) -> bytes:
     """What identifies groups whose key Spark does not tell: their rows, in canonical order."""
-    return _encode([plain(part.to_dict("split") if hasattr(part, "iloc") else part.to_pydict()) for part in parts])
+    return canonical([part.to_dict("split") if hasattr(part, "iloc") else part.to_pydict() for part in parts])
 
 
 def those_of(names: Sequence[str], by: OrderBy) -> OrderBy:
@@ -159,7 +157,7 @@ def _sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 def _encoded(values: list[Any]) -> pa.Array:
     """Structs, arrays, maps and the like: ordered by what they encode to."""
-    return pa.array([None if value is None else _encode(plain(value)) for value in values], pa.binary())
+    return pa.array([None if value is None else canonical(value) for value in values], pa.binary())
 
 
 def _rank(value: Any) -> tuple[int, Any]:
@@ -169,5 +167,5 @@ def _rank(value: Any) -> tuple[int, Any]:
     if isinstance(value, float) and value != value:
         return (1, None)
     if isinstance(value, list | dict | tuple):
-        return (0, _encode(plain(value)))
+        return (0, canonical(value))
     return (0, value)

@@ -15,8 +15,8 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 
 from clonos.carried import carry
+from clonos.causal.naming import operator_name
 from clonos.causal.scope import TaskScope, open_task_scope
-from clonos.causal.udf import operator_name
 from clonos.errors import ClonosError, EpochFailed, JobCodeError, PoisonRecord, RegistryUnavailable, SpecError
 from clonos.formats.codec import Decode, Reader, Writer
 from clonos.formats.poison import COLUMN, POISON, UDF_NAME, DropCount, Policy, drops

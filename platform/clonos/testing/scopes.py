@@ -84,7 +84,7 @@ def fixed(
     with contextlib.ExitStack() as stack:
         if not replaced(clock):
             stack.enter_context(replace(clock, lambda *_what: now))
-        inside = stack.enter_context(task_scope(TaskScope(made, operator, task, deferred=True)))
+        inside = stack.enter_context(task_scope(TaskScope(made, operator, task)))
         stack.enter_context(row_scope(0))
         yield Scope(inside)
 
@@ -146,7 +146,7 @@ class _Recorded(TaskScope):
     """A task that knows the answers of then."""
 
     def __init__(self, epoch: EpochScope, operator: str, task: int, answers: dict[bytes, Entry]) -> None:
-        super().__init__(epoch, operator, task, deferred=True)
+        super().__init__(epoch, operator, task)
         self._log = answers
 
 
