@@ -76,10 +76,10 @@ def test_topic_partition_key_and_value_by_row(
         assert text(kafka, topic) == sorted(expected[topic], key=repr)
 
 
-REFUSED: list[tuple[str, dict[str, Any], type[ClonosError], str]] = [
-    ("unknown-topic", {"topic": F.lit("nowhere")}, TopicMissing, "nowhere"),
-    ("unknown-partition", {"partition": F.lit(5)}, RecordRefused, "partition 5"),
-    ("too-large", {"value": F.repeat(F.lit("x"), 2_000_000)}, RecordRefused, "max.message.bytes"),
+REFUSED: list[tuple[str, dict[str, str], type[ClonosError], str]] = [
+    ("unknown-topic", {"topic": "'nowhere'"}, TopicMissing, "nowhere"),
+    ("unknown-partition", {"partition": "5"}, RecordRefused, "partition 5"),
+    ("too-large", {"value": "repeat('x', 2000000)"}, RecordRefused, "max.message.bytes"),
 ]
 
 
@@ -90,7 +90,7 @@ def test_one_bad_row_refuses_the_epoch_at_once(
     run_job: Any,
     name: str,
     make_topic: MakeTopic,
-    columns: dict[str, Any],
+    columns: dict[str, str],
     error: type[ClonosError],
     says: str,
     delivery: str,
@@ -102,14 +102,13 @@ def test_one_bad_row_refuses_the_epoch_at_once(
     def shape(records: DataFrame) -> DataFrame:
         bad = F.col("n") == 19
         return records.select(
-            F.when(bad, columns.get("value", F.lit("v"))).otherwise(F.lit("v")).alias("value"),
-            F.when(bad, columns.get("topic", F.lit(None))).cast("string").alias("topic"),
-            F.when(bad, columns.get("partition", F.lit(None))).cast("int").alias("partition"),
+            F.when(bad, F.expr(columns.get("value", "'v'"))).otherwise(F.lit("v")).alias("value"),
+            F.when(bad, F.expr(columns.get("topic", "null"))).cast("string").alias("topic"),
+            F.when(bad, F.expr(columns.get("partition", "null"))).cast("int").alias("partition"),
         )
 
     with pytest.raises(error, match=says) as refused:
         run_job(job_with(source, shape, out, delivery=delivery), name)
-    assert refused.value.exit_code in (3, 4)
     assert run_job.told("restart") == []
     assert read_committed(kafka, out) == []
     assert "nowhere" not in AdminClient(client_config(kafka)).list_topics(timeout=10).topics
