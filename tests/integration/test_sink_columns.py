@@ -107,7 +107,7 @@ def test_one_bad_row_refuses_the_epoch_at_once(
             F.when(bad, F.expr(columns.get("partition", "null"))).cast("int").alias("partition"),
         )
 
-    with pytest.raises(error, match=says) as refused:
+    with pytest.raises(error, match=says):
         run_job(job_with(source, shape, out, delivery=delivery), name)
     assert run_job.told("restart") == []
     assert read_committed(kafka, out) == []
