@@ -137,7 +137,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
 
     def arm(fault: str) -> None:
         monkeypatch.setenv("CLONOS_FAULT_LOG", str(tmp_path / f"faults-{secrets.token_hex(2)}"))
-        monkeypatch.setattr(faults, "_FAULTS", faults._parse(f"{fault}:raise"))
+        monkeypatch.setattr(faults, "_FAULTS", faults.parse(f"{fault}:raise"))
 
     return arm
 

@@ -462,7 +462,7 @@ def test_the_latest_version_is_pinned_while_an_epoch_is_in_doubt(
 
     feed(range(10))
     monkeypatch.setenv("CLONOS_FAULT_LOG", str(tmp_path / "faults"))
-    monkeypatch.setattr(faults, "_FAULTS", faults._parse("plan-committed:raise"))
+    monkeypatch.setattr(faults, "_FAULTS", faults.parse("plan-committed:raise"))
     with pytest.raises(RestartsExhausted):
         run_job(job, name, restart_policy={"attempts": 0})
     registry.register(subject, record_schema(name, shape="round"))
