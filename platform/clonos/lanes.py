@@ -10,6 +10,7 @@ import pyarrow as pa
 import xxhash
 from pyspark import StorageLevel, TaskContext
 from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from clonos.carried import carry, uncarry
 from clonos.causal.scope import worker_kafka
@@ -22,7 +23,8 @@ from clonos.sinks import LaneReport, SinkEpoch
 Pass = Literal["publish", "audit"]
 LaneWriter = Callable[[SinkEpoch, int, Iterator[pa.RecordBatch]], LaneReport]
 
-_SCHEMA = "report binary, error string"
+# Not as text, which Spark would parse in each epoch.
+_SCHEMA = StructType([StructField("report", BinaryType()), StructField("error", StringType())])
 _ARROW = pa.schema([("report", pa.binary()), ("error", pa.string())])
 _MODULUS = 1 << 128
 
@@ -128,6 +130,7 @@ class MultisetDigest:
     """A digest of records as a multiset: the same for the same records in any order.
 
     The sum modulo 2^128 of a 128-bit hash of each; a sum, unlike an exclusive or, does not lose what appears twice.
+    The hash (XXH3) is fast and not meant against an adversary: job authors are trusted.
     """
 
     def __init__(self) -> None:

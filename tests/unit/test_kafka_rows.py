@@ -23,8 +23,8 @@ from pyspark.sql.types import (
 )
 
 from clonos.errors import SpecError
-from clonos_sinks.kafka.digest import MultisetDigest
-from clonos_sinks.kafka.rows import Row, check_schema, rows_of
+from clonos.lanes import MultisetDigest
+from clonos_sinks.kafka.rows import Row, check_schema, identity, rows_of
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 optional_bytes = st.none() | st.binary(max_size=8)
@@ -42,7 +42,7 @@ rows = st.builds(
 def digest(records: list[Row]) -> bytes:
     one = MultisetDigest()
     for record in records:
-        one.add(record)
+        one.add(identity(record))
     assert one.records == len(records)
     return one.value()
 

@@ -66,7 +66,7 @@ def whole_epoch(held: tuple[Held, ...]) -> tuple[Held, ...]:
 class Marker(msgspec.Struct, frozen=True, tag="marker", omit_defaults=True):
     """A lane's part of an epoch is published: the last data record of its transaction.
 
-    `digest` is that of the output as a multiset (`clonos_sinks.kafka.digest`), 16 bytes.
+    `digest` is that of the output as a multiset (`clonos.lanes.MultisetDigest`), 16 bytes.
     """
 
     owner: Owner

@@ -23,14 +23,14 @@ import msgspec
 
 from clonos.errors import CausalLogDamaged, CheckpointMismatch, OutcomeUnknown, Superseded
 from clonos.faults import reach
+from clonos.lanes import MultisetDigest
 from clonos.log.claiming import lane_id
 from clonos.log.reading import LogReader, Tail, shared_reader
 from clonos.log.records import Held, Marker, Owner, encode
 from clonos.log.transaction import TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
 from clonos.sinks import LaneReport
-from clonos_sinks.kafka.digest import MultisetDigest
-from clonos_sinks.kafka.rows import Row
+from clonos_sinks.kafka.rows import Row, identity
 from clonos_sinks.kafka.targets import Limits, Targets
 
 
@@ -157,9 +157,9 @@ def audit(lane: Lane, first: Row | None, rows: Iterator[Row], published: Marker)
     """Compare what a replay computes with what is published; writes nothing."""
     digest = MultisetDigest()
     if first is not None:
-        digest.add(first)
+        digest.add(identity(first))
     for row in rows:
-        digest.add(row)
+        digest.add(identity(row))
     same = digest.value() == published.digest and digest.records == published.records
     return LaneReport(lane.lane, "audited", digest.records, digest.value(), diverged=not same)
 
@@ -206,7 +206,7 @@ def _produce(producer: TransactionalProducer, row: Row, digest: MultisetDigest) 
     if row.timestamp is not None:
         where["timestamp"] = row.timestamp
     producer.produce(row.topic, row.value, **where)
-    digest.add(row)
+    digest.add(identity(row))
     if digest.records % 1000 == 0:
         producer.producer.poll(0)
 

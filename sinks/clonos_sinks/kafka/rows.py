@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -36,6 +37,9 @@ class Row(NamedTuple):
     headers: Headers | None
     timestamp: int | None
 
+
+identity: Final = msgspec.msgpack.Encoder().encode
+"""All that a consumer can see of a record, as bytes; default timestamps are left out."""
 
 _TEXT = (StringType, BinaryType)
 _ALLOWED: dict[str, tuple[type[DataType], ...]] = {

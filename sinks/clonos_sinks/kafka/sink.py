@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
-from pyspark import StorageLevel, TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from clonos.carried import carry, uncarry
 from clonos.errors import (
     BrokerLimit,
     BrokerUnavailable,
     ClonosError,
     EpochFailed,
     RecordRefused,
-    ReplayDivergence,
     TopicMissing,
 )
 from clonos.kafka import client_config
+from clonos.lanes import MultisetDigest, publish_rest, run_lanes
 from clonos.log.records import Held, Marker, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS, MAX_RECORD_BYTES
 from clonos.settings import KafkaSettings
 from clonos.sinks import DeliveryMode, LaneReport, OutputMode, SinkEpoch
 from clonos_sinks.kafka.dead_letters import DeadLetters
-from clonos_sinks.kafka.digest import MultisetDigest
 from clonos_sinks.kafka.lane import Lane, audit, publish
-from clonos_sinks.kafka.rows import Row, check_schema, rows_of
+from clonos_sinks.kafka.rows import Row, check_schema, identity, rows_of
 from clonos_sinks.kafka.targets import Limits, Targets, read_limits
 
-# Not as text, which Spark would parse in each epoch.
-_REPORT_SCHEMA = StructType([StructField("report", BinaryType()), StructField("error", StringType())])
-_REPORT_ARROW = pa.schema([("report", pa.binary()), ("error", pa.string())])
-Pass = Literal["publish", "audit", "deliver"]
+KafkaPass = Literal["publish", "audit", "deliver"]
 
 
 class KafkaSink:
@@ -107,80 +101,37 @@ class KafkaSink:
         return whole_epoch(held) if self.delivery == "atomic-epoch" else held
 
     def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
-        """Publish what is not yet published of `epoch`.
-
-        Where an earlier attempt published some lanes and not others, the published ones are audited before
-        any other is published, on rows computed once: a contradiction must not get out.
-        """
+        """Publish what is not yet published of `epoch`."""
         if self.delivery == "atomic-epoch" and epoch.held:
             # Not coalesce: the tasks before it keep their parallelism, and their indices. What one of them
             # computed arrives in its order.
             frame = frame.repartition(1)
-        if epoch.ended:
-            return self._run(frame, epoch, "audit")
-        if self.delivery == "at-least-once":
-            return self._run(frame, epoch, "deliver")
-        published = {lane for lane, marker in epoch.markers.items() if marker.epoch == epoch.epoch}
-        if not published:
-            return self._run(frame, epoch, "publish")
-        kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            audited = self._run(kept, epoch, "audit")
-            wrong = [report.lane for report in audited if report.diverged]
-            if wrong:
-                raise ReplayDivergence(
-                    f"Epoch {epoch.epoch} of {epoch.query}: its replay differs from what lanes {wrong} published.",
-                    kept="the lanes not yet published were not published.",
-                )
-            rest = self._run(kept, epoch, "publish")
-        finally:
-            kept.unpersist()
-        return [first if first.lane in published else then for first, then in zip(audited, rest, strict=True)]
-
-    def _run(self, frame: DataFrame, epoch: SinkEpoch, what: Pass) -> list[LaneReport]:
-        rows = frame.mapInArrow(self._partition_writer(epoch, what), _REPORT_SCHEMA).collect()
-        reports = []
-        for row in rows:
-            if row.error is not None:
-                raise uncarry(row.error) or EpochFailed(row.error)
-            reports.append(msgspec.msgpack.decode(row.report, type=LaneReport))
-        if len(reports) != len(epoch.held):
-            raise EpochFailed(f"{len(reports)} of {len(epoch.held)} lanes of epoch {epoch.epoch} reported.")
-        return sorted(reports, key=lambda report: report.lane)
-
-    def _partition_writer(
-        self, epoch: SinkEpoch, what: Pass
-    ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        name, topic, limits = self.name, self.topic, self._limits
         # An epoch that outlived its transaction gets more time, up to what the broker allows.
         timeout_ms = min(self._limit_ms, self.transaction_timeout_ms * 2**epoch.attempt)
-        # Settings hold a password: Python workers get them by environment, not inside the plan.
-        shipped = msgspec.structs.replace(epoch, kafka=KafkaSettings())
 
-        def write_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield _write_partition(batches, shipped, name, topic, timeout_ms, what, limits)
+        def run(rows: DataFrame, what: KafkaPass) -> list[LaneReport]:
+            writer = functools.partial(_write_lane, self.name, self.topic, timeout_ms, self._limits, what)
+            return run_lanes(rows, epoch, writer)
 
-        return write_partition
+        if self.delivery == "at-least-once" and not epoch.ended:
+            return run(frame, "deliver")
+        published = {lane for lane, marker in epoch.markers.items() if marker.epoch == epoch.epoch}
+        return publish_rest(frame, epoch, published, run)
 
 
-def _write_partition(
-    batches: Iterator[pa.RecordBatch],
-    epoch: SinkEpoch,
+def _write_lane(
     sink: str,
     topic: str | None,
     timeout_ms: int,
-    what: Pass,
     limits: Limits,
-) -> pa.RecordBatch:
-    """One task: run the lane that this partition is, and report. A typed error is reported, not raised."""
-    from clonos.causal.scope import worker_kafka
-
-    context = TaskContext.get()
-    if context is None:
-        raise AssertionError("a lane is written by a Spark task")
-    number = epoch.lanes[context.partitionId()]
+    what: KafkaPass,
+    epoch: SinkEpoch,
+    number: int,
+    batches: Iterator[pa.RecordBatch],
+) -> LaneReport:
+    """One task: run the lane that this partition is, and report."""
     lane = Lane(
-        worker_kafka(),
+        epoch.kafka,
         epoch.job,
         sink,
         epoch.topic,
@@ -198,16 +149,12 @@ def _write_partition(
     rows = (row for batch in letters.ordinary(batches) for row in rows_of(batch, topic))
     try:
         report = _lane(lane, rows, epoch.markers.get(number), what)
-    except ClonosError as error:
-        return _report(None, str(carry(error)))
     except KafkaException as error:
-        return _report(None, str(carry(EpochFailed(f"{lane.query} lane {number}: {error.args[0].str()}."))))
-    if report.outcome == "published":
-        report = msgspec.structs.replace(report, dead_letters=letters.count)
-    return _report(msgspec.msgpack.encode(report), None)
+        raise EpochFailed(f"{lane.query} lane {number}: {error.args[0].str()}.") from error
+    return msgspec.structs.replace(report, dead_letters=letters.count) if report.outcome == "published" else report
 
 
-def _lane(lane: Lane, rows: Iterator[Row], marker: Marker | None, what: Pass) -> LaneReport:
+def _lane(lane: Lane, rows: Iterator[Row], marker: Marker | None, what: KafkaPass) -> LaneReport:
     mine = marker if marker is not None and marker.epoch == lane.epoch else None
     if what == "deliver":
         return deliver(lane, rows)
@@ -216,7 +163,7 @@ def _lane(lane: Lane, rows: Iterator[Row], marker: Marker | None, what: Pass) ->
             return audit(lane, None, rows, mine)
         digest = MultisetDigest()
         for row in rows:
-            digest.add(row)
+            digest.add(identity(row))
         return LaneReport(lane.lane, "skipped" if digest.records else "empty", digest.records, digest.value())
     if mine is not None:
         return LaneReport(lane.lane, "skipped", mine.records, mine.digest)
@@ -262,7 +209,7 @@ def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
                 break
             except BufferError:
                 producer.poll(0.05)
-        digest.add(row)
+        digest.add(identity(row))
     left = producer.flush(60)
     if failures or left:
         why = failures[0].str() if failures else f"{left} records not sent"
@@ -270,7 +217,3 @@ def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
         kind: type[ClonosError] = RecordRefused if too_large else EpochFailed
         raise kind(f"{lane.query} lane {lane.lane}: {why}.")
     return LaneReport(lane.lane, "published" if digest.records else "empty", digest.records, digest.value())
-
-
-def _report(report: bytes | None, error: str | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"report": report, "error": error}], schema=_REPORT_ARROW)
