@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from clonos.carried import carry, uncarry
 from clonos.causal.scope import worker_kafka
-from clonos.errors import CausalLogDamaged, ClonosError, EpochFailed, ReplayDivergence, Superseded
+from clonos.errors import ClonosError, EpochFailed, ReplayDivergence
 from clonos.faults import reach
 from clonos.log.reading import shared_reader
 from clonos.settings import KafkaSettings
@@ -110,15 +110,8 @@ def require_owner(epoch: SinkEpoch, lane: int) -> None:
         Superseded: It is a newer owner's.
         CausalLogDamaged: Nothing is there: never assume.
     """
-    partition = epoch.partitions[lane]
-    tail = shared_reader(epoch.kafka, epoch.topic).tail(partition)
-    if tail is None:
-        raise CausalLogDamaged(
-            f"Lane {lane} of {epoch.query} has no claim in {epoch.topic}[{partition}].",
-            hint="something deleted the log: restore it, or start a new lineage to a new output.",
-        )
-    if tail.record.owner != epoch.owner:
-        raise Superseded(f"Generation {tail.record.owner} owns {epoch.query} lane {lane}; this was {epoch.owner}.")
+    reader = shared_reader(epoch.kafka, epoch.topic)
+    reader.own_tail(epoch.partitions[lane], epoch.owner, f"Lane {lane} of {epoch.query}")
 
 
 def at_point(name: str, epoch: SinkEpoch, lane: int) -> None:

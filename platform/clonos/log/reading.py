@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from clonos.errors import BrokerUnavailable, CausalLogDamaged
+from clonos.errors import BrokerUnavailable, CausalLogDamaged, Superseded
 from clonos.kafka import client_config
-from clonos.log.records import Claim, Marker, Record, decode
+from clonos.log.records import Claim, Marker, Owner, Record, decode
 from clonos.settings import KafkaSettings
 
 _TIMEOUT_S: Final = 20.0
@@ -167,6 +167,28 @@ class LogReader:
                 )
             until = start
             look_back *= 4
+
+    def own_tail(self, partition: int, owner: Owner, whose: str) -> Tail:
+        """The tail of a lane's partition, which must be `owner`'s.
+
+        Args:
+            partition: Which one.
+            owner: Who may go on.
+            whose: What the lane is called in errors.
+
+        Raises:
+            Superseded: It is somebody else's.
+            CausalLogDamaged: Nothing is there: never assume.
+        """
+        tail = self.tail(partition)
+        if tail is None:
+            raise CausalLogDamaged(
+                f"{whose} has no claim in {self.topic}[{partition}].",
+                hint="something deleted the log: restore it, or start a new lineage to a new output.",
+            )
+        if tail.record.owner != owner:
+            raise Superseded(f"Generation {tail.record.owner} owns {whose}; this was {owner}.")
+        return tail
 
     def _bounds_beyond(self, partition: int, visible: int) -> tuple[int, int]:
         deadline = time.monotonic() + _TIMEOUT_S

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from clonos.errors import CausalLogDamaged, CheckpointMismatch, OutcomeUnknown, Superseded
+from clonos.errors import CheckpointMismatch, OutcomeUnknown
 from clonos.faults import reach
 from clonos.lanes import MultisetDigest
 from clonos.log.claiming import lane_id
@@ -82,7 +82,7 @@ def publish(lane: Lane, rows: Iterator[Row], *, eager: bool) -> LaneReport:
             opening = None
             lane.point("lane-initialised")
             reader = shared_reader(lane.kafka, lane.topic)
-            tail = own_tail(lane, reader)  # step 2
+            tail = _own_tail(lane, reader)  # step 2
             lane.point("lane-tail-read")
             published = published_marker(lane, tail)  # step 3
             lane.point("lane-decided")
@@ -111,22 +111,8 @@ def _dispose_opened(opening: Future[TransactionalProducer]) -> None:
         opening.result().dispose()
 
 
-def own_tail(lane: Lane, reader: LogReader) -> Tail:
-    """The tail of the lane's log partition, which must be this owner's.
-
-    Raises:
-        Superseded: It is somebody else's.
-        CausalLogDamaged: Nothing is there: never assume.
-    """
-    tail = reader.tail(lane.partition)
-    if tail is None:
-        raise CausalLogDamaged(
-            f"Lane {lane.lane} of {lane.query} has no claim in {lane.topic}[{lane.partition}].",
-            hint="something deleted the log: restore it, or start a new lineage to a new output.",
-        )
-    if tail.record.owner != lane.owner:
-        raise Superseded(f"Generation {tail.record.owner} owns {lane.query} lane {lane.lane}; this was {lane.owner}.")
-    return tail
+def _own_tail(lane: Lane, reader: LogReader) -> Tail:
+    return reader.own_tail(lane.partition, lane.owner, f"Lane {lane.lane} of {lane.query}")
 
 
 def published_marker(lane: Lane, tail: Tail) -> Marker | None:
@@ -219,6 +205,6 @@ def _resolve(lane: Lane, marker: Marker, why: str) -> None:
     """
     successor = _open(lane)  # whatever the old transaction was, it is committed or aborted after this
     successor.dispose()
-    tail = own_tail(lane, shared_reader(lane.kafka, lane.topic))
+    tail = _own_tail(lane, shared_reader(lane.kafka, lane.topic))
     if tail.record != marker:
         raise OutcomeUnknown(f"Lane {lane.lane} of {lane.query} epoch {lane.epoch} was not committed: {why}.")
