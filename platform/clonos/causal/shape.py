@@ -27,6 +27,7 @@ _SHUFFLING = (
     "RepartitionByExpression",
     "TransformWithState",
 )
+_TIMED = ("TransformWithState", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState")
 
 
 class _Node:
@@ -88,6 +89,12 @@ def check_shape(frame: DataFrame) -> None:
                     f"coalesce would put several partitions of the operator {below[0]} into one task.",
                     hint="coalesce before the operator, or use repartition.",
                 )
+
+
+def never_rests(frame: DataFrame) -> bool:
+    """Whether Spark runs epochs without input for ever: timers or timeouts may go by the clock at any time."""
+    nodes = _tree(iter(json.loads(frame._jdf.queryExecution().analyzed().toJSON()))).all()
+    return any(node.kind.startswith(_TIMED) and _has(node.fields, "ProcessingTime") for node in nodes)
 
 
 def _tree(fields: Iterator[dict[str, Any]]) -> _Node:

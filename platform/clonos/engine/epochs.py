@@ -52,6 +52,7 @@ class EpochRunner:
     Attributes:
         failure: What the last epoch raised, since Spark only keeps its text.
         finished: Epochs finished by this owner.
+        idle: Whether the newest of them had no input.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class EpochRunner:
     ) -> None:
         self.failure: BaseException | None = None
         self.finished = 0
+        self.idle = False
         self.busy = threading.Lock()
         self.stopping = False
         self._spark = spark
@@ -132,12 +134,13 @@ class EpochRunner:
         self._on_progress(name, progress_of(entry))
         recorded, replayed = count.take(name)
         dropped = drops.take(name, epoch, str(self._own.owner))
+        read = sum(held.until - held.start for scan in plan.scans for held in scan)
         self._emit(
             "epoch",
             query=name,
             epoch=epoch,
             replay=replay,
-            read=sum(held.until - held.start for scan in plan.scans for held in scan),
+            read=read,
             records=records,
             skipped_lanes=sum(report.outcome in ("skipped", "audited") for report in reports),
             diverged_lanes=sum(report.diverged for report in reports),
@@ -149,6 +152,7 @@ class EpochRunner:
             duration_ms=round((time.monotonic() - began) * 1000),
         )
         self._attempt = 0
+        self.idle = read == 0
         self._audited(epoch, reports, records if ended else None)
         if epoch % RETAINED_EPOCHS == RETAINED_EPOCHS - 1 and not replay:
             with self._lock:

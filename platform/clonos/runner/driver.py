@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
+from clonos.causal.shape import never_rests
 from clonos.engine.attached import alive, promised_settings
 from clonos.engine.checkpoint import Checkpoint, progress_of, reconcile
 from clonos.engine.epochs import EpochRunner
@@ -285,6 +286,9 @@ class Driver:
                 finished = total
                 self._failing = None
                 self._budget.progressed()
+            if self._job.spec.spec.trigger.available_now:
+                for one in running:
+                    one.finish_if_idle()
             # Looked at before the failures: a query that fails in between is seen in the next round.
             done = all(one.done for one in running)
             for one in running:
@@ -309,6 +313,7 @@ class _Running:
         self.runner = runner
         self.stream: StreamingQuery | None = None
         self._parked = threading.Event()
+        self._finished = False
 
     def start(self, job: Job, wake: threading.Event) -> None:
         runner = self.runner
@@ -341,12 +346,20 @@ class _Running:
         except Exception as failure:
             raise classify(failure) from failure
 
+    def finish_if_idle(self) -> None:
+        """End a query that has worked through its input, if Spark would go on for the sake of timers."""
+        if not self._finished and self.runner.idle and never_rests(self.query.frame):
+            self._finished = True
+            self.end(gracefully=True)
+
     @property
     def done(self) -> bool:
-        return self.stream is not None and not self.stream.isActive
+        return self._finished or (self.stream is not None and not self.stream.isActive)
 
     def raise_failure(self) -> None:
         """Raise the typed error of a query that failed."""
+        if self._finished:
+            return
         if self.runner.failure is not None:
             raise classify(self.runner.failure)
         if self.stream is not None and not self.stream.isActive:
