@@ -1,28 +1,32 @@
-"""The demo's HTTP server, its killer, its event log and its arithmetic of time."""
+"""The HTTP servers and inputs of the examples, the demo's killer, its event log and its arithmetic of time."""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import random
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import psutil
 import pytest
 
-from clonos.demo.evidence import Answer, read_answers
-from clonos.demo.producer import text_lines
+from clonos.demo.evidence import read_answers
 from clonos.demo.reader import longest_gap
 from clonos.demo.run import kill_delays
+from clonos.demo.scenes.enrich import _read_event
+from clonos.demo.scenes.orders import Order
 from clonos.demo.screen import Counters
-from clonos.demo.stage import EventLog, Topics, answer_server, example_directory
+from clonos.demo.stage import EventLog, Topics, answer_server, example_directory, messages_of
 from clonos.demo.victim import Victim
 from clonos.errors import ClonosError, SpecError
 
@@ -41,8 +45,9 @@ time.sleep(60)
 """
 
 
-def example_module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"wordcount_{name}", example_directory() / f"{name}.py")
+def example_module(example: str, name: str) -> ModuleType:
+    file = example_directory(example) / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{example}_{name}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -52,18 +57,18 @@ def example_module(name: str) -> ModuleType:
 
 def test_every_answer_is_unique_and_written_down_before_it_is_given(tmp_path: Path) -> None:
     record = tmp_path / "answers.jsonl"
-    with example_module("answers").AnswerServer(record) as server:
+    with example_module("wordcount", "answers").AnswerServer(record) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         address = server.url.removeprefix("http://")
 
-        def ask(number: int) -> list[tuple[str, Answer]]:
+        def ask(number: int) -> list[tuple[str, dict[str, Any]]]:
             connection = HTTPConnection(address, timeout=10)
             given = []
             for word in ("rabbit", "she'd", f"word{number}"):
                 connection.request("GET", f"/banned?word={word}")
                 reply = json.loads(connection.getresponse().read())
-                given.append((reply["answer"], Answer(word, reply["banned"])))
+                given.append((reply["answer"], {**reply, "word": word}))
                 assert read_answers(record)[reply["answer"]] == given[-1][1]
             connection.close()
             return given
@@ -74,12 +79,12 @@ def test_every_answer_is_unique_and_written_down_before_it_is_given(tmp_path: Pa
         thread.join()
     assert len(dict(replies)) == len(replies) == 48
     assert read_answers(record) == dict(replies)
-    assert {answer.banned for _, answer in replies if answer.word == "rabbit"} == {True, False}
+    assert {answer["banned"] for _, answer in replies if answer["word"] == "rabbit"} == {True, False}
 
 
 def test_the_server_runs_as_a_process_and_refuses_other_paths(tmp_path: Path) -> None:
     record = tmp_path / "answers.jsonl"
-    with answer_server(example_directory() / "answers.py", record) as url:
+    with answer_server(example_directory("wordcount") / "answers.py", record) as url:
         connection = HTTPConnection(url.removeprefix("http://"), timeout=10)
         connection.request("GET", "/list")
         response = connection.getresponse()
@@ -93,7 +98,7 @@ def test_the_server_runs_as_a_process_and_refuses_other_paths(tmp_path: Path) ->
 def test_a_torn_last_answer_is_left_out(tmp_path: Path) -> None:
     record = tmp_path / "answers.jsonl"
     record.write_bytes(b'{"answer":"a-0","banned":true,"word":"hat"}\n{"answer":"a-1","ban')
-    assert read_answers(record) == {"a-0": Answer("hat", banned=True)}
+    assert read_answers(record) == {"a-0": {"answer": "a-0", "banned": True, "word": "hat"}}
 
 
 def test_kill_reaches_other_process_groups_and_sessions(tmp_path: Path) -> None:
@@ -168,23 +173,74 @@ def test_kill_moments_depend_on_the_seed_only() -> None:
 
 
 def test_topics_of_two_runs_do_not_meet() -> None:
-    assert Topics.named("plain-").words == "plain-words"
+    topics = Topics("orders-", ("orders", "totals"))
+    assert topics.of("totals") == "orders-totals"
+    assert topics.params() == {"orders": "orders-orders", "totals": "orders-totals"}
+
+
+def first(example: str, count: int) -> list[tuple[str, bytes]]:
+    return list(itertools.islice(messages_of(example_directory(example), random.Random(7)), count))
 
 
 def test_the_shipped_text_is_plain_ascii_without_comments() -> None:
-    lines = text_lines(example_directory() / "lines.txt")
-    assert len(lines) > 200
-    assert all(line.isascii() and not line.startswith("#") for line in lines)
+    lines = [value for _, value in first("wordcount", 300)]
+    assert 200 < len(set(lines)) < 300
+    assert all(line.isascii() and line and not line.startswith(b"#") for line in lines)
 
 
-def test_a_text_without_lines_is_refused(tmp_path: Path) -> None:
-    empty = tmp_path / "lines.txt"
-    empty.write_text("# nothing\n\n")
+def test_customers_come_in_turns_and_some_orders_are_late() -> None:
+    sent = [(key, Order(**json.loads(value))) for key, value in first("orders", 600)]
+    assert all(key == order.customer for key, order in sent)
+    assert len({order.order for _, order in sent}) == 600
+    assert len({key for key, _ in sent[:60]}) <= 8 < len({key for key, _ in sent})
+    late = sum(order.at < time.time() * 1000 - 15_000 for _, order in sent)
+    assert 10 <= late <= 60
+
+
+def test_some_events_do_not_decode_and_some_devices_are_unknown() -> None:
+    events = [_read_event(value) for _, value in first("enrich", 600)]
+    assert 10 <= sum(event is None for event in events) <= 40
+    assert 5 <= sum(event is not None and event.device.startswith("x") for event in events) <= 25
+
+
+def test_every_answer_about_devices_is_written_down_before_it_is_given(tmp_path: Path) -> None:
+    record = tmp_path / "answers.jsonl"
+    server_module = example_module("enrich", "devices")
+    with server_module.serving(record) as server:
+        threading.Thread(target=server.serve_forever).start()
+        server_module.SLOW_S = 0.0
+
+        def ask(number: int) -> list[tuple[int, str, dict[str, Any]]]:
+            connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+            given = []
+            for device in ("d01", "x1", f"d{number}"):
+                for _ in range(10):
+                    connection.request("GET", f"/device?id={device}")
+                    response = connection.getresponse()
+                    reply = json.loads(response.read())
+                    assert read_answers(record)[reply["answer"]].items() >= {"device": device, **reply}.items()
+                    given.append((response.status, device, reply))
+            connection.request("GET", "/devices")
+            assert connection.getresponse().status == 400
+            connection.close()
+            return given
+
+        with ThreadPoolExecutor(8) as pool:
+            replies = [one for given in pool.map(ask, range(16)) for one in given]
+        server.shutdown()
+    assert len({reply["answer"] for _, _, reply in replies}) == len(replies) == 480
+    assert {status for status, device, _ in replies if device == "x1"} == {404}
+    assert {status for status, device, _ in replies if device != "x1"} == {200, 503}
+    assert len({reply["site"] for status, device, reply in replies if device == "d01" and status == 200}) > 1
+    assert {given["slow"] for given in read_answers(record).values()} == {True, False}
+
+
+def test_an_example_without_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError):
-        text_lines(empty)
+        messages_of(tmp_path, random.Random())
 
 
 def test_the_servers_own_command_line_works() -> None:
-    script = example_directory() / "answers.py"
+    script = example_directory("wordcount") / "answers.py"
     shown = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=True)
     assert "banned words" in shown.stdout

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+from typing import get_args
 
 import pytest
 from rich.console import Console
 
-from clonos.demo.checker import Fault, Finding, Verdict
+from clonos.cli.demo import Example
+from clonos.demo.scenes import SCENES
 from clonos.demo.screen import Counters, Outcome, Progress, Screen
-from clonos.demo.story import Report
+from clonos.demo.story import Report, shares
+from clonos.demo.verdict import Fault, Finding, Verdict
 
 CLEAN = Verdict(
     records_in=10, expected=30, published=30, duplicates=0, lost=0, order_breaks=0, contradictions=0, pending=0
@@ -29,10 +32,8 @@ SPOILED = Verdict(
 PROGRESS = Progress(
     title="Clonos",
     phase="kill 2 is near",
-    lines_in=120,
-    words=900,
-    samples=90,
-    totals=400,
+    records_in=120,
+    records_out={"words": 900, "sample": 90},
     repeats=0,
     kills=1,
     kills_planned=3,
@@ -68,17 +69,39 @@ def test_progress_and_verdict_are_shown(terminal: bool) -> None:
 
 def test_the_json_object_has_the_promised_fields() -> None:
     job, plain = outcomes()
-    shown = json.loads(json.dumps(Report(7, job, plain).as_json()))
+    shown = json.loads(json.dumps(Report(7, {"wordcount": job}, plain).as_json()))
     checked = {"records_in", "expected", "published", "duplicates", "lost", "order_breaks", "contradictions"}
     measured = {"longest_gap_s", "kills"}
-    own = {"skipped_lanes", "determinants_recorded", "determinants_replayed", "seed", "plain"}
-    assert shown.keys() == checked | measured | own
+    counted = {"skipped_lanes", "determinants_recorded", "determinants_replayed"}
+    assert shown.keys() == checked | measured | counted | {"seed", "plain", "examples"}
     assert shown["plain"].keys() == checked | measured
+    assert shown["examples"].keys() == {"wordcount"}
+    assert shown["examples"]["wordcount"].items() <= shown.items()
+    assert shown["examples"]["wordcount"].keys() == checked | measured | counted
     assert (shown["seed"], shown["kills"], shown["longest_gap_s"], shown["skipped_lanes"]) == (7, 3, 9.877, 2)
-    assert Report(7, job, None).as_json()["plain"] is None
+    assert Report(7, {"wordcount": job}).as_json()["plain"] is None
 
 
-def test_only_the_clonos_run_decides_the_exit_code() -> None:
+def test_the_totals_are_those_of_all_examples() -> None:
+    clean, spoiled = outcomes()
+    shown = Report(7, {"orders": clean, "enrich": spoiled}).as_json()
+    assert (shown["kills"], shown["published"], shown["duplicates"], shown["contradictions"]) == (5, 61, 1, 2)
+    assert shown["longest_gap_s"] == 9.877
+    assert [one["duplicates"] for one in shown["examples"].values()] == [0, 1]
+
+
+def test_any_clonos_run_decides_the_exit_code_and_plain_spark_never_does() -> None:
     job, plain = outcomes()
-    assert Report(7, job, plain).clean
-    assert not Report(7, plain, job).clean
+    assert Report(7, {"wordcount": job}, plain).clean
+    assert not Report(7, {"wordcount": plain}, job).clean
+    assert not Report(7, {"wordcount": job, "orders": plain}).clean
+
+
+def test_kills_are_split_over_the_examples() -> None:
+    assert shares(200, 3) == [67, 67, 66]
+    assert shares(2, 3) == [1, 1, 0]
+    assert shares(3, 1) == [3]
+
+
+def test_the_command_line_knows_all_examples() -> None:
+    assert set(get_args(Example)) == {*SCENES, "all"}

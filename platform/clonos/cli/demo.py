@@ -6,38 +6,53 @@ import json
 import signal
 import sys
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
+Example = Literal["wordcount", "orders", "enrich", "all"]
+
 
 def demo(
-    kills: Annotated[int, typer.Option(min=0, help="How often the job is killed with SIGKILL.")] = 3,
+    example: Annotated[
+        Example | None,
+        typer.Option(
+            help="Which of the examples is played; `all`: one after the other, the kills split over them. "
+            "Default: wordcount, with --json all.",
+            show_default=False,
+        ),
+    ] = None,
+    kills: Annotated[int, typer.Option(min=0, help="How often jobs are killed with SIGKILL.")] = 3,
     seed: Annotated[
         int | None, typer.Option(help="Decides the moments of the kills; drawn and printed if absent.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, the verdict, and nothing else.")
     ] = False,
-    plain: Annotated[bool, typer.Option(help="Then tell the same story with plain Spark's Kafka sink.")] = True,
-    rate: Annotated[float, typer.Option(min=0.1, help="Lines a second.")] = 20.0,
+    plain: Annotated[
+        bool, typer.Option(help="After wordcount, tell the same story with plain Spark's Kafka sink.")
+    ] = True,
+    rate: Annotated[float, typer.Option(min=0.1, help="Input records a second.")] = 20.0,
 ) -> None:
     """Kill a running job again and again, and check from outside that it published every result exactly once.
 
-    Exit code 1 if the Clonos job lost, doubled, reordered or contradicted anything.
+    Exit code 1 if a Clonos job lost, doubled, reordered or contradicted anything.
     """
     # Here, so that `clonos --help` does not load Kafka clients.
+    from clonos.demo.scenes import SCENES
     from clonos.demo.screen import Screen
     from clonos.demo.story import Demo, Wishes
     from clonos.settings import Settings
 
     # SIGTERM unwinds like Ctrl-C does, so that no Kafka and no job outlives the demo.
     signal.signal(signal.SIGTERM, _leave)
-    wishes = Wishes(kills=kills, seed=seed, plain=plain, lines_per_second=rate)
+    chosen = example or ("all" if as_json else "wordcount")
+    scenes = list(SCENES.values()) if chosen == "all" else [SCENES[chosen]]
+    wishes = Wishes(kills=kills, seed=seed, plain=plain, records_per_second=rate)
     with Screen(Console(stderr=as_json)) as screen:
-        report = Demo(Settings(), wishes, screen).play()
-        screen.verdict([outcome for outcome in (report.job, report.plain) if outcome is not None])
+        report = Demo(Settings(), scenes, wishes, screen).play()
+        screen.verdict(report.outcomes())
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     if not report.clean:

@@ -1,6 +1,6 @@
-"""What the demo saw from outside the job, and how it is read.
+"""What the demo saw from outside a job, and how it is read.
 
-Nothing here comes from the job's own log: lines are what Kafka acknowledged to the producer, answers are what the
+Nothing here comes from the job's own log: input is what Kafka acknowledged to the producer, answers are what the
 HTTP server wrote down before it sent them, and published records are what a reader got from the output topics.
 """
 
@@ -10,36 +10,36 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+Answer = Mapping[str, Any]
+"""One answer of the HTTP server, as it wrote it down."""
+
 
 class Place(NamedTuple):
-    """Where a word stands in the source: the word numbered `nth` (from 0) of one record."""
+    """Where a result comes from: a source record, and what number of it (from 0) where it holds several."""
 
     topic: str
     partition: int
     offset: int
-    nth: int
+    nth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Sent:
     """A source record that Kafka acknowledged to the producer."""
 
     topic: str
     partition: int
     offset: int
-    text: str
+    value: bytes
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the HTTP server answered under one id."""
-
-    word: str
-    banned: bool
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return Place(self.topic, self.partition, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,84 +50,52 @@ class Published:
     partition: int
     offset: int
     value: bytes
+    headers: Mapping[str, bytes] = field(default_factory=dict)
     arrived: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that a verdict rests on."""
+    """All that a verdict rests on.
 
-    lines: Sequence[Line] = ()
+    Attributes:
+        sent: The input.
+        answers: What the HTTP server answered, by the unique id of each answer.
+        outputs: The output, by the name of the parameter that names its topic.
+    """
+
+    sent: Sequence[Sent] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict)
-    words: Sequence[Published] = ()
-    samples: Sequence[Published] = ()
-    totals: Sequence[Published] = ()
+    outputs: Mapping[str, Sequence[Published]] = field(default_factory=dict)
+
+    def output(self, name: str) -> Sequence[Published]:
+        """The records of one output topic."""
+        return self.outputs.get(name, ())
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A word's place, as published."""
+    """A `Place`, as published."""
 
     topic: str
     partition: int
     offset: int
-    index: int
-
-
-class WordValue(msgspec.Struct, frozen=True):
-    """The value of a record in ``words`` and ``sample``."""
-
-    source: Source
-    id: str
-    word: str
-    answer: str
-    banned: bool
-    sampled: bool
-    at: int
-    window: int
-    epoch: int
+    index: int = 0
 
     @property
     def place(self) -> Place:
-        """The word's place in the source."""
-        return Place(self.source.topic, self.source.partition, self.source.offset, self.source.index)
-
-
-class TotalValue(msgspec.Struct, frozen=True):
-    """The value of a record in ``totals``: how often `word` was said in `window` so far."""
-
-    window: int
-    word: str
-    total: int
-    epoch: int
+        """The place."""
+        return Place(self.topic, self.partition, self.offset, self.index)
 
 
 class _OnlySource(msgspec.Struct, frozen=True):
     source: Source
 
 
-_WORD = msgspec.json.Decoder(WordValue)
-_TOTAL = msgspec.json.Decoder(TotalValue)
 _SOURCE = msgspec.json.Decoder(_OnlySource)
 
 
-def read_word(value: bytes) -> WordValue | None:
-    """Decode a value of ``words`` or ``sample``; None if it cannot be read."""
-    try:
-        return _WORD.decode(value)
-    except msgspec.MsgspecError:
-        return None
-
-
-def read_total(value: bytes) -> TotalValue | None:
-    """Decode a value of ``totals``; None if it cannot be read."""
-    try:
-        return _TOTAL.decode(value)
-    except msgspec.MsgspecError:
-        return None
-
-
 def read_place(value: bytes) -> Source | None:
-    """Only the place of a published word, cheaply, for the live view."""
+    """Only the place of a published record, cheaply, for the live view."""
     try:
         return _SOURCE.decode(value).source
     except msgspec.MsgspecError:
@@ -143,5 +111,5 @@ def read_answers(record: Path) -> dict[str, Answer]:
                 given = json.loads(row)
             except ValueError:
                 continue  # the torn last line of a server that was killed; it never sent that answer
-            answers[given["answer"]] = Answer(given["word"], given["banned"])
+            answers[given["answer"]] = given
     return answers

@@ -161,7 +161,12 @@ class OutputReader:
             return
         self._at_end.discard((topic, partition))
         value = message.value() or b""
-        self._records[topic].append(Published(topic, partition, offset, bytes(value), arrived))
+        headers: list[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]  # its stub allows more
+        self._records[topic].append(
+            Published(
+                topic, partition, offset, bytes(value), {name: content or b"" for name, content in headers}, arrived
+            )
+        )
         if topic == self._watched:
             self._seconds[int(arrived)] += 1
             place = read_place(bytes(value))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from clonos.demo.checker import Verdict, check
-from clonos.demo.evidence import Answer, Evidence, Line
+from clonos.demo.evidence import Answer, Evidence, Sent
 from clonos.demo.producer import SteadyProducer
 from clonos.demo.reader import OutputReader, longest_gap
+from clonos.demo.scene import Scene
 from clonos.demo.screen import SECONDS_SHOWN, Counters, Outcome, Progress, Screen
 from clonos.demo.stage import EventLog, Topics
+from clonos.demo.verdict import Verdict
 from clonos.demo.victim import Victim
 from clonos.errors import ClonosError
 from clonos.settings import KafkaSettings
@@ -44,6 +45,7 @@ class Run:
     def __init__(
         self,
         title: str,
+        scene: Scene,
         *,
         kafka: KafkaSettings,
         topics: Topics,
@@ -51,10 +53,11 @@ class Run:
         producer: SteadyProducer,
         delays: Sequence[float],
         events: EventLog | None,
-        answers: Callable[[], dict[str, Answer]],
+        answers: Callable[[], Mapping[str, Answer]],
         screen: Screen,
     ) -> None:
         self._title = title
+        self._scene = scene
         self._topics = topics
         self._victim = victim
         self._producer = producer
@@ -63,8 +66,8 @@ class Run:
         self._answers = answers
         self._screen = screen
         self._killed_at: list[float] = []
-        outputs = dict.fromkeys((topics.words, topics.sample, topics.totals), PARTITIONS)
-        self._reader = OutputReader(kafka, outputs, watched=topics.words)
+        outputs = [topics.of(name) for name in scene.outputs]
+        self._reader = OutputReader(kafka, dict.fromkeys(outputs, PARTITIONS), watched=outputs[0])
 
     def play(self) -> Outcome:
         """Run the story.
@@ -97,8 +100,8 @@ class Run:
         self._await_new_output()
         self._linger(_LAST_STRETCH_S, "the last stretch")
         input_ended = time.monotonic()
-        lines = self._producer.stop()
-        self._settle(lines, input_ended)
+        sent = self._producer.stop()
+        self._settle(sent, input_ended)
         exit_code = self._victim.stop()
         if self._events is not None and exit_code != 0:
             self._screen.say(f"{self._title}: the job ended with exit code {exit_code} on SIGTERM.", style="yellow")
@@ -106,7 +109,7 @@ class Run:
             self._screen.say(f"{self._title}: a transaction was left open, so the output has no end.", style="red")
         return Outcome(
             title=self._title,
-            verdict=self._verdict(lines, self._answers()),
+            verdict=self._verdict(sent, self._answers()),
             kills=len(self._killed_at),
             longest_gap_s=longest_gap(self._reader.arrivals(), until=input_ended),
             counters=self._events.counters() if self._events else None,
@@ -132,14 +135,14 @@ class Run:
         # A job that died by itself was not killed, and must not be counted as if it had been.
         self._victim.must_run()
 
-    def _settle(self, lines: list[Line], input_ended: float) -> None:
+    def _settle(self, sent: list[Sent], input_ended: float) -> None:
         """Wait until everything expected is there, or nothing has moved for a long while."""
         deadline = input_ended + _SETTLED_WITHIN_S
         next_look = 0.0
         while (now := time.monotonic()) < deadline:
             self._victim.must_run()
             if now >= next_look:
-                if self._verdict(lines, {}).pending == 0:
+                if self._verdict(sent, {}).pending == 0:
                     return
                 next_look = time.monotonic() + 1.0
             if now - max(self._reader.last_arrival(), input_ended) > _QUIET_S:
@@ -147,16 +150,9 @@ class Run:
             time.sleep(_TICK_S)
             self._show("input has ended; waiting for the rest")
 
-    def _verdict(self, lines: list[Line], answers: dict[str, Answer]) -> Verdict:
-        return check(
-            Evidence(
-                lines=lines,
-                answers=answers,
-                words=self._reader.records(self._topics.words),
-                samples=self._reader.records(self._topics.sample),
-                totals=self._reader.records(self._topics.totals),
-            )
-        )
+    def _verdict(self, sent: list[Sent], answers: Mapping[str, Answer]) -> Verdict:
+        outputs = {name: self._reader.records(self._topics.of(name)) for name in self._scene.outputs}
+        return self._scene.check(Evidence(sent, answers, outputs))
 
     def _show(self, phase: str) -> None:
         now = time.monotonic()
@@ -165,10 +161,8 @@ class Run:
             Progress(
                 title=self._title,
                 phase=phase,
-                lines_in=self._producer.acked,
-                words=self._reader.count(),
-                samples=self._reader.count(self._topics.sample),
-                totals=self._reader.count(self._topics.totals),
+                records_in=self._producer.acked,
+                records_out={name: self._reader.count(self._topics.of(name)) for name in self._scene.outputs},
                 repeats=self._reader.repeats,
                 kills=len(self._killed_at),
                 kills_planned=len(self._delays),

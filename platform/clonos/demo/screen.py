@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -12,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from clonos.demo.checker import Verdict
+from clonos.demo.verdict import Verdict
 
 SECONDS_SHOWN = 60
 _LINE_EVERY_S = 5.0
@@ -35,10 +36,8 @@ class Progress:
 
     title: str
     phase: str
-    lines_in: int
-    words: int
-    samples: int
-    totals: int
+    records_in: int
+    records_out: Mapping[str, int]
     repeats: int
     kills: int
     kills_planned: int
@@ -96,7 +95,7 @@ class Screen:
         elif time.monotonic() - self._told >= _LINE_EVERY_S:
             self._told = time.monotonic()
             self.say(
-                f"{progress.title}: {progress.phase}; {progress.lines_in} lines in, {progress.words} words out "
+                f"{progress.title}: {progress.phase}; {progress.records_in} records in, {_counts(progress)} out "
                 f"({progress.repeats} repeated), {progress.kills}/{progress.kills_planned} kills"
             )
 
@@ -124,8 +123,8 @@ def _sentence(outcome: Outcome) -> Text:
 def _picture(progress: Progress) -> RenderableType:
     counters = progress.counters
     table = Table.grid(padding=(0, 2))
-    table.add_row("[bold]input", f"{progress.lines_in} lines")
-    table.add_row("[bold]output", f"{progress.words} words, {progress.samples} samples, {progress.totals} totals")
+    table.add_row("[bold]input", f"{progress.records_in} records")
+    table.add_row("[bold]output", _counts(progress))
     repeated_style = "bold red" if progress.repeats else "green"
     table.add_row("[bold]published twice", Text(str(progress.repeats), style=repeated_style))
     table.add_row("[bold]kill -9", f"{progress.kills} of {progress.kills_planned}")
@@ -140,10 +139,14 @@ def _picture(progress: Progress) -> RenderableType:
     return Group(
         Text(f"{progress.title}: {progress.phase}", style="bold cyan"),
         table,
-        Text("words a second, last minute", style="dim"),
+        Text(f"{next(iter(progress.records_out))} a second, last minute", style="dim"),
         _bars(progress.per_second),
         _kill_marks(progress.kill_ages_s),
     )
+
+
+def _counts(progress: Progress) -> str:
+    return ", ".join(f"{count} {name}" for name, count in progress.records_out.items())
 
 
 def _bars(counts: list[int]) -> Text:
@@ -171,7 +174,7 @@ def _table(outcomes: list[Outcome]) -> Table:
 
     verdicts = [outcome.verdict for outcome in outcomes]
     row("kill -9", [outcome.kills for outcome in outcomes])
-    row("lines in", [verdict.records_in for verdict in verdicts])
+    row("records in", [verdict.records_in for verdict in verdicts])
     row("records expected", [verdict.expected for verdict in verdicts])
     row("records published", [verdict.published for verdict in verdicts])
     row("duplicates", [verdict.duplicates for verdict in verdicts], fault=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import random
 import secrets
 import subprocess
 import sys
@@ -28,48 +30,65 @@ from clonos.settings import KafkaSettings, Settings
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The four topics of one run."""
+    """The topics of one run, by the job parameters that name them."""
 
-    lines: str
-    words: str
-    sample: str
-    totals: str
+    prefix: str
+    names: tuple[str, ...]
 
-    @classmethod
-    def named(cls, prefix: str) -> Topics:
-        """Topics whose names start with `prefix`."""
-        return cls(*(f"{prefix}{name}" for name in ("lines", "words", "sample", "totals")))
+    def of(self, name: str) -> str:
+        """The topic that the parameter `name` names."""
+        return f"{self.prefix}{name}"
+
+    def params(self) -> dict[str, str]:
+        """The job's parameters."""
+        return {name: self.of(name) for name in self.names}
 
     def create(self, kafka: KafkaSettings, partitions: int) -> None:
-        """Create all four.
+        """Create all of them.
 
         Raises:
             BrokerUnavailable: Kafka refused.
         """
         brokers = len(await_brokers(kafka).brokers)
         wanted = [
-            NewTopic(name, num_partitions=partitions, replication_factor=min(3, brokers))
-            for name in (self.lines, self.words, self.sample, self.totals)
+            NewTopic(topic, num_partitions=partitions, replication_factor=min(3, brokers))
+            for topic in self.params().values()
         ]
         admin = AdminClient(client_config(kafka))  # kept: the answers die with the client
-        for name, created in admin.create_topics(wanted).items():
+        for topic, created in admin.create_topics(wanted).items():
             try:
                 created.result(30)
             except KafkaException as error:
-                raise BrokerUnavailable(f"Kafka did not create the topic {name}: {error}") from error
+                raise BrokerUnavailable(f"Kafka did not create the topic {topic}: {error}") from error
 
 
-def example_directory() -> Path:
-    """Where ``examples/wordcount`` is: packed into the wheel beside this module, or in the clone.
+def example_directory(name: str) -> Path:
+    """Where ``examples/<name>`` is: packed into the wheel beside this module, or in the clone.
 
     Raises:
         SpecError: It is in neither place.
     """
     here = Path(__file__).resolve().parent
-    for directory in (here / "wordcount", here.parents[2] / "examples" / "wordcount"):
+    for directory in (here / "examples" / name, here.parents[2] / "examples" / name):
         if (directory / "job.py").is_file():
             return directory
-    raise SpecError("The demo's job (examples/wordcount) is not here.", hint="run the demo from a clone.")
+    raise SpecError(f"The demo's job (examples/{name}) is not here.", hint="run the demo from a clone.")
+
+
+def messages_of(example: Path, moments: random.Random) -> Iterator[tuple[str, bytes]]:
+    """Endless input, keys and values, from the example's own ``generate.py``.
+
+    Raises:
+        SpecError: There is no such file.
+    """
+    file = example / "generate.py"
+    spec = importlib.util.spec_from_file_location(f"clonos_example_{example.name}", file)
+    if not file.is_file() or spec is None or spec.loader is None:
+        raise SpecError(f"{file} is not here.", hint="run the demo from a clone.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    messages: Iterator[tuple[str, bytes]] = module.messages(moments)
+    return messages
 
 
 def work_directory(settings: Settings) -> Path:

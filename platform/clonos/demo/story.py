@@ -1,4 +1,4 @@
-"""The demo's two stories, on one Kafka and one HTTP server: the Clonos job, then the same on plain Spark."""
+"""The demo's stories on one Kafka: each example as a Clonos job, then, where there is one, its twin on plain Spark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import secrets
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,8 +16,9 @@ from typing import Any
 import yaml
 
 from clonos.demo.evidence import read_answers
-from clonos.demo.producer import SteadyProducer, text_lines
+from clonos.demo.producer import SteadyProducer
 from clonos.demo.run import PARTITIONS, Run, kill_delays
+from clonos.demo.scene import Scene
 from clonos.demo.screen import Counters, Outcome, Screen
 from clonos.demo.stage import (
     EventLog,
@@ -25,6 +27,7 @@ from clonos.demo.stage import (
     environment_for,
     example_directory,
     kafka_for,
+    messages_of,
     work_directory,
 )
 from clonos.demo.victim import Victim
@@ -32,6 +35,8 @@ from clonos.errors import ClonosError
 from clonos.settings import KafkaSettings, Settings
 
 PLAIN_KILLS = 2
+_SUMMED = ("records_in", "expected", "published", "duplicates", "lost", "order_breaks", "contradictions", "kills")
+_COUNTED = ("skipped_lanes", "determinants_recorded", "determinants_replayed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +44,48 @@ class Wishes:
     """What the user asked for.
 
     Attributes:
-        kills: How often the Clonos job is killed.
+        kills: How often Clonos jobs are killed, over all examples.
         seed: Decides the moments of the kills; None draws one.
-        plain: Whether the same story is told with plain Spark afterwards.
-        lines_per_second: The pace of the input.
+        plain: Whether the same story is told with plain Spark afterwards, of examples that have it.
+        records_per_second: The pace of the input.
     """
 
     kills: int = 3
     seed: int | None = None
     plain: bool = True
-    lines_per_second: float = 20.0
+    records_per_second: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the demo found."""
+    """What the demo found.
+
+    Attributes:
+        jobs: By example.
+        plain: Plain Spark's outcome, if that was told.
+    """
 
     seed: int
-    job: Outcome
-    plain: Outcome | None
+    jobs: Mapping[str, Outcome]
+    plain: Outcome | None = None
 
     @property
     def clean(self) -> bool:
-        """Whether the Clonos job lost, doubled, reordered and contradicted nothing."""
-        return self.job.verdict.clean
+        """Whether no Clonos job lost, doubled, reordered or contradicted anything."""
+        return all(outcome.verdict.clean for outcome in self.jobs.values())
+
+    def outcomes(self) -> list[Outcome]:
+        """All of them, in the order of the story."""
+        return [*self.jobs.values(), *([self.plain] if self.plain else [])]
 
     def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
-        counters = self.job.counters or Counters()
+        """The object that ``--json`` prints: totals over all examples, and each example by itself."""
+        examples = {name: {**_checked(outcome), **_counted(outcome)} for name, outcome in self.jobs.items()}
         return {
-            **_checked(self.job),
-            "skipped_lanes": counters.skipped_lanes,
-            "determinants_recorded": counters.determinants_recorded,
-            "determinants_replayed": counters.determinants_replayed,
+            **{field: sum(one[field] for one in examples.values()) for field in (*_SUMMED, *_COUNTED)},
+            "longest_gap_s": max((one["longest_gap_s"] for one in examples.values()), default=0.0),
             "seed": self.seed,
+            "examples": examples,
             "plain": _checked(self.plain) if self.plain else None,
         }
 
@@ -83,28 +96,38 @@ def _checked(outcome: Outcome) -> dict[str, Any]:
     return {**fields, "longest_gap_s": round(outcome.longest_gap_s, 3), "kills": outcome.kills}
 
 
+def _counted(outcome: Outcome) -> dict[str, int]:
+    counters = asdict(outcome.counters or Counters())
+    return {name: counters[name] for name in _COUNTED}
+
+
+def shares(kills: int, examples: int) -> list[int]:
+    """`kills` split over so many examples as evenly as can be; the first ones get what is left over."""
+    return [kills // examples + (number < kills % examples) for number in range(examples)]
+
+
 class Demo:
-    """Both stories.
+    """All stories.
 
     Args:
         settings: Where the demo keeps its files, and the Kafka to use; the embedded one if none is named.
+        scenes: The examples to play.
         wishes: What the user asked for.
         screen: What the user sees.
     """
 
-    def __init__(self, settings: Settings, wishes: Wishes, screen: Screen) -> None:
+    def __init__(self, settings: Settings, scenes: Sequence[Scene], wishes: Wishes, screen: Screen) -> None:
         self._settings = settings
+        self._scenes = scenes
         self._wishes = wishes
         self._screen = screen
         self._seed = secrets.randbelow(1_000_000) if wishes.seed is None else wishes.seed
-        self._example = example_directory()
-        self._text = text_lines(self._example / "lines.txt")
 
     def play(self) -> Report:
-        """Tell both stories and return what was found.
+        """Tell the stories and return what was found.
 
         Raises:
-            ClonosError: Kafka, the HTTP server or the Clonos job did not run; this is no verdict.
+            ClonosError: Kafka, an HTTP server or a Clonos job did not run; this is no verdict.
         """
         self._screen.say(f"seed {self._seed} (--seed {self._seed} draws the same kill moments again)")
         directory = work_directory(self._settings)
@@ -120,86 +143,135 @@ class Demo:
                 self._screen.say(f"Logs, checkpoints and topics are kept in {directory}", style="yellow")
 
     def _play_in(self, directory: Path) -> Report:
-        answers = directory / "answers.jsonl"
+        jobs: dict[str, Outcome] = {}
+        plain: Outcome | None = None
         with ExitStack() as stack:
             self._screen.say("starting Kafka" if not self._settings.kafka.bootstrap_servers else "using your Kafka")
             kafka, prefix = stack.enter_context(kafka_for(self._settings, directory))
-            server = stack.enter_context(answer_server(self._example / "answers.py", answers))
-            self._screen.say(f"Kafka is at {kafka.bootstrap_servers}, the HTTP server at {server}")
-            job = self._clonos_run(directory, kafka, prefix, server).play()
-            if self._wishes.plain:
-                self._screen.say(
-                    "now plain Spark, killed only right after new output, when its epoch is likely to be in doubt "
-                    "(about half of the kills before were of that kind)"
-                )
-            plain = self._plain_outcome(directory, kafka, prefix, server) if self._wishes.plain else None
-        return Report(self._seed, job, plain)
+            self._screen.say(f"Kafka is at {kafka.bootstrap_servers}")
+            kills = shares(self._wishes.kills, len(self._scenes))
+            for scene, share in zip(self._scenes, kills, strict=True):
+                title = "Clonos" if len(self._scenes) == 1 else f"Clonos, {scene.name}"
+                with Telling(
+                    scene, self._settings, self._wishes, self._seed, self._screen, directory, kafka, prefix
+                ) as telling:
+                    jobs[scene.name] = telling.clonos(title, share)
+                    if scene.plain and self._wishes.plain:
+                        plain = telling.plain(min(PLAIN_KILLS, share))
+        return Report(self._seed, jobs, plain)
 
-    def _plain_outcome(self, directory: Path, kafka: KafkaSettings, prefix: str, server: str) -> Outcome | None:
+
+class Telling:
+    """One example on the stage: its HTTP server, if it has one, and a folder of its own."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        settings: Settings,
+        wishes: Wishes,
+        seed: int,
+        screen: Screen,
+        directory: Path,
+        kafka: KafkaSettings,
+        prefix: str,
+    ) -> None:
+        self._scene = scene
+        self._settings = settings
+        self._wishes = wishes
+        self._seed = seed
+        self._screen = screen
+        self._kafka = kafka
+        self._prefix = prefix
+        self._example = example_directory(scene.name)
+        self._directory = directory / scene.name
+        self._answers = self._directory / "answers.jsonl"
+        self._server: dict[str, str] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Telling:
+        """Start the HTTP server."""
+        self._directory.mkdir()
+        self._answers.touch()
+        if self._scene.server:
+            url = self._stack.enter_context(answer_server(self._example / self._scene.server, self._answers))
+            self._screen.say(f"the HTTP server of {self._scene.name} is at {url}")
+            self._server = {"server": url}
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Stop the HTTP server."""
+        self._stack.close()
+
+    def clonos(self, title: str, kills: int) -> Outcome:
+        """Play the job.
+
+        Raises:
+            ClonosError: It did not run.
+        """
+        topics = Topics(f"{self._prefix}{self._scene.name}-", self._scene.topics)
+        events = self._directory / "events.jsonl"
+        specification = self._example / "job.yaml"
+        if self._prefix:
+            # On a Kafka that lives on, the job needs a name of its own: its causal log is named after it.
+            shipped = yaml.safe_load(specification.read_text(encoding="utf-8"))
+            shipped["metadata"]["name"] = f"{self._prefix}{self._scene.name}"
+            shipped["spec"]["main"] = str(self._example / "job.py")
+            specification = self._directory / "job.yaml"
+            specification.write_text(yaml.safe_dump(shipped), encoding="utf-8")
+        command = [sys.executable, "-m", "clonos", "run", str(specification), "--events", str(events)]
+        for name, value in {**self._server, **topics.params()}.items():
+            command += ["-p", f"{name}={value}"]
+        delays = kill_delays(self._random("kills"), kills, hasty=False)
+        return self._run(title, topics, command, delays, "job.log", EventLog(events)).play()
+
+    def plain(self, kills: int) -> Outcome | None:
+        """Play the same on plain Spark; None if that gave no verdict."""
+        self._screen.say(
+            "now plain Spark, killed only right after new output, when its epoch is likely to be in doubt "
+            "(about half of the kills before were of that kind)"
+        )
+        topics = Topics(f"{self._prefix}{self._scene.name}-plain-", self._scene.topics)
+        checkpoints = self._directory / "plain-checkpoints"
+        command = [sys.executable, "-m", self._scene.plain, "--checkpoints", str(checkpoints)]
+        for name, value in {**self._server, **topics.params()}.items():
+            command += [f"--{name}", value]
+        delays = kill_delays(self._random("plain kills"), kills, hasty=True)
         try:
-            return self._plain_run(directory, kafka, prefix, server).play()
+            return self._run("plain Spark", topics, command, delays, "plain.log", None).play()
         except ClonosError as error:
             # The verdict on the Clonos job stands without the comparison.
             self._screen.say(f"The plain Spark run gave no verdict: {error}", style="yellow")
             return None
 
-    def _clonos_run(self, directory: Path, kafka: KafkaSettings, prefix: str, server: str) -> Run:
-        topics = Topics.named(prefix)
-        events = directory / "events.jsonl"
-        params = {"server": server, **asdict(topics)}
-        specification = self._example / "job.py"
-        if prefix:
-            # On a Kafka that lives on, the job needs a name of its own: its causal log is named after it.
-            specification = directory / "job.yaml"
-            shipped = yaml.safe_load((self._example / "job.yaml").read_text(encoding="utf-8"))
-            shipped["metadata"]["name"] = f"{prefix}wordcount"
-            shipped["spec"]["main"] = str(self._example / "job.py")
-            specification.write_text(yaml.safe_dump(shipped), encoding="utf-8")
-        command = [sys.executable, "-m", "clonos", "run", str(specification), "--events", str(events)]
-        for name, value in params.items():
-            command += ["-p", f"{name}={value}"]
-        moments = random.Random(self._seed)
-        delays = kill_delays(moments, self._wishes.kills, hasty=False)
-        return self._run("Clonos", directory, kafka, topics, command, delays=delays, events=EventLog(events))
-
-    def _plain_run(self, directory: Path, kafka: KafkaSettings, prefix: str, server: str) -> Run:
-        topics = Topics.named(f"{prefix}plain-")
-        checkpoints = directory / "plain-checkpoints"
-        command = [sys.executable, "-m", "clonos.demo.plain", "--checkpoints", str(checkpoints), "--server", server]
-        for name, value in asdict(topics).items():
-            command += [f"--{name}", value]
-        moments = random.Random(self._seed + 1)
-        delays = kill_delays(moments, min(PLAIN_KILLS, self._wishes.kills), hasty=True)
-        return self._run("plain Spark", directory, kafka, topics, command, delays=delays, events=None)
+    def _random(self, what: str) -> random.Random:
+        return random.Random(f"{self._seed} {self._scene.name} {what}")
 
     def _run(
         self,
         title: str,
-        directory: Path,
-        kafka: KafkaSettings,
         topics: Topics,
         command: list[str],
-        *,
-        delays: list[float],
+        delays: Sequence[float],
+        log_name: str,
         events: EventLog | None,
     ) -> Run:
-        topics.create(kafka, PARTITIONS)
-        log = directory / f"{title.lower().replace(' ', '-')}.log"
+        topics.create(self._kafka, PARTITIONS)
+        log = self._directory / log_name
         self._screen.say(f"{title}: starting the job; its output goes to {log}")
         return Run(
             title,
-            kafka=kafka,
+            self._scene,
+            kafka=self._kafka,
             topics=topics,
-            victim=Victim(command, environment_for(self._settings, kafka, directory / "home"), log),
+            victim=Victim(command, environment_for(self._settings, self._kafka, self._directory / "home"), log),
             producer=SteadyProducer(
-                kafka,
-                topics.lines,
-                self._text,
-                per_second=self._wishes.lines_per_second,
-                partitions=PARTITIONS,
+                self._kafka,
+                topics.of(self._scene.source),
+                messages_of(self._example, self._random("input")),
+                per_second=self._wishes.records_per_second,
             ),
             delays=delays,
             events=events,
-            answers=partial(read_answers, directory / "answers.jsonl"),
+            answers=partial(read_answers, self._answers),
             screen=self._screen,
         )

@@ -1,21 +1,27 @@
-"""The demo's checker finds each kind of fault, and nothing in a clean run."""
+"""The checker of wordcount finds each kind of fault, and nothing in a clean run."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 
 import pytest
 
-from clonos.demo.checker import Fault, Verdict, check, words_of
-from clonos.demo.evidence import Answer, Evidence, Line, Published
+from clonos.demo.evidence import Answer, Evidence, Published, Sent
+from clonos.demo.scenes.wordcount import Contradiction, check, words_of
+from clonos.demo.verdict import Fault, Verdict
 
 Value = dict[str, Any]
 
 WINDOW = 1_700_000_000_000
 TEXT = ("the cat, the hat", "A bat!")
+
+
+def given(word: str, *, banned: bool) -> Answer:
+    return {"word": word, "banned": banned}
 
 
 def published(topic: str, values: list[Value]) -> list[Published]:
@@ -26,13 +32,13 @@ class World:
     """A clean run that a test may spoil: two lines, one task each, every word in one window."""
 
     def __init__(self) -> None:
-        self.lines = [Line("lines", 0, 0, TEXT[0]), Line("lines", 1, 0, TEXT[1])]
+        self.lines = [Sent("lines", number, 0, text.encode()) for number, text in enumerate(TEXT)]
         self.answers: dict[str, Answer] = {}
         self.words: list[Value] = []
         for line in self.lines:
-            for index, word in enumerate(words_of(line.text)):
+            for index, word in enumerate(words_of(line.value.decode())):
                 answer = f"{line.partition}-{word}"
-                self.answers[answer] = Answer(word, banned=word == "a")
+                self.answers[answer] = given(word, banned=word == "a")
                 self.words.append(
                     {
                         "source": {"topic": "lines", "partition": line.partition, "offset": 0, "index": index},
@@ -55,18 +61,20 @@ class World:
 
     def evidence(self) -> Evidence:
         return Evidence(
-            lines=self.lines,
-            answers=self.answers,
-            words=published("words", self.words),
-            samples=published("sample", self.samples),
-            totals=published("totals", self.totals),
+            self.lines,
+            self.answers,
+            {
+                "words": published("words", self.words),
+                "sample": published("sample", self.samples),
+                "totals": published("totals", self.totals),
+            },
         )
 
     def verdict(self) -> Verdict:
         return check(self.evidence())
 
 
-def faults(verdict: Verdict) -> set[Fault]:
+def faults(verdict: Verdict) -> set[StrEnum]:
     return {finding.fault for finding in verdict.findings}
 
 
@@ -148,11 +156,11 @@ def borrow_answer(world: World) -> None:
 
 def turn_verdict(world: World) -> None:
     answer = world.words[3]["answer"]
-    world.answers[answer] = Answer("hat", banned=True)
+    world.answers[answer] = given("hat", banned=True)
 
 
 def ask_twice(world: World) -> None:
-    world.answers["again"] = Answer("the", banned=False)
+    world.answers["again"] = given("the", banned=False)
     world.words[2]["answer"] = "again"
 
 
@@ -174,7 +182,7 @@ def sample_of_unsampled(world: World) -> None:
 
 def invent_word(world: World) -> None:
     world.words[3]["word"] = "rabbit"
-    world.answers[world.words[3]["answer"]] = Answer("rabbit", banned=False)
+    world.answers[world.words[3]["answer"]] = given("rabbit", banned=False)
     world.totals[3]["word"] = "rabbit"
 
 
@@ -190,18 +198,18 @@ def invent_word(world: World) -> None:
         (lose_total, Fault.LOST, "lost"),
         (swap_words, Fault.ORDER, "order_breaks"),
         (swap_totals, Fault.ORDER, "order_breaks"),
-        (invent_answer, Fault.UNKNOWN_ANSWER, "contradictions"),
-        (borrow_answer, Fault.OTHER_ANSWER, "contradictions"),
-        (turn_verdict, Fault.OTHER_ANSWER, "contradictions"),
-        (ask_twice, Fault.TWO_ANSWERS, "contradictions"),
-        (miscount, Fault.WRONG_TOTAL, "contradictions"),
-        (total_of_nothing, Fault.WRONG_TOTAL, "contradictions"),
-        (sample_disagrees, Fault.SAMPLE_MISMATCH, "contradictions"),
-        (sample_of_unsampled, Fault.SAMPLE_MISMATCH, "contradictions"),
-        (invent_word, Fault.UNEXPECTED, "contradictions"),
+        (invent_answer, Contradiction.UNKNOWN_ANSWER, "contradictions"),
+        (borrow_answer, Contradiction.OTHER_ANSWER, "contradictions"),
+        (turn_verdict, Contradiction.OTHER_ANSWER, "contradictions"),
+        (ask_twice, Contradiction.TWO_ANSWERS, "contradictions"),
+        (miscount, Contradiction.WRONG_TOTAL, "contradictions"),
+        (total_of_nothing, Contradiction.WRONG_TOTAL, "contradictions"),
+        (sample_disagrees, Contradiction.SAMPLE_MISMATCH, "contradictions"),
+        (sample_of_unsampled, Contradiction.SAMPLE_MISMATCH, "contradictions"),
+        (invent_word, Contradiction.UNEXPECTED, "contradictions"),
     ],
 )
-def test_each_fault_is_found(spoil: Callable[[World], None], fault: Fault, field: str) -> None:
+def test_each_fault_is_found(spoil: Callable[[World], None], fault: StrEnum, field: str) -> None:
     world = World()
     spoil(world)
     verdict = world.verdict()
@@ -219,7 +227,7 @@ def test_one_loss_is_counted_as_one_loss_only() -> None:
 
 def test_the_same_answer_in_another_epoch_is_not_a_second_answer() -> None:
     world = World()
-    world.answers["again"] = Answer("the", banned=False)
+    world.answers["again"] = given("the", banned=False)
     world.words[2] |= {"answer": "again", "epoch": 1}
     assert world.verdict().clean
 
@@ -228,15 +236,16 @@ def test_a_replay_that_asked_again_is_doubled_and_contradicted() -> None:
     world = World()
     for value in [value for value in world.words if value["source"]["partition"] == 0]:
         again = f"again-{value['word']}"
-        world.answers[again] = Answer(value["word"], banned=False)
+        world.answers[again] = given(value["word"], banned=False)
         world.words.append({**value, "answer": again, "id": f"again-{value['id']}"})
     verdict = world.verdict()
     assert verdict.duplicates == 4
-    assert Fault.TWO_ANSWERS in faults(verdict)
+    assert Contradiction.TWO_ANSWERS in faults(verdict)
     assert verdict.order_breaks == 1
 
 
 def test_an_unreadable_record_is_a_contradiction() -> None:
     evidence = World().evidence()
-    spoiled = replace(evidence, words=[*evidence.words, Published("words", 0, 99, b"{}")])
+    words = [*evidence.output("words"), Published("words", 0, 99, b"{}")]
+    spoiled = replace(evidence, outputs={**evidence.outputs, "words": words})
     assert faults(check(spoiled)) == {Fault.UNREADABLE}

@@ -1,0 +1,86 @@
+"""Enrich events by a service that is slow, fails now and then, and never says the same twice: a stateless job.
+
+Each event gets one record: in ``enriched``, with what the server says about its device, or in ``dead``, as it was,
+with the cause in headers. Dead letters are events that do not decode, and those whose device the server refuses or
+gives no answer for: with `record_errors` a call that failed for good is recorded too, so a replay fails it again and
+does not suddenly publish the event elsewhere.
+
+Run it with ``clonos run examples/enrich/job.yaml -p server=http://127.0.0.1:8099``; the parameters name the topics.
+"""
+
+from __future__ import annotations
+
+import json
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+import clonos
+from clonos.errors import ServiceError
+from clonos.formats import Json
+
+EVENT = "event string not null, device string not null, reading double not null"
+
+
+@clonos.service(timeout=0.5, retries=3, concurrency=8, record_errors=True)
+def describe(device: str) -> dict[str, Any]:
+    """Ask the server; each attempt has half a second, and eight calls run at a time."""
+    connection = HTTPConnection(urlsplit(clonos.param("server")).netloc, timeout=2.0)
+    try:
+        connection.request("GET", f"/device?id={quote(device)}")
+        response = connection.getresponse()
+        answer: dict[str, Any] = json.loads(response.read())
+        if response.status != 200:
+            raise OSError(f"{response.status} from {answer['answer']}")
+        return answer
+    finally:
+        connection.close()
+
+
+@clonos.udf("answer string, site string, cause string, epoch long")
+def about(device: str | None) -> dict[str, Any] | None:
+    """What the server says of a device, or why it says nothing."""
+    if device is None:
+        return None  # a poison record, on its way to the dead letters
+    try:
+        answer = describe(device)
+    except ServiceError as failure:
+        return {"cause": failure.what, "epoch": clonos.epoch()}
+    return {"answer": answer["answer"], "site": answer["site"], "epoch": clonos.epoch()}
+
+
+def header(name: str, value: Column) -> Column:
+    """One header of a dead letter, as the platform's own are."""
+    return F.struct(F.lit(f"clonos.error.{name}").alias("key"), value.cast("string").cast("binary").alias("value"))
+
+
+@clonos.job(name="enrich", params={"events": "events", "enriched": "enriched", "dead": "dead"})
+def enrich(ctx: clonos.JobContext) -> None:
+    """Build the query."""
+    enriched, dead = ctx.params["enriched"], ctx.params["dead"]
+    events = ctx.decode(
+        ctx.source(ctx.params["events"]), Json(), schema=EVENT, on_poison="dead-letter", dead_letters=dead
+    ).withColumn("about", about(F.col("record.device")))
+    failed = F.col("about.cause").isNotNull()
+    causes = F.array(
+        *(header(name, F.col(name)) for name in ("topic", "partition", "offset")),
+        header("class", F.lit("ServiceError")),
+        header("message", F.col("about.cause")),
+        header("epoch", F.col("about.epoch")),
+    )
+    source = F.struct("topic", "partition", "offset").alias("source")
+    value = F.to_json(F.struct(source, "record.*", "about.answer", "about.site", "about.epoch"))
+    ctx.sink(
+        events.select(
+            F.when(failed, F.lit(dead)).otherwise(F.lit(enriched)).alias("topic"),
+            "key",
+            F.when(failed, F.col("value")).otherwise(value.cast("binary")).alias("value"),
+            F.when(failed, F.concat(F.coalesce("headers", F.array()), causes)).alias("headers"),
+            "poison",
+        ),
+        topic=enriched,
+        name="enriched",
+    )

@@ -1,0 +1,123 @@
+"""Running totals per customer: a stateful job with timers, late orders and a sample.
+
+Each order gets one record in ``totals``: how many orders its customer has made so far, and their sum. Orders that
+arrive long after younger ones of their customer count too, are marked and go to ``late`` as well; a random share
+goes to ``sample`` as well. When nothing came from a customer for a while, a timer publishes one notice in ``inactive``.
+
+State, timers and draws are all repeated by a replay: timers go by the time that Spark logged for the epoch,
+draws follow from the epoch's seed and the order's place in the source.
+
+Run it with ``clonos run examples/orders/job.yaml``; the parameters name the topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import Column, Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+import clonos
+from clonos.formats import Json
+
+LATE_MS = 10_000
+IDLE_MS = 3_000
+SAMPLE_SHARE = 0.1
+
+ORDER = "order string not null, customer string not null, cents long not null, at long not null"
+RESULT = (
+    "source struct<topic:string,partition:int,offset:long>, customer string, order string, cents long, "
+    "orders long, total long, late boolean, sampled boolean, at long, epoch long"
+)
+
+
+class Accounts(StatefulProcessor):
+    """One customer's account."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        # `newest` is the time of the youngest order, `alarm` that of the timer, 0 where none is set.
+        self.account = handle.getValueState("account", "orders long, total long, newest long, alarm long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
+        now = timerValues.getCurrentProcessingTimeInMs()
+        orders, total, newest, alarm = self.account.get() if self.account.exists() else (0, 0, 0, 0)
+        for row in rows:
+            orders += 1
+            total += row.cents
+            yield Row(
+                source=Row(topic=row.topic, partition=row.partition, offset=row.offset),
+                customer=row.customer,
+                order=row.order,
+                cents=row.cents,
+                orders=orders,
+                total=total,
+                late=row.at < newest - LATE_MS,
+                sampled=clonos.random((row.topic, row.partition, row.offset)) < SAMPLE_SHARE,
+                at=now,
+                epoch=clonos.epoch(),
+            )
+            newest = max(newest, row.at)
+        if alarm:
+            self.handle.deleteTimer(alarm)
+        self.handle.registerTimer(now + IDLE_MS)
+        self.account.update((orders, total, newest, now + IDLE_MS))
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
+    ) -> Iterator[Row]:
+        orders, total, newest, _ = self.account.get()
+        self.account.update((orders, total, newest, 0))
+        # Without an order, a notice.
+        yield Row(
+            source=None,
+            customer=key[0],
+            order=None,
+            cents=None,
+            orders=orders,
+            total=total,
+            late=None,
+            sampled=None,
+            at=timerValues.getCurrentProcessingTimeInMs(),
+            epoch=clonos.epoch(),
+        )
+
+
+@clonos.job(
+    name="orders",
+    params={"orders": "orders", "totals": "totals", "late": "late", "sample": "sample", "inactive": "inactive"},
+    spark_conf={"spark.sql.shuffle.partitions": "2"},
+)
+def orders(ctx: clonos.JobContext) -> None:
+    """Build the query."""
+    placed = ctx.decode(ctx.source(ctx.params["orders"]), Json(), schema=ORDER)
+    results = (
+        placed.select("topic", "partition", "offset", "record.*")
+        .groupBy("customer")
+        .transformWithState(clonos.operator(Accounts(), name="accounts"), RESULT, "append", "processingTime")
+    )
+
+    def topic(name: str, *, where: str) -> Column:
+        return F.when(F.expr(where), F.lit(ctx.params[name]))
+
+    topics = F.array(
+        topic("totals", where="order IS NOT NULL"),
+        topic("late", where="late"),
+        topic("sample", where="sampled"),
+        topic("inactive", where="order IS NULL"),
+    )
+    ctx.sink(
+        results.select(
+            F.explode(F.array_compact(topics)).alias("topic"),
+            F.col("customer").alias("key"),
+            F.to_json(F.struct(*results.columns)).alias("value"),
+        ),
+        topic=ctx.params["totals"],
+        name="totals",
+    )

@@ -1,0 +1,221 @@
+"""``examples/orders`` as the demo plays it.
+
+- *expected*: one total for each acknowledged order, one copy in ``late`` and in ``sample`` for each total published
+  as such, and a notice in ``inactive`` wherever the published records themselves show that a customer's timer was
+  due: an epoch between a customer's orders (or after the last one) whose time is past the timer;
+- *order break*, besides an order that overtakes another of its customer: notices of a customer that go back.
+
+The sums are made from what is published: the n-th total of a customer counts n published orders and is their sum.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from clonos.demo.evidence import Evidence, Place, Published, Source
+from clonos.demo.scene import Scene
+from clonos.demo.verdict import Fault, Findings, Verdict, copies, once_in_order, readable, where
+
+# As examples/orders/job.py has them; said again because nothing here may come from the job.
+LATE_MS = 10_000
+IDLE_MS = 3_000
+
+
+class Contradiction(StrEnum):
+    """What cannot be."""
+
+    UNEXPECTED = "record for an order that is not in the source"
+    WRONG_TOTAL = "total that is not the sum of the published orders it counts"
+    WRONG_LATE = "order marked late that is not, or late and not marked"
+    COPY_MISMATCH = "copy that does not agree with its totals record"
+    TWO_TIMES = "two times for one epoch"
+    EPOCH_BACK = "order of an epoch before that of the customer's previous order"
+    EARLY_NOTICE = "notice before the customer's timer was due"
+    WRONG_NOTICE = "notice that does not agree with the customer's published totals"
+
+
+class Order(msgspec.Struct, frozen=True):
+    """The value of a source record."""
+
+    order: str
+    customer: str
+    cents: int
+    at: int
+
+
+class TotalValue(msgspec.Struct, frozen=True):
+    """The value of a record in ``totals``, ``late`` and ``sample``."""
+
+    source: Source
+    customer: str
+    order: str
+    cents: int
+    orders: int
+    total: int
+    late: bool
+    sampled: bool
+    at: int
+    epoch: int
+
+    @property
+    def place(self) -> Place:
+        """The order's place in the source."""
+        return self.source.place
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """The value of a record in ``inactive``: nothing came from a customer for a while after so many orders."""
+
+    customer: str
+    orders: int
+    total: int
+    at: int
+    epoch: int
+
+
+_ORDER = msgspec.json.Decoder(Order)
+_TOTAL = msgspec.json.Decoder(TotalValue)
+_NOTICE = msgspec.json.Decoder(Notice)
+
+
+def _read_total(record: Published) -> TotalValue | None:
+    try:
+        return _TOTAL.decode(record.value)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _read_notice(record: Published) -> Notice | None:
+    try:
+        return _NOTICE.decode(record.value)
+    except msgspec.MsgspecError:
+        return None
+
+
+def check(evidence: Evidence) -> Verdict:
+    """Judge the evidence."""
+    found = Findings()
+    expected = {sent.place: _ORDER.decode(sent.value) for sent in evidence.sent}
+    totals = readable(evidence.output("totals"), _read_total, found)
+    seen = once_in_order("total", totals, found, stream=lambda value: value.customer)
+    for place in expected.keys() - seen.keys():
+        found.add(Fault.LOST, f"order {expected[place].order} of {tuple(place)}")
+    accounts = _checked_sums(totals, expected, found)
+    chosen = 0
+    for name, wanted in (
+        ("late", {place: value for place, value in seen.items() if value.late}),
+        ("sample", {place: value for place, value in seen.items() if value.sampled}),
+    ):
+        copies(f"{name} order", _of_customers(evidence, name, found), wanted, found, Contradiction.COPY_MISMATCH)
+        chosen += len(wanted)
+    notices = readable(evidence.output("inactive"), _read_notice, found)
+    times = _checked_times([value for _, value in totals], [notice for _, notice in notices], found)
+    due, open_ends = _checked_notices(accounts, notices, times, found)
+    return found.verdict(
+        records_in=len(expected),
+        expected=len(expected) + chosen + due,
+        published=sum(len(evidence.output(name)) for name in ORDERS.outputs),
+        unfinished=open_ends,
+    )
+
+
+def _of_customers(evidence: Evidence, name: str, found: Findings) -> list[tuple[Published, TotalValue]]:
+    return readable(evidence.output(name), _read_total, found)
+
+
+def _checked_sums(
+    totals: Sequence[tuple[Published, TotalValue]], expected: Mapping[Place, Order], found: Findings
+) -> dict[str, list[TotalValue]]:
+    """Add up each customer's published orders in the order of the log; return them, without repeats."""
+    accounts: dict[str, list[TotalValue]] = defaultdict(list)
+    latest: dict[str, int] = {}
+    repeated: set[Place] = set()
+    for record, value in totals:
+        if value.place in repeated:
+            continue  # a duplicate is counted as one already
+        repeated.add(value.place)
+        order = expected.get(value.place)
+        if order is None or (order.order, order.customer, order.cents) != (value.order, value.customer, value.cents):
+            found.add(Contradiction.UNEXPECTED, f"{value.order!r} of {tuple(value.place)} at {where(record)}")
+            continue
+        account = accounts[value.customer]
+        # Goes on from what was said last, so that one wrong sum is one fault.
+        orders, total, epoch = (account[-1].orders, account[-1].total, account[-1].epoch) if account else (0, 0, 0)
+        if (value.orders, value.total) != (orders + 1, total + value.cents):
+            found.add(
+                Contradiction.WRONG_TOTAL,
+                f"{value.customer} at {where(record)}: order {value.orders}, total {value.total}; "
+                f"published are {orders + 1} orders, {total + value.cents}",
+            )
+        if value.epoch < epoch:
+            found.add(Contradiction.EPOCH_BACK, f"{value.customer} at {where(record)}: {value.epoch} after {epoch}")
+        newest = latest.get(value.customer, order.at)
+        if value.late != (order.at < newest - LATE_MS):
+            found.add(Contradiction.WRONG_LATE, f"{value.order!r} at {where(record)}: late={value.late}")
+        latest[value.customer] = max(newest, order.at)
+        account.append(value)
+    return accounts
+
+
+def _checked_times(totals: Sequence[TotalValue], notices: Sequence[Notice], found: Findings) -> dict[int, int]:
+    """When each epoch was that published anything."""
+    times: dict[int, int] = {}
+    stamps = [(value.epoch, value.at) for value in totals] + [(notice.epoch, notice.at) for notice in notices]
+    for epoch, at in stamps:
+        if times.setdefault(epoch, at) != at:
+            found.add(Contradiction.TWO_TIMES, f"epoch {epoch}: {times[epoch]} and {at}")
+    return times
+
+
+def _checked_notices(
+    accounts: Mapping[str, Sequence[TotalValue]],
+    notices: Sequence[tuple[Published, Notice]],
+    times: Mapping[int, int],
+    found: Findings,
+) -> tuple[int, int]:
+    """Check the notices; return how many were due by now, and how many customers' last orders wait for one."""
+    given: dict[tuple[str, int], Notice] = {}
+    last: dict[str, int] = {}
+    for record, notice in notices:
+        key = (notice.customer, notice.orders)
+        if key in given:
+            found.add(Fault.DUPLICATE, f"notice {key} again at {where(record)}")
+            continue
+        given[key] = notice
+        if notice.orders < last.get(notice.customer, 0):
+            found.add(Fault.ORDER, f"notice {key} at {where(record)} after that of {last[notice.customer]} orders")
+        last[notice.customer] = notice.orders
+    epochs = sorted(times)
+    due: set[tuple[str, int]] = set()
+    open_ends = 0
+    for customer, account in accounts.items():
+        for value, following in zip(account, [*account[1:], None], strict=True):
+            key = (customer, value.orders)
+            alarm = value.at + IDLE_MS
+            # Orders come before timers in an epoch and set the timer anew: only epochs in between can ring.
+            before = bisect_left(epochs, following.epoch) if following else len(epochs)
+            rang = before > 0 and epochs[before - 1] > value.epoch and times[epochs[before - 1]] > alarm
+            if key not in given:
+                if rang:
+                    due.add(key)
+                    found.add(Fault.LOST, f"notice {key}, due at {alarm}")
+                elif following is None:
+                    open_ends += 1
+                continue
+            notice = given.pop(key)
+            due.add(key)
+            if notice.at < alarm or notice.epoch <= value.epoch:
+                found.add(Contradiction.EARLY_NOTICE, f"{key} at {notice.at}, due at {alarm}")
+            if notice.total != value.total or (following and notice.epoch >= following.epoch):
+                found.add(Contradiction.WRONG_NOTICE, f"{key}: total {notice.total} in epoch {notice.epoch}")
+    for key in given:
+        found.add(Contradiction.WRONG_NOTICE, f"{key}: no such published total")
+    return len(due), open_ends
+
+
+ORDERS = Scene(name="orders", source="orders", outputs=("totals", "late", "sample", "inactive"), check=check)
