@@ -4,9 +4,11 @@ UV_VERSION := 0.13.8
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 SUMMARY := build/tests.txt
+NAME ?= orders
+KILLS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test begin-summary unit contracts integration chaos chaos-full containers image-kafka \
+.PHONY: help setup demo example test begin-summary unit contracts integration chaos chaos-full containers image-kafka \
 	lint format bench lock clean
 
 help: ## Show this help
@@ -32,6 +34,9 @@ setup: .venv/.prepared ## Environment, jars and start-up caches
 
 demo: setup ## Kill a job on real Kafka again and again; watch it publish exactly once
 	@$(BIN)/clonos demo
+
+example: setup ## One example, killed and checked: NAME=orders (or enrich, wordcount), KILLS=3
+	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
 test: begin-summary lint unit contracts integration chaos ## Lint and all tests; CLONOS_TEST_ENGINE=start may install Docker
@@ -60,7 +65,7 @@ chaos: setup ## Real drivers, killed and stopped at named points (a selection)
 
 chaos-full: setup ## The same at every point, twenty races, fifty kills (about an hour)
 	$(PYTEST) tests/chaos -v --capture=no --every-point
-	$(BIN)/clonos demo --kills 50 --json
+	$(BIN)/clonos demo --example all --kills 50 --no-plain --json
 
 containers: setup ## The same without chaos, and broker failures, on Kafka in containers; needs a Docker engine
 	$(PYTEST) tests/contracts tests/integration tests/chaos/test_broker_failures.py -v --kafka container
