@@ -10,11 +10,11 @@ import random
 import time
 from collections.abc import Iterator
 
-CUSTOMERS = 60
-SHOPPING = 8
+CUSTOMERS = 40
+SHOPPING = 6
 """So many customers order at a time; then others do, and those fall silent."""
 
-ORDERS_PER_TURN = 60
+ORDERS_PER_TURN = 200
 LATE_SHARE = 0.05
 
 

@@ -122,6 +122,13 @@ def test_a_timer_that_is_set_anew_before_any_epoch_can_ring_is_not_missed() -> N
     assert world.verdict().clean
 
 
+def test_customers_may_overtake_each_other() -> None:
+    world = World()
+    world.totals[0], world.totals[1] = world.totals[1], world.totals[0]
+    world.samples.reverse()
+    assert world.verdict().clean
+
+
 def test_one_duplicate_is_counted_as_one() -> None:
     world = World()
     world.totals.insert(1, dict(world.totals[0]))

@@ -192,7 +192,7 @@ def test_customers_come_in_turns_and_some_orders_are_late() -> None:
     sent = [(key, Order(**json.loads(value))) for key, value in first("orders", 600)]
     assert all(key == order.customer for key, order in sent)
     assert len({order.order for _, order in sent}) == 600
-    assert len({key for key, _ in sent[:60]}) <= 8 < len({key for key, _ in sent})
+    assert len({key for key, _ in sent[:200]}) <= 6 < len({key for key, _ in sent})
     late = sum(order.at < time.time() * 1000 - 15_000 for _, order in sent)
     assert 10 <= late <= 60
 

@@ -168,10 +168,15 @@ def once_in_order(
 
 
 def copies(
-    kind: str, values: Sequence[tuple[Published, P]], originals: Mapping[Place, P], found: Findings, fault: StrEnum
+    kind: str,
+    values: Sequence[tuple[Published, P]],
+    originals: Mapping[Place, P],
+    found: Findings,
+    fault: StrEnum,
+    stream: Callable[[P], Hashable] = lambda _value: None,
 ) -> None:
     """Check records that repeat some others word for word, such as a sample: all of `originals`, and no more."""
-    seen = once_in_order(kind, values, found)
+    seen = once_in_order(kind, values, found, stream)
     for record, value in values:
         if originals.get(value.place) != value:
             found.add(fault, f"{kind} of {tuple(value.place)} at {where(record)}")
