@@ -53,12 +53,20 @@ def test_poison_is_published_as_it_was_with_its_cause() -> None:
     )
     assert got == [
         Row("out", None, b"v0", None, None, None),
-        Row("out", None, b"v2", None, None, None),
         Row("orders.dead", b"k", b"\xff", None, (("h", None), *causes), 1_700_000_000_123),
+        Row("out", None, b"v2", None, None, None),
         Row("out", None, b"v0", None, None, None),
         Row("orders.dead", None, b"\xff", None, causes, 1_700_000_000_123),
     ]
     assert letters.count == 2
+
+
+def test_the_order_of_rows_stays() -> None:
+    """A job may send rows of its own to the dead-letter topic; they and the poison keep their order."""
+    poison = [LETTER, LETTER, None, None, LETTER, None]
+    letters = [one and {**one, "value": f"p{n}".encode()} for n, one in enumerate(poison)]
+    got = rows([batch(letters), batch([LETTER])], DeadLetters("job", 0))
+    assert [row.value for row in got] == [b"p0", b"p1", b"v2", b"v3", b"p4", b"v5", b"\xff"]
 
 
 def test_batches_without_the_column_pass() -> None:

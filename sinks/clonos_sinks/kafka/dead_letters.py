@@ -6,6 +6,7 @@ Nothing here may differ in a replay: headers name job and epoch, never an attemp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,7 +38,10 @@ class DeadLetters:
         self.count = 0
 
     def ordinary(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """`batches` without the column ``poison``; each is followed by one of the records that it held there."""
+        """`batches` without the column ``poison``; the records that they held there are rows in the same places.
+
+        The order of rows stays: a job may send rows of its own to the dead-letter topic too.
+        """
         for batch in batches:
             if COLUMN not in batch.schema.names:
                 yield batch
@@ -47,10 +51,16 @@ class DeadLetters:
             if poison.null_count == len(poison):
                 yield rest
                 continue
-            yield rest.filter(poison.is_null())
-            letters = [self._letter(one) for one in poison.drop_null().to_pylist()]
-            self.count += len(letters)
-            yield pa.RecordBatch.from_pylist(letters, schema=_SCHEMA)
+            at = 0
+            for poisonous, run in groupby(poison.is_valid().to_pylist()):
+                length = sum(1 for _ in run)
+                if poisonous:
+                    letters = [self._letter(one) for one in poison.slice(at, length).to_pylist()]
+                    self.count += length
+                    yield pa.RecordBatch.from_pylist(letters, schema=_SCHEMA)
+                else:
+                    yield rest.slice(at, length)
+                at += length
 
     def _letter(self, poison: dict[str, Any]) -> dict[str, Any]:
         causes = {
