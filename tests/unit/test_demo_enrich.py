@@ -40,11 +40,11 @@ class World:
             for offset, value in enumerate([*(json.dumps(event).encode() for event in self.events), POISON])
         ]
         self.answers: dict[str, Answer] = {
-            "a1": {"device": "d1", "status": 200, "site": "north-1", "slow": False},
-            "a2": {"device": "d2", "status": 200, "site": "east-2", "slow": False},
-            "a3": {"device": "x1", "status": 404, "slow": False},
-            "a4": {"device": "d3", "status": 200, "site": "west-0", "slow": True},
-            "a5": {"device": "d2", "status": 503, "slow": False},
+            "a1": {"device": "d1", "status": 200, "site": "north-1"},
+            "a2": {"device": "d2", "status": 200, "site": "east-2"},
+            "a3": {"device": "x1", "status": 404},
+            "a4": {"device": "d3", "status": 200, "site": "west-0"},
+            "a5": {"device": "d2", "status": 503},
         }
         self.enriched: list[Value] = [
             {
@@ -186,8 +186,8 @@ def refuse_what_was_answered(world: World) -> None:
 
 
 def blame_the_server(world: World) -> None:
-    """An answer is said not to have come, from a server that was never slow about that device."""
-    del world.enriched[0]
+    """An answer is said not to have come, but all that the server gave about that device were used."""
+    del world.enriched[0], world.answers["a1"]
     world.dead.insert(0, world.letter(0, "ServiceError", SILENCE))
 
 

@@ -23,7 +23,7 @@ import pytest
 from clonos.demo.evidence import read_answers
 from clonos.demo.reader import longest_gap
 from clonos.demo.run import kill_delays
-from clonos.demo.scenes.enrich import _read_event
+from clonos.demo.scenes.enrich import read_event
 from clonos.demo.scenes.orders import Order
 from clonos.demo.screen import Counters
 from clonos.demo.stage import EventLog, Topics, answer_server, example_directory, messages_of
@@ -198,7 +198,7 @@ def test_customers_come_in_turns_and_some_orders_are_late() -> None:
 
 
 def test_some_events_do_not_decode_and_some_devices_are_unknown() -> None:
-    events = [_read_event(value) for _, value in first("enrich", 600)]
+    events = [read_event(value) for _, value in first("enrich", 600)]
     assert 10 <= sum(event is None for event in events) <= 40
     assert 5 <= sum(event is not None and event.device.startswith("x") for event in events) <= 25
 

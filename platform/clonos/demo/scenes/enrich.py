@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
 from enum import StrEnum
 from http import HTTPStatus
@@ -76,7 +76,8 @@ _EVENT = msgspec.json.Decoder(Event)
 _ENRICHED = msgspec.json.Decoder(EnrichedValue)
 
 
-def _read_event(value: bytes) -> Event | None:
+def read_event(value: bytes) -> Event | None:
+    """The event in a source record; None if it does not decode."""
     try:
         return _EVENT.decode(value)
     except msgspec.MsgspecError:
@@ -104,15 +105,16 @@ class _Judgement:
         self.found = Findings()
         self.answers = evidence.answers
         self.events = {sent.place: sent.value for sent in evidence.sent}
-        self.silent = {given["device"] for given in evidence.answers.values() if given["slow"]}
         self.given: dict[Hashable, set[str]] = defaultdict(set)
+        self.silences: dict[str, set[Hashable]] = defaultdict(set)
+        self.used: set[str] = set()
 
     def enriched(self, record: Published, value: EnrichedValue) -> None:
         at = f"{value.event!r} of {tuple(value.place)} at {where(record)}"
         if value.place not in self.events:
             self.found.add(Contradiction.UNEXPECTED, at)
             return
-        event = _read_event(self.events[value.place])
+        event = read_event(self.events[value.place])
         if event is None:
             self.found.add(Contradiction.POISON_ENRICHED, at)
             return
@@ -130,7 +132,7 @@ class _Judgement:
         if self.events.get(letter.place) != letter.value:
             self.found.add(Contradiction.UNEXPECTED, at)
             return
-        event = _read_event(letter.value)
+        event = read_event(letter.value)
         if event is None or letter.cause != _SERVICE:
             if event is not None or letter.cause == _SERVICE:
                 self.found.add(Contradiction.FALSE_CAUSE, at)
@@ -138,7 +140,9 @@ class _Judgement:
         refusal = _ANSWER.search(letter.message)
         self._answered(letter.place, letter.epoch, event.device, refusal.group(2) if refusal else letter.message)
         if refusal is None:
-            if _SILENCE not in letter.message or event.device not in self.silent:
+            if _SILENCE in letter.message:
+                self.silences[event.device].add((letter.place[:2], letter.epoch))
+            else:
                 self.found.add(Contradiction.FALSE_CAUSE, f"{at}: {letter.message}")
             return
         answer: Answer | None = self.answers.get(refusal.group(2))
@@ -153,8 +157,18 @@ class _Judgement:
         # Within one task and epoch equal arguments share one call, so a second answer means that a
         # replay asked again. The task is named by what it reads: a topic partition.
         self.given[place.topic, place.partition, epoch, device].add(answer)
+        self.used.add(answer)
 
     def questions(self) -> None:
+        # A question that got no answer in time leaves one behind that the server gave too late for anybody to use.
+        unused = Counter(
+            given["device"]
+            for answer, given in self.answers.items()
+            if given["status"] == HTTPStatus.OK and answer not in self.used
+        )
+        for device, questions in self.silences.items():
+            if len(questions) > unused[device]:
+                self.found.add(Contradiction.FALSE_CAUSE, f"{device}: no answer to {len(questions)} questions")
         for question, answers in self.given.items():
             if len(answers) > 1:
                 self.found.add(
