@@ -151,7 +151,7 @@ class Demo:
             self._screen.say(f"Kafka is at {kafka.bootstrap_servers}")
             kills = shares(self._wishes.kills, len(self._scenes))
             for scene, share in zip(self._scenes, kills, strict=True):
-                title = "Clonos" if len(self._scenes) == 1 else f"Clonos, {scene.name}"
+                title = "Clonos" if len(self._scenes) == 1 else scene.name
                 with Telling(
                     scene, self._settings, self._wishes, self._seed, self._screen, directory, kafka, prefix
                 ) as telling:
