@@ -19,10 +19,11 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
-from clonos.errors import BrokerUnavailable, SourceOffsetsExpired, SpecError, TopicMissing
-from clonos.kafka import client_config, spark_options
+from clonos.errors import SourceOffsetsExpired, SpecError, TopicMissing
+from clonos.kafka import client_config, spark_options, unanswered
 from clonos.settings import KafkaSettings
 from clonos.sources import Progress
 
@@ -150,10 +151,9 @@ class KafkaSource:
         for one in (own, whole):  # it may be complete by itself only, or as a part only
             try:
                 _java_pattern(spark, one)
-            except Py4JJavaError as error:
-                raise SpecError(
-                    f"pattern={own!r} is not a regular expression: {error.java_exception.getMessage()}"
-                ) from error
+            except (Py4JJavaError, IllegalArgumentException) as error:  # PySpark has a name of its own for it
+                said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+                raise SpecError(f"pattern={own!r} is not a regular expression: {said}") from error
         return whole
 
     def _starting_json(self, spark: SparkSession, kafka: KafkaSettings) -> str:
@@ -200,16 +200,13 @@ class KafkaSource:
                 first_offset, end_offset = low.result().offset, high.result().offset
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise BrokerUnavailable(f"The source's offsets cannot be read: {error.args[0].str()}.") from error
+                    raise unanswered("The source's offsets cannot be read", error.args[0]) from error
                 lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, is gone")
                 continue
             if not first_offset <= offset <= end_offset:
                 lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, has {first_offset}..{end_offset}")
         if lost:
-            raise SourceOffsetsExpired(
-                f"The source no longer holds what the checkpoint needs: {'; '.join(lost)}.",
-                hint="restore the topic, raise its retention, or start a new lineage from what is left.",
-            )
+            raise SourceOffsetsExpired(f"The source no longer holds what the checkpoint needs: {'; '.join(lost)}.")
 
     def publish_progress(self, kafka: KafkaSettings, group: str, progress: Progress) -> None:
         """Commit `progress` to a consumer group without members, so that lag tools show the job."""
@@ -253,17 +250,18 @@ def _metadata(kafka: KafkaSettings) -> dict[str, list[int] | None]:
     try:
         topics = AdminClient(client_config(kafka)).list_topics(timeout=_TIMEOUT_S).topics
     except KafkaException as error:
-        raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+        raise unanswered("Kafka did not answer", error.args[0]) from error
     return {name: None if known.error else sorted(known.partitions) for name, known in topics.items()}
 
 
 def _not_internal(kafka: KafkaSettings, topics: list[str]) -> list[str]:
     """Without Kafka's own topics, which the connector never subscribes to by pattern."""
+    admin = AdminClient(client_config(kafka))  # kept until it has answered
     try:
-        told = AdminClient(client_config(kafka)).describe_topics(TopicCollection(topics), request_timeout=_TIMEOUT_S)
+        told = admin.describe_topics(TopicCollection(topics), request_timeout=_TIMEOUT_S)
         return [topic for topic, answer in told.items() if not answer.result().is_internal]
     except KafkaException as error:
-        raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+        raise unanswered("Kafka did not answer", error.args[0]) from error
 
 
 def _ensure_padding(kafka: KafkaSettings) -> None:
@@ -275,7 +273,7 @@ def _ensure_padding(kafka: KafkaSettings) -> None:
         future.result(_TIMEOUT_S)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise BrokerUnavailable(f"The topic {PADDING_TOPIC} cannot be made: {error.args[0].str()}.") from error
+            raise unanswered(f"The topic {PADDING_TOPIC} cannot be made", error.args[0]) from error
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         if len(_metadata(kafka).get(PADDING_TOPIC) or ()) == _PADDING_PARTITIONS:

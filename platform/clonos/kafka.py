@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from clonos.errors import BrokerUnavailable
+from clonos.errors import BrokerUnavailable, CredentialsRefused
 from clonos.settings import KafkaSettings
 
 ClientConfig = dict[str, str | int | float | bool]
@@ -85,7 +86,7 @@ def topics_missing(kafka: KafkaSettings, names: Iterable[str]) -> list[str]:
     try:
         known = AdminClient(client_config(kafka)).list_topics(timeout=15).topics
     except KafkaException as error:
-        raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+        raise unanswered("Kafka did not answer", error.args[0]) from error
     return [name for name in names if name not in known or known[name].error is not None]
 
 
@@ -94,23 +95,52 @@ def _jaas_quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
+# Answers that no second question changes: who we are is not believed, or not allowed to do it.
+REFUSALS: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
+
+def unanswered(what: str, error: KafkaError) -> CredentialsRefused | BrokerUnavailable:
+    """The typed error for a request that Kafka refused or did not answer."""
+    if error.code() in REFUSALS:
+        return CredentialsRefused(f"{what}, it refuses us: {error.str()}.")
+    return BrokerUnavailable(f"{what}: {error.str()}.")
+
+
 def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 30.0) -> ClusterMetadata:
     """Wait until at least `brokers` brokers answer a metadata request.
 
     Raises:
         BrokerUnavailable: None answered within `timeout_s` seconds.
+        CredentialsRefused: One answered, but does not let us in.
     """
-    admin = AdminClient(client_config(kafka, log_level=0))
+    where = f"Kafka at {kafka.bootstrap_servers or '(no address set)'}"
+    heard: list[KafkaError] = []  # a request only tells that it timed out, not why
+    config: dict[str, Any] = {**client_config(kafka, log_level=0), "error_cb": heard.append}
+    admin = AdminClient(config)
     deadline = time.monotonic() + timeout_s
     reason = "no answer"
     while time.monotonic() < deadline:
         try:
             metadata = admin.list_topics(timeout=min(1.0, timeout_s))
+            if len(metadata.brokers) >= brokers:
+                return metadata
+            reason = f"{len(metadata.brokers)} of {brokers} brokers are up"
         except KafkaException as error:
             reason = str(error.args[0].str())
-            continue
-        if len(metadata.brokers) >= brokers:
-            return metadata
-        reason = f"{len(metadata.brokers)} of {brokers} brokers are up"
         admin.poll(0.02)
-    raise BrokerUnavailable(f"Kafka at {kafka.bootstrap_servers or '(no address set)'} did not answer: {reason}.")
+        refused = [error for error in heard if error.code() in REFUSALS]
+        if refused:
+            raise unanswered(f"{where} did not let us in", refused[-1])
+    told = [error.str() for error in heard if error.code() != KafkaError._ALL_BROKERS_DOWN]
+    raise BrokerUnavailable(f"{where} did not answer: {told[-1] if told else reason}.")

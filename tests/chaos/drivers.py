@@ -24,7 +24,7 @@ from clonos.settings import KafkaSettings
 from observe import eventually, read_committed, touched
 
 JOBS = Path(__file__).parent / "jobs"
-SUPERSEDED = 6  # exit code
+SUPERSEDED = 70  # exit code
 
 
 @dataclass

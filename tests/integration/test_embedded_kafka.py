@@ -23,7 +23,7 @@ from clonos.cli.kafka import app
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import Jars, ensure_jars
 from clonos.embedded.layout import HOST
-from clonos.errors import BrokerUnavailable, DirectoryTaken, PortTaken
+from clonos.errors import BrokerUnavailable, CredentialsRefused, DirectoryTaken, PortTaken
 from clonos.kafka import await_brokers, client_config
 from clonos.settings import KafkaSettings, Settings
 
@@ -151,5 +151,5 @@ def test_clients_have_to_say_who_they_are(mechanism: Any, jars: Jars, tmp_path: 
         create(cluster.kafka, "private")
         send(cluster.kafka, "private", "hello")
         wrong = cluster.kafka.model_copy(update={"sasl_password": SecretStr("guess")})
-        with pytest.raises(BrokerUnavailable):
-            await_brokers(wrong, timeout_s=1.0)
+        with pytest.raises(CredentialsRefused, match="Authentication failed"):
+            await_brokers(wrong)

@@ -105,9 +105,8 @@ def test_a_users_frame_is_published_and_goes_on_from_its_checkpoint(
         assert query.name == name
         sent += feed(kafka, source, 3, 30, start=start_at)
     assert (tmp_path / "checkpoint" / "offsets" / "0").exists(), "the folder is the query's own, as with Spark"
-    groups = AdminClient(client_config(kafka)).list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(f"clonos.{name}.out")]
-    )
+    admin = AdminClient(client_config(kafka))
+    groups = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(f"clonos.{name}.out")])
     offsets = groups[f"clonos.{name}.out"].result(10).topic_partitions
     assert {one.topic for one in offsets} == {source}, "lag tools see the topic, not the padding"
 
@@ -184,7 +183,7 @@ def test_a_users_error_is_told(spark: SparkSession, kafka: KafkaSettings, start:
     feed(kafka, source, 1, 1)
 
     @F.udf("string")
-    def broken(value: bytes) -> str:
+    def broken(value):  # type: ignore[no-untyped-def]  # with types PySpark warns that it cannot infer their kind
         raise ValueError("no way to handle it")
 
     df = clonos.source(spark, source, kafka=kafka).select(broken("value").alias("value"))

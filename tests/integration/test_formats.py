@@ -206,7 +206,7 @@ def test_fail_names_the_record_and_loses_nothing(
         run_job(poison_job(source, out, "", tmp_path / "flag", policy="fail"), name)
     assert f"{source}[0] offset 1 cannot be decoded: ValidationError: Expected `int | null`" in failed.value.what
     assert "dead-letter" in failed.value.hint
-    assert failed.value.exit_code == 3
+    assert failed.value.exit_code == 20
     assert run_job.told("restart") == []
     assert read_committed(kafka, out) == []
     run_job(poison_job(source, out, "", tmp_path / "flag", policy="drop"), name, code="2", accept_new_code=True)

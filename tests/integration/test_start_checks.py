@@ -58,10 +58,10 @@ REFUSED: list[tuple[str, dict[str, Any], type[ClonosError], str]] = [
     ("bad-mode", {"sink": {"mode": "overwrite"}}, SpecError, "overwrite"),
     ("bad-delivery", {"sink": {"delivery": "at-most-once"}}, SpecError, "at-most-once"),
     ("unknown-partition", {"source": None, "assign": [0, 7]}, TopicMissing, r"in-\w+\[7\]"),
-    ("unknown-assigned", {"source": None, "options": {"assign": {"nowhere": [0]}}}, TopicMissing, "nowhere"),
-    ("bad-pattern", {"source": None, "options": {"pattern": "in-("}}, SpecError, "Unclosed group"),
-    ("pattern-that-ends-ours", {"source": None, "options": {"pattern": "in)|(clonos.*"}}, SpecError, "Unmatched"),
-    ("pattern-that-swallows-ours", {"source": None, "options": {"pattern": r"\Qin"}}, SpecError, "Unclosed group"),
+    ("unknown-assigned", {"source": None, "assign": {"nowhere": [0]}}, TopicMissing, "nowhere"),
+    ("bad-pattern", {"source": None, "pattern": "in-("}, SpecError, "Unclosed group"),
+    ("pattern-that-ends-ours", {"source": None, "pattern": "in)|(clonos.*"}, SpecError, "Unmatched"),
+    ("pattern-that-swallows-ours", {"source": None, "pattern": r"\Qin"}, SpecError, "Unclosed group"),
     ("unknown-argument", {"sink": {"colour": "red"}}, JobCodeError, "colour"),
 ]
 
@@ -78,8 +78,8 @@ def test_refused_before_claiming(
 ) -> None:
     source = make_topic(1, "in")
     arguments = {"source": source, "out": make_topic(1, "out"), **given}
-    if "assign" in arguments:
-        arguments["options"] = {"assign": {source: arguments.pop("assign")}}
+    if isinstance(arguments.get("assign"), list):
+        arguments["assign"] = {source: arguments["assign"]}
     with pytest.raises(error, match=names):
         run_job(copy(**arguments), name)
     assert nothing_claimed(kafka, name)

@@ -128,7 +128,7 @@ def test_too_few_partitions_in_any_source(sources: Any) -> None:
         check_order("out", 3, entry(*sources))
     assert "clonos.source(spark, " in refused.value.hint
     assert refused.value.kept == "nothing was published."
-    assert refused.value.exit_code == 2
+    assert refused.value.exit_code == 23
 
 
 def test_topics_of_a_scan() -> None:

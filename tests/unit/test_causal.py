@@ -25,7 +25,7 @@ from clonos.causal import derived, scope
 from clonos.causal.scope import EpochScope, TaskScope, decode_scope, encode_scope, row_scope, task_scope
 from clonos.causal.service import Service
 from clonos.causal.udf import _Rows
-from clonos.errors import EpochFailed, OperatorUnknown, ResultNotSerialisable, ServiceError
+from clonos.errors import EpochFailed, OperatorUnknown, ResultNotSerialisable, ServiceError, ServiceTimedOut
 from clonos.log.records import Entry, Owner
 
 EPOCH = EpochScope(
@@ -488,7 +488,7 @@ def test_recorded_errors_are_raised_again(monkeypatch: pytest.MonkeyPatch) -> No
 def test_no_answer_in_time() -> None:
     let_go = threading.Event()
     ask, _ = counted(lambda: let_go.wait(10), timeout=0.02, name="slow")
-    with task_scope(task()), pytest.raises(ServiceError, match=r"slow gave no answer in 0\.02 s"):
+    with task_scope(task()), pytest.raises(ServiceTimedOut, match=r"slow gave no answer in 0\.02 s"):
         ask()
     let_go.set()
     with task_scope(task()):

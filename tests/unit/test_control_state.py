@@ -120,3 +120,26 @@ def test_a_lanes_records_say_nothing_here() -> None:
     before = fold(claim(A))
     after = fold(claim(A), Marker(A, "q", 0, 0, held, 1, b""), Determinants(A, "q", 0, "o", 0, ()))
     assert before == after
+
+
+@pytest.mark.parametrize(
+    ("record", "known"),
+    [
+        (claim(B, after="a"), True),
+        (claim(A), True),  # renewed for a truncation
+        (claim(B), False),
+        (claim(B, after="x"), False),
+        (plan(A, 1), True),
+        (plan(B, 1), False),
+        (End(B, "q", 0, 1), False),
+    ],
+)
+def test_a_foreign_record(record: Record, known: bool) -> None:
+    assert (fold(claim(A)).foreign(record) == "") == known
+
+
+def test_what_is_not_foreign() -> None:
+    assert fold().foreign(claim(B, after="truncated")) == "", "the first that is left may follow one that is not"
+    taken_over = fold(claim(A), claim(B, after="a"))
+    assert taken_over.foreign(plan(A, 3)) == "", "a late writer: void, not foreign"
+    assert taken_over.foreign(claim(NEW_LINEAGE, after="a")) == "", "a crash of a broker showed the claim of b late"

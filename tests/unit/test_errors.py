@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,36 +17,58 @@ from clonos.errors import ClonosError, EpochFailed, UserError
 CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, ClonosError)]
 
 
-def documented() -> dict[str, tuple[str, int | None]]:
-    """Class → (parent, exit code) in the module's docstring; a class without a code has its parent's."""
-    found: dict[str, tuple[str, int | None]] = {"ClonosError": ("Exception", 1)}
-    path: list[tuple[int, str]] = []
+def documented() -> dict[str, tuple[str, int]]:
+    """Class → (parent, exit code) in the module's docstring."""
+    found: dict[str, tuple[str, int]] = {}
+    path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
-        match = re.match(r"^([ │]*)[├└]── (.*)$", line)
+        match = re.match(r"^    ([ │├└─]*)([A-Z]\w+) .* (\d+)$", line)
         if match is None:
             continue
-        depth, rest = len(match.group(1)) // 4, match.group(2)
-        code = re.search(r"exit (\d)", rest)
-        names = re.match(r"[A-Z]\w+(, [A-Z]\w+)*", rest)
-        assert names, line
-        del path[max(depth - 1, 0) :]
-        parent = path[-1][1] if path else "ClonosError"
-        for name in names.group().split(", "):
-            found[name] = (parent, int(code.group(1)) if code else None)
-        path.append((depth, names.group().split(", ")[-1]))
+        depth, name = len(match.group(1)) // 4, match.group(2)
+        del path[depth:]
+        found[name] = (path[-1] if path else "Exception", int(match.group(3)))
+        path.append(name)
     return found
 
 
 def test_the_docstring_tree_is_the_tree() -> None:
-    tree = documented()
-    assert set(tree) == {one.__name__ for one in CLASSES}
-    for one in CLASSES:
-        parent, code = tree[one.__name__]
-        while code is None:
-            code = tree[parent][1]
-            parent = tree[parent][0]
-        assert one.__mro__[1].__name__ == tree[one.__name__][0], one
-        assert one.exit_code == code, one
+    assert documented() == {one.__name__: (one.__mro__[1].__name__, one.exit_code) for one in CLASSES}
+
+
+def test_each_has_an_exit_code_of_its_own_in_its_range() -> None:
+    codes = [one.exit_code for one in CLASSES]
+    assert len(set(codes)) == len(codes)
+    assert not {0, 2} & set(codes), "those of a success and of a wrong command line"
+    for root, codes_of in (
+        (UserError, range(10, 30)),
+        (errors.EnvironmentFault, range(30, 50)),
+        (errors.ConsistencyError, range(50, 70)),
+    ):
+        assert all(one.exit_code in codes_of for one in CLASSES if issubclass(one, root))
+
+
+def test_each_that_ends_a_run_says_what_to_do() -> None:
+    """Those without a hint of their own are named where they are raised, because it depends on what is wrong."""
+    without = {one for one in CLASSES if not one.hint_default}
+    assert without == {
+        ClonosError,
+        UserError,
+        errors.EnvironmentFault,
+        errors.ConsistencyError,
+        errors.SessionUnfit,
+        errors.SourceNotRepeatable,
+        errors.JobUnknown,
+    }
+
+
+def test_the_page_of_errors_lists_all() -> None:
+    """`docs/errors.md`: exit code, slug and class."""
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `([a-z-]+)` \| `(\w+)` \|", page, re.MULTILINE)
+    assert rows == sorted(
+        ((str(one.exit_code), one.slug, one.__name__) for one in CLASSES), key=lambda row: int(row[0])
+    )
 
 
 def test_slugs_are_unique_and_stable_words() -> None:

@@ -9,7 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from clonos.errors import JobCodeError, SpecError, TopicMissing
+from clonos.errors import (
+    ClonosError,
+    JobCodeError,
+    JobMissing,
+    JobNotImportable,
+    SessionNeeded,
+    SpecError,
+    TopicMissing,
+)
 from clonos.job import Job, JobContext, Query, job, load_job
 from clonos.settings import KafkaSettings
 
@@ -61,37 +69,49 @@ def test_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "error", "says"),
     [
-        ("x = 1", "holds 0 jobs"),
-        (GOOD + GOOD.replace("shout", "whisper"), "holds 2 jobs"),
-        ("import no_such_module_here", "does not import: ModuleNotFoundError"),
-        ("def (", "does not import: SyntaxError"),
-        ("raise SystemExit(3)", "does not import: SystemExit"),
-        ('import clonos\n@clonos.job(name="A")\ndef a(ctx): ...', "'A'"),
-        ('import clonos\n@clonos.job(name="a", colour=1)\ndef a(ctx): ...', "colour: "),
-        ('import clonos\n@clonos.job(name="a", trigger={"every": 1})\ndef a(ctx): ...', "trigger.every: "),
+        ("x = 1", JobMissing, "holds no job"),
+        (GOOD + GOOD.replace("shout", "whisper"), JobMissing, "holds 2 jobs: shout, whisper"),
+        ("x = 1\nimport no_such_module_here", JobNotImportable, "line 2, does not import: ModuleNotFoundError"),
+        ("x = 1\ndef (", JobNotImportable, "line 2, does not import: SyntaxError"),
+        ("raise SystemExit(3)", JobNotImportable, "line 1, does not import: SystemExit"),
+        ("from pyspark.sql import functions as F\nx = F.col('x')", SessionNeeded, "line 2, does not import"),
+        ('import clonos\n@clonos.job(name="A")\ndef a(ctx): ...', SpecError, "'A'"),
+        ('import clonos\n@clonos.job(name="a", colour=1)\ndef a(ctx): ...', SpecError, "colour: "),
+        ('import clonos\n@clonos.job(name="a", trigger={"every": 1})\ndef a(ctx): ...', SpecError, "trigger.every: "),
     ],
 )
-def test_files_without_a_usable_job(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(SpecError) as refused:
+def test_files_without_a_usable_job(tmp_path: Path, text: str, error: type[ClonosError], says: str) -> None:
+    with pytest.raises(error) as refused:
         load_job(file(tmp_path, text))
+    assert type(refused.value) is error
     assert says in refused.value.what
 
 
+def test_a_file_is_imported_anew_with_what_is_beside_it(tmp_path: Path) -> None:
+    helper = file(tmp_path, "word = 1 / 0", "beside_the_job.py")
+    path = file(tmp_path, f"import beside_the_job\n{GOOD}")
+    with pytest.raises(JobNotImportable, match=r"job\.py, line 1, does not import: ZeroDivisionError"):
+        load_job(path)
+    helper.write_text("word = 'mended'")
+    assert load_job(path).spec.name == "shout"
+    assert sys.modules.pop("beside_the_job").word == "mended"
+
+
 def test_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="There is no job file"):
+    with pytest.raises(JobMissing, match="There is no job file"):
         load_job(tmp_path / "job.py")
-    with pytest.raises(SpecError, match="There is no job file"):
+    with pytest.raises(JobMissing, match=r"holds neither a job\.yaml nor a job\.py"):
         load_job(tmp_path)
-    with pytest.raises(SpecError, match=r"There is no job file .*gone\.py"):
+    with pytest.raises(JobMissing, match=r"There is no job file .*gone\.py"):
         load_job(file(tmp_path, "metadata: {name: a}\nspec: {main: gone.py}", "job.yaml"))
     with pytest.raises(SpecError, match=r"names job\.yaml as its job file"):
         load_job(file(tmp_path, "metadata: {name: a}\nspec: {main: job.yaml}", "job.yaml"))
 
 
 def test_what_is_no_python_file(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="is not a Python file"):
+    with pytest.raises(JobMissing, match="is not a Python file"):
         load_job(file(tmp_path, GOOD, "job.txt"))
 
 

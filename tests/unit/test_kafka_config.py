@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 from pydantic import SecretStr
 
-from clonos.kafka import client_config, spark_options
+from clonos.errors import BrokerUnavailable, CredentialsRefused
+from clonos.kafka import REFUSALS, client_config, spark_options, unanswered
 from clonos.settings import KafkaSettings
 
 
@@ -100,3 +102,17 @@ def test_secrets_do_not_show() -> None:
     kafka = KafkaSettings(sasl_password=SecretStr("hush"), ssl_key_password=SecretStr("quiet"))
     assert "hush" not in repr(kafka)
     assert "quiet" not in str(kafka)
+
+
+@pytest.mark.parametrize("code", sorted(REFUSALS))
+def test_a_refusal_is_not_a_broker_that_is_silent(code: int) -> None:
+    refused = unanswered("Kafka did not answer", KafkaError(code))
+    assert type(refused) is CredentialsRefused
+    assert not refused.retry
+
+
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.COORDINATOR_NOT_AVAILABLE])
+def test_silence_may_pass(code: int) -> None:
+    silent = unanswered("Kafka did not answer", KafkaError(code))
+    assert type(silent) is BrokerUnavailable
+    assert silent.retry

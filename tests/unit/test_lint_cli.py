@@ -50,7 +50,7 @@ def test_unusable_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         monkeypatch.setattr("sys.argv", ["clonos", "lint", str(path)])
         with pytest.raises(SystemExit) as left:
             main()
-        assert left.value.code == 2
+        assert left.value.code == 11
         assert says in capsys.readouterr().err.replace("\n", " ")
 
 

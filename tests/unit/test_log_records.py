@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clonos.errors import CausalLogDamaged
+from clonos.errors import CausalLogDamaged, ForeignRecord
 from clonos.log.records import (
     VERSION,
     Allot,
@@ -78,16 +78,23 @@ def test_round_trip(record: Record) -> None:
     assert type(decode(value, where="here")) is type(record)
 
 
-@given(st.none() | st.binary(max_size=200))
+@given(st.none() | st.binary(max_size=200).filter(lambda value: not b"\x02" <= value[:1] <= b"\x08"))
 def test_foreign_bytes(value: bytes | None) -> None:
     """Bytes made at random are refused (none of them is a whole record by chance)."""
-    with pytest.raises(CausalLogDamaged, match="here@7 holds a record that Clonos did not write"):
+    with pytest.raises(ForeignRecord, match="here@7 holds a record that Clonos did not write"):
         decode(value, where="here@7")
 
 
-@given(records, st.integers(0, 255).filter(lambda version: version != VERSION[0]))
-def test_another_version_is_refused(record: Record, version: int) -> None:
-    with pytest.raises(CausalLogDamaged, match="version"):
+@given(records, st.integers(2, 8))
+def test_a_newer_version_is_refused(record: Record, version: int) -> None:
+    with pytest.raises(CausalLogDamaged, match=f"version {version} of the log's format") as refused:
+        decode(bytes([version]) + encode(record)[1:], where="here")
+    assert type(refused.value) is CausalLogDamaged, ForeignRecord
+
+
+@given(records, st.integers(9, 255))
+def test_what_cannot_be_a_version_is_foreign(record: Record, version: int) -> None:
+    with pytest.raises(ForeignRecord):
         decode(bytes([version]) + encode(record)[1:], where="here")
 
 

@@ -167,7 +167,7 @@ def test_a_run_that_cannot_start_ends_with_the_three_parts_and_its_exit_code(tmp
         capture_output=True,
         text=True,
     )
-    assert ran.returncode == 4
+    assert ran.returncode == 35
     told = ran.stderr.splitlines()
     assert told[0].startswith("broker-unavailable: No Kafka is set")
     assert told[1].startswith("Kept safe: ")
@@ -183,7 +183,7 @@ def test_a_setting_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(sys, "argv", ["clonos", "log", "ls"])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 2
+    assert ended.value.code == 11
     told = capsys.readouterr().err
     assert "CLONOS_LOG_FORMAT: Input should be 'console' or 'json'" in told
     assert "What to do: correct or unset it." in told

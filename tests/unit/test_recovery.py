@@ -7,6 +7,7 @@ import pytest
 from clonos.carried import carry
 from clonos.engine.epochs import PlanRestored
 from clonos.errors import (
+    CheckpointDamaged,
     EpochFailed,
     JobCodeError,
     RestartsExhausted,
@@ -71,10 +72,31 @@ def test_a_lost_worker_may_be_replayed() -> None:
     assert got.retry
 
 
-@pytest.mark.parametrize("text", ["OffsetOutOfRangeException", "Cannot fetch offset 7", "[KAFKA_DATA_LOSS.X] y"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "OffsetOutOfRangeException",
+        "Cannot fetch offset 7",
+        "[KAFKA_DATA_LOSS.X] y",
+        "Some data may have been lost because they are not available in Kafka any more",
+    ],
+)
 def test_lost_input_stops_the_job(text: str) -> None:
     got = classify(StreamingQueryException(text))
     assert type(got) is SourceOffsetsExpired
+    assert not got.retry
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_KEY_SIZE] An error occurred during loading state.",
+        "[CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED] Checksum verification failed",
+    ],
+)
+def test_damaged_state_stops_the_job(text: str) -> None:
+    got = classify(StreamingQueryException(text))
+    assert type(got) is CheckpointDamaged
     assert not got.retry
 
 

@@ -11,6 +11,7 @@ import random as _random
 import uuid as _uuid
 
 from clonos.causal.scope import current_epoch, current_task, positional, unwrapped
+from clonos.errors import ParameterMissing
 
 
 def now() -> dt.datetime:
@@ -58,18 +59,27 @@ def param(name: str, default: str | None = None) -> str:
     """A job parameter, inside the job function as well as inside UDFs and services.
 
     Raises:
-        KeyError: No such parameter, and no default.
+        ParameterMissing: No such parameter, and no default; a `KeyError` too.
     """
     scope = current_epoch()
     params = scope.params if scope else _driver_params
     if name in params:
         return params[name]
-    if default is None:
-        raise KeyError(f"the job has no parameter {name!r}: pass it with -p {name}=…")
-    return default
+    return Parameters(params)[name] if default is None else default
 
 
-_driver_params: dict[str, str] = {}
+class Parameters(dict[str, str]):
+    """A job's parameters; one that was not given is named."""
+
+    def __missing__(self, name: str) -> str:
+        given = f" It has {', '.join(sorted(self))}." if self else ""
+        raise ParameterMissing(
+            f"The job asks for the parameter {name!r}, which it was not given.{given}",
+            hint=f"pass it with -p {name}=…, or set it under params: of the job.yaml.",
+        )
+
+
+_driver_params = Parameters()
 
 
 def set_driver_params(params: dict[str, str]) -> None:

@@ -23,7 +23,7 @@ import xxhash
 
 from clonos.causal.scope import canonical, current_task, unwrapped
 from clonos.causal.standin import outside
-from clonos.errors import ClonosError, ResultNotSerialisable, ServiceError
+from clonos.errors import ClonosError, ResultNotSerialisable, ServiceError, ServiceTimedOut
 from clonos.log.records import Entry
 
 P = ParamSpec("P")
@@ -88,6 +88,7 @@ class Service(Generic[P, R]):
 
         Raises:
             ServiceError: The call failed for good, now or (with `record_errors`) when it was recorded.
+            ServiceTimedOut: It gave no answer in time, and that is not recorded.
             ResultNotSerialisable: The answer cannot be recorded.
             CarriedError: No operator wraps the function that calls (carries `OperatorUnknown`).
         """
@@ -171,7 +172,7 @@ class Service(Generic[P, R]):
         except ClonosError:
             raise
         except _NoAnswer as failure:
-            raise ServiceError(f"The service {self.name} gave no answer in {self.timeout} s.") from failure
+            raise ServiceTimedOut(f"The service {self.name} gave no answer in {self.timeout} s.") from failure
         except Exception as failure:
             raise ServiceError(f"The service {self.name} failed: {type(failure).__name__}: {failure}.") from failure
         raise AssertionError("unreachable: the retry context returns or raises")

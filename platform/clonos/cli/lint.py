@@ -33,7 +33,7 @@ def lint(
 ) -> None:
     """Name calls that make a replay differ, and what to use instead. The code is read, not run.
 
-    Exit code 1 if there are errors, 2 if a file cannot be read.
+    Exit code 1 if there are errors, 11 if a file cannot be read.
     """
     report = scan([_job_file(path) for path in paths])
     if output is Output.JSON:

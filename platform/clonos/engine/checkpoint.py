@@ -6,17 +6,22 @@ offsets for each source, ``-`` where a source has none.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlparse
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from clonos.errors import CausalLogDamaged, CheckpointMismatch
-from clonos.log.control import ControlState
+from clonos.errors import CausalLogDamaged, CheckpointDamaged, CheckpointOutdated, CheckpointUnwritable
+from clonos.log.control import RETAINED_EPOCHS, ControlState
 from clonos.log.records import Plan
 from clonos.sources import Progress
+
+_PROBE_BYTES: Final = 4096  # more than a full disk takes
 
 
 class Checkpoint:
@@ -36,6 +41,47 @@ class Checkpoint:
         url = urlparse(location)
         self._local = url.path if url.scheme == "file" else location if not url.scheme else None
 
+    def check(self) -> None:
+        """Refuse a checkpoint that cannot be written, or that Spark could not start from; before anything is claimed.
+
+        Raises:
+            CheckpointUnwritable: No folder or file can be made in it.
+            CheckpointDamaged: The metadata, the newest commit or an offset-log entry that Spark reads is cut short.
+        """
+        probe = self._path(f"{self.location}/.clonos-probe")
+        try:
+            self._fs.mkdirs(self._path(self.location))
+            try:
+                stream = self._fs.create(probe, True)
+                try:
+                    stream.write(bytes(_PROBE_BYTES))
+                finally:
+                    stream.close()
+            finally:
+                with contextlib.suppress(Py4JJavaError):
+                    self._fs.delete(probe, False)
+            metadata = self._read("metadata")
+            commits = self.commits()
+            commit = self._read("commits", commits[-1]) if commits else None
+            entries = {epoch: self.read_offsets(epoch) for epoch in commits[-2:]}
+        except (Py4JJavaError, OSError) as error:
+            why = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+            raise CheckpointUnwritable(
+                f"The checkpoint {self.location} cannot be used: {why}",
+            ) from error
+        if not _is_json(metadata or "") and (metadata is not None or commits):
+            fresh = json.dumps({"id": str(uuid.uuid4())})
+            raise self._damaged("metadata", f"restore it, or write {fresh} to it: nothing depends on the old id.")
+        for name, sound in [
+            *[(f"commits/{epoch}", _is_commit(commit or "")) for epoch in commits[-1:]],
+            *[(f"offsets/{epoch}", entry is None or _is_entry(entry)) for epoch, entry in entries.items()],
+        ]:
+            if not sound:
+                raise self._damaged(name, replay_from(int(name.partition("/")[2])))
+
+    def _damaged(self, name: str, hint: str) -> CheckpointDamaged:
+        return CheckpointDamaged(f"{self.location}/{name} is missing, cut short or not what Spark wrote.", hint=hint)
+
     def offsets(self) -> list[int]:
         """Epochs in the offset log, ascending."""
         return self._epochs("offsets")
@@ -46,12 +92,15 @@ class Checkpoint:
 
     def read_offsets(self, epoch: int) -> str | None:
         """The offset-log entry of `epoch`, verbatim; None if there is none."""
+        return self._read("offsets", epoch)
+
+    def _read(self, *name: object) -> str | None:
         if self._local is not None:  # on the path of every epoch
             try:
-                return Path(self._local, "offsets", str(epoch)).read_text(encoding="utf-8")
+                return Path(self._local, *map(str, name)).read_text(encoding="utf-8", errors="replace")
             except FileNotFoundError:
                 return None
-        path = self._entry("offsets", epoch)
+        path = self._path("/".join([self.location, *map(str, name)]))
         if not self._fs.exists(path):
             return None
         stream = self._fs.open(path)
@@ -72,7 +121,7 @@ class Checkpoint:
             stream.close()
         self._fs.delete(path, False)
         if not self._fs.rename(temporary, path):
-            raise CheckpointMismatch(f"{path.toString()} could not be restored.", hint="check the checkpoint's disk.")
+            raise CheckpointUnwritable(f"{path.toString()} could not be restored.")
 
     def drop_offsets(self, epoch: int) -> None:
         """Remove ``offsets/epoch``."""
@@ -87,6 +136,32 @@ class Checkpoint:
             return []
         names = (status.getPath().getName() for status in self._fs.listStatus(folder))
         return sorted(int(name) for name in names if name.isdigit())
+
+
+def replay_from(epoch: int) -> str:
+    """What to do about a damaged file that the log's plans from `epoch` on can replace."""
+    return (
+        f"restore it from a copy; or remove commits/{epoch} and any later commits: where the log still holds their "
+        f"plans (it keeps at least {RETAINED_EPOCHS}), these epochs are replayed and publish nothing twice."
+    )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_commit(text: str) -> bool:
+    version, _, body = text.partition("\n")
+    return version.startswith("v") and _is_json(body)
+
+
+def _is_entry(text: str) -> bool:
+    version, *lines = text.splitlines() or [""]
+    return version.startswith("v") and len(lines) > 1 and all(line == "-" or _is_json(line) for line in lines)
 
 
 def epoch_time(entry: str) -> int:
@@ -112,6 +187,7 @@ def reconcile(checkpoint: Checkpoint, query: str, state: ControlState) -> list[s
 
     * ``offsets/`` entries beyond the first epoch without a commit are removed: they are a zombie's, or
       their epochs are replayed one by one.
+    * One that is cut short and was not planned is removed.
     * The entry of the epoch in doubt is restored from the plan where it is lost (a host crash: Spark does
       not sync it) or says something else.
 
@@ -119,7 +195,7 @@ def reconcile(checkpoint: Checkpoint, query: str, state: ControlState) -> list[s
         What was done, for the job's events.
 
     Raises:
-        CheckpointMismatch: The checkpoint is older than what was published and the log no longer holds the
+        CheckpointOutdated: The checkpoint is older than what was published and the log no longer holds the
             plans in between.
         CausalLogDamaged: The log knows less than the checkpoint.
     """
@@ -137,14 +213,17 @@ def reconcile(checkpoint: Checkpoint, query: str, state: ControlState) -> list[s
     if planned >= doubtful:
         plan: Plan | None = state.plan(query, doubtful)
         if plan is None:
-            raise CheckpointMismatch(
+            raise CheckpointOutdated(
                 f"The checkpoint of {query} ends at epoch {committed}, but epoch {planned} was already published and "
-                f"the log no longer holds the plan of {doubtful}.",
-                hint="restore a newer checkpoint, or start a new lineage (--new-lineage) to a new output.",
+                f"the log no longer holds the plan of {doubtful}."
             )
         if checkpoint.read_offsets(doubtful) != plan.offsets:
             checkpoint.write_offsets(doubtful, plan.offsets)
             done.append(f"restored offsets/{doubtful} from the plan")
+    elif (entry := checkpoint.read_offsets(doubtful)) is not None and not _is_entry(entry):
+        # A crash cut it short before its epoch was planned, so nothing was published from it.
+        checkpoint.drop_offsets(doubtful)
+        done.append(f"removed offsets/{doubtful}: it is cut short")
     for epoch in offsets:
         if epoch > doubtful:
             checkpoint.drop_offsets(epoch)

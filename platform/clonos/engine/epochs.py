@@ -26,7 +26,15 @@ from clonos.causal.scope import PROPERTY, EpochScope, encode_scope
 from clonos.engine.checkpoint import Checkpoint, epoch_time, progress_of
 from clonos.engine.planned import Planned, read_plan
 from clonos.engine.repeatable import check_order
-from clonos.errors import CheckpointMismatch, EpochFailed, ReplayDivergence, SourceNotRepeatable
+from clonos.errors import (
+    CheckpointMismatch,
+    CheckpointOutdated,
+    EpochFailed,
+    ForeignRecord,
+    ReplayDivergence,
+    SourceNotRepeatable,
+    Superseded,
+)
 from clonos.faults import reach
 from clonos.formats.poison import drops
 from clonos.job import Job, Query
@@ -121,7 +129,7 @@ class EpochRunner:
         plan = self._replayed(known, planned, entry) if known else self._fresh(planned, epoch, entry, ended)
         reach("plan-committed", query=name, epoch=epoch, replay=replay)
         self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._scope(plan, replay)))
-        reports = self._query.sink.write(frame, self._sink_epoch(plan, planned.lanes(), replay, ended))
+        reports = self._write(frame, self._sink_epoch(plan, planned.lanes(), replay, ended))
         self._noted(plan, reports)
         # What tasks run between epochs (none should) is not part of this one.
         self._spark.sparkContext.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
@@ -158,6 +166,15 @@ class EpochRunner:
             with self._lock:
                 self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
         reach("epoch-done", query=name, epoch=epoch, replay=replay)
+
+    def _write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
+        try:
+            return self._query.sink.write(frame, epoch)
+        except Superseded as error:
+            with self._lock:
+                self._own.control.check_owner()
+            # Whoever takes over claims control before any lane.
+            raise ForeignRecord(f"{error.what} Nobody but {self._own.owner} claimed the job, though.") from error
 
     def _audited(self, epoch: int, reports: list[LaneReport], replayed: int | None) -> None:
         """A replay that differs from what is fully published cannot be undone, but state must not go on from it."""
@@ -217,9 +234,8 @@ class EpochRunner:
     def _fresh(self, planned: Planned, epoch: int, entry: str, ended: bool) -> Plan:
         name = self._query.name
         if ended:
-            raise CheckpointMismatch(
-                f"Epoch {epoch} of {name} was already published, but the log no longer holds its plan.",
-                hint="the checkpoint is older than the output: restore the newer one, or start a new lineage.",
+            raise CheckpointOutdated(
+                f"Epoch {epoch} of {name} was already published; the log no longer holds its plan."
             )
         try:
             check_order(name, epoch, entry)

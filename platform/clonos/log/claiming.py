@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from clonos.errors import EpochFailed, Superseded
+from clonos.errors import EpochFailed, ForeignRecord, Superseded
 from clonos.faults import reach
 from clonos.log.control import ControlState, ControlWriter, control_id, read_control
 from clonos.log.reading import LogReader, Tail, shared_reader
@@ -116,8 +116,13 @@ class Ownership:
         reader = LogReader(self.kafka, self.topic)
         try:
             tail = reader.tail(allotment.partition)
-            if tail and tail.record.owner.newer_than(self.owner):
-                raise Superseded(f"Generation {tail.record.owner} owns the job now; this was {self.owner}.")
+            if tail and tail.record.owner not in self.state.owners:
+                # Whoever claims a lane has claimed control before.
+                self._check_owner_afresh()
+                raise ForeignRecord(
+                    f"{self.topic}[{allotment.partition}]@{tail.offset} is a record of {tail.record.owner}, who never "
+                    "claimed the job."
+                )
             claim = Claim(self.owner, _now_ms(), marker=tail.marker if tail else None)
             try:
                 offset = producer.commit_one(self.topic, encode(claim), allotment.partition)
@@ -182,7 +187,8 @@ def claim(
         control = ControlWriter(kafka, topic, producer, reader)
         control.owner = owner
         ended = dict(state.ended if new_lineage is None else new_lineage)
-        record = Claim(owner, _now_ms(), allotments=state.allotments(), ended=ended)
+        after = newest.driver if newest else ""
+        record = Claim(owner, _now_ms(), allotments=state.allotments(), ended=ended, after=after)
         try:
             offset = control.append(record)
         except Superseded:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from clonos.errors import CausalLogDamaged, EpochFailed, Superseded
+from clonos.errors import CausalLogDamaged, EpochFailed, ForeignRecord, Superseded
 from clonos.log.reading import LogReader, Positioned
 from clonos.log.records import Allot, Allotment, Claim, End, Owner, Plan, Record, Resolution, encode
 from clonos.log.topic import CONTROL
@@ -22,6 +22,7 @@ class ControlState:
 
     Attributes:
         claim: The newest claim.
+        owners: Whoever made a claim.
         claim_offset: Where it stands.
         lanes: (sink, lane) → log partition.
         plans: (query, epoch) → plan, with its offset.
@@ -32,6 +33,7 @@ class ControlState:
 
     claim: Claim | None = None
     claim_offset: int = -1
+    owners: set[Owner] = field(default_factory=set)
     lanes: dict[tuple[str, int], int] = field(default_factory=dict)
     plans: dict[tuple[str, int], tuple[int, Plan]] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class ControlState:
                     self.ends.clear()
                     self.resolutions.clear()
                 self.claim, self.claim_offset = record, offset
+                self.owners.add(record.owner)
                 self._allot(record.allotments)
                 for query, epoch in record.ended.items():
                     self.ended[query] = max(epoch, self.ended.get(query, -1))
@@ -75,6 +78,18 @@ class ControlState:
                 self.resolutions[record.query, record.epoch] = record
             case _:
                 return
+
+    def foreign(self, record: Record) -> str:
+        """Why none of the log's owners can have written `record` next; empty if one can.
+
+        A claim follows another: the newest, or an earlier one where a broker's crash showed the newest late.
+        """
+        if isinstance(record, Claim):
+            known = record.owner in self.owners or record.after in {owner.driver for owner in self.owners}
+            if known or not self.owners:
+                return ""
+            return f"a claim of {record.owner} that does not follow one of this log"
+        return "" if record.owner in self.owners else f"a record of {record.owner}, who never claimed it"
 
     def _allot(self, allotments: Iterable[Allotment]) -> None:
         for one in allotments:
@@ -99,9 +114,15 @@ def read_control(reader: LogReader) -> ControlState:
 
     Raises:
         CausalLogDamaged: It holds records but no claim.
+        ForeignRecord: Somebody else wrote to it.
     """
     low, end = reader.bounds(CONTROL)
-    state = ControlState().fold(reader.stretch(CONTROL, low, end))
+    state = ControlState()
+    for offset, record in reader.stretch(CONTROL, low, end):
+        why = state.foreign(record)
+        if why:
+            raise ForeignRecord(f"{reader.topic}[{CONTROL}]@{offset} is {why}.")
+        state.take(offset, record)
     if state.claim is None and low > 0:
         raise CausalLogDamaged(
             f"The control partition of {reader.topic} was truncated and holds no claim.",

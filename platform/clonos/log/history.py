@@ -16,8 +16,8 @@ from typing import Final
 from confluent_kafka import KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
-from clonos.errors import BrokerUnavailable, CausalLogDamaged, JobUnknown
-from clonos.kafka import client_config
+from clonos.errors import CausalLogDamaged, JobUnknown
+from clonos.kafka import client_config, unanswered
 from clonos.log.reading import LogReader
 from clonos.log.records import (
     Allot,
@@ -168,7 +168,7 @@ def logged_jobs(kafka: KafkaSettings) -> dict[str, int]:
     try:
         topics = AdminClient(client_config(kafka)).list_topics(timeout=_TIMEOUT_S).topics
     except KafkaException as error:
-        raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+        raise unanswered("Kafka did not answer", error.args[0]) from error
     return {
         named.group(1): len(topic.partitions)
         for name, topic in sorted(topics.items())

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from clonos.errors import BrokerUnavailable, CausalLogDamaged, Superseded
-from clonos.kafka import client_config
+from clonos.kafka import REFUSALS, client_config, unanswered
 from clonos.log.records import Claim, Marker, Owner, Record, decode
 from clonos.settings import KafkaSettings
 
@@ -66,9 +66,7 @@ class LogReader:
                 low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=5.0)
             except KafkaException as error:
                 if time.monotonic() > deadline:
-                    raise BrokerUnavailable(
-                        f"The log {self.topic}[{partition}] cannot be read: {error.args[0].str()}."
-                    ) from error
+                    raise unanswered(f"The log {self.topic}[{partition}] cannot be read", error.args[0]) from error
                 # A partition made a moment ago is not in this client's metadata yet: ask for it anew.
                 with contextlib.suppress(KafkaException):
                     self._consumer.list_topics(self.topic, timeout=5.0)
@@ -119,8 +117,8 @@ class LogReader:
                             f"The log {self.topic}[{partition}] no longer holds offset {start}.",
                             hint="something truncated the log: restore it, or start a new lineage to a new output.",
                         )
-                    elif not error.retriable() and error.fatal():
-                        raise BrokerUnavailable(f"The log {self.topic} cannot be read: {error.str()}.")
+                    elif error.code() in REFUSALS or (error.fatal() and not error.retriable()):
+                        raise unanswered(f"The log {self.topic} cannot be read", error)
                 if any(message.error() is None for message in batch):
                     deadline = time.monotonic() + _TIMEOUT_S
                 elif time.monotonic() > deadline:

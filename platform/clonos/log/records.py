@@ -10,9 +10,10 @@ from typing import Final
 
 import msgspec
 
-from clonos.errors import CausalLogDamaged
+from clonos.errors import CausalLogDamaged, ForeignRecord
 
 VERSION: Final = b"\x01"
+_NEWEST_VERSION: Final = b"\x08"  # below any printable character
 
 
 class Owner(msgspec.Struct, frozen=True, array_like=True):
@@ -89,8 +90,8 @@ class Allotment(msgspec.Struct, frozen=True, array_like=True):
 class Claim(msgspec.Struct, frozen=True, tag="claim", omit_defaults=True):
     """A new owner takes over from here.
 
-    On control it repeats the allotments and the newest ended epoch of each query; on a lane the newest
-    marker it stands on, so that one tail record tells all.
+    On control it repeats the allotments and the newest ended epoch of each query, and names the driver whose
+    claim it follows; on a lane it repeats the newest marker it stands on, so that one tail record tells all.
     """
 
     owner: Owner
@@ -98,6 +99,7 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", omit_defaults=True):
     marker: Marker | None = None
     allotments: tuple[Allotment, ...] = ()
     ended: dict[str, int] = {}
+    after: str = ""
 
 
 class Allot(msgspec.Struct, frozen=True, tag="allot"):
@@ -196,14 +198,17 @@ def decode(value: bytes | None, *, where: str) -> Record:
     """The record in a Kafka value; `where` names it in errors.
 
     Raises:
-        CausalLogDamaged: Not one of ours: a foreign record, or one of a newer version.
+        ForeignRecord: Not one of ours.
+        CausalLogDamaged: It looks like one of a newer version.
     """
+    if value is not None and VERSION < value[:1] <= _NEWEST_VERSION:
+        raise CausalLogDamaged(
+            f"{where} is in version {value[0]} of the log's format, this Clonos knows version {VERSION[0]}.",
+            hint="run the job with the version of Clonos that wrote it.",
+        )
     try:
         if value is None or value[:1] != VERSION:
-            raise ValueError("its first byte is not a version known here")
+            raise ValueError("it does not start with a version")
         return _decoder.decode(memoryview(value)[1:])
     except (ValueError, msgspec.DecodeError) as error:
-        raise CausalLogDamaged(
-            f"{where} holds a record that Clonos did not write, or a newer version of Clonos did: {error}.",
-            hint="let nothing else write to the log topic (reserve it by ACL); run with the version that wrote it.",
-        ) from error
+        raise ForeignRecord(f"{where} holds a record that Clonos did not write: {error}.") from error

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from clonos.errors import BrokerLimit, BrokerUnavailable
-from clonos.kafka import client_config
+from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
 
 CONTROL: Final = 0
@@ -36,13 +36,14 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> 
     Raises:
         BrokerLimit: An existing topic would lose records by retention or compaction.
         BrokerUnavailable: The cluster did not answer or refused.
+        CredentialsRefused: It does not let us make or read the topic.
     """
     admin = AdminClient(client_config(kafka))
     topic = log_topic(job)
     try:
         metadata = admin.list_topics(timeout=_TIMEOUT_S)
     except KafkaException as error:
-        raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+        raise unanswered("Kafka did not answer", error.args[0]) from error
     known = metadata.topics.get(topic)
     if known is None or known.error is not None:
         _create(admin, topic, partitions, alive=len(metadata.brokers))
@@ -89,8 +90,10 @@ def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
         settings = admin.describe_configs([resource])[resource].result(_TIMEOUT_S)
-    except (KafkaException, TimeoutError) as error:
-        raise BrokerUnavailable(f"Kafka did not tell the settings of {topic}: {error}.") from error
+    except KafkaException as error:
+        raise unanswered(f"Kafka did not tell the settings of {topic}", error.args[0]) from error
+    except TimeoutError as error:
+        raise BrokerUnavailable(f"Kafka did not tell the settings of {topic} in {_TIMEOUT_S:.0f} s.") from error
     wrong = {
         name: settings[name].value
         for name, right in (("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1"))
@@ -113,7 +116,7 @@ def partition_count(kafka: KafkaSettings, topic: str) -> int:
         admin = AdminClient(client_config(kafka))
         metadata = admin.list_topics(topic, timeout=_TIMEOUT_S)
     except KafkaException as error:
-        raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+        raise unanswered("Kafka did not answer", error.args[0]) from error
     return len(metadata.topics[topic].partitions)
 
 
@@ -125,8 +128,10 @@ def _finish(future: Future[None], tolerated: Set[int]) -> int:
         error = failure.args[0] if isinstance(failure, KafkaException) else None
         if error is not None and error.code() in tolerated:
             return int(error.code())
-        why = error.str() if error is not None else f"no answer in {_TIMEOUT_S:.0f} s"
-        raise BrokerUnavailable(f"Kafka did not make or grow the log topic: {why}.") from failure
+        what = "Kafka did not make or grow the log topic"
+        if error is not None:
+            raise unanswered(what, error) from failure
+        raise BrokerUnavailable(f"{what}: no answer in {_TIMEOUT_S:.0f} s.") from failure
     return 0
 
 

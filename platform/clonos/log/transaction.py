@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from clonos.errors import BrokerLimit, BrokerUnavailable, ClonosError, EpochFailed, RecordRefused
-from clonos.kafka import client_config
+from clonos.errors import BrokerLimit, ClonosError, CredentialsRefused, EpochFailed, RecordRefused
+from clonos.kafka import REFUSALS, client_config, unanswered
 from clonos.settings import KafkaSettings
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
@@ -47,6 +47,7 @@ class TransactionalProducer:
     Raises:
         BrokerLimit: `timeout_ms` is above the broker's maximum.
         BrokerUnavailable: No coordinator answered in time.
+        CredentialsRefused: We may not write transactions.
     """
 
     def __init__(
@@ -75,7 +76,6 @@ class TransactionalProducer:
         )
         if batch_bytes is not None:
             config["batch.size"] = batch_bytes
-        reason = ""
         for patience in _HEDGES_S:
             producer = Producer(config)
             try:
@@ -88,21 +88,17 @@ class TransactionalProducer:
                 return producer
             except KafkaException as failure:
                 error: KafkaError = failure.args[0]
-                reason = error.str()
                 dispose(producer)
                 if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
                     raise BrokerLimit(
-                        f"The broker refuses transaction.timeout.ms={timeout_ms}: {reason}.",
+                        f"The broker refuses transaction.timeout.ms={timeout_ms}: {error.str()}.",
                         kept="nothing was published.",
                         hint="lower the sink's transaction timeout or raise the broker's transaction.max.timeout.ms.",
                     ) from failure
-                if error.code() in (
-                    KafkaError._AUTHENTICATION,
-                    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-                ):
+                unopened = unanswered(f"No transaction could be opened as {self.transactional_id}", error)
+                if error.code() in REFUSALS:
                     break
-        raise BrokerUnavailable(f"No transaction could be opened as {self.transactional_id}: {reason}.")
+        raise unopened
 
     def begin(self) -> None:
         """Start a transaction.
@@ -140,6 +136,7 @@ class TransactionalProducer:
         Raises:
             Aborted: Aborted for certain.
             RecordRefused: The same, because the broker found a record or batch too large.
+            CredentialsRefused: The same, because we may not write to a topic.
             Unknown: Fenced, timed out or fatal: read the log.
         """
         deadline = time.monotonic() + _COMMIT_S
@@ -159,6 +156,8 @@ class TransactionalProducer:
                             f"{self.transactional_id}: {error.str()}.",
                             hint="raise the topic's max.message.bytes; if it was just changed, run the job again.",
                         ) from failure
+                    if error.code() in REFUSALS:
+                        raise CredentialsRefused(f"{self.transactional_id}: {error.str()}.") from failure
                     raise Aborted(f"{self.transactional_id}: {error.str()}.") from failure
                 raise Unknown(error.str()) from failure
 

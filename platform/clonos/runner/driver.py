@@ -32,6 +32,7 @@ from clonos.errors import ClonosError, Superseded
 from clonos.formats.poison import drops
 from clonos.formats.registry import Pins
 from clonos.job import Job, JobContext, Query
+from clonos.kafka import await_brokers
 from clonos.log.claiming import Ownership, claim
 from clonos.log.records import Resolution
 from clonos.runner.events import Events, trouble
@@ -46,6 +47,7 @@ _STOP_S = 30.0
 _SETTLE_S = 5.0
 _SETTLE_POLL_S = 0.01
 _TOLD = 500  # characters
+_BROKERS_S = 10.0
 
 
 class Driver:
@@ -131,12 +133,14 @@ class Driver:
         try:
             if not self._context.queries:
                 self.define()
+            self._check_checkpoints()
             while True:
                 error = self._attempt()
                 if error is None:
                     return
                 if not alive(self._spark):
                     raise error
+                self._check_checkpoints()
                 pause = self._budget.pause(error)
                 self._to(DriverState.RESTARTING)
                 self._events.emit("restart", **trouble(error), attempt=self._budget.attempts, pause_s=pause)
@@ -156,6 +160,11 @@ class Driver:
             self._events.emit("failed", error="unexpected", what=f"{type(error).__name__}: {error}")
             raise
 
+    def _check_checkpoints(self) -> None:
+        """Before the first attempt, and after each that failed: a full disk shows in many ways."""
+        for query in self._context.queries:
+            Checkpoint(self._spark, query.location(self._checkpoint)).check()
+
     def _stopped_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while not self._asked_to_stop and time.monotonic() < deadline:
@@ -170,6 +179,9 @@ class Driver:
         """Claim and run until something ends it; the error if that is one a restart may mend."""
         self._to(DriverState.CLAIMING)
         try:
+            if self._mine:
+                # A restart: a broker that is gone, or refuses us now, would only be met as a timeout further on.
+                await_brokers(self._kafka, timeout_s=_BROKERS_S)
             # A new lineage stands on what the checkpoint has committed: said in the claim itself, so that a
             # crash right after it leaves nothing half said.
             lineage = self._committed() if self._new_lineage and not self._mine else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from clonos.carried import uncarry
 from clonos.engine.epochs import PlanRestored
 from clonos.errors import (
+    CheckpointDamaged,
     ClonosError,
     EpochFailed,
     JobCodeError,
@@ -12,6 +15,9 @@ from clonos.errors import (
     SourceOffsetsExpired,
 )
 from clonos.spec import RestartPolicy
+
+# Spark's words, of several of its checks.
+_LOST_INPUT: Final = ("OffsetOutOfRange", "Cannot fetch offset", "KAFKA_DATA_LOSS", "Some data may have been lost")
 
 
 def classify(failure: BaseException) -> ClonosError:
@@ -31,11 +37,10 @@ def classify(failure: BaseException) -> ClonosError:
     raised_by_user = "Traceback (most recent call last)" in text and "exited unexpectedly" not in text
     if raised_by_user and (type(failure).__name__ == "PythonException" or "PythonException" in text):
         return JobCodeError(_last_lines(text))
-    if "OffsetOutOfRange" in text or "Cannot fetch offset" in text or "KAFKA_DATA_LOSS" in text:
-        return SourceOffsetsExpired(
-            f"The source lost records that an epoch needs: {_last_lines(text)}",
-            hint="restore the topic, raise its retention, or start a new lineage from what is left.",
-        )
+    if any(sign in text for sign in _LOST_INPUT):
+        return SourceOffsetsExpired(f"The source lost records that an epoch needs: {_last_lines(text)}")
+    if "CANNOT_LOAD_STATE_STORE.CANNOT_READ" in text or "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED" in text:
+        return CheckpointDamaged(f"Spark cannot read a file of the state in the checkpoint: {_last_lines(text)}")
     return EpochFailed(f"{type(failure).__name__}: {_last_lines(text)}")
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from clonos.errors import CheckpointMismatch, OutcomeUnknown
+from clonos.errors import CheckpointMismatch, CheckpointOutdated, OutcomeUnknown
 from clonos.faults import reach
 from clonos.lanes import MultisetDigest
 from clonos.log.claiming import lane_id
@@ -125,9 +125,8 @@ def published_marker(lane: Lane, tail: Tail) -> Marker | None:
     if marker is None or marker.owner.lineage != lane.owner.lineage:
         return None
     if marker.epoch > lane.epoch:
-        raise CheckpointMismatch(
-            f"Lane {lane.lane} of {lane.query} already published epoch {marker.epoch}; this is epoch {lane.epoch}.",
-            hint="the checkpoint is older than the output: restore the newer one, or start a new lineage.",
+        raise CheckpointOutdated(
+            f"Lane {lane.lane} of {lane.query} already published epoch {marker.epoch}; this is epoch {lane.epoch}."
         )
     if marker.epoch < lane.epoch:
         return None

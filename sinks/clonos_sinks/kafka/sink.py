@@ -14,13 +14,12 @@ from pyspark.sql import DataFrame
 
 from clonos.errors import (
     BrokerLimit,
-    BrokerUnavailable,
     ClonosError,
     EpochFailed,
     RecordRefused,
     TopicMissing,
 )
-from clonos.kafka import client_config
+from clonos.kafka import client_config, unanswered
 from clonos.lanes import MultisetDigest, publish_rest, run_lanes
 from clonos.log.records import Held, Marker, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS, MAX_RECORD_BYTES
@@ -83,7 +82,7 @@ class KafkaSink:
             limit = int(config["transaction.max.timeout.ms"].value)
             self._limits = read_limits(admin, config, self.topic)
         except KafkaException as error:
-            raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
+            raise unanswered("Kafka did not answer", error.args[0]) from error
         self._limit_ms = limit
         if self.transaction_timeout_ms > limit:
             raise BrokerLimit(

@@ -15,8 +15,8 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
 
-from clonos.errors import BrokerUnavailable, ClonosError, RecordRefused, TopicMissing
-from clonos.kafka import client_config
+from clonos.errors import ClonosError, RecordRefused, SinkTopicGone, TopicMissing
+from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
 from clonos_sinks.kafka.rows import Headers, Row
 
@@ -82,6 +82,7 @@ class Targets:
 
         Raises:
             TopicMissing: It does not exist (and is not created by asking).
+            SinkTopicGone: It was there when the sink started.
             BrokerUnavailable: No answer.
         """
         found = self._known.get(topic)
@@ -93,12 +94,17 @@ class Targets:
         try:
             metadata = self._producer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
         except KafkaException as failure:
-            raise BrokerUnavailable(f"Kafka did not tell about {topic}: {failure.args[0].str()}.") from failure
+            raise unanswered(f"Kafka did not tell about {topic}", failure.args[0]) from failure
         if metadata.error is not None:
-            raise _missing(topic, metadata.error)
+            raise self._missing(topic, metadata.error)
         record = self._limits.record if topic == self._limits.topic else _record_limit(self._kafka, topic)
         limit = min(record, self._limits.request - _REQUEST_OVERHEAD)
         return Target(len(metadata.partitions), limit, limit < self._limits.batch)
+
+    def _missing(self, topic: str, error: KafkaError) -> ClonosError:
+        if topic == self._limits.topic and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return SinkTopicGone(f"The sink topic {topic!r} was there when the job started, and is gone.")
+        return _missing(topic, error)
 
     def admit(self, row: Row) -> None:
         """Refuse a record that Kafka can never take; called before each record is produced.
@@ -187,7 +193,7 @@ def _missing(topic: str, error: KafkaError) -> ClonosError:
             kept="the epoch was not published; it is replayed when the job runs again.",
             hint="create it, or mend the column 'topic'.",
         )
-    return BrokerUnavailable(f"Kafka did not tell about {topic}: {error.str()}.")
+    return unanswered(f"Kafka did not tell about {topic}", error)
 
 
 def _at_most(row: Row) -> int:
