@@ -582,7 +582,7 @@ def an_entry_that_a_crash_cut_short(bench: Bench) -> None:
     bench.feed(8)
     bench.run()
     bench.whole()
-    assert bench.run_job.told("reconciled")[-1]["done"] == f"removed offsets/{newest + 1}: it is cut short"
+    assert bench.run_job.told("reconciled")[-1]["done"] == f"removed offsets/{newest + 1}: it was not planned"
 
 
 @item("checkpoint-older-than-published")

@@ -345,6 +345,7 @@ class Outcome:
     def __init__(self, records: list[dict[str, Any]], calls: Path, events: list[dict[str, Any]]) -> None:
         self.records = records
         self.calls = Counter(calls.read_text().splitlines())
+        self.asked = len(self.calls)
         self.epochs = events
 
     def repeats(self) -> None:
@@ -362,7 +363,7 @@ class Outcome:
         assert replay["skipped_lanes"] >= 1
         assert replay["diverged_lanes"] == 0
         assert replay["replayed"] >= 1
-        assert sum(event["recorded"] for event in self.epochs) <= len(self.calls)
+        assert sum(event["recorded"] for event in self.epochs) <= self.asked
         assert len({record["draw"] for record in self.records}) == len(self.records)
 
 
@@ -483,6 +484,7 @@ def test_an_operator_below_other_shapes_is_repeated(run_lossy: Any, shape: str) 
     assert Counter(record["word"] for record in outcome.records) == sent
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_ranges_that_are_split_otherwise_are_refused_in_a_replay(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -586,9 +588,7 @@ def test_services_in_plain_udfs_are_refused(
             "positional": lambda: str(clonos.random()),
         }[service]()
 
-    @F.udf("string")
-    def pickled(word: str) -> str:
-        return call(word)
+    pickled = F.udf(lambda word: call(word), "string")  # Spark warns of annotations that are text
 
     @F.pandas_udf("string")
     def vectorised(words: pd.Series) -> pd.Series:
@@ -612,13 +612,14 @@ def test_plain_udfs_may_ask_what_needs_no_operator(
     source, out = make_topic(2, "in"), make_topic(1, "out")
     feed(kafka, source, 2, 20)
 
-    @F.udf("string")
-    def plain(word: str) -> str:
+    def told(word: str) -> str:
         return json.dumps([word, clonos.epoch(), clonos.random(word), clonos.param("city")])
+
+    plain = F.udf(lambda word: told(word), "string")  # Spark warns of annotations that are text
 
     @F.pandas_udf("string")
     def vectorised(words: pd.Series) -> pd.Series:
-        return words.map(lambda word: json.dumps([word, clonos.epoch(), clonos.random(word), clonos.param("city")]))
+        return words.map(told)
 
     def job(ctx: JobContext) -> None:
         word = F.col("value").cast("string")

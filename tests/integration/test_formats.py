@@ -489,7 +489,7 @@ def test_tasks_register_nothing(
     run_job(job, name)
     assert len(read_committed(kafka, out)) == 4
     asked = registry.requests[before:]
-    assert [one for one in asked if one.startswith("POST")] == [
+    assert [one.partition("?")[0] for one in asked if one.startswith("POST")] == [
         f"POST /subjects/{name}-value/versions",
         f"POST /subjects/{name}-value",
     ]

@@ -73,16 +73,10 @@ def test_the_epoch_in_doubt_is_there_already() -> None:
     assert run(checkpoint, state([0, 1], ended=0)) == []
 
 
-def test_logged_but_not_planned_is_left_for_a_fresh_epoch() -> None:
-    checkpoint = FakeCheckpoint({0: "plan 0", 1: entry("-")}, [0])
-    assert run(checkpoint, state([0], ended=0)) == []
-    assert checkpoint.entries[1] == entry("-")
-
-
-@pytest.mark.parametrize("text", ["", "v1", "v1\n{", entry(), entry('{"t": {"0"')])
-def test_logged_not_planned_and_cut_short_is_forgotten(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "v1", "v1\n{", entry(), entry("-"), entry('{"t": {"0"')])
+def test_logged_but_not_planned_is_made_anew(text: str) -> None:
     checkpoint = FakeCheckpoint({0: "plan 0", 1: text}, [0])
-    assert run(checkpoint, state([0], ended=0)) == ["removed offsets/1: it is cut short"]
+    assert run(checkpoint, state([0], ended=0)) == ["removed offsets/1: it was not planned"]
     assert checkpoint.entries == {0: "plan 0"}
 
 

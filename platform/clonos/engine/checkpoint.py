@@ -187,7 +187,8 @@ def reconcile(checkpoint: Checkpoint, query: str, state: ControlState) -> list[s
 
     * ``offsets/`` entries beyond the first epoch without a commit are removed: they are a zombie's, or
       their epochs are replayed one by one.
-    * One that is cut short and was not planned is removed.
+    * One that nobody planned is removed: nothing was published from it, and Spark makes a new one. It may be cut
+      short by a crash, or name partitions that its sources no longer have.
     * The entry of the epoch in doubt is restored from the plan where it is lost (a host crash: Spark does
       not sync it) or says something else.
 
@@ -220,10 +221,9 @@ def reconcile(checkpoint: Checkpoint, query: str, state: ControlState) -> list[s
         if checkpoint.read_offsets(doubtful) != plan.offsets:
             checkpoint.write_offsets(doubtful, plan.offsets)
             done.append(f"restored offsets/{doubtful} from the plan")
-    elif (entry := checkpoint.read_offsets(doubtful)) is not None and not _is_entry(entry):
-        # A crash cut it short before its epoch was planned, so nothing was published from it.
+    elif doubtful in offsets:
         checkpoint.drop_offsets(doubtful)
-        done.append(f"removed offsets/{doubtful}: it is cut short")
+        done.append(f"removed offsets/{doubtful}: it was not planned")
     for epoch in offsets:
         if epoch > doubtful:
             checkpoint.drop_offsets(epoch)

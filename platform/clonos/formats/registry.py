@@ -117,6 +117,8 @@ class Registry:
             UnknownSchema: No such subject or version.
             RegistryUnavailable: It did not answer, or refused us.
         """
+        if version is None:
+            self._client.clear_latest_caches()  # type: ignore[no-untyped-call]  # the client would remember it for as long as the process lives
         found: RegisteredSchema = self._ask(
             lambda: (
                 self._client.get_latest_version(subject)
