@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,25 @@ def test_superseded_owner_publishes_nothing(kafka: KafkaSettings, name: str, mak
         old.ensure_lanes("out", 2)
     with pytest.raises(Superseded):
         claim(kafka, name, mine={old.owner.driver})
+    assert values(kafka, out) == []
+
+
+def test_who_is_fenced_while_it_produces_is_superseded(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
+    """The client may learn of it from any of its calls, and names it differently in each."""
+    out = make_topic()
+    lane = lane_of(claim(kafka, name))
+
+    def more() -> Iterator[Row]:
+        (row,) = rows(out, count=1)
+        yield row
+        claim(kafka, name)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            yield row
+            time.sleep(0.001)
+
+    with pytest.raises(Superseded):
+        publish(lane, more(), eager=True)
     assert values(kafka, out) == []
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from clonos.errors import CheckpointMismatch, CheckpointOutdated, OutcomeUnknown
+from clonos.errors import CheckpointMismatch, CheckpointOutdated, EpochFailed, OutcomeUnknown
 from clonos.faults import reach
 from clonos.lanes import MultisetDigest
 from clonos.log.claiming import lane_id
@@ -88,7 +88,11 @@ def publish(lane: Lane, rows: Iterator[Row], *, eager: bool) -> LaneReport:
             lane.point("lane-decided")
             if published is not None:
                 return audit(lane, first, rows, published)
-            return _commit(lane, producer, first, rows)
+            try:
+                return _commit(lane, producer, first, rows)
+            except EpochFailed:
+                _own_tail(lane, reader)  # fenced by a takeover: say that
+                raise
         finally:
             if opening is not None:
                 opening.add_done_callback(_dispose_opened)
