@@ -3,6 +3,7 @@ PYTHON ?= python3
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+CORE := $(if $(filter all,$(CLONOS_TESTS)),,--core)
 SUMMARY := build/tests.txt
 NAME ?= orders
 KILLS ?= 3
@@ -39,13 +40,14 @@ example: setup ## One example, killed and checked: NAME=orders (or enrich, wordc
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
-test: begin-summary lint unit contracts integration chaos ## Lint and all tests; CLONOS_TEST_ENGINE=start may install Docker
+test: begin-summary lint unit contracts integration chaos ## Lint and the core tests (ten minutes); CLONOS_TESTS=all: all of them
 	@if { docker/engine $(or $(CLONOS_TEST_ENGINE),status) && docker/base-image; } 2>build/engine.txt; then \
 		$(MAKE) --no-print-directory containers; \
 	else \
 		echo "Kafka in containers: not run, because $$(tail -n 1 build/engine.txt)" >>$(SUMMARY); \
 	fi
 	@printf '\nWhat ran:\n  lint\n'; sed 's/^/  /' $(SUMMARY)
+	@$(if $(CORE),echo "CLONOS_TESTS=all make test runs what was left out.")
 
 begin-summary:
 	@mkdir -p build
@@ -55,20 +57,20 @@ unit: setup ## Tests without Kafka and Spark
 	$(PYTEST) tests/unit -q
 
 contracts: setup ## The commit protocol on a real broker, crashed at every step
-	$(PYTEST) tests/contracts -v
+	$(PYTEST) tests/contracts -v $(CORE)
 
 integration: setup ## Jobs on real Kafka and Spark, without crashes of the driver
-	$(PYTEST) tests/integration -v
+	$(PYTEST) tests/integration -v $(CORE)
 
 chaos: setup ## Real drivers, killed and stopped at named points (a selection)
-	$(PYTEST) tests/chaos -v --capture=no
+	$(PYTEST) tests/chaos -v --capture=no $(CORE)
 
 chaos-full: setup ## The same at every point, twenty races, fifty kills (about an hour)
 	$(PYTEST) tests/chaos -v --capture=no --every-point
 	$(BIN)/clonos demo --example all --kills 50 --no-plain --json
 
 containers: setup ## The same without chaos, and broker failures, on Kafka in containers; needs a Docker engine
-	$(PYTEST) tests/contracts tests/integration tests/chaos/test_broker_failures.py -v --kafka container
+	$(PYTEST) tests/contracts tests/integration tests/chaos/test_broker_failures.py -v --kafka container $(CORE)
 
 image-kafka: .venv/.prepared ## Build the image of Kafka that the tests run, unless it is there; print its name
 	@$(BIN)/python docker/kafka/build.py

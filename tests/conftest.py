@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from brokers.interface import KafkaCluster
-from brokers.reporting import summarise, used
+from brokers.reporting import left_out, summarise, used
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 
@@ -77,14 +77,20 @@ def make_topic(kafka: KafkaSettings) -> Callable[..., str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kafka", choices=("embedded", "container"), default="embedded", help="where brokers run")
+    parser.addoption("--core", action="store_true", help="leave out the tests marked broad (`make test` does)")
     parser.addoption("--every-point", action="store_true", help="chaos tests: every point and twenty races (slow)")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--kafka") == "container":
-        own = [item for item in items if item.get_closest_marker("embedded")]
-        config.hook.pytest_deselected(items=own)
-        items[:] = [item for item in items if item not in own]
+    for asked, mark in (
+        (config.getoption("--kafka") == "container", "embedded"),
+        (config.getoption("--core"), "broad"),
+    ):
+        out = [item for item in items if asked and item.get_closest_marker(mark)]
+        if out:
+            config.hook.pytest_deselected(items=out)
+            items[:] = [item for item in items if not item.get_closest_marker(mark)]
+            left_out(config, mark, len(out))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -60,3 +60,14 @@ def eventually(condition: Callable[[], Any], what: str, *, timeout_s: float = 30
 def touched(path: Path, text: str) -> bool:
     """Whether the file `path` holds the line `text`."""
     return path.exists() and text in path.read_text().splitlines()
+
+
+def ends_agree(kafka: KafkaSettings, topic: str) -> bool:
+    """Whether no transaction is open on `topic`: the stable end is the end."""
+    ends = []
+    for level in ("read_committed", "read_uncommitted"):
+        consumer = Consumer(client_config(kafka, group_id="ends", isolation_level=level))
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ends.append([consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions])
+        consumer.close()
+    return ends[0] == ends[1]

@@ -30,7 +30,8 @@
     │   ├── TopicMissing           a topic that the job names does not exist                          38
     │   ├── SinkTopicGone          a sink topic disappeared while the job ran                         39
     │   ├── CheckpointUnwritable   the checkpoint cannot be written: disk full, read-only             40
-    │   └── RegistryUnavailable    no Schema Registry answered, or it refused us                      41
+    │   ├── RegistryUnavailable    no Schema Registry answered, or it refused us                      41
+    │   └── FilesUnwritable        a files sink cannot write its folder                               42
     ├── ConsistencyError           going on could publish twice or lose records                       50
     │   ├── CheckpointMismatch     checkpoint, plan, markers or code do not agree                     51
     │   │   └── CheckpointOutdated the checkpoint is older than what was published                    52
@@ -337,6 +338,16 @@ class RegistryUnavailable(EnvironmentFault):
     exit_code = 41
     retry = True
     hint_default = "check CLONOS_REGISTRY__URL and its credentials, and that the registry is up."
+
+
+class FilesUnwritable(EnvironmentFault):
+    """A files sink cannot write its folder: disk full, read-only or not there."""
+
+    slug = "files-unwritable"
+    exit_code = 42
+    retry = True
+    kept_default = "nothing under that name was published by this attempt."
+    hint_default = "see whether the folder is there, writable and not full."
 
 
 class ConsistencyError(ClonosError):

@@ -315,12 +315,18 @@ def find_connector(group: str, name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """A job function with its specification, and the hash of the code that both came from."""
+    """A job function with its specification, and the hash of the code that both came from.
+
+    Attributes:
+        builds_frames: Whether the function builds its DataFrames itself; otherwise they were there before, and their
+            operators are numbered already.
+    """
 
     function: JobFunction
     spec: JobSpec
     code: str = ""
     directory: Path | None = None
+    builds_frames: bool = True
 
     def define(self, context: JobContext) -> None:
         """Run the job function.
@@ -329,7 +335,8 @@ class Job:
             JobCodeError: It raised.
             SpecError: It defined no sink.
         """
-        forget_uses()
+        if self.builds_frames:
+            forget_uses()
         failure: Exception | None = None
         try:
             self.function(context)

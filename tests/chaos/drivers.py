@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import yaml
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
@@ -256,16 +256,3 @@ def expected_counts(sent: list[tuple[int, str]]) -> dict[str, int]:
 def caught_up(run: JobRun, topic: str, sent: list[tuple[int, str]]) -> bool:
     """Whether as many records are visible as were fed."""
     return len(read_committed(run.kafka, topic)) >= len(sent)
-
-
-def ends_agree(kafka: KafkaSettings, topic: str) -> bool:
-    """Whether no transaction is open on `topic`: the stable end is the end."""
-    from confluent_kafka import Consumer
-
-    ends = []
-    for level in ("read_committed", "read_uncommitted"):
-        consumer = Consumer(client_config(kafka, group_id="ends", isolation_level=level))
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        ends.append([consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions])
-        consumer.close()
-    return ends[0] == ends[1]

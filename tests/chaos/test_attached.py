@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from drivers import Driver, Feeder, JobRun, Published, caught_up, ends_agree
+from drivers import Driver, Feeder, JobRun, Published, caught_up
 
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from java import java_home
-from observe import eventually, read_committed
+from observe import ends_agree, eventually, read_committed
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.broad]
 
 HERE = Path(__file__).parent
 README = HERE.parents[1] / "README.md"

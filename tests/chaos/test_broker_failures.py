@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from drivers import JOBS, Driver, Feeder, JobRun, Published, caught_up, ends_agree
+from drivers import JOBS, Driver, Feeder, JobRun, Published, caught_up
 
 from brokers.interface import KafkaCluster
 from clonos.errors import BrokerUnavailable
@@ -19,9 +19,9 @@ from clonos.kafka import await_brokers, client_config
 from clonos.log.claiming import lane_id
 from clonos.log.topic import ensure_log_topic, log_topic
 from clonos.settings import KafkaSettings
-from observe import eventually, touched
+from observe import ends_agree, eventually, touched
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.broad]
 
 StartCluster = Callable[[int], AbstractContextManager[KafkaCluster]]
 EVERY_S = 0.01  # enough input for every epoch to have several rows in each lane

@@ -13,7 +13,7 @@ from clonos.demo.screen import Screen
 from clonos.demo.story import Demo, Wishes
 from clonos.settings import KafkaSettings, Settings
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.broad]
 
 
 # `make demo` and `make chaos-full` play wordcount.

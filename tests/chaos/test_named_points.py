@@ -15,7 +15,6 @@ from drivers import (
     JobRun,
     Published,
     caught_up,
-    ends_agree,
     expected_counts,
     final_counts,
 )
@@ -25,7 +24,7 @@ from clonos.log.reading import shared_reader
 from clonos.log.records import Marker
 from clonos.log.topic import log_topic, partition_count
 from clonos.settings import KafkaSettings
-from observe import eventually, read_committed
+from observe import ends_agree, eventually, read_committed
 
 pytestmark = pytest.mark.chaos
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from drivers import JOBS, Feeder, JobRun, caught_up, ends_agree
+from drivers import JOBS, Feeder, JobRun, caught_up
 
 from clonos.settings import KafkaSettings
-from observe import eventually, read_committed
+from observe import ends_agree, eventually, read_committed
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.broad]
 
 LANES = 4  # Spark's default here: twice the cores of the first start
 

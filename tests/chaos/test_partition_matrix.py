@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from drivers import JOBS, Driver, Feeder, JobRun, ends_agree
+from drivers import JOBS, Driver, Feeder, JobRun
 
 from clonos.settings import KafkaSettings
-from observe import eventually, read_committed
+from observe import ends_agree, eventually, read_committed
 
 pytestmark = pytest.mark.chaos
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from drivers import JOBS, SUPERSEDED, Feeder, JobRun, Published, caught_up, ends_agree
+from drivers import JOBS, SUPERSEDED, Feeder, JobRun, Published, caught_up
 
 from clonos.settings import KafkaSettings
-from observe import eventually
+from observe import ends_agree, eventually
 
 pytestmark = pytest.mark.chaos
 

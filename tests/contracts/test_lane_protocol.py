@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from clonos import faults
 from clonos.errors import BrokerUnavailable, CheckpointMismatch, EpochFailed, Superseded
@@ -21,7 +20,7 @@ from clonos.log.transaction import TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
 from clonos_sinks.kafka.lane import Lane, publish
 from clonos_sinks.kafka.rows import Row
-from observe import eventually, read_committed, touched
+from observe import ends_agree, eventually, read_committed, touched
 
 MakeTopic = Callable[..., str]
 HELD = Held("range", "in", 0, 0, 3)
@@ -239,7 +238,7 @@ def test_crash_between_steps(kafka: KafkaSettings, name: str, make_topic: MakeTo
     assert report.outcome == ("audited" if step == "lane-committed" else "published")
     assert values(kafka, out) == ["0-0", "0-1", "0-2"]
     assert_markers_monotonic(own)
-    assert_nothing_open(kafka, out)
+    eventually(lambda: ends_agree(kafka, out), "no transaction is open")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -266,7 +265,7 @@ def test_zombie_between_steps(
         assert "Superseded" in said, said
     assert values(kafka, out) == ["0-0", "0-1", "0-2"]
     assert_markers_monotonic(own)
-    assert_nothing_open(kafka, out)
+    eventually(lambda: ends_agree(kafka, out), "no transaction is open")
 
 
 def test_zombie_past_its_transaction_timeout(
@@ -296,23 +295,6 @@ def assert_markers_monotonic(own: Ownership) -> None:
     assert epochs == sorted(set(epochs))
     generations = [marker.owner.generation for marker in markers]
     assert generations == sorted(generations)
-
-
-def assert_nothing_open(kafka: KafkaSettings, topic: str) -> None:
-    """No transaction is open on `topic`: a read_committed reader's end is the partition's end."""
-    from confluent_kafka import Consumer
-
-    from clonos.kafka import client_config
-
-    def ends() -> bool:
-        found = []
-        for level in ("read_committed", "read_uncommitted"):
-            consumer = Consumer(client_config(kafka, group_id="ends", isolation_level=level))
-            found.append(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1])
-            consumer.close()
-        return found[0] == found[1]
-
-    eventually(ends, f"no transaction is open on {topic}")
 
 
 def test_every_step_is_a_known_point() -> None:

@@ -26,6 +26,8 @@ from clonos.log.topic import log_topic, partition_count
 from clonos.settings import KafkaSettings
 from observe import eventually, read_committed
 
+pytestmark = pytest.mark.broad
+
 MakeTopic = Callable[..., str]
 
 

@@ -57,6 +57,8 @@ from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings, Settings
 from observe import eventually, read_committed
 
+pytestmark = pytest.mark.broad
+
 PER_EPOCH = 4
 Item = Callable[["Bench"], None]
 ITEMS: dict[str, Item] = {}

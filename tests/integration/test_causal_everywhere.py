@@ -36,6 +36,8 @@ from clonos.job import JobContext
 from clonos.settings import KafkaSettings
 from observe import eventually, read_committed
 
+pytestmark = pytest.mark.broad
+
 KEYS = 12
 OUT = "word string, kind string, epoch long, task long, asked string, answer string, draw double, n long"
 FIELDS = [part.split()[0] for part in OUT.split(", ")]

@@ -33,6 +33,8 @@ from observe import read_committed
 from protos import message, order_file
 from registry import StubRegistry
 
+pytestmark = pytest.mark.broad
+
 MakeTopic = Callable[..., str]
 AT = int(time.time() * 1000) - 3_600_000  # older records would fall to the topic's retention
 BAD = b"\xff not a record"

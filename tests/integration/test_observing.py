@@ -36,6 +36,8 @@ from clonos.spec import JobSpec, Metadata
 from clonos.testing import abort, replay, run_through, script
 from observe import read_committed
 
+pytestmark = pytest.mark.broad
+
 MakeTopic = Callable[..., str]
 
 

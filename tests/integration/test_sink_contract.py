@@ -19,7 +19,7 @@ from clonos_sinks.files import FilesSink
 from clonos_sinks.kafka import KafkaSink
 from observe import read_committed
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.broad]
 
 
 class KafkaContract(SinkContract):

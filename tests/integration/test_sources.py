@@ -17,6 +17,8 @@ from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from observe import eventually, read_committed
 
+pytestmark = pytest.mark.broad
+
 MakeTopic = Callable[..., str]
 
 

@@ -127,7 +127,8 @@ def test_a_lanes_records_say_nothing_here() -> None:
     [
         (claim(B, after="a"), True),
         (claim(A), True),  # renewed for a truncation
-        (claim(B), False),
+        (claim(B), True),  # of before claims said whom they follow
+        (claim(Owner(1, 9, "z")), False),
         (claim(B, after="x"), False),
         (plan(A, 1), True),
         (plan(B, 1), False),

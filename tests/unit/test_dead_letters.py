@@ -91,7 +91,7 @@ class Sums:
         self.value: dict[str, int] = {}
 
     def add(self, more: dict[str, int]) -> None:
-        _Sums().addInPlace(self.value, more)
+        self.value = _Sums().addInPlace(self.value, more)
 
 
 def test_a_failed_attempt_counts_for_nobody() -> None:

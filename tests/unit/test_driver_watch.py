@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from clonos.errors import EpochFailed
-from clonos.job import Job
-from clonos.runner.driver import Driver
+from clonos.engine.epochs import NotStarted
+from clonos.errors import BrokerUnavailable, EpochFailed, Superseded
+from clonos.job import Job, JobContext
+from clonos.runner import driver as driver_module
+from clonos.runner.driver import Driver, _Running
 from clonos.runner.events import Events
 from clonos.runner.states import DriverState
 from clonos.settings import KafkaSettings
@@ -50,3 +53,71 @@ def test_a_query_that_ends_is_finished() -> None:
 def test_a_query_that_fails_between_two_looks_is_not_finished() -> None:
     with pytest.raises(EpochFailed, match="log update"):
         watch(Query(EpochFailed("Concurrent update to the log update")))
+
+
+class Stream:
+    """A query of Spark's that runs until it is stopped; stopping it lets the epoch under way end as it will."""
+
+    def __init__(self, runner: Any, ending: BaseException | None) -> None:
+        self.isActive = True
+        self.status = {"isTriggerActive": False}
+        self._runner = runner
+        self._ending = ending
+
+    def stop(self) -> None:
+        self.isActive = False
+        self._runner.failure = self._ending
+
+    def exception(self) -> None:
+        return None
+
+
+def idle_query(monkeypatch: pytest.MonkeyPatch, ending: BaseException | None) -> _Running:
+    monkeypatch.setattr(driver_module, "never_rests", lambda _frame: True)
+    runner: Any = SimpleNamespace(idle=True, failure=None, finished=1, stopping=False, busy=threading.Lock())
+    query: Any = SimpleNamespace(name="out", frame=None)
+    running = _Running(query, "", runner)
+    running.stream = cast("Any", Stream(runner, ending))
+    return running
+
+
+@pytest.mark.parametrize("ending", [None, NotStarted("the job is stopping")])
+def test_a_query_that_only_waits_for_timers_is_finished(
+    monkeypatch: pytest.MonkeyPatch, ending: BaseException | None
+) -> None:
+    running = idle_query(monkeypatch, ending)
+    running.finish_if_idle()
+    assert running.done
+    running.raise_failure()
+
+
+def test_an_epoch_that_fails_while_its_idle_query_is_ended_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = idle_query(monkeypatch, Superseded("generation 2 owns the job"))
+    running.finish_if_idle()
+    with pytest.raises(Superseded):
+        running.raise_failure()
+
+
+def test_a_query_that_failed_is_not_finished_for_being_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = idle_query(monkeypatch, None)
+    running.runner.failure = EpochFailed("no")
+    running.finish_if_idle()
+    assert not running.done
+    with pytest.raises(EpochFailed):
+        running.raise_failure()
+
+
+def test_a_job_that_could_not_be_defined_again_keeps_none_of_its_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt would run those that were there, or none, and be finished."""
+
+    def half(context: JobContext) -> None:
+        context.queries.append(cast("Any", SimpleNamespace(name="one", frame=None)))
+        raise BrokerUnavailable("Kafka did not answer.")
+
+    monkeypatch.setattr(driver_module.count, "attach", lambda _context: None)
+    monkeypatch.setattr(driver_module.drops, "attach", lambda _context: None)
+    spark: Any = SimpleNamespace(sparkContext=None)
+    driver = Driver(Job(half, JobSpec(metadata=Metadata(name="j"))), spark, KafkaSettings(), "", Events("j", None))
+    with pytest.raises(BrokerUnavailable):
+        driver.define()
+    assert driver._context.queries == []

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from clonos.causal.counting import count
-from clonos.causal.scope import worker_environment
+from clonos.causal.scope import KAFKA_ENVIRONMENT, worker_environment
 from clonos.embedded.jars import ensure_jars
 from clonos.engine.session import FASTER, PROMISED, connector_jars, local_task_failures
 from clonos.errors import SessionUnfit
@@ -87,8 +88,18 @@ def check_connector(spark: SparkSession) -> None:
 
 
 def tell_workers(spark: SparkSession, kafka: KafkaSettings) -> None:
-    """Let Python workers reach Kafka and import what this process can. It holds for functions built afterwards."""
+    """Let Python workers reach Kafka and import what this process can. It holds for functions built afterwards.
+
+    Raises:
+        SessionUnfit: They were told of another cluster.
+    """
     context = spark.sparkContext
+    told, asked = context.environment.get(KAFKA_ENVIRONMENT), worker_environment(kafka)[KAFKA_ENVIRONMENT]
+    if told not in (None, asked):
+        raise SessionUnfit(
+            "The workers of this Spark session were told of another Kafka cluster, or of other credentials.",
+            hint="use one cluster in a program; read other ones with spark.readStream.",
+        )
     context.environment.update({**worker_environment(kafka), **registry_environment(), DRIVER_GROUP: str(os.getpgrp())})
     if local_task_failures(context.master) is not None and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable  # otherwise the `python3` of the PATH
@@ -120,24 +131,28 @@ def check_workers(spark: SparkSession, modules: Sequence[str]) -> None:
         ) from failure
 
 
+_starting = threading.Lock()  # two queries of one program may start at the same time
+
+
 @contextlib.contextmanager
 def promised_settings(spark: SparkSession) -> Iterator[None]:
     """Set what may be set at run time while a query starts (it keeps a copy), then put the user's values back."""
     before: dict[str, str | None] = {}
-    for name, value in PROMISED.items():
-        if name not in _FIXED:
-            old = spark.conf.get(name, None)
-            if old != value:
-                before[name] = old
-                spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
+    with _starting:
+        try:
+            for name, value in PROMISED.items():
+                if name not in _FIXED:
+                    old = spark.conf.get(name, None)
+                    if old != value:
+                        before[name] = old
+                        spark.conf.set(name, value)
+            yield
+        finally:
+            for name, old in before.items():
+                if old is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, old)
 
 
 def alive(spark: SparkSession) -> bool:

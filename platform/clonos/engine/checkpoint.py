@@ -11,7 +11,6 @@ import json
 import uuid
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlparse
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -38,8 +37,9 @@ class Checkpoint:
         self._path = jvm.org.apache.hadoop.fs.Path
         self._fs: Any = self._path(location).getFileSystem(spark._jsc.hadoopConfiguration())
         self._jvm = jvm
-        url = urlparse(location)
-        self._local = url.path if url.scheme == "file" else location if not url.scheme else None
+        # A location without a scheme is in Hadoop's default file system.
+        whole: str = self._path(location).makeQualified(self._fs.getUri(), self._fs.getWorkingDirectory()).toString()
+        self._local = "/" + whole.removeprefix("file:").lstrip("/") if whole.startswith("file:") else None
 
     def check(self) -> None:
         """Refuse a checkpoint that cannot be written, or that Spark could not start from; before anything is claimed.
@@ -48,7 +48,7 @@ class Checkpoint:
             CheckpointUnwritable: No folder or file can be made in it.
             CheckpointDamaged: The metadata, the newest commit or an offset-log entry that Spark reads is cut short.
         """
-        probe = self._path(f"{self.location}/.clonos-probe")
+        probe = self._path(f"{self.location}/.clonos-probe-{uuid.uuid4()}")
         try:
             self._fs.mkdirs(self._path(self.location))
             try:

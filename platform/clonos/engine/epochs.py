@@ -54,13 +54,19 @@ class PlanRestored(EpochFailed):
     slug = "plan-restored"
 
 
+class NotStarted(EpochFailed):
+    """The job is stopping."""
+
+    slug = "not-started"
+
+
 class EpochRunner:
     """Runs the epochs of one query for one owner; the callback of ``foreachBatch``.
 
     Attributes:
         failure: What the last epoch raised, since Spark only keeps its text.
         finished: Epochs finished by this owner.
-        idle: Whether the newest of them had no input.
+        idle: Whether nothing runs, and the newest of them found no input.
     """
 
     def __init__(
@@ -108,7 +114,7 @@ class EpochRunner:
         with self.busy, structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
             try:
                 if self.stopping:
-                    raise EpochFailed(f"Epoch {epoch} of {self._query.name} was not started: the job is stopping.")
+                    raise NotStarted(f"Epoch {epoch} of {self._query.name} was not started: the job is stopping.")
                 self._run(frame, epoch)
                 self.finished += 1
             except BaseException as failure:
@@ -118,6 +124,7 @@ class EpochRunner:
     def _run(self, frame: DataFrame, epoch: int) -> None:
         began = time.monotonic()
         name = self._query.name
+        self.idle = False
         known = self._own.state.plan(name, epoch)
         replay = known is not None
         reach("offsets-logged", query=name, epoch=epoch, replay=replay)
@@ -160,8 +167,8 @@ class EpochRunner:
             duration_ms=round((time.monotonic() - began) * 1000),
         )
         self._attempt = 0
-        self.idle = read == 0
         self._audited(epoch, reports, records if ended else None)
+        self.idle = read == 0 and not replay  # after a replay there may be input
         if epoch % RETAINED_EPOCHS == RETAINED_EPOCHS - 1 and not replay:
             with self._lock:
                 self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
@@ -206,13 +213,15 @@ class EpochRunner:
             self._checkpoint.write_offsets(epoch, plan.offsets)
             raise PlanRestored(f"offsets/{epoch} of {name} was not the log's plan.")
         resolution = self._own.state.resolutions.get((name, epoch))
-        if plan.code != self._job.code and (resolution is None or resolution.code != self._job.code):
+        accepted = resolution is not None and resolution.code == self._job.code
+        if plan.code != self._job.code and not accepted:
             raise CheckpointMismatch(
                 f"The job's code changed while epoch {epoch} of {name} was in doubt.",
                 hint="run the old code once to finish the epoch, or accept the new code for it with --accept-new-code.",
             )
         # The driver defines a job with the plan's pins; two queries in doubt could still disagree.
-        if other := [asked for asked, answer in plan.pins.items() if self._pins.get(asked, answer) != answer]:
+        other = [asked for asked, answer in plan.pins.items() if self._pins.get(asked, answer) != answer]
+        if other and not accepted:
             raise CheckpointMismatch(
                 f"The replay of epoch {epoch} of {name} would use other schemas than its plan: {'; '.join(other)}.",
                 hint="name versions in place of the latest one, and accept that for the epoch with --accept-new-code.",

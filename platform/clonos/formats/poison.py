@@ -122,9 +122,11 @@ class _Sums(AccumulatorParam[dict[str, int]]):
         return {}
 
     def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:  # noqa: N802  # Spark's name
+        # A new dict: the driver may be reading the old one.
+        summed = dict(value1)
         for key, number in value2.items():
-            value1[key] = value1.get(key, 0) + number
-        return value1
+            summed[key] = summed.get(key, 0) + number
+        return summed
 
 
 class DropCount:
@@ -157,8 +159,9 @@ class DropCount:
             return 0
         sums = self._sums.value
         taken = sums.get(_attempt(query, epoch, owner), 0)
-        for key in [key for key in sums if key.startswith(f"{query} ")]:
-            sums.pop(key, None)
+        for key in list(sums):
+            if key.startswith(f"{query} "):
+                sums.pop(key, None)
         return taken
 
 

@@ -263,7 +263,7 @@ def _trusted(settings: RegistrySettings) -> str | None:
     """The authorities to trust: the settings', else this machine's, never those that a Python package brings.
 
     The client would fall back to the package certifi, of which releases before 2026.10.19 trust a compromised
-    root (docs/adr/0011).
+    root (docs/adr/0013).
     """
     if settings.ssl_ca_location:
         return str(settings.ssl_ca_location)

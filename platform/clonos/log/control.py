@@ -85,11 +85,21 @@ class ControlState:
         A claim follows another: the newest, or an earlier one where a broker's crash showed the newest late.
         """
         if isinstance(record, Claim):
-            known = record.owner in self.owners or record.after in {owner.driver for owner in self.owners}
-            if known or not self.owners:
+            if not self.owners or record.owner in self.owners or any(self._follows(record, one) for one in self.owners):
                 return ""
             return f"a claim of {record.owner} that does not follow one of this log"
         return "" if record.owner in self.owners else f"a record of {record.owner}, who never claimed it"
+
+    @staticmethod
+    def _follows(claim: Claim, earlier: Owner) -> bool:
+        if claim.after:
+            return claim.after == earlier.driver
+        # The job's first claim, of which a broker's crash showed another one late, or one of before claims said so.
+        generation = (claim.owner.lineage, claim.owner.generation)
+        return (
+            generation in {(1, 1), (earlier.lineage, earlier.generation + 1)}
+            or claim.owner.lineage == earlier.lineage + 1
+        )
 
     def _allot(self, allotments: Iterable[Allotment]) -> None:
         for one in allotments:
@@ -103,6 +113,10 @@ class ControlState:
     def newest_plan(self, query: str) -> int:
         """The newest planned epoch of `query`; -1 if none."""
         return max((epoch for name, epoch in self.plans if name == query), default=-1)
+
+    def plans_beyond(self, query: str, epoch: int) -> list[int]:
+        """The planned epochs of `query` after `epoch`, ascending."""
+        return sorted(planned for name, planned in self.plans if name == query and planned > epoch)
 
     def allotments(self) -> tuple[Allotment, ...]:
         """All allotments, as a claim repeats them."""

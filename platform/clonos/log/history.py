@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from clonos.errors import CausalLogDamaged, JobUnknown
 from clonos.kafka import client_config, unanswered
+from clonos.log.control import ControlState
 from clonos.log.reading import LogReader
 from clonos.log.records import (
     Allot,
@@ -79,6 +80,7 @@ class _Partition:
     clock: int = 0
     newest: Owner | None = None
     newest_at: int = -1
+    control: ControlState = field(default_factory=ControlState)
 
     def enter(self, offset: int, message: Message) -> Entered:
         value = message.value() or b""
@@ -87,6 +89,13 @@ class _Partition:
             record = decode(message.value(), where=f"offset {offset}")
         except CausalLogDamaged as damage:
             return Entered(self.number, offset, at, len(value), None, foreign=damage.what, start=value[:16])
+        if self.number == CONTROL:
+            why = self.control.foreign(record)
+            if why and isinstance(record, Claim):  # other records of an unknown owner are void below
+                return Entered(
+                    self.number, offset, at, len(value), None, foreign=f"offset {offset} is {why}", start=value[:16]
+                )
+            self.control.take(offset, record)
         void = self._void(record)
         # A claim and, in a lane, a marker say whose the partition is from here on (invariants 3 and 4).
         if isinstance(record, Claim | Marker):

@@ -78,7 +78,8 @@ class LogReader:
         """The records from offset `start` up to `until` (exclusive).
 
         Raises:
-            CausalLogDamaged: A foreign record, or `start` was truncated.
+            CausalLogDamaged: `start` was truncated.
+            ForeignRecord: Clonos did not write a record.
             BrokerUnavailable: No answer in time.
         """
         for offset, message in self.messages(partition, start, until):

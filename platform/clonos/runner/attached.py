@@ -153,7 +153,7 @@ class ExactlyOnce:
         check_workers(spark, ["clonos", *([own] if own != "__main__" else [])])
         recent = _Recent()
         told = Events(self._spec.name, self._events, [recent.take])
-        job = Job(self._define, self._spec, _program_hash())
+        job = Job(self._define, self._spec, _program_hash(), builds_frames=False)
         checkpoint = self._spec.spec.checkpoint or ""
         driver = Driver(
             job,

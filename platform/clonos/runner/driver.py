@@ -26,7 +26,7 @@ from clonos.causal.derived import set_driver_params
 from clonos.causal.shape import never_rests
 from clonos.engine.attached import alive, promised_settings
 from clonos.engine.checkpoint import Checkpoint, progress_of, reconcile
-from clonos.engine.epochs import EpochRunner
+from clonos.engine.epochs import EpochRunner, NotStarted
 from clonos.engine.repeatable import check_sources
 from clonos.errors import ClonosError, Superseded
 from clonos.formats.poison import drops
@@ -111,8 +111,11 @@ class Driver:
         """
         self._asked_to_stop = True
 
-    def define(self) -> None:
+    def define(self, pins: Pins | None = None) -> None:
         """Build the queries and refuse what can be refused before anything is claimed.
+
+        Args:
+            pins: Answers of Schema Registries to define the job with.
 
         Raises:
             ClonosError: What is wrong with the job, its sources or its sinks.
@@ -120,9 +123,13 @@ class Driver:
         set_driver_params(dict(self._job.spec.spec.params))
         count.attach(self._spark.sparkContext)
         drops.attach(self._spark.sparkContext)
-        self._job.define(self._context)
-        for query in self._context.queries:
+        # Kept only when it is whole: what raised half way would run with some of its queries.
+        context = JobContext(self._spark, self._job.spec, self._kafka)
+        context.pins = pins or context.pins
+        self._job.define(context)
+        for query in context.queries:
             check_sources(query.frame)
+        self._context = context
 
     def run(self) -> None:
         """Run until the end.
@@ -252,20 +259,19 @@ class Driver:
         Another process, or an earlier start of this one, may have got another "latest version" than this one.
         """
         pins, pinned = self._context.pins, dict[str, int]()
+        committed = self._committed()
         for query in self._context.queries:
-            plan = own.state.plan(query.name, own.state.ended.get(query.name, -1) + 1)
+            # Also one that ended, if Spark has not committed it: it is replayed too.
+            plan = own.state.plan(query.name, committed.get(query.name, -1) + 1)
             pinned |= plan.pins if plan is not None else {}
         if any(pins.answers.get(asked, answer) != answer for asked, answer in pinned.items()):
-            self._context = JobContext(
-                self._spark, self._job.spec, self._kafka, pins=Pins(pins.registry, pins.answers | pinned)
-            )
-            self.define()
+            self.define(Pins(pins.registry, pins.answers | pinned))
             self._events.emit("pinned", schemas=pinned)
 
     def _accept(self, query: Query, own: Ownership) -> None:
-        """Record the user's word that the epoch in doubt may be replayed with new code."""
-        epoch = own.state.newest_plan(query.name)
-        if epoch > own.state.ended.get(query.name, -1):
+        """Record the user's word that what Spark has not committed may be replayed with new code."""
+        committed = self._committed().get(query.name, -1)
+        for epoch in own.state.plans_beyond(query.name, committed):
             record = Resolution(own.owner, query.name, epoch, "new-code", self._job.code)
             own.state.take(own.control.append(record), record)
 
@@ -360,9 +366,13 @@ class _Running:
 
     def finish_if_idle(self) -> None:
         """End a query that has worked through its input, if Spark would go on for the sake of timers."""
-        if not self._finished and self.runner.idle and never_rests(self.query.frame):
-            self._finished = True
-            self.end(gracefully=True)
+        if self.done or not self.runner.idle or self._failed() or not never_rests(self.query.frame):
+            return
+        self.end(gracefully=True)
+        self._finished = not self._failed()  # the next epoch may have begun meanwhile
+
+    def _failed(self) -> bool:
+        return self.runner.failure is not None and not isinstance(self.runner.failure, NotStarted)
 
     @property
     def done(self) -> bool:

@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from clonos.errors import DirectoryTaken, EnvironmentFault, ReplayDivergence, SpecError
+from clonos.errors import DirectoryTaken, FilesUnwritable, ReplayDivergence, SpecError
 from clonos.lanes import MultisetDigest, Pass, at_point, publish_rest, require_owner, run_lanes
 from clonos.log.records import Held, whole_epoch
 from clonos.settings import KafkaSettings
@@ -128,10 +128,8 @@ def _write_lane(folder: Path, what: Pass, epoch: SinkEpoch, lane: int, batches: 
         at_point("lane-decided", epoch, lane)
         return _publish(final, epoch, lane, lines)
     except OSError as error:
-        raise EnvironmentFault(
+        raise FilesUnwritable(
             f"{final} could not be written: {error.strerror}.",
-            kept="nothing under that name was published by this attempt.",
-            hint="see whether the folder is there, writable and not full.",
         ) from error
 
 

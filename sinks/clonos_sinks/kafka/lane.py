@@ -157,26 +157,30 @@ def _commit(lane: Lane, producer: TransactionalProducer, first: Row, rows: Itera
     digest = MultisetDigest()
     targets = Targets(lane.kafka, producer.producer, lane.limits)
     producer.begin()  # step 4
-    lane.point("lane-begun")
-    targets.admit(first)
-    _produce(producer, first, digest)
-    for row in rows:
-        targets.admit(row)
-        _produce(producer, row, digest)
-        if digest.records == 2:
-            lane.point("lane-produced")
-    lane.point("state-committed")
-    marker = Marker(
-        lane.owner, lane.query, lane.epoch, lane.lane, lane.held, records=digest.records, digest=digest.value()
-    )
-    offsets: list[int] = []
-    producer.produce(
-        lane.topic,
-        encode(marker),
-        partition=lane.partition,
-        timestamp=time.time_ns() // 1_000_000,
-        on_delivery=lambda error, message: None if error else offsets.append(message.offset()),
-    )
+    try:
+        lane.point("lane-begun")
+        targets.admit(first)
+        _produce(producer, first, digest)
+        for row in rows:
+            targets.admit(row)
+            _produce(producer, row, digest)
+            if digest.records == 2:
+                lane.point("lane-produced")
+        lane.point("state-committed")
+        marker = Marker(
+            lane.owner, lane.query, lane.epoch, lane.lane, lane.held, records=digest.records, digest=digest.value()
+        )
+        offsets: list[int] = []
+        producer.produce(
+            lane.topic,
+            encode(marker),
+            partition=lane.partition,
+            timestamp=time.time_ns() // 1_000_000,
+            on_delivery=lambda error, message: None if error else offsets.append(message.offset()),
+        )
+    except BaseException:
+        producer.abort()  # this may have been the last attempt: readers would wait for its transaction to time out
+        raise
     lane.point("lane-marked")
     try:
         producer.commit()
