@@ -442,6 +442,7 @@ def test_a_registry_down_during_an_epoch(
     assert read_committed(kafka, dead) == []
 
 
+@pytest.mark.parametrize("point", ["plan-committed", "end-committed"])
 def test_the_latest_version_is_pinned_while_an_epoch_is_in_doubt(
     kafka: KafkaSettings,
     run_job: Any,
@@ -450,6 +451,7 @@ def test_the_latest_version_is_pinned_while_an_epoch_is_in_doubt(
     registry: StubRegistry,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    point: str,
 ) -> None:
     source, out = make_topic(2, "in"), make_topic(1, "out")
     subject = f"{name}-value"
@@ -464,7 +466,7 @@ def test_the_latest_version_is_pinned_while_an_epoch_is_in_doubt(
 
     feed(range(10))
     monkeypatch.setenv("CLONOS_FAULT_LOG", str(tmp_path / "faults"))
-    monkeypatch.setattr(faults, "_FAULTS", faults.parse("plan-committed:raise"))
+    monkeypatch.setattr(faults, "_FAULTS", faults.parse(f"{point}:raise"))
     with pytest.raises(RestartsExhausted):
         run_job(job, name, restart_policy={"attempts": 0})
     registry.register(subject, record_schema(name, shape="round"))

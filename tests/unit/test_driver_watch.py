@@ -76,7 +76,7 @@ def idle_query(monkeypatch: pytest.MonkeyPatch, ending: BaseException | None) ->
     monkeypatch.setattr(driver_module, "never_rests", lambda _frame: True)
     runner: Any = SimpleNamespace(idle=True, failure=None, finished=1, stopping=False, busy=threading.Lock())
     query: Any = SimpleNamespace(name="out", frame=None)
-    running = _Running(query, "", runner)
+    running = _Running(query, "", runner, {})
     running.stream = cast("Any", Stream(runner, ending))
     return running
 

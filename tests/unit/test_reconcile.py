@@ -26,6 +26,7 @@ class FakeCheckpoint:
     def __init__(self, offsets: dict[int, str], commits: list[int]) -> None:
         self.entries = dict(offsets)
         self._commits = commits
+        self.state = True
 
     def commits(self) -> list[int]:
         return sorted(self._commits)
@@ -38,6 +39,9 @@ class FakeCheckpoint:
 
     def write_offsets(self, epoch: int, text: str) -> None:
         self.entries[epoch] = text
+
+    def drop_state(self) -> None:
+        self.state = False
 
     def drop_offsets(self, epoch: int) -> None:
         self.entries.pop(epoch, None)
@@ -78,6 +82,21 @@ def test_logged_but_not_planned_is_made_anew(text: str) -> None:
     checkpoint = FakeCheckpoint({0: "plan 0", 1: text}, [0])
     assert run(checkpoint, state([0], ended=0)) == ["removed offsets/1: it was not planned"]
     assert checkpoint.entries == {0: "plan 0"}
+
+
+def test_the_first_epoch_of_all_is_left_if_it_is_sound() -> None:
+    checkpoint = FakeCheckpoint({0: entry("-")}, [])
+    assert run(checkpoint, state([])) == []
+    assert checkpoint.entries == {0: entry("-")}
+    assert checkpoint.state
+
+
+def test_the_first_epoch_of_all_is_made_anew_if_it_is_cut_short() -> None:
+    """Spark refuses a new checkpoint that has state."""
+    checkpoint = FakeCheckpoint({0: "v1"}, [])
+    assert run(checkpoint, state([])) == ["removed offsets/0: it was not planned"]
+    assert checkpoint.entries == {}
+    assert not checkpoint.state
 
 
 @pytest.mark.parametrize("there", [None, "a zombie's"])

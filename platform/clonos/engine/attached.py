@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyspark
@@ -135,12 +135,17 @@ _starting = threading.Lock()  # two queries of one program may start at the same
 
 
 @contextlib.contextmanager
-def promised_settings(spark: SparkSession) -> Iterator[None]:
-    """Set what may be set at run time while a query starts (it keeps a copy), then put the user's values back."""
+def promised_settings(spark: SparkSession, query: Mapping[str, str]) -> Iterator[None]:
+    """Set what may be set at run time while a query starts (it keeps a copy), then put the user's values back.
+
+    Args:
+        spark: The session.
+        query: Further settings of this query.
+    """
     before: dict[str, str | None] = {}
     with _starting:
         try:
-            for name, value in PROMISED.items():
+            for name, value in {**PROMISED, **query}.items():
                 if name not in _FIXED:
                     old = spark.conf.get(name, None)
                     if old != value:

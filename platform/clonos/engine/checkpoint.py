@@ -20,6 +20,7 @@ from clonos.log.control import RETAINED_EPOCHS, ControlState
 from clonos.log.records import Plan
 from clonos.sources import Progress
 
+_WIDTH: Final = "spark.sql.shuffle.partitions"
 _PROBE_BYTES: Final = 4096  # more than a full disk takes
 
 
@@ -123,6 +124,17 @@ class Checkpoint:
         if not self._fs.rename(temporary, path):
             raise CheckpointUnwritable(f"{path.toString()} could not be restored.")
 
+    def settings(self) -> dict[str, str]:
+        """What the query's shuffles were as wide as so far. Spark itself only keeps that of a query with state."""
+        for epoch in self.offsets()[-1:]:
+            conf = json.loads((self.read_offsets(epoch) or "").splitlines()[1])["conf"]
+            return {name: conf[name] for name in (_WIDTH,) if name in conf}
+        return {}
+
+    def drop_state(self) -> None:
+        """Remove the state of a query that has not committed an epoch."""
+        self._fs.delete(self._path(f"{self.location}/state"), True)
+
     def drop_offsets(self, epoch: int) -> None:
         """Remove ``offsets/epoch``."""
         self._fs.delete(self._entry("offsets", epoch), False)
@@ -188,7 +200,8 @@ def reconcile(checkpoint: Checkpoint, query: str, state: ControlState) -> list[s
     * ``offsets/`` entries beyond the first epoch without a commit are removed: they are a zombie's, or
       their epochs are replayed one by one.
     * One that nobody planned is removed: nothing was published from it, and Spark makes a new one. It may be cut
-      short by a crash, or name partitions that its sources no longer have.
+      short by a crash, or name partitions that its sources no longer have. (A sound one of a query's very first
+      epoch stays: without it Spark takes the checkpoint for a new one, and refuses it for its state.)
     * The entry of the epoch in doubt is restored from the plan where it is lost (a host crash: Spark does
       not sync it) or says something else.
 
@@ -221,8 +234,10 @@ def reconcile(checkpoint: Checkpoint, query: str, state: ControlState) -> list[s
         if checkpoint.read_offsets(doubtful) != plan.offsets:
             checkpoint.write_offsets(doubtful, plan.offsets)
             done.append(f"restored offsets/{doubtful} from the plan")
-    elif doubtful in offsets:
+    elif doubtful in offsets and (doubtful > 0 or not _is_entry(checkpoint.read_offsets(doubtful) or "")):
         checkpoint.drop_offsets(doubtful)
+        if doubtful == 0:
+            checkpoint.drop_state()
         done.append(f"removed offsets/{doubtful}: it was not planned")
     for epoch in offsets:
         if epoch > doubtful:

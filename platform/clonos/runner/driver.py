@@ -251,7 +251,7 @@ class Driver:
             pins=self._context.pins.answers,
             attempt=self._budget.attempts,
         )
-        return _Running(query, location, runner)
+        return _Running(query, location, runner, checkpoint.settings())
 
     def _pin(self, own: Ownership) -> None:
         """Define the job again where an epoch in doubt was planned with other answers of a Schema Registry.
@@ -325,7 +325,8 @@ class Driver:
 class _Running:
     """One started query."""
 
-    def __init__(self, query: Query, location: str, runner: EpochRunner) -> None:
+    def __init__(self, query: Query, location: str, runner: EpochRunner, settings: Mapping[str, str]) -> None:
+        self._settings = settings
         self.query = query
         self.location = location
         self.runner = runner
@@ -359,7 +360,7 @@ class _Running:
         elif trigger.interval_ms:
             writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
         try:
-            with promised_settings(self.query.frame.sparkSession):
+            with promised_settings(self.query.frame.sparkSession, self._settings):
                 self.stream = writer.start()
         except Exception as failure:
             raise classify(failure) from failure
