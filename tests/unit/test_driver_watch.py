@@ -12,7 +12,8 @@ from clonos.engine.epochs import NotStarted
 from clonos.errors import BrokerUnavailable, EpochFailed, Superseded
 from clonos.job import Job, JobContext
 from clonos.runner import driver as driver_module
-from clonos.runner.driver import Driver, _Running
+from clonos.runner import running as running_module
+from clonos.runner.driver import Driver
 from clonos.runner.events import Events
 from clonos.runner.states import DriverState
 from clonos.settings import KafkaSettings
@@ -72,11 +73,11 @@ class Stream:
         return None
 
 
-def idle_query(monkeypatch: pytest.MonkeyPatch, ending: BaseException | None) -> _Running:
-    monkeypatch.setattr(driver_module, "never_rests", lambda _frame: True)
+def idle_query(monkeypatch: pytest.MonkeyPatch, ending: BaseException | None) -> running_module.Running:
+    monkeypatch.setattr(running_module, "never_rests", lambda _frame: True)
     runner: Any = SimpleNamespace(idle=True, failure=None, finished=1, stopping=False, busy=threading.Lock())
     query: Any = SimpleNamespace(name="out", frame=None)
-    running = _Running(query, "", runner, {})
+    running = running_module.Running(query, "", runner, {})
     running.stream = cast("Any", Stream(runner, ending))
     return running
 

@@ -7,26 +7,21 @@ of them are restarted.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
-from clonos.causal.shape import never_rests
-from clonos.engine.attached import alive, promised_settings
+from clonos.engine.attached import alive
 from clonos.engine.checkpoint import Checkpoint, progress_of, reconcile
-from clonos.engine.epochs import EpochRunner, NotStarted
+from clonos.engine.epochs import EpochRunner
 from clonos.engine.repeatable import check_sources
 from clonos.errors import ClonosError, Superseded
 from clonos.formats.poison import drops
@@ -36,17 +31,13 @@ from clonos.kafka import await_brokers
 from clonos.log.claiming import Ownership, claim
 from clonos.log.records import Resolution
 from clonos.runner.events import Events, trouble
-from clonos.runner.recovery import RestartBudget, classify
+from clonos.runner.recovery import RestartBudget
+from clonos.runner.running import Running
 from clonos.runner.states import DriverState, StateMachine
 from clonos.settings import KafkaSettings
 from clonos.sources import Progress
 
-_log = logging.getLogger("clonos")
 _POLL_S = 0.1
-_STOP_S = 30.0
-_SETTLE_S = 5.0
-_SETTLE_POLL_S = 0.01
-_TOLD = 500  # characters
 _BROKERS_S = 10.0
 
 
@@ -199,7 +190,7 @@ class Driver:
             return error
         self._events.generation = own.owner.generation
         self._events.emit("claimed", lineage=own.owner.lineage, lanes=len(own.state.lanes))
-        running: list[_Running] = []
+        running: list[Running] = []
         try:
             self._to(DriverState.RECONCILING)
             self._pin(own)
@@ -228,7 +219,7 @@ class Driver:
                 found[query.name] = commits[-1]
         return found
 
-    def _prepare(self, query: Query, own: Ownership) -> _Running:
+    def _prepare(self, query: Query, own: Ownership) -> Running:
         location = query.location(self._checkpoint)
         checkpoint = Checkpoint(self._spark, location)
         if self._accept_new_code:
@@ -251,7 +242,7 @@ class Driver:
             pins=self._context.pins.answers,
             attempt=self._budget.attempts,
         )
-        return _Running(query, location, runner, checkpoint.settings())
+        return Running(query, location, runner, checkpoint.settings())
 
     def _pin(self, own: Ownership) -> None:
         """Define the job again where an epoch in doubt was planned with other answers of a Schema Registry.
@@ -259,6 +250,8 @@ class Driver:
         Another process, or an earlier start of this one, may have got another "latest version" than this one.
         """
         pins, pinned = self._context.pins, dict[str, int]()
+        if not pins.answers:
+            return
         committed = self._committed()
         for query in self._context.queries:
             # Also one that ended, if Spark has not committed it: it is replayed too.
@@ -286,7 +279,7 @@ class Driver:
             known = frozenset[str]().union(*(source.topics() for source in self._context.sources))
             self._on_progress(query, {topic: read for topic, read in progress.items() if topic in known})
 
-    def _watch(self, running: list[_Running]) -> None:
+    def _watch(self, running: list[Running]) -> None:
         """Wait until a query fails, all are finished, or somebody asks to stop."""
         finished = 0
         while True:
@@ -322,125 +315,6 @@ class Driver:
             self._wake.clear()
 
 
-class _Running:
-    """One started query."""
-
-    def __init__(self, query: Query, location: str, runner: EpochRunner, settings: Mapping[str, str]) -> None:
-        self._settings = settings
-        self.query = query
-        self.location = location
-        self.runner = runner
-        self.stream: StreamingQuery | None = None
-        self._parked = threading.Event()
-        self._finished = False
-
-    def start(self, job: Job, wake: threading.Event) -> None:
-        runner = self.runner
-
-        def on_epoch(frame: Any, epoch: int) -> None:
-            try:
-                runner(frame, epoch)
-            except BaseException as failure:
-                wake.set()
-                if runner.stopping:
-                    self._await_stop()
-                elif not isinstance(failure, ClonosError | Py4JError):
-                    _log.error("an epoch failed unexpectedly", exc_info=failure)
-                raise EpochEnded(_for_spark(failure, stopping=runner.stopping)) from None
-
-        writer = (
-            self.query.frame.writeStream.queryName(f"{job.spec.name}.{self.query.name}")
-            .outputMode(self.query.sink.output_mode)
-            .option("checkpointLocation", self.location)
-            .foreachBatch(on_epoch)
-        )
-        trigger = job.spec.spec.trigger
-        if trigger.available_now:
-            writer = writer.trigger(availableNow=True)
-        elif trigger.interval_ms:
-            writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
-        try:
-            with promised_settings(self.query.frame.sparkSession, self._settings):
-                self.stream = writer.start()
-        except Exception as failure:
-            raise classify(failure) from failure
-
-    def finish_if_idle(self) -> None:
-        """End a query that has worked through its input, if Spark would go on for the sake of timers."""
-        if self.done or not self.runner.idle or self._failed() or not never_rests(self.query.frame):
-            return
-        self.end(gracefully=True)
-        self._finished = not self._failed()  # the next epoch may have begun meanwhile
-
-    def _failed(self) -> bool:
-        return self.runner.failure is not None and not isinstance(self.runner.failure, NotStarted)
-
-    @property
-    def done(self) -> bool:
-        return self._finished or (self.stream is not None and not self.stream.isActive)
-
-    def raise_failure(self) -> None:
-        """Raise the typed error of a query that failed."""
-        if self._finished:
-            return
-        if self.runner.failure is not None:
-            raise classify(self.runner.failure)
-        if self.stream is not None and not self.stream.isActive:
-            failure = self.stream.exception()
-            if self.runner.failure is not None:
-                raise classify(self.runner.failure)
-            if failure is not None:
-                raise classify(failure)
-
-    def end(self, *, gracefully: bool = False) -> None:
-        if self.stream is None or not self.stream.isActive:
-            return
-        # Spark interrupts whatever runs. That is safe (the epoch would be replayed), but costs a replay.
-        self.runner.stopping = True
-        if gracefully and self.runner.busy.acquire(timeout=_STOP_S):
-            self.runner.busy.release()
-            self._settle(self.stream)
-        with contextlib.suppress(Exception):  # it may fail on its own meanwhile: it ends either way
-            self.stream.stop()
-
-    def _settle(self, stream: StreamingQuery) -> None:
-        """Wait until Spark has committed the epoch: it waits for input, or came back with the next epoch."""
-        deadline = time.monotonic() + _SETTLE_S
-        while not self._parked.wait(_SETTLE_POLL_S) and time.monotonic() < deadline:
-            if not stream.isActive or not stream.status["isTriggerActive"]:
-                return
-
-    def _await_stop(self) -> None:
-        """Hold Spark's thread in an epoch that is not to start, so that the stop interrupts nothing else."""
-        self._parked.set()
-        deadline = time.monotonic() + _STOP_S
-        while self.stream is not None and self.stream.isActive and time.monotonic() < deadline:
-            time.sleep(_SETTLE_POLL_S)
-
-
-class EpochEnded(Exception):
-    """What Spark gets to know of a failed epoch: that it ended. `EpochRunner.failure` has the whole story."""
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Py4j tells of every exception on its way to the JVM; ours was told already."""
-    return not (record.exc_info and isinstance(record.exc_info[1], EpochEnded))
-
-
-logging.getLogger("py4j.clientserver").addFilter(_is_news)
-
-
-def _for_spark(failure: BaseException, *, stopping: bool) -> str:
-    """A short text: Spark looks through it with a pattern that overflows its stack on long ones.
-
-    While a query is being stopped, the text that Spark takes for an interruption, so that it ends quietly.
-    """
-    if stopping:
-        return "py4j.protocol.Py4JJavaError: An error occurred while calling the epoch: java.lang.InterruptedException"
-    lines = str(failure).splitlines() or [""]
-    return f"{type(failure).__name__}: {lines[0][:_TOLD]}"
-
-
 def _resume_from(checkpoint: Checkpoint) -> Progress:
     """The offsets from which the next epoch reads: those of the newest commit."""
     commits = checkpoint.commits()
@@ -461,8 +335,3 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
 def default_checkpoint(home: Path, job: str) -> str:
     """Where a job's checkpoints are unless its specification says otherwise."""
     return f"file://{(home / 'jobs' / job / 'checkpoint').resolve()}"
-
-
-def spark_conf(job: Job, extra: Mapping[str, str]) -> dict[str, str]:
-    """Spark configuration: the specification's, then the command line's."""
-    return {**job.spec.spec.spark_conf, **extra}

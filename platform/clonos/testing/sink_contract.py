@@ -5,10 +5,12 @@ Subclass `SinkContract`, say how a sink is made and how its output is read back,
     class TestMySink(SinkContract):
         points = ("lane-begun", "lane-committed")
 
-        def make_sink(self, name):
+        @abstractmethod
+    def make_sink(self, name):
             return MySink(name, path=self.place)
 
-        def read_back(self):
+        @abstractmethod
+    def read_back(self):
             return [Seen(row["key"], row["value"]) for row in rows_of(self.place)]
 
 The suite needs two fixtures: ``kafka``, the `KafkaSettings` of a real broker (the causal log is there), and ``spark``,
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,7 +53,7 @@ Part = Sequence[tuple[str | None, str | None]]
 PUBLISHED_BEFORE = ("audited", "skipped")
 
 
-class SinkContract:
+class SinkContract(ABC):
     """The contract. Every test publishes to a place of its own.
 
     Attributes:
@@ -69,16 +72,16 @@ class SinkContract:
     folder: Path
     place: str
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027  # many sinks need nothing
         """Make the place, where the sink does not."""
 
+    @abstractmethod
     def make_sink(self, name: str) -> Sink:
         """A sink that publishes to the test's place."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_back(self) -> list[Seen]:
         """What a consumer of the place sees now; records of one lane and epoch in their order."""
-        raise NotImplementedError
 
     @pytest.fixture(autouse=True)
     def _staged(self, spark: SparkSession, kafka: KafkaSettings, tmp_path: Path) -> None:
