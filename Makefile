@@ -24,7 +24,7 @@ help: ## Show this help
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-.venv/.prepared: .venv/.installed platform/clonos/embedded/ivy.xml
+.venv/.prepared: .venv/.installed platform/clonos/embedded/ivy.xml platform/clonos/engine/localfs/clonos-localfs.jar
 	@echo "Fetching jars (once)"
 	@$(BIN)/python -m clonos.embedded.jars
 	@echo "Preparing start-up caches (once, about a minute)"

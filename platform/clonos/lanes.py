@@ -111,7 +111,8 @@ def require_owner(epoch: SinkEpoch, lane: int) -> None:
         CausalLogDamaged: Nothing is there: never assume.
     """
     reader = shared_reader(epoch.kafka, epoch.topic)
-    reader.own_tail(epoch.partitions[lane], epoch.owner, f"Lane {lane} of {epoch.query}")
+    known = epoch.known[lane] if epoch.known else -1
+    reader.own_tail(epoch.partitions[lane], epoch.owner, f"Lane {lane} of {epoch.query}", known=known)
 
 
 def at_point(name: str, epoch: SinkEpoch, lane: int) -> None:

@@ -50,6 +50,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
         replay: The log already held this epoch's plan.
         ended: The log already held this epoch's end: every lane is published.
         markers: Lane → the marker that was there at claiming; only of this lineage.
+        known: Lane → where the newest claim or marker that this owner wrote stands; empty in a replay.
         attempt: How many attempts failed in a row before this one.
     """
 
@@ -65,6 +66,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
     replay: bool
     ended: bool
     markers: dict[int, Marker]
+    known: tuple[int, ...] = ()
     attempt: int = 0
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from clonos import faults
@@ -113,6 +114,28 @@ def test_empty_lane_writes_no_marker(kafka: KafkaSettings, name: str, make_topic
     tail = own.reader.tail(1)
     assert tail is not None
     assert not isinstance(tail.record, Marker)
+
+
+def test_end_alone_tells_an_owner_that_nothing_came_after(
+    kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    out = make_topic()
+    own = claim(kafka, name)
+    lane = lane_of(own)
+    claimed = own.known[lane.partition]
+    assert own.reader.own_tail(lane.partition, own.owner, "lane", known=claimed) is None
+    report = publish(msgspec.structs.replace(lane, known=claimed), iter(rows(out)), eager=True)
+    assert (report.outcome, report.offset > claimed) == ("published", True)
+    # What stands behind the marker is known, so an older position is looked up: the epoch is found published.
+    tail = own.reader.own_tail(lane.partition, own.owner, "lane", known=claimed)
+    assert tail is not None
+    assert tail.offset == report.offset
+    assert publish(msgspec.structs.replace(lane, known=claimed), iter(rows(out)), eager=True).outcome == "audited"
+    assert own.reader.own_tail(lane.partition, own.owner, "lane", known=report.offset) is None
+    claim(kafka, name)
+    with pytest.raises(Superseded):
+        publish(msgspec.structs.replace(lane, epoch=1, known=report.offset), iter(rows(out, 1)), eager=True)
+    assert len(values(kafka, out)) == 3
 
 
 def test_new_lineage_ignores_older_markers(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:

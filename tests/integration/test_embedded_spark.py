@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -49,6 +50,8 @@ with build_session("test", master="local[2]") as session:
 assert not session.gateway.running
 """
 
+_HADOOP_UMASK = 0o022  # its default; that of the process counts for nothing in Hadoop
+
 _GATEWAY = """
 import sys
 from clonos.embedded.jars import ensure_jars
@@ -64,9 +67,17 @@ def test_a_session_reads_kafka_calls_python_and_keeps_state(
     kafka: KafkaSettings, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     environment = {**os.environ, "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+    # A file of a checkpoint costs no process: Hadoop's own way to set permissions would fail here.
+    tools, called = tmp_path / "tools", tmp_path / "called"
+    tools.mkdir()
+    (tools / "chmod").write_text(f"#!/bin/sh\ntouch {called}\nexit 1\n")
+    (tools / "chmod").chmod(0o755)
+    environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
     command = [sys.executable, "-c", _SESSION, make_topic(2), str(tmp_path / "checkpoint")]
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, umask=0o027)
     assert answer.returncode == 0, answer.stderr
+    assert not called.exists()
+    assert stat.S_IMODE((tmp_path / "checkpoint" / "offsets" / "0").stat().st_mode) == 0o644 & ~_HADOOP_UMASK
 
 
 def test_the_jvm_ends_when_python_is_killed() -> None:

@@ -307,6 +307,7 @@ class EpochRunner:
             replay=replay,
             ended=ended,
             markers=self._markers if replay else {},
+            known=() if replay else tuple(self._own.known[partition] for partition in plan.partitions),
             attempt=self._attempt,
         )
 

@@ -8,6 +8,7 @@ start use an ahead-of-time cache.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import struct
@@ -26,6 +27,7 @@ from clonos.embedded import aot
 from clonos.embedded.jars import Jars
 from clonos.embedded.java import java_binary, java_major
 from clonos.embedded.layout import render_properties
+from clonos.engine.localfs import JAR as LOCAL_FILES
 from clonos.errors import EnvironmentFault
 
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
@@ -49,6 +51,9 @@ _MODULE_FLAGS = (
 _LOG4J_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
 _OPTION_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 _SILENT_MAJOR = 17  # the last long-term release that does not warn of native libraries
+# Below this heap HotSpot itself would not choose G1, if it knew the heap that it is given and not only the machine:
+# G1's own threads take 8 % of a core here (docs/adr/0014-local-files.md).
+_G1_HEAP_MB = 1792
 _UNSAFE_MAJOR = 24  # also the first without the package sun.security.action
 
 
@@ -138,7 +143,8 @@ def launch_gateway(
 
 def aot_file(jars: Jars, java: Path) -> Path:
     """Where the ahead-of-time cache of this JVM is."""
-    return aot.cache_file(jars, "spark", java, pyspark.__version__, str(_spark_home()), *_flags(java))
+    inputs = (pyspark.__version__, str(_spark_home()), str(LOCAL_FILES), *_flags(java))
+    return aot.cache_file(jars, "spark", java, *inputs)
 
 
 def _spark_home() -> Path:
@@ -163,10 +169,18 @@ def _java_command(java: Path, jars: Jars, heap_mb: int, jvm_flags: Sequence[str]
     connector = [str(jar) for jar in sorted(jars.connector.glob("*.jar"))]
     return [
         *(str(java), *_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
-        *(f"-Xmx{heap_mb}m", *options),
+        *(f"-Xmx{heap_mb}m", *_collector(heap_mb, options), *options),
         # The folder that a user may add to comes last: the cache wants the same beginning each time.
-        *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, str(_conf_folder())])),
+        *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, str(LOCAL_FILES), str(_conf_folder())])),
     ]
+
+
+def _collector(heap_mb: int, options: Sequence[str]) -> list[str]:
+    """The garbage collector, unless the user names one (two are an error)."""
+    elsewhere = [*options, *(os.environ.get(name, "") for name in _OPTION_VARIABLES)]
+    if heap_mb >= _G1_HEAP_MB or any(re.search(r"-XX:\+Use\w*GC\b", option) for option in elsewhere):
+        return []
+    return ["-XX:+UseSerialGC"]
 
 
 def _conf_folder() -> Path:

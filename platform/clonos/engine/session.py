@@ -10,11 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from py4j.java_gateway import java_import
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from clonos.embedded.jars import Jars, ensure_jars
 from clonos.engine.jvm import GatewayProcess, launch_gateway
+from clonos.engine.localfs import CLASS as LOCAL_FILES
 from clonos.errors import SpecError
 from clonos.settings import Settings
 
@@ -142,7 +144,11 @@ def build_session(
         builder = SparkSession.builder
         for key, value in chosen.items():
             builder = builder.config(key, value)
-        return Session(builder.getOrCreate(), gateway)
+        spark = builder.getOrCreate()
+        # By name: PySpark imports their packages, which makes each use of them search all jars in vain first.
+        for name in ("PythonUtils", "SimplePythonFunction"):
+            java_import(spark.sparkContext._jvm, f"org.apache.spark.api.python.{name}")
+        return Session(spark, gateway)
     except BaseException:
         gateway.stop()
         raise
@@ -179,6 +185,7 @@ def session_conf(app_name: str, master: str, conf: Mapping[str, str]) -> dict[st
     if master.startswith("local"):
         # Nobody else connects, and a machine's own name does not always resolve.
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILES  # elsewhere executors lack the class
     return {**chosen, **conf}
 
 

@@ -17,6 +17,7 @@ from clonos.settings import KafkaSettings
 
 _TIMEOUT_S: Final = 20.0
 _FIRST_LOOK_BACK: Final = 32
+_TRANSACTION_OF_ONE: Final = 2  # offsets: the record, and the broker's note of the commit
 
 
 class Positioned(NamedTuple):
@@ -167,18 +168,24 @@ class LogReader:
             until = start
             look_back *= 4
 
-    def own_tail(self, partition: int, owner: Owner, whose: str) -> Tail:
+    def own_tail(self, partition: int, owner: Owner, whose: str, *, known: int = -1) -> Tail | None:
         """The tail of a lane's partition, which must be `owner`'s.
 
         Args:
             partition: Which one.
             owner: Who may go on.
             whose: What the lane is called in errors.
+            known: Where the newest claim or marker that `owner` wrote stands; -1 if it must be read.
+
+        Returns:
+            None if it is the one at `known`, and nothing at all came after it.
 
         Raises:
             Superseded: It is somebody else's.
             CausalLogDamaged: Nothing is there: never assume.
         """
+        if known >= 0 and self.bounds(partition)[1] == known + _TRANSACTION_OF_ONE:
+            return None
         tail = self.tail(partition)
         if tail is None:
             raise CausalLogDamaged(

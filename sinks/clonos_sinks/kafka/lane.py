@@ -4,7 +4,8 @@ For lane *p* of epoch *e* under owner *o*:
 
 1. A new transactional producer with the lane's own id; ``init_transactions()`` fences every earlier attempt
    and aborts its open transaction. It is opened before input is read, so that this hides behind Spark's work.
-2. Read the tail of the lane's log partition. Newest claim or marker not of owner *o* → `Superseded`.
+2. Read the tail of the lane's log partition. Newest claim or marker not of owner *o* → `Superseded`. Where the
+   partition still ends with what *o* itself wrote last, its end says so without reading.
 3. The newest marker is for this very epoch → already published: write nothing, recompute the digest and
    compare (*replay audit*). It is for a later epoch, or holds something else → `CheckpointMismatch`.
 4. begin; produce the rows, then the marker; commit.
@@ -50,6 +51,7 @@ class Lane(msgspec.Struct, frozen=True):
     timeout_ms: int
     replay: bool = False
     limits: Limits = Limits()
+    known: int = -1
 
     def point(self, name: str) -> None:
         """Tell a test that this lane reached a point of the protocol."""
@@ -82,9 +84,9 @@ def publish(lane: Lane, rows: Iterator[Row], *, eager: bool) -> LaneReport:
             opening = None
             lane.point("lane-initialised")
             reader = shared_reader(lane.kafka, lane.topic)
-            tail = _own_tail(lane, reader)  # step 2
+            tail = _own_tail(lane, reader, known=lane.known)  # step 2
             lane.point("lane-tail-read")
-            published = published_marker(lane, tail)  # step 3
+            published = published_marker(lane, tail) if tail else None  # step 3
             lane.point("lane-decided")
             if published is not None:
                 return audit(lane, first, rows, published)
@@ -115,8 +117,8 @@ def _dispose_opened(opening: Future[TransactionalProducer]) -> None:
         opening.result().dispose()
 
 
-def _own_tail(lane: Lane, reader: LogReader) -> Tail:
-    return reader.own_tail(lane.partition, lane.owner, f"Lane {lane.lane} of {lane.query}")
+def _own_tail(lane: Lane, reader: LogReader, *, known: int = -1) -> Tail | None:
+    return reader.own_tail(lane.partition, lane.owner, f"Lane {lane.lane} of {lane.query}", known=known)
 
 
 def published_marker(lane: Lane, tail: Tail) -> Marker | None:
@@ -213,5 +215,5 @@ def _resolve(lane: Lane, marker: Marker, why: str) -> None:
     successor = _open(lane)  # whatever the old transaction was, it is committed or aborted after this
     successor.dispose()
     tail = _own_tail(lane, shared_reader(lane.kafka, lane.topic))
-    if tail.record != marker:
+    if tail is None or tail.record != marker:
         raise OutcomeUnknown(f"Lane {lane.lane} of {lane.query} epoch {lane.epoch} was not committed: {why}.")

@@ -143,6 +143,7 @@ def _write_lane(
         timeout_ms,
         epoch.replay,
         limits,
+        epoch.known[number] if epoch.known else -1,
     )
     letters = DeadLetters(epoch.job, epoch.epoch)
     rows = (row for batch in letters.ordinary(batches) for row in rows_of(batch, topic))
