@@ -1,0 +1,214 @@
+"""Agents: what they tell, and what they are told to do."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from clonos.resources.base import Moment, Resource
+from clonos.resources.jobs import Failure, StartFrom, StopMode
+from clonos.spec import JobSpec
+
+
+class HostState(StrEnum):
+    """What the control plane knows of an agent."""
+
+    READY = "READY"
+    DRAINING = "DRAINING"  # gets nothing new
+    LOST = "LOST"  # its lease ran out
+    REMOVED = "REMOVED"
+
+
+class AgentRegister(Resource):
+    """An agent starts.
+
+    Attributes:
+        name: Unique; the same after a restart.
+        instance: Random, of this process: an older process with the name is told to stop.
+        failure_domain: What fails together (rack, zone); default the host itself.
+        slots: Drivers that it may run at once.
+        versions: Of Clonos, Python, Java, Spark.
+        limits: What it can enforce: ``memory``, ``uid``.
+    """
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,98}[a-zA-Z0-9])?$")
+    instance: str
+    failure_domain: str = ""
+    slots: int = Field(2, ge=1, le=1000)
+    versions: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict)
+    limits: list[str] = Field(default_factory=list)
+
+
+class AgentRegistered(Resource):
+    """The answer: who it is, and how often it must be heard of."""
+
+    id: str
+    lease_s: float
+    heartbeat_s: float
+
+
+class Agent(Resource):
+    """A host that runs drivers.
+
+    Attributes:
+        runs: Drivers that it has.
+        free: Slots left.
+    """
+
+    id: str
+    name: str
+    state: HostState
+    failure_domain: str
+    slots: int
+    free: int
+    runs: int
+    versions: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict)
+    limits: list[str] = Field(default_factory=list)
+    registered_at: Moment
+    heartbeat_at: Moment
+
+
+class RestartOrder(Resource):
+    """How an agent restarts a driver by itself. A driver that runs for `healthy_s` starts the count anew."""
+
+    attempts: int = 8
+    backoff_ms: int = 100
+    max_backoff_ms: int = 10_000
+    healthy_s: float = 60.0
+
+
+class RunOrder(Resource):
+    """Have this driver: the whole truth for as long as the order stands.
+
+    Attributes:
+        goal: ``RUN``; ``STOP`` as `stop_mode` says, and then leave it; ``GONE``: it belongs elsewhere, kill and forget.
+        secrets: Names of the secrets that its environment gets; the agent reads them where it is, they never travel.
+        attempt_base: Attempts of earlier runs, so that numbers go on.
+    """
+
+    run: str
+    job: str
+    name: str
+    version: int
+    spec: JobSpec
+    artifact: str
+    goal: Literal["RUN", "STOP", "GONE"]
+    stop_mode: StopMode = StopMode.GRACEFUL
+    stop_timeout_s: float = 60.0
+    restart: RestartOrder = RestartOrder()
+    start_from: StartFrom | None = None
+    restore_location: str | None = None
+    attempt_base: int = 0
+
+
+class TaskOrder(Resource):
+    """Do this once and tell how it went: ``savepoint`` (copy a checkpoint), ``delete-savepoint``."""
+
+    task: str
+    kind: Literal["savepoint", "delete-savepoint"]
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class Work(Resource):
+    """All that an agent is to do. What is not in it any more is to be forgotten.
+
+    Attributes:
+        revision: Pass it as ``after`` to wait for the next.
+    """
+
+    revision: int
+    runs: list[RunOrder] = Field(default_factory=list)
+    tasks: list[TaskOrder] = Field(default_factory=list)
+
+
+class RunReport(Resource):
+    """How a run is doing, whole with each heartbeat.
+
+    Attributes:
+        state: `clonos.resources.jobs.Run` has the same; an agent never says ``LOST``.
+        driver_state: What the driver itself says (`clonos.runner.states`).
+        final: It ended and the agent will not start it again: exit code, failure, or the attempts are used up.
+    """
+
+    run: str
+    state: Literal["PENDING", "STARTING", "RUNNING", "STOPPING", "EXITED"]
+    driver_state: str | None = None
+    attempts: int = 0
+    pid: int | None = None
+    generation: int = 0
+    exit_code: int | None = None
+    failure: Failure | None = None
+    final: bool = False
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+
+
+class Heartbeat(Resource):
+    """An agent lives."""
+
+    instance: str
+    runs: list[RunReport] = Field(default_factory=list)
+
+
+class HeartbeatAnswer(Resource):
+    """What an agent hears back.
+
+    Attributes:
+        revision: Of its work: if it is not what it has, it asks for it.
+        drain: It gets nothing new.
+    """
+
+    revision: int
+    drain: bool = False
+
+
+class EventsPush(Resource):
+    """Lines of one run's event file, from byte `offset` on; `lines` are as the driver wrote them.
+
+    The control plane takes what it does not have and answers with the offset that it has now, so that a push may be
+    repeated and nothing is counted twice.
+    """
+
+    instance: str
+    offset: int = Field(ge=0)
+    lines: list[str] = Field(max_length=5000)
+
+
+class LogPush(Resource):
+    """A piece of one run's log, from byte `offset` of all that the run ever wrote."""
+
+    instance: str
+    offset: int = Field(ge=0)
+    text: str = Field(max_length=262_144)
+
+
+class Pushed(Resource):
+    """Up to where the control plane has it."""
+
+    offset: int
+
+
+class TaskResult(Resource):
+    """How a task went."""
+
+    instance: str
+    ok: bool
+    result: dict[str, Any] = Field(default_factory=dict)
+    failure: Failure | None = None
+
+
+class Standby(Resource):
+    """A warm driver that waits; jobs get them with `standby.replicas`."""
+
+    id: str
+    job: str | None = None
+    agent: str
+    mode: Literal["dedicated", "pool"]
+    state: Literal["STARTING", "WARMING", "READY", "STALE", "PROMOTING", "PROMOTED", "FAILED"]
+    lag_epochs: int | None = None
+    why_here: str = ""
+    since: Moment

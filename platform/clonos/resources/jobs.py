@@ -1,0 +1,293 @@
+"""Jobs, their runs, generations and recoveries, and what one can do to them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from clonos.resources.base import Moment, Resource
+from clonos.spec import JobSpec
+
+
+class JobState(StrEnum):
+    """What the control plane knows of a job; `clonos_api.reconcile.transitions` has the table."""
+
+    CREATED = "CREATED"  # never started
+    STARTING = "STARTING"  # placed on a host; its driver has not claimed yet
+    RUNNING = "RUNNING"
+    RECOVERING = "RECOVERING"  # its driver ended or its host is lost; another attempt is under way
+    STOPPING = "STOPPING"  # the epoch in flight is being finished
+    STOPPED = "STOPPED"  # can be started again where it ended
+    CANCELLING = "CANCELLING"
+    CANCELED = "CANCELED"  # for good
+    FAILED = "FAILED"  # no attempt can help until somebody mends what `failure` names
+    FINISHED = "FINISHED"  # a bounded job has worked through its input
+
+
+class DesiredState(StrEnum):
+    """What somebody asked for."""
+
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+    CANCELED = "CANCELED"
+
+
+class StopMode(StrEnum):
+    """How a job is stopped. Output is exactly once with each of them."""
+
+    GRACEFUL = "graceful"  # finish and commit the epoch in flight
+    CHECKPOINT = "checkpoint"  # the same, then a savepoint
+    FORCE = "force"  # kill; the epoch in flight is replayed at the next start
+
+
+class Failure(Resource):
+    """Why a job or an operation does not go on.
+
+    Attributes:
+        error: Slug of the error (`clonos.errors`).
+        domain: Whose to mend.
+        retry: Whether another attempt can help.
+    """
+
+    error: str
+    what: str
+    kept: str = ""
+    hint: str = ""
+    domain: Literal["user", "environment", "consistency", "run", "internal"] = "internal"
+    retry: bool = False
+    at: Moment | None = None
+
+
+class StartFrom(Resource):
+    """Start from an older point: a new lineage.
+
+    Attributes:
+        savepoint: Id of a savepoint.
+        epoch: Or a retained epoch of the job's own checkpoint.
+        publish_again: What was published after that point is published again; without this word a job only starts
+            there if nothing was.
+    """
+
+    savepoint: str | None = None
+    epoch: int | None = None
+    publish_again: bool = False
+
+
+class JobCreate(Resource):
+    """A new job.
+
+    Attributes:
+        spec: Its specification. `metadata.name` is unique among the jobs that are not deleted.
+        artifact: SHA-256 of the uploaded code; `spec.spec.main` is a path inside of it.
+        start: Start it at once.
+        start_from: From an older point of another job or of a deleted one of the same name.
+    """
+
+    spec: JobSpec
+    artifact: str = Field(pattern=r"^[0-9a-f]{64}$")
+    start: bool = True
+    start_from: StartFrom | None = None
+
+
+class JobPatch(Resource):
+    """Another specification or other code; it counts from the next start. Needs ``If-Match``."""
+
+    spec: JobSpec | None = None
+    artifact: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+
+
+class Job(Resource):
+    """A job.
+
+    Attributes:
+        id: Stable; the name may be used again after the job was deleted.
+        version: Of the specification, from 1; the ETag.
+        observed_version: The version that the newest driver runs; 0 before the first.
+        generation: The newest that claimed the causal log; 0 before the first.
+        state_deadline: When a transient state is given up.
+        run: Id of the newest run.
+        agent: Name of the agent that has it.
+        restarts: Attempts after the first, since the job was started.
+        owner: Who created it.
+    """
+
+    id: str
+    name: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    spec: JobSpec
+    version: int
+    observed_version: int
+    artifact: str
+    desired_state: DesiredState
+    state: JobState
+    state_since: Moment
+    state_deadline: Moment | None = None
+    generation: int
+    run: str | None = None
+    agent: str | None = None
+    restarts: int = 0
+    failure: Failure | None = None
+    owner: str
+    created_at: Moment
+    updated_at: Moment
+
+
+class StopRequest(Resource):
+    """How to stop."""
+
+    mode: StopMode = StopMode.GRACEFUL
+    timeout_s: float = Field(60.0, gt=0, le=3600)
+
+
+class Run(Resource):
+    """One placement of a job on a host; a run has several attempts if its driver crashes.
+
+    Attributes:
+        attempts: Driver processes started, by the agent alone if the control plane is away.
+        exit_code: Of the newest process that ended; negative: a signal.
+    """
+
+    id: str
+    agent: str
+    version: int
+    state: Literal["PENDING", "STARTING", "RUNNING", "STOPPING", "EXITED", "LOST"]
+    attempts: int = 0
+    pid: int | None = None
+    exit_code: int | None = None
+    created_at: Moment
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+
+
+class Generation(Resource):
+    """One claim of the causal log.
+
+    Attributes:
+        cause: Why there was a new claim: ``start``, ``restart`` (a query failed), ``crash``, ``host-lost``, ``move``.
+    """
+
+    generation: int
+    lineage: int
+    driver: str
+    run: str
+    agent: str
+    attempt: int
+    cause: str
+    claimed_at: Moment
+    ended_at: Moment | None = None
+    epochs: int = 0
+    records: int = 0
+
+
+class Phase(Resource):
+    """A part of a recovery: ``detect``, ``start``, ``claim``, ``restore``, ``replay``, ``commit``."""
+
+    name: str
+    started_at: Moment
+    duration_ms: float
+
+
+class Recovery(Resource):
+    """From the failure of one generation to the first epoch of the next.
+
+    Attributes:
+        gap_ms: Time without published output, from the last epoch before to the first one after; None while it lasts.
+        replayed_records: What the epoch in doubt held.
+        skipped_lanes: Lanes of it that were published already.
+    """
+
+    id: str
+    job: str
+    cause: str
+    failure: Failure | None = None
+    failed_generation: int
+    generation: int | None = None
+    from_agent: str
+    to_agent: str | None = None
+    started_at: Moment
+    ended_at: Moment | None = None
+    gap_ms: float | None = None
+    phases: list[Phase] = Field(default_factory=list)
+    replayed_records: int = 0
+    skipped_lanes: int = 0
+    replayed_determinants: int = 0
+
+
+class JobException(Resource):
+    """One error that a job's drivers told."""
+
+    seq: int
+    at: Moment
+    generation: int
+    failure: Failure
+
+
+class LogLines(Resource):
+    """A piece of the drivers' log.
+
+    Attributes:
+        next: Pass it as ``after`` to go on.
+    """
+
+    lines: list[str]
+    next: str
+
+
+class QueryMetrics(Resource):
+    """One query (sink) of a job, as its driver tells."""
+
+    epoch: int = -1
+    epochs: int = 0
+    records_in: int = 0
+    records_out: int = 0
+    records_in_per_s: float = 0.0
+    records_out_per_s: float = 0.0
+    epoch_ms_p50: float | None = None
+    epoch_ms_p99: float | None = None
+    recorded_determinants: int = 0
+    replayed_determinants: int = 0
+    skipped_lanes: int = 0
+    dead_letters: int = 0
+    dropped: int = 0
+    lag: dict[str, int] = Field(default_factory=dict)
+
+
+class Metrics(Resource):
+    """Sums and rates of a job."""
+
+    at: Moment | None = None
+    restarts: int = 0
+    queries: dict[str, QueryMetrics] = Field(default_factory=dict)
+
+
+class Offsets(Resource):
+    """Where the sources of one query are.
+
+    Attributes:
+        offsets: Topic → partition → next offset to read.
+        lag: Topic → records not yet read; empty until known.
+    """
+
+    query: str
+    epoch: int
+    offsets: dict[str, dict[str, int]]
+    lag: dict[str, int] = Field(default_factory=dict)
+
+
+class CausalLog(Resource):
+    """The causal log of a job.
+
+    Attributes:
+        partitions: One for each log partition: what it holds, its first and its end offset.
+        determinants: Recorded so far, by the drivers of this job.
+        truncations: How often it was truncated.
+    """
+
+    topic: str
+    partitions: list[dict[str, Any]] = Field(default_factory=list)
+    determinants: int = 0
+    replayed: int = 0
+    truncations: int = 0
+    truncated_at: Moment | None = None
