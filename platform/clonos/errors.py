@@ -31,7 +31,8 @@
     │   ├── SinkTopicGone          a sink topic disappeared while the job ran                         39
     │   ├── CheckpointUnwritable   the checkpoint cannot be written: disk full, read-only             40
     │   ├── RegistryUnavailable    no Schema Registry answered, or it refused us                      41
-    │   └── FilesUnwritable        a files sink cannot write its folder                               42
+    │   ├── FilesUnwritable        a files sink cannot write its folder                               42
+    │   └── StoreAway              the control plane's database does not answer                       43
     ├── ConsistencyError           going on could publish twice or lose records                       50
     │   ├── CheckpointMismatch     checkpoint, plan, markers or code do not agree                     51
     │   │   └── CheckpointOutdated the checkpoint is older than what was published                    52
@@ -43,10 +44,18 @@
     ├── Superseded                 a newer generation owns the job                                    70
     ├── EpochFailed                this attempt at an epoch failed; a replay may succeed              71
     │   └── OutcomeUnknown         a commit's outcome was unknown and it is not in the log            72
-    └── RestartsExhausted          an epoch kept failing                                              73
+    ├── RestartsExhausted          an epoch kept failing                                              73
+    └── StoreError                 what the control plane knows does not allow what was asked         80
+        ├── Fenced                 somebody else changed it meanwhile                                 81
+        ├── NotFound               there is no such resource                                          82
+        ├── NameTaken              the name is in use                                                 83
+        ├── StateConflict          the state of the resource does not allow it                        84
+        ├── VersionStale           the version that was named is not the newest                       85
+        ├── KeyMisused             an idempotency key was used for another request                    86
+        └── RequestUnderWay        the same request is being worked on                                87
 
 The number is the exit code of the process: 10–29 the user's to mend, 30–49 the environment's, 50–69 consistency,
-70–79 the run itself. 0 is success, 1 an unexpected error, 2 a wrong command line. `docs/errors.md` says what to do.
+70–79 the run itself, 80–89 the control plane's state. 0 is success, 1 an unexpected error, 2 a wrong command line. `docs/errors.md` says what to do.
 
 Each error says what happened, what was kept safe and what to do next. `retry` tells the runner
 whether a new attempt can help; `exit_code` is the process exit status and `slug` the stable last
@@ -350,6 +359,16 @@ class FilesUnwritable(EnvironmentFault):
     hint_default = "see whether the folder is there, writable and not full."
 
 
+class StoreAway(EnvironmentFault):
+    """The control plane's database does not answer, or not in time."""
+
+    slug = "store-away"
+    exit_code = 43
+    retry = True
+    kept_default = "running jobs go on. A change is taken whole or not at all."
+    hint_default = "see whether the database is up and reachable, then ask again."
+
+
 class ConsistencyError(ClonosError):
     """Going on could publish a record twice or lose one, so the job stops."""
 
@@ -456,3 +475,67 @@ class RestartsExhausted(ClonosError):
     exit_code = 73
     kept_default = "everything published so far; the epoch in doubt is replayed at the next start."
     hint_default = "mend the cause that is named and run the job again."
+
+
+class StoreError(ClonosError):
+    """What the control plane knows does not allow what was asked."""
+
+    slug = "store-error"
+    exit_code = 80
+    kept_default = "nothing was changed."
+
+
+class Fenced(StoreError):
+    """Somebody else changed it meanwhile, or leads now; a stale writer changes nothing."""
+
+    slug = "fenced"
+    exit_code = 81
+    hint_default = "read it again, and decide again."
+
+
+class NotFound(StoreError):
+    """There is no such resource."""
+
+    slug = "not-found"
+    exit_code = 82
+    hint_default = "look at the list for what there is."
+
+
+class NameTaken(StoreError):
+    """The name is in use."""
+
+    slug = "name-taken"
+    exit_code = 83
+    hint_default = "choose another name, or delete what has it."
+
+
+class StateConflict(StoreError):
+    """The state of the resource does not allow it."""
+
+    slug = "state-conflict"
+    exit_code = 84
+    hint_default = "look at its state, and wait for it or change it first."
+
+
+class VersionStale(StoreError):
+    """The version that was named is not the newest."""
+
+    slug = "version-stale"
+    exit_code = 85
+    hint_default = "get it again, and send the change with its new version."
+
+
+class KeyMisused(StoreError):
+    """An idempotency key was used for another request."""
+
+    slug = "key-misused"
+    exit_code = 86
+    hint_default = "use a new key for each new request."
+
+
+class RequestUnderWay(StoreError):
+    """The same request, with the same key, is being worked on."""
+
+    slug = "request-under-way"
+    exit_code = 87
+    hint_default = "wait a moment and send it again."

@@ -44,6 +44,7 @@ def test_each_has_an_exit_code_of_its_own_in_its_range() -> None:
         (UserError, range(10, 30)),
         (errors.EnvironmentFault, range(30, 50)),
         (errors.ConsistencyError, range(50, 70)),
+        (errors.StoreError, range(80, 90)),
     ):
         assert all(one.exit_code in codes_of for one in CLASSES if issubclass(one, root))
 
@@ -56,6 +57,7 @@ def test_each_that_ends_a_run_says_what_to_do() -> None:
         UserError,
         errors.EnvironmentFault,
         errors.ConsistencyError,
+        errors.StoreError,
         errors.SessionUnfit,
         errors.SourceNotRepeatable,
         errors.JobUnknown,

@@ -56,7 +56,7 @@ class Utc(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 
-Json = JSON().with_variant(JSONB(), "postgresql")
+Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 Sequence = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up only in INTEGER
 Id = String(36)
 Sha = String(64)
@@ -150,6 +150,7 @@ class AgentRow(Base):
     name: Mapped[str] = mapped_column(String(100), unique=True)
     instance: Mapped[str] = mapped_column(String(64))
     state: Mapped[str] = mapped_column(String(16))
+    drained: Mapped[bool] = mapped_column(default=False)  # outlives LOST: a host that comes back is drained still
     failure_domain: Mapped[str] = mapped_column(String(100))
     slots: Mapped[int]
     versions: Mapped[dict[str, Any]]
@@ -177,6 +178,8 @@ class RunRow(Base):
     pid: Mapped[int | None]
     exit_code: Mapped[int | None]
     failure: Mapped[dict[str, Any] | None]
+    driver_state: Mapped[str | None] = mapped_column(String(16))  # as its agent reports; tells FINISHED from STOPPED
+    told: Mapped[dict[str, Any]] = mapped_column(default=dict)  # what ingestion remembers between two pushes
     events_offset: Mapped[int] = mapped_column(BigInteger, default=0)
     log_offset: Mapped[int] = mapped_column(BigInteger, default=0)
     created_at: Mapped[datetime]
