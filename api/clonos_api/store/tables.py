@@ -58,6 +58,8 @@ class Utc(TypeDecorator[datetime]):
 
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 Sequence = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up only in INTEGER
+# SQLite would give the number of a row that was deleted to another one.
+NEVER_AGAIN = {"sqlite_autoincrement": True}
 Id = String(36)
 Sha = String(64)
 
@@ -267,7 +269,7 @@ class ExceptionRow(Base):
     """An error that a driver told."""
 
     __tablename__ = "exceptions"
-    __table_args__ = (Index("ix_exceptions_job_seq", "job", "seq"),)
+    __table_args__ = (Index("ix_exceptions_job_seq", "job", "seq"), NEVER_AGAIN)
 
     seq: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
@@ -280,12 +282,13 @@ class LogChunkRow(Base):
     """A piece of a run's log."""
 
     __tablename__ = "log_chunks"
-    __table_args__ = (Index("ix_log_chunks_job_seq", "job", "seq"),)
+    __table_args__ = (Index("ix_log_chunks_job_seq", "job", "seq"), NEVER_AGAIN)
 
     seq: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     run: Mapped[str] = mapped_column(Id)
     offset: Mapped[int] = mapped_column(BigInteger)
+    size: Mapped[int]  # of `text` in bytes, so that sums need not read it
     text: Mapped[str] = mapped_column(Text)
 
 
@@ -343,7 +346,7 @@ class EventRow(Base):
     """What happened, in the order in which it was committed (`store.events` says how)."""
 
     __tablename__ = "events"
-    __table_args__ = (Index("ix_events_job_seq", "job", "seq"),)
+    __table_args__ = (Index("ix_events_job_seq", "job", "seq"), NEVER_AGAIN)
 
     seq: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)
     at: Mapped[datetime]
@@ -374,6 +377,7 @@ class AuditRow(Base):
     """Who did what."""
 
     __tablename__ = "audit"
+    __table_args__ = (NEVER_AGAIN,)
 
     seq: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)
     at: Mapped[datetime]

@@ -1,0 +1,95 @@
+"""Generations: claims of a job's causal log, as its drivers told them. Event: ``job.generation``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import func, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.errors import SpecError
+from clonos_api.store import events
+from clonos_api.store.ingest import Claimed
+from clonos_api.store.paging import DEFAULT, Page
+from clonos_api.store.rows import insert_new
+from clonos_api.store.tables import GenerationRow
+
+
+async def claimed(session: AsyncSession, job: str, run: str, claim: Claimed, attempt: int, cause: str) -> None:
+    """A driver claimed: older generations are over."""
+    newer = select(func.min(GenerationRow.claimed_at)).where(
+        GenerationRow.job == job, GenerationRow.generation > claim.generation
+    )
+    row = await insert_new(
+        session,
+        GenerationRow,
+        job=job,
+        lineage=claim.lineage,
+        generation=claim.generation,
+        driver=claim.driver,
+        run=run,
+        attempt=attempt,
+        cause=cause,
+        claimed_at=claim.at,
+        ended_at=(await session.execute(newer)).scalar(),
+    )
+    if row is None:
+        return
+    older = GenerationRow.generation < claim.generation
+    await _close(session, GenerationRow.job == job, older, at=claim.at)
+    data = {"generation": claim.generation, "lineage": claim.lineage, "run": run, "cause": cause}
+    events.append(session, "job.generation", job=job, data=data)
+
+
+async def ended(session: AsyncSession, job: str, generation: int, at: datetime) -> None:
+    """A generation is over."""
+    await _close(session, GenerationRow.job == job, GenerationRow.generation == generation, at=at)
+
+
+async def _close(session: AsyncSession, *which: object, at: datetime) -> None:
+    statement = update(GenerationRow).where(*which, GenerationRow.ended_at.is_(None)).values(ended_at=at)  # type: ignore[arg-type]
+    await session.execute(statement.execution_options(synchronize_session=False))
+
+
+async def counted(session: AsyncSession, job: str, lineage: int, generation: int, epochs: int, records: int) -> None:
+    """A generation finished so many more epochs."""
+    statement = (
+        update(GenerationRow)
+        .where(GenerationRow.job == job, GenerationRow.lineage == lineage, GenerationRow.generation == generation)
+        .values(epochs=GenerationRow.epochs + epochs, records=GenerationRow.records + records)
+    )
+    await session.execute(statement.execution_options(synchronize_session=False))
+
+
+async def newest(session: AsyncSession, job: str) -> GenerationRow | None:
+    """A job's newest generation."""
+    order = (GenerationRow.lineage.desc(), GenerationRow.generation.desc())
+    return (
+        await session.scalars(select(GenerationRow).where(GenerationRow.job == job).order_by(*order).limit(1))
+    ).first()
+
+
+async def newest_of_run(session: AsyncSession, run: str, job: str) -> GenerationRow | None:
+    """The newest generation that a run claimed; None before its first claim was told."""
+    query = select(GenerationRow).where(GenerationRow.job == job, GenerationRow.run == run)
+    return (await session.scalars(query.order_by(GenerationRow.generation.desc()).limit(1))).first()
+
+
+async def page(
+    session: AsyncSession, job: str, *, limit: int = DEFAULT, starting_after: str | None = None
+) -> Page[GenerationRow]:
+    """A job's generations, newest first."""
+    query = select(GenerationRow).where(GenerationRow.job == job)
+    place = (GenerationRow.lineage, GenerationRow.generation)
+    if starting_after is not None:
+        try:
+            lineage, generation = map(int, starting_after.split("."))
+        except ValueError as error:
+            raise SpecError(
+                f"{starting_after!r} is no place in this list.", hint="pass what the page before gave as `next`."
+            ) from error
+        query = query.where(tuple_(*place) < tuple_(lineage, generation))
+    query = query.order_by(*(column.desc() for column in place)).limit(limit + 1)
+    rows = list(await session.scalars(query))
+    more = len(rows) > limit
+    return Page(rows[:limit], f"{rows[limit - 1].lineage}.{rows[limit - 1].generation}" if more else None)

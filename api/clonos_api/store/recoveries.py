@@ -1,0 +1,184 @@
+"""Recoveries: from one failure to the first epoch after it.
+
+The reconciler begins one when it knows first (a host is lost), ingestion when a driver tells of it; the first wins, and the other adds
+nothing. A job has at most one open recovery. Events: ``job.recovery.began``, ``job.recovery.ended``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.resources.jobs import Failure, Phase
+from clonos_api.store import events
+from clonos_api.store.clock import now
+from clonos_api.store.ingest import EpochDone
+from clonos_api.store.paging import DEFAULT, Page, by_time
+from clonos_api.store.rows import found, new_id
+from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
+
+# Parts of a claim, and the phase of the recovery that ends with each.
+_PHASES = (("claiming", "start"), ("claimed", "claim"), ("running", "restore"))
+
+
+async def begin(
+    session: AsyncSession,
+    job: str,
+    *,
+    cause: str,
+    failed_generation: int,
+    from_agent: str,
+    at: datetime,
+    failure: Failure | None = None,
+    detected_at: datetime | None = None,
+) -> RecoveryRow:
+    """A generation failed.
+
+    Args:
+        session: A transaction.
+        job: Id of the job.
+        cause: ``restart``, ``crash``, ``host-lost`` or ``move``.
+        failed_generation: That one.
+        from_agent: Name of the agent that had it.
+        at: When, as far as is known.
+        failure: Why, if it was told.
+        detected_at: When the control plane noticed.
+    """
+    # Several writers may notice at once: the job's row orders them.
+    await session.execute(select(JobRow.id).where(JobRow.id == job).with_for_update(key_share=True))
+    known = await opened(session, job)
+    if known is not None:
+        if failure is not None and known.body.get("failure") is None:
+            known.body = {**known.body, "failure": failure.model_dump(mode="json")}
+        return known
+    detect = [] if detected_at is None else [_phase("detect", at, detected_at)]
+    row = RecoveryRow(
+        id=new_id(),
+        job=job,
+        started_at=at,
+        body={
+            "cause": cause,
+            "failure": failure.model_dump(mode="json") if failure else None,
+            "failed_generation": failed_generation,
+            "from_agent": from_agent,
+            "phases": detect,
+        },
+    )
+    session.add(row)
+    await session.flush()
+    data = {"recovery": row.id, "cause": cause, "failed_generation": failed_generation}
+    events.append(session, "job.recovery.began", job=job, data=data)
+    return row
+
+
+async def placed(session: AsyncSession, job: str, agent: str) -> None:
+    """The job whose recovery is open goes on on this agent (its name)."""
+    await _amend(session, job, to_agent=agent)
+
+
+async def claimed(session: AsyncSession, job: str, generation: int, agent: str) -> None:
+    """A new generation took over; the recovery lasts until its first epoch."""
+    row = await opened(session, job)
+    if row is not None and generation > row.body["failed_generation"]:
+        row.body = {**row.body, "generation": generation, "to_agent": agent}
+        await session.flush()
+
+
+async def finished(session: AsyncSession, job: str, done: EpochDone, before: datetime | None) -> RecoveryRow | None:
+    """The first epoch after a claim: the recovery that was open, if any, is over.
+
+    Args:
+        session: A transaction.
+        job: Id of the job.
+        done: The epoch.
+        before: When the job's newest epoch before it ended.
+    """
+    row = await opened(session, job)
+    if row is None or done.checkpoint.generation < (row.body.get("generation") or row.body["failed_generation"] + 1):
+        return None
+    marks, phases, since = done.marks or {}, list(row.body["phases"]), row.started_at
+    if phases:
+        since = max(since, datetime.fromisoformat(phases[-1]["started_at"]))
+    ends = [(name, marks[mark]) for mark, name in _PHASES if mark in marks and marks[mark] >= since]
+    ends.append(("replay" if done.replay else "epoch", done.at))
+    for (_, began), (name, ended) in pairwise([("", since), *ends]):
+        phases.append(_phase(name, began, ended))
+    gap = done.at - min(before or row.started_at, row.started_at)
+    row.ended_at = max(done.at, row.started_at)
+    row.body = {
+        **row.body,
+        "generation": done.checkpoint.generation,
+        "phases": phases,
+        "gap_ms": _ms(gap.total_seconds()),
+        "replayed_records": done.figures["read"] if done.replay else 0,
+        "skipped_lanes": done.figures["skipped_lanes"],
+        "replayed_determinants": done.figures["replayed"],
+    }
+    await session.flush()
+    data = {"recovery": row.id, "generation": done.checkpoint.generation, "gap_ms": row.body["gap_ms"]}
+    events.append(session, "job.recovery.ended", job=job, data=data)
+    return row
+
+
+async def abandon(session: AsyncSession, job: str) -> None:
+    """The job has ended: its open recovery, if any, will see no epoch."""
+    row = await opened(session, job)
+    if row is not None:
+        row.ended_at = max(await now(session), row.started_at)
+        await session.flush()
+        data = {"recovery": row.id, "generation": row.body.get("generation"), "gap_ms": None}
+        events.append(session, "job.recovery.ended", job=job, data=data)
+
+
+async def last_epoch_at(session: AsyncSession, job: str) -> datetime | None:
+    """When the newest epoch of a job ended."""
+    moment: datetime | None = (
+        await session.execute(select(func.max(EpochRow.completed_at)).where(EpochRow.job == job))
+    ).scalar()
+    return moment
+
+
+async def opened(session: AsyncSession, job: str) -> RecoveryRow | None:
+    """The recovery that lasts, if one does."""
+    query = select(RecoveryRow).where(RecoveryRow.job == job, RecoveryRow.ended_at.is_(None))
+    return (await session.scalars(query.order_by(RecoveryRow.started_at).limit(1))).first()
+
+
+async def get(session: AsyncSession, job: str, recovery: str) -> RecoveryRow:
+    """A job's recovery.
+
+    Raises:
+        NotFound: It has none with this id.
+    """
+    row = await session.get(RecoveryRow, recovery)
+    return found(row if row is not None and row.job == job else None, f"recovery {recovery} of this job")
+
+
+async def page(
+    session: AsyncSession, job: str, *, limit: int = DEFAULT, starting_after: str | None = None
+) -> Page[RecoveryRow]:
+    """A job's recoveries, newest first; the fields of a `clonos.resources.jobs.Recovery` are the columns and `body`."""
+    query = select(RecoveryRow).where(RecoveryRow.job == job)
+    return await by_time(
+        session, query, RecoveryRow.started_at, RecoveryRow.id, limit=limit, starting_after=starting_after
+    )
+
+
+async def _amend(session: AsyncSession, job: str, **fields: Any) -> None:
+    row = await opened(session, job)
+    if row is not None:
+        row.body = {**row.body, **fields}
+        await session.flush()
+
+
+def _phase(name: str, began: datetime, ended: datetime) -> dict[str, Any]:
+    duration = _ms(max(0.0, (ended - began).total_seconds()))
+    return Phase(name=name, started_at=began, duration_ms=duration).model_dump(mode="json")
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -1,0 +1,14 @@
+"""How Alembic runs the migrations: on the connection, and in the transaction, that `clonos_api.store.schema` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from clonos_api.store.tables import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    transactional_ddl=True,
+)
+context.run_migrations()
