@@ -1,4 +1,4 @@
-"""How Alembic runs the migrations: on the connection, and in the transaction, that `clonos_api.store.schema` hands over."""
+"""How Alembic runs the migrations: in the transaction that `clonos_api.store.schema` hands over."""
 
 from __future__ import annotations
 

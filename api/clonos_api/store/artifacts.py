@@ -1,4 +1,7 @@
-"""Artifacts: uploaded code, named by its content, so that nobody ever changes one. Events: ``artifact.created``, ``artifact.deleted``."""
+"""Artifacts: uploaded code, named by its content, so that nobody ever changes one.
+
+Events: ``artifact.created``, ``artifact.deleted``.
+"""
 
 from __future__ import annotations
 

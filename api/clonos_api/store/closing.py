@@ -1,4 +1,4 @@
-"""What a transaction does last, right before its commit: in this order the leader's token is checked and events get their numbers.
+"""What a transaction does last, right before its commit: the leader's token is checked, then events get their numbers.
 
 Both must be as close to the commit as they can be. `store.lease` and `store.events` leave here what is to be done.
 """

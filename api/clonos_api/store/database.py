@@ -1,7 +1,7 @@
 """One database: its connections, transactions, and what to say when it is away.
 
-A transaction either commits whole or raises. Waiting is bounded everywhere: for a connection, a lock, a statement, a dead peer. A database
-that restarts costs the transactions under way a `StoreAway`; the next one finds it again.
+A transaction either commits whole or raises. Waiting is bounded everywhere: for a connection, a lock, a statement, a
+dead peer. A database that restarts costs the transactions under way a `StoreAway`; the next one finds it again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _CONNECT_S: Final = 2  # psycopg's least
 _RETRY_S: Final = 0.1
 _STATEMENT_MS: Final = 15_000
 _LOCK_MS: Final = 5_000
-# A replica that is stopped in the middle of a transaction (SIGSTOP, a sleeping laptop) must not hold its locks for longer.
+# A replica that is stopped in the middle of a transaction (SIGSTOP, a sleeping laptop) must not hold its locks for
+# longer.
 _IDLE_MS: Final = 10_000
 _READ: Final = "clonos_read"
 # deadlock, lock not available, query cancelled (statement_timeout), too many connections, starting up or shutting down

@@ -1,7 +1,8 @@
-"""Epochs, and all else that drivers tell: their event files are ingested here, each byte once, in one transaction with what it says.
+"""Epochs, and all else that drivers tell: their event files are ingested here, each byte once, with what it says.
 
-`generation`, `metrics`, `restarts` and `observed_version` of a job and `events_offset` and `told` of a run are written here alone, with
-the job's row locked. Two runs of one job (a lost host that comes back) may be told about in any order.
+`generation`, `metrics`, `restarts` and `observed_version` of a job and `events_offset` and `told` of a run are
+written here alone, with the job's row locked. Two runs of one job (a lost host that comes back) may be told about in
+any order.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ class _Ingestion:
     async def _troubled(self, trouble: Troubled) -> None:
         await exceptions.told(self.session, self.job.id, trouble)
         self.sums["epochs_failed"] += trouble.again
-        if trouble.again and trouble.generation and not self.run.state == "LOST":
+        if trouble.again and trouble.generation and self.run.state != "LOST":
             await recoveries.begin(
                 self.session,
                 self.job.id,

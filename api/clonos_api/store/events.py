@@ -1,8 +1,8 @@
 """Events: what happened, numbered in the order in which it was committed.
 
-Numbers come from a sequence, which gives them out before the commit: of two transactions the one with the smaller number may commit last,
-and a reader that has seen the larger one would never look back. So who appends takes one lock right before the insert, at the end of
-the transaction, and holds it through the commit.
+Numbers come from a sequence, which gives them out before the commit: of two transactions the one with the smaller
+number may commit last, and a reader that has seen the larger one would never look back. So who appends takes one lock
+right before the insert, at the end of the transaction, and holds it through the commit.
 """
 
 from __future__ import annotations

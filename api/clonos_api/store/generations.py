@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import func, select, tuple_, update
+from sqlalchemy import ColumnElement, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import SpecError
 from clonos_api.store import events
 from clonos_api.store.ingest import Claimed
-from clonos_api.store.paging import DEFAULT, Page
+from clonos_api.store.paging import DEFAULT, Page, wrong
 from clonos_api.store.rows import insert_new
 from clonos_api.store.tables import GenerationRow
 
@@ -46,8 +45,8 @@ async def ended(session: AsyncSession, job: str, generation: int, at: datetime) 
     await _close(session, GenerationRow.job == job, GenerationRow.generation == generation, at=at)
 
 
-async def _close(session: AsyncSession, *which: object, at: datetime) -> None:
-    statement = update(GenerationRow).where(*which, GenerationRow.ended_at.is_(None)).values(ended_at=at)  # type: ignore[arg-type]
+async def _close(session: AsyncSession, *which: ColumnElement[bool], at: datetime) -> None:
+    statement = update(GenerationRow).where(*which, GenerationRow.ended_at.is_(None)).values(ended_at=at)
     await session.execute(statement.execution_options(synchronize_session=False))
 
 
@@ -82,13 +81,10 @@ async def page(
     query = select(GenerationRow).where(GenerationRow.job == job)
     place = (GenerationRow.lineage, GenerationRow.generation)
     if starting_after is not None:
-        try:
-            lineage, generation = map(int, starting_after.split("."))
-        except ValueError as error:
-            raise SpecError(
-                f"{starting_after!r} is no place in this list.", hint="pass what the page before gave as `next`."
-            ) from error
-        query = query.where(tuple_(*place) < tuple_(lineage, generation))
+        lineage, _, generation = starting_after.partition(".")
+        if not (lineage.isdecimal() and generation.isdecimal() and len(starting_after) < 19):
+            raise wrong(starting_after)
+        query = query.where(tuple_(*place) < tuple_(int(lineage), int(generation)))
     query = query.order_by(*(column.desc() for column in place)).limit(limit + 1)
     rows = list(await session.scalars(query))
     more = len(rows) > limit

@@ -1,7 +1,8 @@
 """Idempotency keys: the same request under the same key gets the same answer again.
 
-A key is reserved in a transaction of its own, so that a second request sees at once that the first is under way; the answer is
-written in the transaction of the work itself, so that both are there or neither. A reservation whose process died is taken over.
+A key is reserved in a transaction of its own, so that a second request sees at once that the first is under way; the
+answer is written in the transaction of the work itself, so that both are there or neither. A reservation whose
+process died is taken over.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import Fenced, KeyMisused, RequestUnderWay
@@ -98,7 +99,7 @@ async def forget(session: AsyncSession, reservation: Reservation) -> None:
     await session.execute(statement.execution_options(synchronize_session=False))
 
 
-def _reserved(reservation: Reservation) -> tuple[object, ...]:
+def _reserved(reservation: Reservation) -> tuple[ColumnElement[bool], ...]:
     return (
         IdempotencyRow.subject == reservation.subject,
         IdempotencyRow.key == reservation.key,

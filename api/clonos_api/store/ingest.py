@@ -1,6 +1,7 @@
 """What the events of a run say, as facts about its job; pure, so that the same lines always say the same.
 
-`docs/observing.md` lists the events. A push may repeat lines and may end anywhere between two; what the next one needs to know is in `Told`.
+`docs/observing.md` lists the events. A push may repeat lines and may end anywhere between two; what the next one
+needs to know is in `Told`.
 """
 
 from __future__ import annotations
@@ -365,7 +366,9 @@ def _kinds() -> dict[str, tuple[Domain, bool]]:
     kinds: dict[str, tuple[Domain, bool]] = {}
     for one in vars(errors).values():
         if isinstance(one, type) and issubclass(one, ClonosError):
-            domain = next((domain for family, domain in families.items() if issubclass(one, family)), "internal")
+            domain: Domain = next(
+                (one_of for family, one_of in families.items() if issubclass(one, family)), "internal"
+            )
             kinds[one.slug] = domain, one.retry
     return kinds
 

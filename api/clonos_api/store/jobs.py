@@ -1,8 +1,9 @@
 """Jobs: what somebody asked for, and what is.
 
-Three kinds of writers: users change specification and desired state, the reconciler the state, and ingestion (`store.epochs`) `generation`,
-`metrics`, `restarts` and `observed_version`. The first two compare and set on (`state`, `token`). Ingestion's columns are its own and only
-grow; it does not touch `token`, or a job that works would make every other writer start again.
+Three kinds of writers: users change specification and desired state, the reconciler the state, and ingestion
+(`store.epochs`) `generation`, `metrics`, `restarts` and `observed_version`. The first two compare and set on
+(`state`, `token`). Ingestion's columns are its own and only grow; it does not touch `token`, or a job that works
+would make every other writer start again.
 
 Events: ``job.created``, ``job.updated``, ``job.desired``, ``job.state``, ``job.deleted``.
 """
@@ -233,7 +234,7 @@ async def move(
     *,
     allowed: Callable[[JobState, JobState], bool],
     deadline_s: float | None = None,
-    failure: Failure | None | _Keep = KEEP,
+    failure: Failure | _Keep | None = KEEP,
     **columns: Any,
 ) -> JobRow:
     """Change a job's state, for the reconciler.

@@ -1,8 +1,9 @@
 """The leader's lease: one row, the database's clock, and a token that goes up with each holder.
 
-Three things keep a stale leader from writing. The holder times itself, by a clock that also runs while the machine sleeps, from
-before its request, and stops `MARGIN_S` early. Each of its transactions checks the token, when it begins and again
-right before the commit. And from that last check on nobody can take the lease until the transaction is over.
+Three things keep a stale leader from writing. The holder times itself, by a clock that also runs while the machine
+sleeps, from before its request, and stops `MARGIN_S` early. Each of its transactions checks the token, when it begins
+and again right before the commit. And from that last check on nobody can take the lease until the transaction is
+over.
 """
 
 from __future__ import annotations
@@ -142,7 +143,10 @@ class Leader:
         return self._token if self._clock() < self._until else None
 
     async def changed(self) -> None:
-        """Wait until we begin or cease to lead. Leading also ends without a word, by time: look at `token` before each write."""
+        """Wait until we begin or cease to lead.
+
+        Leading also ends without a word, by time: look at `token` before each write.
+        """
         await self._changed.wait()
 
     async def run(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select, tuple_
+from sqlalchemy import Select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import SpecError
@@ -33,9 +33,9 @@ class Page(Generic[R]):
 
 async def by_time(
     session: AsyncSession,
-    query: Select[tuple[R]],
-    time: ColumnElement[datetime] | Any,
-    id: ColumnElement[str] | Any,
+    query: Select[R],
+    time: Any,
+    key: Any,
     *,
     limit: int,
     starting_after: str | None,
@@ -46,23 +46,22 @@ async def by_time(
         try:
             cursor = (datetime.fromisoformat(moment), last)
         except ValueError as error:
-            raise _wrong(starting_after) from error
+            raise wrong(starting_after) from error
         if cursor[0].tzinfo is None:
-            raise _wrong(starting_after)
-        query = query.where(tuple_(time, id) < tuple_(*cursor))
-    rows = list(await session.scalars(query.order_by(time.desc(), id.desc()).limit(limit + 1)))
-    return _cut(rows, limit, lambda row: f"{getattr(row, time.key).isoformat()} {getattr(row, id.key)}")
+            raise wrong(starting_after)
+        query = query.where(tuple_(time, key) < tuple_(*cursor))
+    rows = list(await session.scalars(query.order_by(time.desc(), key.desc()).limit(limit + 1)))
+    return _cut(rows, limit, lambda row: f"{getattr(row, time.key).isoformat()} {getattr(row, key.key)}")
 
 
 async def by_number(
-    session: AsyncSession, query: Select[tuple[R]], number: Any, *, limit: int, starting_after: str | None
+    session: AsyncSession, query: Select[R], number: Any, *, limit: int, starting_after: str | None
 ) -> Page[R]:
     """A page by a number; largest first."""
     if starting_after is not None:
-        try:
-            query = query.where(number < int(starting_after))
-        except ValueError as error:
-            raise _wrong(starting_after) from error
+        if not (starting_after.isdecimal() and len(starting_after) < 19):
+            raise wrong(starting_after)
+        query = query.where(number < int(starting_after))
     rows = list(await session.scalars(query.order_by(number.desc()).limit(limit + 1)))
     more = len(rows) > limit
     return Page(rows[:limit], str(getattr(rows[limit - 1], number.key)) if more else None)
@@ -82,11 +81,12 @@ def _decoded(cursor: str) -> tuple[str, str]:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
         moment, last = text.split(" ")
     except (ValueError, binascii.Error) as error:
-        raise _wrong(cursor) from error
+        raise wrong(cursor) from error
     return moment, last
 
 
-def _wrong(cursor: str) -> SpecError:
+def wrong(cursor: str) -> SpecError:
+    """A cursor that no page gave."""
     return SpecError(
         f"{cursor!r} is no place in this list.",
         kept="nothing was changed.",

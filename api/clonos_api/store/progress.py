@@ -144,7 +144,7 @@ async def causal_log(session: AsyncSession, job: JobRow) -> CausalLog:
 
 def columns(row: Any) -> dict[str, Any]:
     """A row's columns, without its token."""
-    return {name: getattr(row, name) for name in row.__table__.columns.keys() if name != "token"}
+    return {column.key: getattr(row, column.key) for column in row.__table__.columns if column.key != "token"}
 
 
 async def _newest(session: AsyncSession, job: str) -> dict[str, tuple[int, int]]:

@@ -1,7 +1,8 @@
 """Recoveries: from one failure to the first epoch after it.
 
-The reconciler begins one when it knows first (a host is lost), ingestion when a driver tells of it; the first wins, and the other adds
-nothing. A job has at most one open recovery. Events: ``job.recovery.began``, ``job.recovery.ended``.
+The reconciler begins one when it knows first (a host is lost), ingestion when a driver tells of it; the first wins,
+and the other adds nothing. A job has at most one open recovery. Events: ``job.recovery.began``,
+``job.recovery.ended``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Runs: a job's placements on hosts, what their agents are ordered and what they report. Events: ``run.created``, ``run.state``."""
+"""Runs: a job's placements on hosts, what their agents are ordered and what they report.
+
+Events: ``run.created``, ``run.state``.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,7 @@ def _changes(row: RunRow, told: RunReport) -> dict[str, Any]:
 
 
 async def lose(session: AsyncSession, run: RunRow) -> RunRow:
-    """The host of a run is lost. It stays open: if the host comes back, its agent is still ordered what the run's order says.
+    """The host of a run is lost. It stays open: an agent that comes back is ordered what the run's order says then.
 
     Raises:
         Fenced: Somebody changed the run since.

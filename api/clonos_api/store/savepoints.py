@@ -1,4 +1,7 @@
-"""Savepoints; they outlive their jobs. Events: ``savepoint.created``, ``savepoint.completed``, ``.failed``, ``.deleting``, ``.deleted``."""
+"""Savepoints; they outlive their jobs.
+
+Events: ``savepoint.created``, ``savepoint.completed``, ``.failed``, ``.deleting``, ``.deleted``.
+"""
 
 from __future__ import annotations
 

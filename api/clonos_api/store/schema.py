@@ -1,4 +1,7 @@
-"""The schema's version, by the migrations in `migrations/`. Synchronous: call it before the service starts, or in a thread."""
+"""The schema's version, by the migrations in `migrations/`.
+
+Synchronous: call it before the service starts, or in a thread.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """The tables. SQLite and PostgreSQL alike; times are UTC, set by the database where leases compare them.
 
-Every row that several writers change has `token`: a write names the token that it read and adds one to it, so that of two writers one
-gets `Fenced`. A write that changes what a job's owner would ask about adds an event and, if somebody asked for it, an audit entry, in
-the same transaction.
+Every row that several writers change has `token`: a write names the token that it read and adds one to it, so that of
+two writers one gets `Fenced`. A write that changes what a job's owner would ask about adds an event and, if somebody
+asked for it, an audit entry, in the same transaction.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     JSON,
@@ -68,7 +68,7 @@ class Base(DeclarativeBase):
     """All tables."""
 
     metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map = {dict[str, Any]: Json, list[Any]: Json, datetime: Utc}
+    type_annotation_map: ClassVar = {dict[str, Any]: Json, list[Any]: Json, datetime: Utc}
 
 
 class ArtifactRow(Base):

@@ -1,4 +1,7 @@
-"""Tasks: something for an agent to do once. It may do it twice, if its first answer was lost; the first to end it wins."""
+"""Tasks: something for an agent to do once.
+
+It may do it twice, if its first answer was lost; the first to end it wins.
+"""
 
 from __future__ import annotations
 
