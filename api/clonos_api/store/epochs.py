@@ -49,7 +49,9 @@ _SUMMED: Final = {
 _Key = tuple[int, str, int]
 
 
-async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[str]) -> int:
+async def ingest(
+    session: AsyncSession, run: str, offset: int, lines: Sequence[str], *, gap: bool = False
+) -> int:
     """Take in lines of a run's event file.
 
     Args:
@@ -57,6 +59,7 @@ async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[s
         run: Id of the run.
         offset: Byte of the file at which the first line begins.
         lines: Whole lines as the driver wrote them, without their ends.
+        gap: What is between the byte that is known and `offset` is lost on the host: go on here.
 
     Returns:
         The byte up to which the file is known now; what to send next begins there.
@@ -81,9 +84,9 @@ async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[s
             select(RunRow).where(RunRow.id == run).with_for_update().execution_options(populate_existing=True)
         )
     ).one()
-    read, end = read_lines(row.events_offset, offset, lines)
-    if not read:
-        return row.events_offset
+    read, end = read_lines(row.events_offset, offset, lines, gap=gap)
+    if end == row.events_offset:
+        return end
     told = Told(**row.told)
     facts = fold(told, read)
     statement = (

@@ -155,20 +155,25 @@ class Unreadable:
 Fact = Claimed | EpochDone | Troubled | Ended | Lag | Truncated | Unreadable
 
 
-def read_lines(have: int, offset: int, lines: Sequence[str]) -> tuple[list[Event | None], int]:
+def read_lines(
+    have: int, offset: int, lines: Sequence[str], *, gap: bool = False
+) -> tuple[list[Event | None], int]:
     """The events behind byte `have`, None for a line that is none, and the byte up to which they go.
 
     Args:
         have: Bytes that are known.
         offset: Of the first line.
         lines: Whole lines, without their ends of one byte.
+        gap: What is between `have` and `offset` is lost.
 
     Raises:
         SpecError: The lines do not meet `have` between two of them, so they are not from the same file.
     """
     events: list[Event | None] = []
     if offset > have:
-        return events, have  # something in between is missing: the answer says from where
+        if not gap:
+            return events, have  # something in between is missing: the answer says from where
+        have = offset
     for line in lines:
         end = offset + len(line.encode("utf-8", "surrogatepass")) + 1
         if offset >= have:

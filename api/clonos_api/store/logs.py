@@ -22,8 +22,15 @@ _LINE: Final = 65_536  # a line that is longer is given in pieces
 _CHUNKS: Final = 50
 
 
-async def push(session: AsyncSession, run: str, offset: int, text: str) -> int:
+async def push(session: AsyncSession, run: str, offset: int, text: str, *, gap: bool = False) -> int:
     """Take in a piece of a run's log; the byte up to which it is known now. What to send next begins there.
+
+    Args:
+        session: A transaction.
+        run: Id of the run.
+        offset: Byte at which the piece begins, of all that the run ever wrote.
+        text: The piece.
+        gap: What is between the byte that is known and `offset` is lost on the host: go on here.
 
     Raises:
         NotFound: There is no such run.
@@ -36,10 +43,12 @@ async def push(session: AsyncSession, run: str, offset: int, text: str) -> int:
     row = found(row, f"run {run}")
     have, sent = row.log_offset, text.encode("utf-8", "surrogatepass")
     end = offset + len(sent)
-    if offset > have or end <= have:
+    if end <= have or (offset > have and not gap):
         return have
-    fresh = sent[have - offset :].decode("utf-8", "replace")
-    session.add(LogChunkRow(job=row.job, run=run, offset=have, size=end - have, text=storable(fresh)))
+    start = max(have, offset)
+    if end > start:
+        fresh = sent[start - offset :].decode("utf-8", "replace")
+        session.add(LogChunkRow(job=row.job, run=run, offset=start, size=end - start, text=storable(fresh)))
     statement = (
         update(RunRow)
         .where(RunRow.id == run, RunRow.log_offset == have)

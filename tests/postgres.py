@@ -1,0 +1,117 @@
+"""A PostgreSQL of one's own for tests: made, started and stopped as a user that is not root, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+
+from clonos.embedded.layout import free_ports
+
+INSTALL = "apt-get install -y postgresql"
+_PLACES = ("/usr/lib/postgresql", "/opt/homebrew/opt", "/usr/local/opt")
+_START_S = 60
+
+
+class PostgresMissing(RuntimeError):
+    """There is no PostgreSQL on this machine."""
+
+
+def binaries() -> Path:
+    """Where ``initdb`` and ``pg_ctl`` are: the newest that is installed.
+
+    Raises:
+        PostgresMissing: Nowhere.
+    """
+    on_path = shutil.which("initdb")
+    if on_path and shutil.which("pg_ctl"):
+        return Path(on_path).resolve().parent
+    found = [one.parent for place in _PLACES for one in Path(place).glob("*/bin/initdb")]
+    if not found:
+        raise PostgresMissing(f"These tests need PostgreSQL. Install it: {INSTALL}")
+    return max(found, key=lambda folder: [int(part) for part in folder.parent.name.split(".") if part.isdecimal()])
+
+
+class PostgresServer:
+    """One server on a free port of this machine, with a socket in its own folder."""
+
+    def __init__(self) -> None:
+        self._binaries = binaries()
+        self._folder = Path(tempfile.mkdtemp(prefix="clonos-pg-"))  # pytest's own are closed to other users
+        self._data = self._folder / "data"
+        self.port = free_ports(1)[0]
+        self._as: dict[str, object] = {}
+        if os.geteuid() == 0:  # it refuses to run as root
+            user = pwd.getpwnam("nobody")
+            os.chown(self._folder, user.pw_uid, user.pw_gid)
+            self._as = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        self._run("initdb", "-D", self._data, "-U", "clonos", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": self._folder,
+            "max_connections": 150,
+            "fsync": "off",  # the machine does not crash; the server does, and may
+        }
+        with (self._data / "postgresql.conf").open("a") as conf:
+            conf.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+    def _run(self, program: str, *arguments: object) -> None:
+        done = subprocess.run(
+            [str(self._binaries / program), *map(str, arguments)],
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            timeout=_START_S + 10,
+            **self._as,  # type: ignore[call-overload]
+        )
+        assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
+
+    @property
+    def log(self) -> str:
+        """What the server says."""
+        return (self._folder / "log").read_text(errors="replace")
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        # Its output goes to the file, or it would keep our pipe open.
+        self._run("pg_ctl", "-D", self._data, "-l", self._folder / "log", "-w", "-t", _START_S, "start")
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stop it; `kill`: as if its processes were killed, so that it recovers at the next start."""
+        mode = "immediate" if kill else "fast"
+        self._run("pg_ctl", "-D", self._data, "-m", mode, "-w", "-t", _START_S, "stop")
+
+    def remove(self) -> None:
+        """Stop it and remove all that it wrote."""
+        if (self._data / "postmaster.pid").exists():
+            self.stop(kill=True)
+        shutil.rmtree(self._folder)
+
+    def create_database(self, name: str) -> str:
+        """A new database; its URL."""
+        with psycopg.connect(f"host=127.0.0.1 port={self.port} user=clonos dbname=postgres", autocommit=True) as link:
+            link.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type, unused-ignore]
+        return f"postgresql+psycopg://clonos@127.0.0.1:{self.port}/{name}"
+
+
+def main() -> None:
+    """For trying things by hand: a server until Ctrl-C; prints the URL of a database."""
+    server = PostgresServer()
+    try:
+        server.start()
+        print(server.create_database("clonos"), flush=True)
+        while True:
+            time.sleep(3600)
+    finally:
+        server.remove()
+
+
+if __name__ == "__main__":
+    main()
