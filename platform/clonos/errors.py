@@ -55,7 +55,8 @@
         └── RequestUnderWay        the same request is being worked on                                87
 
 The number is the exit code of the process: 10–29 the user's to mend, 30–49 the environment's, 50–69 consistency,
-70–79 the run itself, 80–89 the control plane's state. 0 is success, 1 an unexpected error, 2 a wrong command line. `docs/errors.md` says what to do.
+70–79 the run itself, 80–89 the control plane's state. 0 is success, 1 an unexpected error, 2 a wrong command line.
+`docs/errors.md` says what to do.
 
 Each error says what happened, what was kept safe and what to do next. `retry` tells the runner
 whether a new attempt can help; `exit_code` is the process exit status and `slug` the stable last

@@ -189,7 +189,7 @@ class Driver:
                 raise
             return error
         self._events.generation = own.owner.generation
-        self._events.emit("claimed", lineage=own.owner.lineage, lanes=len(own.state.lanes))
+        self._events.emit("claimed", lineage=own.owner.lineage, lanes=len(own.state.lanes), driver=own.owner.driver)
         running: list[Running] = []
         try:
             self._to(DriverState.RECONCILING)
