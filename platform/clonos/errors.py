@@ -18,7 +18,8 @@
     │   ├── OperatorUnknown        a causal service was called in code that no operator wraps         21
     │   ├── SessionUnfit           the Spark session lacks what the promise needs                     22
     │   ├── SourceNotRepeatable    a source would not read the same again in a replay                 23
-    │   └── JobUnknown             no job of this name has a causal log                               24
+    │   ├── JobUnknown             no job of this name has a causal log                               24
+    │   └── SavepointMissing       no savepoint, or no such epoch in the checkpoint any more          26
     ├── EnvironmentFault           something outside the job is missing or refuses                    30
     │   ├── JavaNotFound           no usable Java runtime                                             31
     │   ├── JarsUnavailable        the pinned jars could not be had                                   32
@@ -247,6 +248,15 @@ class RecordRefused(UserError):
     exit_code = 19
     kept_default = "the epoch was not published."
     hint_default = "raise the topic's max.message.bytes, or mend the record's partition."
+
+
+class SavepointMissing(UserError):
+    """There is no savepoint, or the checkpoint no longer holds the epoch."""
+
+    slug = "savepoint-missing"
+    exit_code = 26
+    kept_default = "nothing was changed."
+    hint_default = "`clonos savepoint ls` and `clonos checkpoint ls` show what there is."
 
 
 class EnvironmentFault(ClonosError):
