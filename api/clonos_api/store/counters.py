@@ -13,13 +13,13 @@ from clonos_api.store.tables import CounterRow
 
 async def add(session: AsyncSession, job: str, sums: Mapping[str, int]) -> None:
     """Add to a job's counters."""
-    for name, value in sorted(sums.items()):
-        if value:
-            statement = upsert(session, CounterRow).values(job=job, name=name, value=value)
-            total = CounterRow.value + statement.excluded.value
-            await session.execute(
-                statement.on_conflict_do_update(index_elements=["job", "name"], set_={"value": total})
-            )
+    rows = [{"job": job, "name": name, "value": value} for name, value in sorted(sums.items()) if value]
+    if rows:
+        statement = upsert(session, CounterRow)
+        total = CounterRow.value + statement.excluded.value
+        await session.execute(
+            statement.on_conflict_do_update(index_elements=["job", "name"], set_={"value": total}), rows
+        )
 
 
 async def reach(session: AsyncSession, job: str, name: str, value: int) -> None:
