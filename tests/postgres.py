@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -46,7 +47,7 @@ class PostgresServer:
         self._folder = Path(tempfile.mkdtemp(prefix="clonos-pg-"))  # pytest's own are closed to other users
         self._data = self._folder / "data"
         self.port = free_ports(1)[0]
-        self._as: dict[str, object] = {}
+        self._as: dict[str, Any] = {}
         if os.geteuid() == 0:  # it refuses to run as root
             user = pwd.getpwnam("nobody")
             os.chown(self._folder, user.pw_uid, user.pw_gid)
@@ -61,6 +62,16 @@ class PostgresServer:
         }
         with (self._data / "postgresql.conf").open("a") as conf:
             conf.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+        # It waits for the end of its input, which is our end too, however we end: no server outlives its tests.
+        ending = 'cat >/dev/null; "$0" -D "$1/data" -m immediate -w stop >/dev/null 2>&1; rm -rf "$1"'
+        self._remover = subprocess.Popen(
+            ["sh", "-c", ending, str(self._binaries / "pg_ctl"), str(self._folder)],
+            stdin=subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
+            **self._as,
+        )
 
     def _run(self, program: str, *arguments: object) -> None:
         done = subprocess.run(
@@ -90,9 +101,9 @@ class PostgresServer:
 
     def remove(self) -> None:
         """Stop it and remove all that it wrote."""
-        if (self._data / "postmaster.pid").exists():
-            self.stop(kill=True)
-        shutil.rmtree(self._folder)
+        assert self._remover.stdin is not None
+        self._remover.stdin.close()
+        self._remover.wait(_START_S)
 
     def create_database(self, name: str) -> str:
         """A new database; its URL."""
