@@ -5,6 +5,7 @@ Rows are changed in the store's order: job, runs, agents.
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -16,10 +17,10 @@ from clonos.resources.jobs import DesiredState, Failure, JobState
 from clonos_api.reconcile import writes as w
 from clonos_api.reconcile.orders import run_order
 from clonos_api.reconcile.reading import Case, Place
-from clonos_api.reconcile.saving import begin_save, give_up_save
+from clonos_api.reconcile.saving import begin_save, give_up
 from clonos_api.reconcile.transitions import Asked, allowed
 from clonos_api.store import jobs, recoveries, runs
-from clonos_api.store.clock import now
+from clonos_api.store.clock import clock, now
 from clonos_api.store.tables import AgentRow, JobRow, RunRow
 
 
@@ -55,7 +56,7 @@ async def apply(session: AsyncSession, case: Case, writes: list[w.Write], place:
         if isinstance(one, w.Save):
             savepoint = await begin_save(session, job, one.agent, case.checkpoint(place), place)
         elif isinstance(one, w.GiveUpSave) and savepoint is not None:
-            savepoint = await give_up_save(session, savepoint)
+            savepoint = await give_up(session, savepoint, [before.agent] if before else [])
     left = before is not None and run is not None and (run.id != before.id or run.state == "LOST")
     return Case(
         job,
@@ -69,7 +70,7 @@ async def apply(session: AsyncSession, case: Case, writes: list[w.Write], place:
 
 
 async def _job(
-    session: AsyncSession, job: JobRow, writes: list[w.Write], order: RunOrder | None, moment: Any
+    session: AsyncSession, job: JobRow, writes: list[w.Write], order: RunOrder | None, moment: datetime
 ) -> JobRow:
     columns: dict[str, Any] = {}
     move: w.Move | None = None
@@ -81,7 +82,7 @@ async def _job(
                     columns |= {"run": None, "stop": None, "observed_nonce": job.restart_nonce}
             case w.Wait():
                 columns |= {"failure": _failure(one.failure, moment)}
-                columns["state_deadline"] = None if one.within_s is None else jobs.clock(one.within_s)
+                columns["state_deadline"] = None if one.within_s is None else clock(one.within_s)
             case w.Heed():
                 columns["observed_nonce"] = job.restart_nonce
             case w.Settle():
@@ -103,16 +104,16 @@ async def _job(
             **columns,
         )
     # Each decision takes the job's token, also one that only changes a run: two leaders must not both make it.
-    return await jobs.set(session, job, **columns)
+    return await jobs.change(session, job, **columns)
 
 
-def _failure(failure: Failure | None, moment: Any) -> dict[str, Any] | None:
+def _failure(failure: Failure | None, moment: datetime) -> dict[str, Any] | None:
     if failure is None:
         return None
     return failure.model_copy(update={"at": failure.at or moment}).model_dump(mode="json")
 
 
-async def _fall(session: AsyncSession, job: JobRow, run: RunRow | None, fall: w.Fall, moment: Any) -> None:
+async def _fall(session: AsyncSession, job: JobRow, run: RunRow | None, fall: w.Fall, moment: datetime) -> None:
     assert run is not None
     agent = await session.get(AgentRow, run.agent)
     lost = fall.cause == "host-lost" and agent is not None

@@ -28,4 +28,6 @@ def is_local(place: str, shared: str | None) -> bool:
     if urlsplit(place).scheme not in ("", "file"):
         return False
     path, base = (posixpath.normpath(urlsplit(one).path or "/") for one in (place, shared or ""))
-    return not shared or urlsplit(shared).scheme not in ("", "file") or not f"{path}/".startswith(f"{base.rstrip('/')}/")
+    return (
+        not shared or urlsplit(shared).scheme not in ("", "file") or not f"{path}/".startswith(f"{base.rstrip('/')}/")
+    )

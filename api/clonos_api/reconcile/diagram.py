@@ -11,7 +11,8 @@ _HEAD = """\
 # Job states
 
 Drawn from the table in `clonos_api.reconcile.transitions` by `python -m clonos_api.reconcile.diagram`;
-a test fails when the two differ. What is not here never happens. [Deadlines](control-plane.md#job-states) hold for the states in bold.
+a test fails when the two differ. What is not here never happens.
+[Deadlines](control-plane.md#job-states) hold for the states in bold.
 
 """
 

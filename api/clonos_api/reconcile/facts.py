@@ -75,7 +75,6 @@ class Job:
         home: The agent that has its checkpoint, if that is a path of that host.
         local: Its checkpoint is a path of whatever host runs it.
         start_from: Its start is from an older point: the checkpoint that it has does not bind it.
-        publish_again: And what was published after that point is published again, once.
         lost_start: Why that point cannot be had.
         ghosts: Runs of it whose drivers may still live on hosts that cannot be reached, or are being killed.
         savepoint: The newest one since it is STOPPING.
@@ -94,7 +93,6 @@ class Job:
     local: bool = False
     home: str | None = None
     start_from: bool = False
-    publish_again: bool = False
     lost_start: str | None = None
     failure: Failure | None = None
     ghosts: int = 0

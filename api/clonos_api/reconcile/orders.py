@@ -25,8 +25,9 @@ def run_order(job: JobRow, before: RunRow | None, place: Place, restore: str | N
     if place.shared and not spec.spec.checkpoint:
         where = checkpoints.location(None, job.name, home=place.home, shared=place.shared)
         spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"checkpoint": where})})
+    run = new_id()
     return RunOrder(
-        run=new_id(),
+        run=run,
         job=job.id,
         name=job.name,
         version=job.version,
@@ -38,5 +39,7 @@ def run_order(job: JobRow, before: RunRow | None, place: Place, restore: str | N
         ),
         start_from=StartFrom.model_validate(job.start_from) if job.start_from else None,
         restore_location=restore,
+        # A run that takes over before the first claim was told repeats the wish: the log grants each once.
+        wish="" if not job.start_from else (before.order.get("wish") if before else None) or run,
         attempt_base=before.attempts if before else 0,
     )

@@ -90,7 +90,6 @@ class Case:
                 local=checkpoints.is_local(self.checkpoint(place), place.shared),
                 home=row.home,
                 start_from=start is not None,
-                publish_again=start is not None and start.publish_again,
                 lost_start=self._lost_start(start),
                 failure=Failure.model_validate(row.failure) if row.failure else None,
                 ghosts=self.ghosts,
@@ -156,7 +155,7 @@ class Scene:
 async def read(session: AsyncSession) -> Scene:
     """The jobs that something may have to be done about, longest in their state first, and all hosts."""
     moment = await now(session)
-    hosts = await agents.all(session)
+    hosts = await agents.every(session)
     loads = await agents.loads(session)
     rows = (
         (

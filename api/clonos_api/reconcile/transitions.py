@@ -1,4 +1,4 @@
-"""The one table of transitions between job states; `clonos_api.reconcile.diagram` draws `docs/job-states.md` from it."""
+"""The one table of transitions between job states; `reconcile.diagram` draws `docs/job-states.md` from it."""
 
 from __future__ import annotations
 

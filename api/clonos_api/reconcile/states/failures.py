@@ -61,15 +61,3 @@ def start_lost(why: str) -> Failure:
         hint="start it from another savepoint, or where it ended.",
         domain="user",
     )
-
-
-def start_unknown(host: Host | None) -> Failure:
-    """It was to publish again from an older point, and nobody knows whether it has begun to."""
-    name = host.name if host else "(removed)"
-    return Failure(
-        error="start-unknown",
-        what=f"Host {name} was lost while the job went back to an older point: it may have published again already.",
-        kept="it is not sent back a second time.",
-        hint="see its generations; a start without a point goes on where its checkpoint is.",
-        domain="consistency",
-    )

@@ -25,10 +25,7 @@ def placed(job: Job, fleet: Fleet, within_s: float) -> list[Write]:
 
 def lost(job: Job, run: Run, fleet: Fleet) -> list[Write]:
     """The host of its driver is lost: it recovers elsewhere."""
-    host = fleet.hosts.get(run.agent)
-    if job.publish_again and run.started_at is not None and not run.claimed:
-        return [Lose(run.id), Settle(run.agent), Move(JobState.FAILED, failure=failures.start_unknown(host))]
-    failure = failures.host_lost(host)
+    failure = failures.host_lost(fleet.hosts.get(run.agent))
     moved: list[Write] = [] if job.state is JobState.RECOVERING else [Move(JobState.RECOVERING, failure=failure)]
     return [Lose(run.id), Fall(run.id, "host-lost", failure), *moved]
 
