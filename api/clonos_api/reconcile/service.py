@@ -186,10 +186,11 @@ def _count(fleet: Fleet, job: Job, writes: Sequence[Write]) -> None:
     for one in writes:
         if isinstance(one, PlaceRun):
             fleet.take(one.agent)
-            fleet.owed -= 1
+            fleet.owed = max(0, fleet.owed - 1)
         elif isinstance(one, Move):
             _log.info("job-moved", job=job.name, source=str(job.state), target=str(one.to))
-            fleet.owed += one.to is JobState.STOPPING and job.desired is DesiredState.RUNNING
+            leaves = one.to is JobState.STOPPING and job.desired is DesiredState.RUNNING
+            fleet.owed += leaves or (one.fresh and job.state is not JobState.STOPPING)
 
 
 class _Alone(contextlib.AbstractContextManager[list[bool]]):
