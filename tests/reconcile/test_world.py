@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, note, settings
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -10,9 +13,11 @@ from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, Sto
 from clonos_api.reconcile.transitions import settled
 from reconcile.world import Machine, World
 
+D = DesiredState
+
 MOSTLY = settings(
-    max_examples=120,
-    stateful_step_count=40,
+    max_examples=60,
+    stateful_step_count=50,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -24,10 +29,16 @@ CALM_S = 1200
 class AnyWorld(RuleBasedStateMachine):
     """Users, hosts and drivers act in any order."""
 
-    @initialize(seed=st.integers(0, 2**32), slots=st.lists(st.integers(1, 3), min_size=1, max_size=4))
-    def begin(self, seed: int, slots: list[int]) -> None:
-        note(f"seed={seed} slots={slots}")
+    @initialize(
+        seed=st.integers(0, 2**32),
+        slots=st.lists(st.integers(1, 3), min_size=2, max_size=4),
+        jobs=st.lists(st.booleans(), min_size=2, max_size=4),
+    )
+    def begin(self, seed: int, slots: list[int], jobs: list[bool]) -> None:
         self.world = World(seed, slots)
+        for local in jobs:
+            self.world.submit(local=local, start=True)
+        self.world.tick(10)
 
     @rule(local=st.booleans(), start=st.booleans())
     def submit(self, local: bool, start: bool) -> None:
@@ -49,7 +60,7 @@ class AnyWorld(RuleBasedStateMachine):
         if desired is not DesiredState.CANCELED or pick == 0:
             self.world.ask(name, desired, stop=stop if restart or not running else None, restart=restart and running)
 
-    @rule(seconds=st.integers(1, 40))
+    @rule(seconds=st.one_of(st.integers(1, 10), st.integers(30, 200)))
     def wait(self, seconds: int) -> None:
         self.world.tick(seconds)
 
@@ -160,3 +171,35 @@ class AnyWorld(RuleBasedStateMachine):
 
 AnyWorld.TestCase.settings = MOSTLY
 TestAnyWorld = AnyWorld.TestCase
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_long_walk(seed: int) -> None:
+    """The same rules, many more of them in a row than the search above gets to; the seed is in the test's name."""
+    dice = random.Random(seed)
+    walk = AnyWorld()
+    walk.begin(seed, [dice.randint(1, 3) for _ in range(dice.randint(2, 4))], [dice.random() < 0.3 for _ in range(3)])
+    for _ in range(120):
+        pick = dice.randrange(12)
+        match dice.choice(("submit", "ask", "ask", "wait", "wait", "wait", "harm", "heal", "heal", "haunt", "fall")):
+            case "submit":
+                walk.submit(dice.random() < 0.3, dice.random() < 0.8)
+            case "ask":
+                cancel = dice.random() < 0.1
+                desired = dice.choice([D.RUNNING, D.RUNNING, D.STOPPED])
+                mode, timeout_s = dice.choice(list(StopMode)), dice.choice([1.0, 20.0])
+                walk.ask(pick, D.CANCELED if cancel else desired, mode, dice.random() < 0.5, timeout_s)
+            case "wait":
+                walk.wait(dice.choice([1, 2, 5, 10, 40, 200]))
+            case "harm":
+                walk.harm(pick, dice.choice(["crash", "hide", "late", "deaf", "drain", "stuck"]))
+            case "heal":
+                walk.heal(pick)
+            case "haunt":
+                walk.haunt(pick)
+            case _:
+                walk.fall(pick, dice.choice(["signal", "signal", "user", "finish", "stopped"]))
+        if all(job.state is JobState.CANCELED for job in walk.world.jobs.values()):
+            walk.world.jobs.clear()  # room for others; what is left of their runs stays
+            walk.submit(False, True)
+    walk.teardown()

@@ -39,9 +39,9 @@ async def read(session: AsyncSession) -> list[Pending]:
     found = await session.execute(
         select(JobRow, RunRow.agent).outerjoin(RunRow, RunRow.id == JobRow.run).where(JobRow.id.in_(wanted))
     )
-    of_jobs = {job.id: (job, agent) for job, agent in found.tuples()}
+    of_jobs = {job.id: (job, agent) for job, agent in found}
     open_tasks = select(TaskRow.operation, TaskRow.agent).where(TaskRow.ended_at.is_(None))
-    agents = dict((await session.execute(open_tasks.where(TaskRow.operation.in_([r.id for r in rows])))).tuples().all())
+    agents = dict((await session.execute(open_tasks.where(TaskRow.operation.in_([r.id for r in rows])))).all())
     pending = []
     for row in rows:
         job, run_agent = of_jobs.get(row.job or "", (None, None))

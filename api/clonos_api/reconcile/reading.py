@@ -158,18 +158,14 @@ async def read(session: AsyncSession) -> Scene:
     hosts = await agents.every(session)
     loads = await agents.loads(session)
     rows = (
-        (
-            await session.execute(
-                select(JobRow, RunRow)
-                .outerjoin(RunRow, RunRow.id == JobRow.run)
-                .outerjoin(AgentRow, AgentRow.id == RunRow.agent)
-                .where(JobRow.deleted_at.is_(None), _needs_a_look())
-                .order_by(JobRow.state_since, JobRow.id)
-            )
+        await session.execute(
+            select(JobRow, RunRow)
+            .outerjoin(RunRow, RunRow.id == JobRow.run)
+            .outerjoin(AgentRow, AgentRow.id == RunRow.agent)
+            .where(JobRow.deleted_at.is_(None), _needs_a_look())
+            .order_by(JobRow.state_since, JobRow.id)
         )
-        .tuples()
-        .all()
-    )
+    ).all()
     cases = [Case(job, run) for job, run in rows]
     await _complete(session, cases, {host.id: host.failure_domain for host in hosts})
     owed = sum(_owed(case) for case in cases)
@@ -213,15 +209,15 @@ async def _complete(session: AsyncSession, cases: list[Case], domains: dict[str,
             .where(GenerationRow.job.in_(some))
             .group_by(GenerationRow.job, GenerationRow.run)
         )
-        top = dict((await session.execute(newest.group_by(GenerationRow.job))).tuples().all())
-        for job, run, generation in (await session.execute(of_run)).tuples():
+        top = dict((await session.execute(newest.group_by(GenerationRow.job))).all())
+        for job, run, generation in await session.execute(of_run):
             case = moving[job]
             if run == case.job.run:
                 case.claimed = True
             elif generation == top[job] and case.run is not None:
                 case.ghosts += 1  # a driver of an earlier run took the log from the newest one's
         older = select(RunRow.job, RunRow.id, RunRow.agent).where(RunRow.job.in_(some), RunRow.ended_at.is_(None))
-        for job, run, agent in (await session.execute(older.order_by(RunRow.id))).tuples():
+        for job, run, agent in await session.execute(older.order_by(RunRow.id)):
             case = moving[job]
             if case.run is not None and (case.run.state == "LOST" or run != case.run.id):
                 case.ghosts += run != case.run.id
