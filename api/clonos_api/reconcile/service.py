@@ -57,6 +57,7 @@ async def run(
     """
     holder = f"{settings.replica or socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     leader = lease.Leader(database, holder[:64])
+    _log.info("standing-by", holder=holder)
     async with asyncio.TaskGroup() as group:
         group.create_task(leader.run(), name="clonos-lease")
         while True:
