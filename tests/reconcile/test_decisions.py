@@ -221,3 +221,27 @@ def test_a_stop_that_was_to_leave_a_savepoint_says_whether_it_did() -> None:
     seen = Seen(state=S.STOPPED, asked=Asked(D.STOPPED), wants_savepoint=True)
     assert isinstance(judge("stop", seen), Failed)
     assert judge("stop", replace(seen, savepoint="s")) == Completed({"savepoint": "s"})
+
+
+def test_a_stop_on_a_lost_host_ends_at_once_and_says_so() -> None:
+    asked = job(S.STOPPING, D.STOPPED, deadline=NOW + timedelta(seconds=50))
+    writes = decide(asked, working(goal="STOP"), fleet(HostState.LOST), NOW)
+    assert writes[0] == w.Lose("r")
+    assert moved(writes) is S.STOPPED
+    assert isinstance(writes[-1], w.Move)
+    assert writes[-1].failure is not None
+    assert writes[-1].failure.error == "host-lost"
+
+
+def test_a_restart_stops_what_runs_and_is_heeded_where_nothing_does() -> None:
+    asked = job(S.RUNNING, restart=True, stop=StopRequest(timeout_s=5))
+    assert decide(asked, working(), fleet(), NOW) == [
+        w.Order("r", "STOP", StopMode.GRACEFUL, 5),
+        w.Move(S.STOPPING, 35),
+    ]
+    assert decide(job(S.RECOVERING, restart=True), run(state="LOST", goal="GONE"), fleet(), NOW) == [w.Heed()]
+
+
+def test_a_job_that_works_on_a_host_that_is_well_is_left_alone() -> None:
+    better = Host(id="b", name="b", slots=100)
+    assert decide(job(S.RUNNING), working(), fleet(HostState.READY, better), NOW) == []

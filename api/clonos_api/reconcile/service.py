@@ -35,7 +35,6 @@ from clonos_api.store.retention import Limits, prune
 ROUND_S: Final = 1.0
 # Many events in a row are one round.
 _PAUSE_S: Final = 0.05
-# Of one decision comes the next: lost, recovering, placed.
 _STEPS: Final = 4
 _PRUNE_S: Final = 60.0
 # After the service was away, agents that back off come back within this time; until then none of them is lost.
@@ -151,16 +150,24 @@ class Term:
 
     async def _settle(self, case: Case, scene: Scene) -> bool:
         """Bring one job on; whether somebody else changed it meanwhile."""
+        job, ran = case.facts(self._place)
+        writes = decide(job, ran, scene.fleet, scene.now)
+        if not writes:
+            return False
+        made = []
         with _Alone("job", case.job.id) as fenced:
-            for _ in range(_STEPS):
-                job, ran = case.facts(self._place)
-                writes = decide(job, ran, scene.fleet, scene.now)
-                if not writes:
-                    break
-                async with self.database.transaction() as session:
-                    await lease.check(session, self.token)
+            async with self.database.transaction() as session:
+                await lease.check(session, self.token)
+                # Of one decision comes the next: a host is lost, the job recovers, and is placed.
+                for _ in range(_STEPS):
                     case = await apply(session, case, writes, self._place)
-                _count(scene.fleet, job, writes)
+                    made.append((job, writes))
+                    job, ran = case.facts(self._place)
+                    writes = decide(job, ran, scene.fleet, scene.now)
+                    if not writes:
+                        break
+            for decided, written in made:
+                _count(scene.fleet, decided, written)
         return bool(fenced)
 
     async def _lose_hosts(self, scene: Scene) -> bool:
