@@ -18,7 +18,8 @@
     │   ├── OperatorUnknown        a causal service was called in code that no operator wraps         21
     │   ├── SessionUnfit           the Spark session lacks what the promise needs                     22
     │   ├── SourceNotRepeatable    a source would not read the same again in a replay                 23
-    │   └── JobUnknown             no job of this name has a causal log                               24
+    │   ├── JobUnknown             no job of this name has a causal log                               24
+    │   └── SavepointMissing       no savepoint, or no such epoch in the checkpoint any more          26
     ├── EnvironmentFault           something outside the job is missing or refuses                    30
     │   ├── JavaNotFound           no usable Java runtime                                             31
     │   ├── JarsUnavailable        the pinned jars could not be had                                   32
@@ -55,7 +56,8 @@
         └── RequestUnderWay        the same request is being worked on                                87
 
 The number is the exit code of the process: 10–29 the user's to mend, 30–49 the environment's, 50–69 consistency,
-70–79 the run itself, 80–89 the control plane's state. 0 is success, 1 an unexpected error, 2 a wrong command line. `docs/errors.md` says what to do.
+70–79 the run itself, 80–89 the control plane's state. 0 is success, 1 an unexpected error, 2 a wrong command line.
+`docs/errors.md` says what to do.
 
 Each error says what happened, what was kept safe and what to do next. `retry` tells the runner
 whether a new attempt can help; `exit_code` is the process exit status and `slug` the stable last
@@ -246,6 +248,15 @@ class RecordRefused(UserError):
     exit_code = 19
     kept_default = "the epoch was not published."
     hint_default = "raise the topic's max.message.bytes, or mend the record's partition."
+
+
+class SavepointMissing(UserError):
+    """There is no savepoint, or the checkpoint no longer holds the epoch."""
+
+    slug = "savepoint-missing"
+    exit_code = 26
+    kept_default = "nothing was changed."
+    hint_default = "`clonos savepoint ls` and `clonos checkpoint ls` show what there is."
 
 
 class EnvironmentFault(ClonosError):
