@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from clonos.errors import Fenced, StoreAway
 from clonos.resources.hosts import AgentRegister, RunOrder, RunReport
 from clonos.resources.jobs import DesiredState, Failure, StartFrom, StopMode, StopRequest
 from clonos_api.reconcile import service
@@ -72,7 +73,9 @@ class Actor:
     async def live(self) -> None:
         while True:
             if not self.hidden:
-                await self.beat()
+                # The database is away, or somebody was faster: the next one says it again.
+                with contextlib.suppress(StoreAway, Fenced):
+                    await self.beat()
             await asyncio.sleep(0.1)
 
     async def beat(self) -> None:

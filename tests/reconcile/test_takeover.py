@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,9 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from clonos.errors import StoreAway
+from clonos_api.store import schema
 from clonos_api.store.database import Database
 from clonos_api.store.tables import LeaseRow
-from reconcile.acting import Users, eventually, hosts
+from postgres import PostgresServer
+from reconcile.acting import Placing, Users, eventually, hosts, reconciling
 
 pytestmark = pytest.mark.anyio
 TESTS = Path(__file__).parents[1]
@@ -114,6 +118,41 @@ async def test_another_replica_takes_over(database: Database, replicas: Replicas
             assert replicas.processes[first].wait(3) == 0
         replicas.processes["two"].send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(replicas.processes["two"].wait, 3) == 0
+
+
+async def test_a_database_that_was_away_for_longer_than_leases_last_costs_no_host(tmp_path: Path) -> None:
+    server = PostgresServer()
+    try:
+        server.start()
+        url = server.create_database("away")
+        await asyncio.to_thread(schema.upgrade, url)
+        database = Database(url, wait_s=0.5)
+        users, placing = Users(database), Placing(home=tmp_path, agent_lease_s=1.0)
+        async with reconciling(database, placing), hosts(database, "a", "b", lease_s=1.0):
+            await users.submit("before")
+            first = await users.until("RUNNING", name="before")
+            await asyncio.to_thread(server.stop)
+            begun = time.monotonic()
+
+            async def long() -> bool:
+                return time.monotonic() - begun > 3.0
+
+            await eventually(long, "all leases are over")
+            await asyncio.to_thread(server.start)
+
+            async def back() -> bool:
+                with contextlib.suppress(StoreAway):
+                    return (await users.job("before")).run == first.run
+                return False
+
+            await eventually(back, "the database is back")
+            await users.submit("after")
+            await users.until("RUNNING", name="after")
+            assert (await users.job("before")).run == first.run
+            assert not await users.happened("agent.lost")
+        await database.close()
+    finally:
+        server.remove()
 
 
 async def _in_order(users: Users) -> None:
