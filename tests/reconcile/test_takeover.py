@@ -128,9 +128,11 @@ async def test_a_database_that_was_away_for_longer_than_leases_last_costs_no_hos
         await asyncio.to_thread(schema.upgrade, url)
         database = Database(url, wait_s=0.5)
         users, placing = Users(database), Placing(home=tmp_path, agent_lease_s=1.0)
-        async with reconciling(database, placing), hosts(database, "a", "b", lease_s=1.0):
+        async with reconciling(database, placing), hosts(database, "a", "b", lease_s=1.0) as on:
             await users.submit("before")
             first = await users.until("RUNNING", name="before")
+            for actor in on.values():
+                actor.hidden = True  # they back off, and come back a little later than the leader
             await asyncio.to_thread(server.stop)
             begun = time.monotonic()
 
@@ -147,6 +149,9 @@ async def test_a_database_that_was_away_for_longer_than_leases_last_costs_no_hos
 
             await eventually(back, "the database is back")
             await users.submit("after")
+            await users.until("STARTING", name="after")
+            for actor in on.values():
+                actor.hidden = False
             await users.until("RUNNING", name="after")
             assert (await users.job("before")).run == first.run
             assert not await users.happened("agent.lost")
