@@ -56,8 +56,8 @@ begin-summary:
 unit: setup ## Tests without Kafka and Spark
 	$(PYTEST) tests/unit -q
 
-store: .venv/.installed ## The control plane's store, on SQLite and PostgreSQL (apt-get install -y postgresql)
-	$(PYTEST) tests/store -q
+store: .venv/.installed ## The control plane's store and reconciler, on SQLite and PostgreSQL (apt-get install -y postgresql)
+	$(PYTEST) tests/store tests/reconcile -q
 
 contracts: setup ## The commit protocol on a real broker, crashed at every step
 	$(PYTEST) tests/contracts -v $(CORE)

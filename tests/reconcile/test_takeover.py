@@ -1,0 +1,175 @@
+"""Replicas as real processes: one leads, and when it is killed or stopped another one does within three seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from clonos.errors import StoreAway
+from clonos_api.store import schema
+from clonos_api.store.database import Database
+from clonos_api.store.tables import LeaseRow
+from postgres import PostgresServer
+from reconcile.acting import Placing, Users, eventually, hosts, reconciling
+
+pytestmark = pytest.mark.anyio
+TESTS = Path(__file__).parents[1]
+TAKEOVER_S = 3.0
+
+
+class Replicas:
+    """Processes by name."""
+
+    def __init__(self, url: str, home: Path) -> None:
+        self._url, self._home = url, home
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> None:
+        with (self._home / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "reconcile.replica", self._url, str(self._home), name],
+                env={**os.environ, "PYTHONPATH": str(TESTS)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def log(self, name: str) -> str:
+        return (self._home / f"{name}.log").read_text()
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait(10)
+
+
+@pytest.fixture
+def replicas(database_url: str, tmp_path: Path) -> Iterator[Replicas]:
+    """None yet."""
+
+    @contextmanager
+    def closing() -> Iterator[Replicas]:
+        made = Replicas(database_url, tmp_path)
+        try:
+            yield made
+        finally:
+            made.close()
+
+    with closing() as made:
+        yield made
+
+
+async def leader(database: Database) -> tuple[str, int]:
+    """The replica that leads, and its token."""
+
+    async def there() -> tuple[str, int] | None:
+        async with database.reading() as session:
+            row = await session.get(LeaseRow, "leader")
+        return (row.holder.partition(":")[0], row.token) if row is not None else None
+
+    found: tuple[str, int] = await eventually(there, "somebody leads")
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], ids=lambda one: one.name)
+async def test_another_replica_takes_over(database: Database, replicas: Replicas, how: signal.Signals) -> None:
+    users = Users(database)
+    replicas.start("one")
+    first, token = await leader(database)
+    replicas.start("two")
+    await asyncio.to_thread(_started, replicas, "two")
+    async with hosts(database, "a", slots=4):
+        await users.submit("before")
+        await users.until("RUNNING", name="before")
+        begun = datetime.now(UTC)
+        replicas.processes[first].send_signal(how)
+        await users.submit("after")
+        await users.until("RUNNING", name="after")
+        moved = [one.at for one in await users.happened("job.state") if one.at > begun]
+        assert (moved[0] - begun).total_seconds() <= TAKEOVER_S
+        second, newer = await leader(database)
+        assert (second, newer) == ("two", token + 1)
+        if how is signal.SIGSTOP:
+            replicas.processes[first].send_signal(signal.SIGCONT)
+
+            async def noticed() -> bool:
+                return "not-leading" in replicas.log(first)
+
+            await users.submit("then")
+            await users.until("RUNNING", name="then")
+            await eventually(noticed, "the one that slept sees that it leads no more")
+            assert await leader(database) == ("two", token + 1)
+        for name in ("before", "after"):
+            assert len(await users.runs(name)) == 1
+        await _in_order(users)
+        if how is signal.SIGTERM:
+            assert replicas.processes[first].wait(3) == 0
+        replicas.processes["two"].send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(replicas.processes["two"].wait, 3) == 0
+
+
+async def test_a_database_that_was_away_for_longer_than_leases_last_costs_no_host(tmp_path: Path) -> None:
+    server = PostgresServer()
+    try:
+        server.start()
+        url = server.create_database("away")
+        await asyncio.to_thread(schema.upgrade, url)
+        database = Database(url, wait_s=0.5)
+        users, placing = Users(database), Placing(home=tmp_path, agent_lease_s=1.0)
+        async with reconciling(database, placing), hosts(database, "a", "b", lease_s=1.0) as on:
+            await users.submit("before")
+            first = await users.until("RUNNING", name="before")
+            for actor in on.values():
+                actor.hidden = True  # they back off, and come back a little later than the leader
+            await asyncio.to_thread(server.stop)
+            begun = time.monotonic()
+
+            async def long() -> bool:
+                return time.monotonic() - begun > 3.0
+
+            await eventually(long, "all leases are over")
+            await asyncio.to_thread(server.start)
+
+            async def back() -> bool:
+                with contextlib.suppress(StoreAway):
+                    return (await users.job("before")).run == first.run
+                return False
+
+            await eventually(back, "the database is back")
+            await users.submit("after")
+            await users.until("STARTING", name="after")
+            for actor in on.values():
+                actor.hidden = False
+            await users.until("RUNNING", name="after")
+            assert (await users.job("before")).run == first.run
+            assert not await users.happened("agent.lost")
+        await database.close()
+    finally:
+        server.remove()
+
+
+async def _in_order(users: Users) -> None:
+    """Each move begins where the one before ended, so that no stale leader made one."""
+    at: dict[str, str] = {}
+    for one in await users.happened("job.state"):
+        assert at.get(one.job, "CREATED") == one.data["from"]
+        at[one.job] = one.data["to"]
+
+
+def _started(replicas: Replicas, name: str) -> None:
+    """It has imported everything and looks for the lease: its connections are open."""
+    from observe import eventually as soon
+
+    soon(lambda: "standing-by" in replicas.log(name), f"{name} has started")
