@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from clonos.resources.base import Moment, Resource
 from clonos.resources.jobs import Failure
@@ -81,6 +81,12 @@ class TokenCreate(Resource):
     subject: str | None = Field(None, max_length=100)
     agent: str | None = None
     expires_in_s: int | None = Field(30 * 86_400, gt=0, le=366 * 86_400)
+
+    @model_validator(mode="after")
+    def _of_one_agent(self) -> TokenCreate:
+        if (self.role is Role.AGENT) != (self.agent is not None):
+            raise ValueError("a token of the role agent names its agent, and no other token does")
+        return self
 
 
 class Token(Resource):

@@ -1,0 +1,99 @@
+"""Nothing secret in what is shown: answers, logs, command lines, Spark configuration.
+
+Secrets reach a job by reference (`clonos.secret_refs`), so there should be none to hide; this is the second line. It goes by names
+(a value under `password` is hidden) and by shapes (a token of ours, a private key, a password in an address).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+HIDDEN: Final = "[redacted]"
+
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET_WORDS: Final = frozenset(
+    "password passwd pwd passphrase passcode secret secrets token credential credentials jaas authorization cookie apikey "
+    "accesskey secretkey privatekey signature sas".split()
+)
+_KEY_OF: Final = frozenset("api access private secret signing encryption account shared master client ssh".split())
+# Names that end like a secret's and say how one is used, not what it is.
+_ABOUT: Final = frozenset(
+    "enabled mechanism type provider timeout ms interval length count max min ttl expiry id".split()
+)
+
+_REFERENCE: Final = r"\$\{secret:[A-Za-z0-9][A-Za-z0-9._-]*\}"
+_SHAPES: Final[Sequence[tuple[re.Pattern[str], str]]] = (
+    (re.compile(r"\b(clonos_[A-Za-z0-9]{1,32}_)[A-Za-z0-9_-]{16,}"), rf"\1{HIDDEN}"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{8,}"), rf"\1 {HIDDEN}"),
+    (re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL), HIDDEN),
+    (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,31}://[^\s/:@]{0,256}:)[^\s/@]{1,512}@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), HIDDEN),
+)
+# `password=…`, `"api_key": "…"`, `--token …`: a name, its sign, and a value in quotes or up to the next space.
+_ASSIGNED: Final = re.compile(
+    r"""(?P<name>[A-Za-z0-9_.-]{1,128})(?P<sign>["']?\s{0,3}[=:]\s{0,3})(?P<value>"[^"]*"|'[^']*'|[^\s,;&"'}\]]+)"""
+)
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a value under this name is one to hide: ``sasl.password``, ``apiKey``, ``AWS_SECRET_ACCESS_KEY``."""
+    words = [word.lower() for word in _WORDS.findall(name)]
+    if not words or (words[-1] in _ABOUT and len(words) > 1):
+        return False
+    if not _SECRET_WORDS.isdisjoint(words):
+        return True
+    return any(before in _KEY_OF and word in ("key", "keys") for before, word in zip(words, words[1:], strict=False))
+
+
+def is_reference(text: str) -> bool:
+    """Whether a value is nothing but a reference to a secret, which may be shown."""
+    return re.fullmatch(_REFERENCE, text) is not None
+
+
+def redact(value: Any) -> Any:
+    """The same with everything secret hidden: of mappings what stands under a secret's name, of texts what looks like one."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping):
+        return {name: _redact_under(str(name), item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [redact(item) for item in value]
+    return value
+
+
+def redact_text(text: str) -> str:
+    """A text with what looks like a secret hidden."""
+    for shape, shown in _SHAPES:
+        text = shape.sub(shown, text)
+    return _ASSIGNED.sub(_redact_assigned, text)
+
+
+def redact_argv(argv: Iterable[str]) -> list[str]:
+    """A command line with the secrets hidden that follow an option or an equals sign."""
+    shown: list[str] = []
+    hide_next = False
+    for word in argv:
+        if hide_next and not word.startswith("-"):
+            shown.append(word if is_reference(word) else HIDDEN)
+        else:
+            shown.append(redact_text(word))
+        hide_next = word.startswith("-") and "=" not in word and looks_secret(word)
+    return shown
+
+
+def _redact_under(name: str, value: Any) -> Any:
+    # Only texts: a number is a fencing token, and a mapping or list has names of its own (`token: {"id": …}`).
+    if not isinstance(value, str) or not looks_secret(name):
+        return redact(value)
+    return value if not value or is_reference(value) else HIDDEN
+
+
+def _redact_assigned(match: re.Match[str]) -> str:
+    value, quote = match["value"], match["value"][0] if match["value"][0] in "\"'" else ""
+    bare = value.strip("\"'")
+    fencing = len(bare) < 10 and bare.isdigit() and "pass" not in match["name"].lower()
+    if not bare or fencing or bare.startswith(("${secret:", HIDDEN)) or not looks_secret(match["name"]):
+        return match[0]
+    return f"{match['name']}{match['sign']}{quote}{HIDDEN}{quote}"
