@@ -1,7 +1,7 @@
 """The options of Kafka clients and of Spark that a submitted job may set; `docs/security.md` prints them.
 
-Lists of what is allowed, so that an option of a later version is refused until somebody has looked at it. `REFUSED` only says why, for
-the known ways out, and wins over the lists.
+Lists of what is allowed, so that an option of a later version is refused until somebody has looked at it. `REFUSED`
+only says why, for the known ways out, and wins over the lists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 KAFKA: Final = frozenset(
-    [
+    {
         "acks",
         "batch.num.messages",
         "batch.size",
@@ -70,11 +70,11 @@ KAFKA: Final = frozenset(
         "ssl.key.pem",
         "statistics.interval.ms",
         "transaction.timeout.ms",
-    ]
+    }
 )
 
 SPARK: Final = frozenset(
-    [
+    {
         "spark.cores.max",
         "spark.default.parallelism",
         "spark.driver.cores",
@@ -133,37 +133,44 @@ SPARK: Final = frozenset(
         "spark.sql.streaming.stopTimeout",
         "spark.sql.timestampType",
         "spark.task.cpus",
-    ]
+    }
 )
 
 # All settings below these are numbers and switches of one component.
 SPARK_PREFIXES: Final = ("spark.sql.parquet.", "spark.sql.streaming.stateStore.rocksdb.")
+
+_CLASS: Final = "this loads a class"
+_PROMISE: Final = "exactly-once delivery rests on the platform's value"
 
 REFUSED: Final[Sequence[tuple[re.Pattern[str], str]]] = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
         (r"^plugin\.library\.paths$", "this loads a library of the host into the client"),
         (r"kinit\.cmd$|kerberos", "this runs a command of the host"),
-        (r"\.locations?$|\.paths?$|\.file$|\.files$|\.dir$|\.dirs$", "this names files of the host"),
         (r"jaas", "this loads a login module of any class"),
-        (r"oauth|token\.endpoint|\.url$|\.urls$|\.uri$|jwks", "this sends credentials to an address"),
-        (r"sasl\.(login|client)\.|callback", "this loads a class"),
+        (r"\.locations?$|\.paths?$|\.files?$|\.dirs?$", "this names files of the host"),
+        (r"oauth|token\.endpoint|\.ur[li]s?$|jwks", "this sends credentials to an address"),
         (r"^ssl\.(engine|provider|keystore|truststore)|security\.providers", "this loads a class or names files"),
-        (r"interceptor|\.classes$|\.class$|\.classname$|serializer$|deserializer$|partitioner|reporters$", "this loads a class"),
-        (r"extrajavaoptions|defaultjavaoptions", "this changes the command line of a JVM"),
+        (r"sasl\.(login|client)\.|callback|interceptor|partitioner|reporters$|serializer$", _CLASS),
+        (r"\.class(es|name)?$|(provider|manager|codec)class$|plugins|listeners$", _CLASS),
+        (r"^spark\.sql\.(extensions|catalog|querye|hive)", _CLASS),
+        (r"(extra|default)javaoptions", "this changes the command line of a JVM"),
         (r"extraclasspath|extralibrarypath|userclasspathfirst", "this puts code in front of Spark's own"),
         (r"^spark\.(jars|submit|files|archives|repl)", "this loads code from elsewhere"),
-        (r"^spark\.(driver|executor)env|^spark\.yarn\.(app|am)|^spark\.kubernetes", "this changes another process's environment"),
-        (r"^spark\.master|^spark\.deploy|^spark\.app\.", "this is the platform's to set (`spec.master`, the job's name)"),
-        (r"^spark\.(plugins|extralisteners)|^spark\.sql\.(extensions|catalog|querye|hive)|listeners$", "this loads a class"),
-        (r"^spark\.(pyspark|python\.(daemon|exec|use))|^spark\.r\.", "this runs another program"),
-        (r"^spark\.(ui|history|eventlog|metrics|acls|admin|modify|view|redaction|authenticate|security|ssl|network\.crypto)",
-         "this opens or shows what the platform keeps closed"),
-        (r"(provider|manager|codec)class$|providerclass$|filemanagerclass$", "this loads a class"),
-        (r"^spark\.(speculation|task\.maxfailures|stage\.)|^spark\.sql\.adaptive|^spark\.sql\.(union|execution\.sort)",
-         "exactly-once delivery rests on the platform's value"),
-        (r"statestore\.(checkpointformat|rocksdb\.changelog)", "exactly-once delivery rests on the platform's value"),
-        (r"^(transactional\.id|enable\.idempotence|isolation\.level|group\.(id|instance\.id|protocol)|enable\.auto|auto\.offset)",
-         "exactly-once delivery rests on the platform's value"),
+        (r"^spark\.((driver|executor)env|yarn|kubernetes)", "this changes the environment of another process"),
+        (r"^spark\.(master|deploy|app\.)", "this is the platform's to set (`spec.master`, the job's name)"),
+        (r"^spark\.(pyspark|python\.(daemon|exec|use)|r\.)", "this runs another program"),
+        (
+            r"^spark\.(ui|history|eventlog|metrics|acls|admin|modify|view)\b",
+            "this opens what the platform keeps closed",
+        ),
+        (
+            r"^spark\.(redaction|authenticate|security|ssl|network\.crypto)\b",
+            "this opens what the platform keeps closed",
+        ),
+        (r"^spark\.(speculation|task\.maxfailures|stage\.)|^spark\.sql\.(adaptive|union|execution\.sort)", _PROMISE),
+        (r"statestore\.(checkpointformat|rocksdb\.changelog)", _PROMISE),
+        (r"^(transactional\.id|enable\.idempotence|isolation\.level|enable\.auto|auto\.offset)", _PROMISE),
+        (r"^group\.(id|instance\.id|protocol)", _PROMISE),
     )
-)  # fmt: skip
+)

@@ -1,7 +1,7 @@
 """`Idempotency-Key` on POST: the same request made again gets the same answer, and is done once.
 
-The key is reserved before the work, in a transaction of its own, and the answer is kept in the transaction of the work: so the
-work is done and its answer known, or neither. Work that fails gives its key back.
+The key is reserved before the work, in a transaction of its own, and the answer is kept in the transaction of the work:
+so the work is done and its answer known, or neither. Work that fails gives its key back.
 """
 
 from __future__ import annotations

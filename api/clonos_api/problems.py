@@ -1,7 +1,7 @@
 """Errors as ``application/problem+json`` (RFC 9457): one mapping for all of them.
 
-A body never holds a stack trace, the value that was refused, or what looks like a secret. What nobody expected is told by its request id
-only; the log has the rest.
+A body never holds a stack trace, the value that was refused, or what looks like a secret. What nobody expected is told
+by its request id only; the log has the rest.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SpecRefused(errors.SpecError):
 
     def __init__(self, problems: Sequence[FieldProblem]) -> None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(f"{problems[0].field}: {problems[0].what}{more}", hint=problems[0].hint)
+        super().__init__(f"{problems[0].field} cannot be taken, {problems[0].what}{more}.", hint=problems[0].hint)
         self.problems = tuple(problems)
 
 
@@ -143,7 +143,7 @@ def _field_problem(error: Mapping[str, Any]) -> FieldProblem:
 
 
 def _of_status(error: HTTPException, path: str) -> Problem:
-    status = HTTPStatus(error.status_code) if error.status_code in HTTPStatus else HTTPStatus.INTERNAL_SERVER_ERROR
+    status = HTTPStatus(error.status_code)
     slug = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(status, "")
     return Problem(
         type=_TYPE + slug if slug else "about:blank",

@@ -80,6 +80,7 @@ class RateLimits:
         self._agents = agents
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
         if scope["type"] == "http":
             principal = scope.get("clonos.principal")
             if isinstance(principal, Principal):

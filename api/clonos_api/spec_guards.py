@@ -1,7 +1,8 @@
-"""What a submitted job may set. Its code may do what its uid may; its *specification* is read by agents and JVMs that are not it.
+"""What a submitted job may set.
 
-Everything is refused that is not known to be harmless: options that load code, run commands, read files of the host or send credentials
-elsewhere. Secrets come by reference.
+Its code may do what its uid may; its *specification* is read by agents and JVMs besides it. Everything is refused that
+is not known to be harmless: options that load code, run commands, read files of the host or send credentials elsewhere.
+Secrets come by reference.
 """
 
 from __future__ import annotations

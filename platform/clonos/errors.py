@@ -572,7 +572,9 @@ class Unauthenticated(RequestRefused):
 
     slug = "unauthenticated"
     exit_code = 91
-    hint_default = "send `Authorization: Bearer clonos_…` with a token that is neither expired nor revoked."
+    hint_default = (
+        "send the header `Authorization` with `Bearer clonos_…`, a token that is neither expired nor revoked."
+    )
 
 
 class Forbidden(RequestRefused):

@@ -1,11 +1,13 @@
 """Nothing secret in what is shown: answers, logs, command lines, Spark configuration.
 
-Secrets reach a job by reference (`clonos.secret_refs`), so there should be none to hide; this is the second line. It goes by names
-(a value under `password` is hidden) and by shapes (a token of ours, a private key, a password in an address).
+Secrets reach a job by reference (`clonos.secret_refs`), so there should be none to hide; this is the second line. It
+goes by names (a value under `password` is hidden) and by shapes (a token of ours, a private key, a password in an
+address).
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -14,14 +16,22 @@ HIDDEN: Final = "[redacted]"
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET_WORDS: Final = frozenset(
-    "password passwd pwd passphrase passcode secret secrets token credential credentials jaas authorization cookie apikey "
-    "accesskey secretkey privatekey signature sas".split()
+    {
+        "password", "passwd", "pwd", "passphrase", "passcode", "secret", "secrets", "token",
+        "credential", "credentials", "jaas", "authorization", "cookie", "apikey", "accesskey",
+        "secretkey", "privatekey", "signature", "sas",
+    }
+)  # fmt: skip
+_KEY_OF: Final = frozenset(
+    {"api", "access", "private", "secret", "signing", "encryption", "account", "shared", "master", "ssh", "ssl"}
 )
-_KEY_OF: Final = frozenset("api access private secret signing encryption account shared master client ssh".split())
-# Names that end like a secret's and say how one is used, not what it is.
+# Names that end like this say how a secret is used, not what it is.
 _ABOUT: Final = frozenset(
-    "enabled mechanism type provider timeout ms interval length count max min ttl expiry id".split()
-)
+    {
+        "enabled", "mechanism", "type", "provider", "timeout", "ms", "interval", "length", "count", "max", "min", "ttl",
+        "expiry", "id",
+    }
+)  # fmt: skip
 
 _REFERENCE: Final = r"\$\{secret:[A-Za-z0-9][A-Za-z0-9._-]*\}"
 _SHAPES: Final[Sequence[tuple[re.Pattern[str], str]]] = (
@@ -44,7 +54,7 @@ def looks_secret(name: str) -> bool:
         return False
     if not _SECRET_WORDS.isdisjoint(words):
         return True
-    return any(before in _KEY_OF and word in ("key", "keys") for before, word in zip(words, words[1:], strict=False))
+    return any(before in _KEY_OF and word in ("key", "keys") for before, word in itertools.pairwise(words))
 
 
 def is_reference(text: str) -> bool:
@@ -53,7 +63,7 @@ def is_reference(text: str) -> bool:
 
 
 def redact(value: Any) -> Any:
-    """The same with everything secret hidden: of mappings what stands under a secret's name, of texts what looks like one."""
+    """The same with secrets hidden: in mappings what has a secret's name, in texts what looks like one."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, Mapping):

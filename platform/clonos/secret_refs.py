@@ -1,7 +1,7 @@
 """Secrets by reference: ``${secret:NAME}`` in a job's parameters and Spark configuration.
 
-The reference is what is stored, sent and shown. The agent of the host reads the secret from its own files right before it
-starts the driver; it never travels.
+The reference is what is stored, sent and shown. The agent of the host reads the secret from its own files right before
+it starts the driver; it never travels.
 """
 
 from __future__ import annotations

@@ -15,15 +15,15 @@ from clonos.errors import ClonosError, TooMany, Unauthenticated
 from clonos.resources.service import Role
 from clonos_api.auth.denials import record_unauthenticated
 from clonos_api.auth.principal import Principal
-from clonos_api.rates import Buckets, address_of
 from clonos_api.problems import problem_response
+from clonos_api.rates import Buckets, address_of
 from clonos_api.store import tokens
 from clonos_api.store.database import Database
 
 # By exact path, and nothing that starts or ends like one of them.
 EXEMPT: Final = frozenset({"/health/live", "/health/ready"})
 # Whoever has no token where none is asked for: one person on their own machine.
-LOCAL: Final = Principal(token="local", subject="local", role=Role.ADMIN)
+LOCAL: Final = Principal("local", "local", Role.ADMIN)
 _LONGEST: Final = 200
 
 _log = structlog.get_logger(__name__)
@@ -48,6 +48,7 @@ class Authentication:
         self._needed = needed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
         if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in EXEMPT):
             await self._app(scope, receive, send)
             return

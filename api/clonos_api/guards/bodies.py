@@ -38,6 +38,7 @@ class BodyLimits:
         self._piece_s = piece_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

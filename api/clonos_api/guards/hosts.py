@@ -1,4 +1,4 @@
-"""Requests that a web page makes without its user's knowledge: DNS rebinding (a foreign `Host`) and forgery (a foreign `Origin`)."""
+"""What a web page asks without its user's knowledge: DNS rebinding (a foreign `Host`), forgery (a foreign `Origin`)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class HostCheck:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
         why = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
         if why is None:
             await self._app(scope, receive, send)
