@@ -22,6 +22,7 @@ _SECRET_WORDS: Final = frozenset(
         "secretkey", "privatekey", "signature", "sas",
     }
 )  # fmt: skip
+_GLUED: Final = ("password", "passwd", "passphrase")  # PGPASSWORD, keypassphrase
 _KEY_OF: Final = frozenset(
     {"api", "access", "private", "secret", "signing", "encryption", "account", "shared", "master", "ssh", "ssl"}
 )
@@ -41,9 +42,11 @@ _SHAPES: Final[Sequence[tuple[re.Pattern[str], str]]] = (
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,31}://[^\s/:@]{0,256}:)[^\s/@]{1,512}@"), rf"\1{HIDDEN}@"),
     (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), HIDDEN),
 )
-# `password=…`, `"api_key": "…"`, `--token …`: a name, its sign, and a value in quotes or up to the next space.
-_ASSIGNED: Final = re.compile(
-    r"""(?P<name>[A-Za-z0-9_.-]{1,128})(?P<sign>["']?\s{0,3}[=:]\s{0,3})(?P<value>"[^"]*"|'[^']*'|[^\s,;&"'}\]]+)"""
+# `password=…`, `"api_key": "…"`: a name and its sign; then a value, in quotes or up to the next space.
+_NAMED: Final = re.compile(r"""(?P<name>[A-Za-z0-9_.-]{1,128})["']?\s{0,3}[=:]\s{0,3}""")
+# So long at the most: a line that is nothing but names and signs is looked through in proportion to its length.
+_VALUE: Final = re.compile(
+    r"""(?P<quote>["'])(?:\\.|(?!(?P=quote))[^\\]){0,16384}(?P=quote)?|[^\s,;&"'}\]]{1,16384}""", re.DOTALL
 )
 
 
@@ -52,7 +55,7 @@ def looks_secret(name: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(name)]
     if not words or (words[-1] in _ABOUT and len(words) > 1):
         return False
-    if not _SECRET_WORDS.isdisjoint(words):
+    if not _SECRET_WORDS.isdisjoint(words) or any(word.endswith(_GLUED) for word in words):
         return True
     return any(before in _KEY_OF and word in ("key", "keys") for before, word in itertools.pairwise(words))
 
@@ -77,7 +80,21 @@ def redact_text(text: str) -> str:
     """A text with what looks like a secret hidden."""
     for shape, shown in _SHAPES:
         text = shape.sub(shown, text)
-    return _ASSIGNED.sub(_redact_assigned, text)
+    parts: list[str] = []
+    done = 0
+    for match in _NAMED.finditer(text):
+        if match.start() < done or text.startswith("${", match.start() - 2) or not looks_secret(match["name"]):
+            continue
+        value = _VALUE.match(text, match.end())
+        if value is None:
+            continue
+        quote = value["quote"] or ""
+        bare = value[0].strip(quote) if quote else value[0]
+        fencing = len(bare) < 10 and bare.isdigit() and "pass" not in match["name"].lower()
+        if bare and not fencing and not bare.startswith(("${secret:", HIDDEN)):
+            parts += [text[done : match.end()], quote, HIDDEN, quote]
+            done = value.end()
+    return "".join([*parts, text[done:]])
 
 
 def redact_argv(argv: Iterable[str]) -> list[str]:
@@ -98,12 +115,3 @@ def _redact_under(name: str, value: Any) -> Any:
     if not isinstance(value, str) or not looks_secret(name):
         return redact(value)
     return value if not value or is_reference(value) else HIDDEN
-
-
-def _redact_assigned(match: re.Match[str]) -> str:
-    value, quote = match["value"], match["value"][0] if match["value"][0] in "\"'" else ""
-    bare = value.strip("\"'")
-    fencing = len(bare) < 10 and bare.isdigit() and "pass" not in match["name"].lower()
-    if not bare or fencing or bare.startswith(("${secret:", HIDDEN)) or not looks_secret(match["name"]):
-        return match[0]
-    return f"{match['name']}{match['sign']}{quote}{HIDDEN}{quote}"

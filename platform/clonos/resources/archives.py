@@ -197,7 +197,7 @@ def _opened(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(file) as archive:
             yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, ValueError) as error:
-        raise ArchiveRefused(f"The archive is damaged: {error}.") from error
+        raise ArchiveRefused(f"The archive is damaged: {str(error).rstrip('.')}.") from error
 
 
 def _check_end(file: BinaryIO, size: int, limits: Limits) -> int:
@@ -287,9 +287,13 @@ def _check_places(file: BinaryIO, members: list[zipfile.ZipInfo], directory_at: 
 
 def _chunks(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
     """A member's content. Not more than its entry says is ever read, and the checksum shows an entry that lies."""
+    size = 0
     with archive.open(member) as content:
         while chunk := content.read(_CHUNK):
+            size += len(chunk)
             yield chunk
+    if size != member.file_size:
+        raise ArchiveRefused(f"{member.orig_filename} has {size} bytes, and its entry says {member.file_size}.")
 
 
 def _holds_job(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
