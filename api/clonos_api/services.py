@@ -1,0 +1,100 @@
+"""What one replica is made of, for its routes to use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Protocol
+
+from fastapi import Depends, HTTPException
+from starlette.requests import HTTPConnection
+
+from clonos_api.feed import EventFeed, LogWatch
+from clonos_api.settings import ApiSettings
+from clonos_api.store.database import Database
+from clonos_api.store.notifier import Notifier
+
+
+class Reconcile(Protocol):
+    """Runs the leader's work whenever this replica leads, until cancelled; then gives the lease up."""
+
+    def __call__(self, database: Database, settings: ApiSettings, notifier: Notifier) -> Awaitable[None]:
+        """Run."""
+
+
+@dataclass
+class Services:
+    """One replica.
+
+    Attributes:
+        feed: The newest events.
+        log_watch: Who follows which log.
+        streams: Server-sent event streams that are open.
+        tasks: What runs besides the requests.
+    """
+
+    settings: ApiSettings
+    database: Database
+    feed: EventFeed
+    log_watch: LogWatch
+    streams: int = 0
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: ApiSettings) -> Services:
+        """The services that `settings` ask for; nothing runs yet."""
+        database = Database(settings.database)
+        return cls(settings, database, EventFeed(database), LogWatch(database, look_s=settings.poll_ms / 1000))
+
+    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` besides the requests."""
+
+        async def run() -> None:
+            await work()
+
+        self.tasks[name] = asyncio.create_task(run(), name=f"clonos-{name}")
+
+    def end_waits(self) -> None:
+        """The service is about to end: streams end, and long-polls answer at once."""
+        self.feed.close()
+        self.log_watch.close()
+        self.database.notifier.close()
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Count an open stream."""
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
+
+    def check_streams(self) -> None:
+        """Refuse a further stream if there are too many.
+
+        Raises:
+            HTTPException: 503.
+        """
+        if self.streams >= self.settings.limits.streams:
+            raise HTTPException(503, f"{self.streams} streams are open, as many as we keep.", {"Retry-After": "5"})
+
+
+def services_of(connection: HTTPConnection) -> Services:
+    """The replica that a request came to."""
+    found: Services = connection.app.state.services
+    return found
+
+
+def _store(connection: HTTPConnection) -> Database:
+    return services_of(connection).database
+
+
+def _settings(connection: HTTPConnection) -> ApiSettings:
+    return services_of(connection).settings
+
+
+Replica = Annotated[Services, Depends(services_of)]
+Store = Annotated[Database, Depends(_store)]
+Settings = Annotated[ApiSettings, Depends(_settings)]
