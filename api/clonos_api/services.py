@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
+import structlog
 from fastapi import Depends, HTTPException
 from starlette.requests import HTTPConnection
 
+from clonos.errors import StoreAway
 from clonos_api.feed import EventFeed, LogWatch
 from clonos_api.settings import ApiSettings
+from clonos_api.store import schema
 from clonos_api.store.database import Database
 from clonos_api.store.notifier import Notifier
 
 
+_log = structlog.get_logger("clonos.api")
+_LOOK_S: Final = 5.0
+
+
 class Reconcile(Protocol):
-    """Runs the leader's work whenever this replica leads, until cancelled; then gives the lease up."""
+    """Does the leader's work whenever this replica leads, until cancelled; then gives the lease up."""
 
     def __call__(self, database: Database, settings: ApiSettings, notifier: Notifier) -> Awaitable[None]:
         """Run."""
@@ -33,6 +41,7 @@ class Services:
         log_watch: Who follows which log.
         streams: Server-sent event streams that are open.
         tasks: What runs besides the requests.
+        schema_trouble: Why the database's tables cannot be used; empty: they can.
     """
 
     settings: ApiSettings
@@ -41,12 +50,39 @@ class Services:
     log_watch: LogWatch
     streams: int = 0
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    schema_trouble: str = ""
 
     @classmethod
     def of(cls, settings: ApiSettings) -> Services:
         """The services that `settings` ask for; nothing runs yet."""
         database = Database(settings.database)
         return cls(settings, database, EventFeed(database), LogWatch(database, look_s=settings.poll_ms / 1000))
+
+    async def prepare(self) -> None:
+        """Bring an embedded database's tables up to date; those of a server are for ``clonos db upgrade``."""
+        if self.database.dialect == "sqlite":
+            self.settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            await asyncio.to_thread(schema.upgrade, self.settings.database)
+
+    async def watch_schema(self) -> None:
+        """Look whether the tables are those of this version, until they are."""
+        while True:
+            try:
+                has, needs = await asyncio.to_thread(schema.current, self.settings.database), schema.newest()
+            except StoreAway:
+                await asyncio.sleep(_LOOK_S)
+                continue
+            if has == needs:
+                self.schema_trouble = ""
+                return
+            self.schema_trouble = f"The database's tables are of version {has or 'none'}, not {needs}: run clonos db upgrade."
+            _log.error(self.schema_trouble)
+            await asyncio.sleep(_LOOK_S)
+
+    async def reconcile(self) -> None:
+        """Do the leader's work whenever this replica leads."""
+        run: Reconcile = importlib.import_module("clonos_api.reconcile.service").run
+        await run(self.database, self.settings, self.database.notifier)
 
     def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` besides the requests."""

@@ -24,6 +24,7 @@ class Limits(BaseModel):
         requests_per_s: Requests a second of one token, on average.
         burst: Requests of one token at once.
         streams: Server-sent event streams at once, of all callers.
+        stream_s: Longest stream; the client comes back then, and its token is looked at again.
         wait_s: Longest long-poll.
     """
 
@@ -32,6 +33,7 @@ class Limits(BaseModel):
     requests_per_s: float = Field(50.0, gt=0)
     burst: int = Field(200, gt=0)
     streams: int = Field(2_000, gt=0)
+    stream_s: float = Field(600.0, gt=0)
     wait_s: float = Field(30.0, gt=0, le=60)
 
 
@@ -56,6 +58,8 @@ class ApiSettings(BaseSettings):
         poll_ms: How often changes of other replicas are looked for.
         ready_file: Where to write our address as JSON once we answer.
         reconcile: Whether this replica stands for leader.
+        agent_heartbeat_s: How often agents tell that they live.
+        agent_lease_s: An agent that was not heard of for so long has lost its host.
     """
 
     model_config = SettingsConfigDict(env_prefix="CLONOS_API__", env_nested_delimiter="__", extra="ignore")
@@ -76,6 +80,8 @@ class ApiSettings(BaseSettings):
     poll_ms: int = Field(250, gt=0)
     ready_file: Path | None = None
     reconcile: bool = True
+    agent_heartbeat_s: float = Field(1.0, gt=0)
+    agent_lease_s: float = Field(4.0, gt=0)
     limits: Limits = Limits()
 
     @property

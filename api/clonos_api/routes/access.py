@@ -1,24 +1,71 @@
-"""Who may call a route, as its parameter; and for whom the store then writes."""
+"""Who may call a route, as its parameter; the job that a path names; pages."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final, TypeVar
 
-from fastapi import Depends
+from fastapi import Path
+from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.errors import Fenced
 from clonos.resources.service import Role
-from clonos_api.auth import Caller, require
-from clonos_api.store.database import Actor
+from clonos_api.auth import Principal, require, require_agent, require_owner
+from clonos_api.services import Store
+from clonos_api.store import agents, jobs, runs
+from clonos_api.store.database import Actor, Database
+from clonos_api.store.tables import JobRow
+
+T = TypeVar("T")
 
 API: Final = "/api/v1"
+_TRIES: Final = 5
 
-Viewer = Annotated[Caller, Depends(require(Role.VIEWER))]
-Operator = Annotated[Caller, Depends(require(Role.OPERATOR))]
-Admin = Annotated[Caller, Depends(require(Role.ADMIN))]
-AgentCaller = Annotated[Caller, Depends(require(Role.AGENT))]
-CodeReader = Annotated[Caller, Depends(require(Role.OPERATOR, Role.AGENT))]
+Viewer = Annotated[Principal, require(Role.VIEWER)]
+Operator = Annotated[Principal, require(Role.OPERATOR)]
+Admin = Annotated[Principal, require(Role.ADMIN)]
+AgentCaller = Annotated[Principal, require_agent()]
+
+JobPath = Annotated[str, Path(alias="job", min_length=1, max_length=100, description="Id or name of a job.")]
+IdPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Its id.")]
 
 
-def by(caller: Caller) -> Actor:
-    """Whom the audit log names."""
-    return Actor(caller.subject, caller.token)
+async def job_of_path(job: JobPath, store: Store) -> JobRow:
+    """The job that the path names."""
+    async with store.reading() as session:
+        return await jobs.get(session, job)
+
+
+async def known_job(job: JobPath, store: Store) -> JobRow:
+    """The job that the path names, by its id also after it was deleted: its history stays for a while."""
+    async with store.reading() as session:
+        return await jobs.get(session, job, deleted=True)
+
+
+OwnJob = Annotated[JobRow, require_owner(job_of_path)]
+
+
+async def changing(database: Database, by: Actor, change: Callable[[AsyncSession], Awaitable[T]]) -> T:
+    """Do `change` in a transaction; anew if the reconciler or an agent was faster, so that users do not see that.
+
+    Raises:
+        Fenced: It was not to be had in several tries.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            async with database.transaction(by=by) as session:
+                return await change(session)
+        except Fenced:
+            continue
+    async with database.transaction(by=by) as session:
+        return await change(session)
+
+
+async def host_names(session: AsyncSession) -> dict[str, str]:
+    """Agent id → name, of removed ones too."""
+    return {row.id: row.name for row in await agents.all(session, removed=True)}
+
+
+async def hosts_of_runs(session: AsyncSession, ids: list[str]) -> dict[str, str]:
+    """Run id → name of its host."""
+    return await runs.hosts(session, ids)
