@@ -12,7 +12,7 @@ import structlog
 from fastapi import FastAPI
 
 from clonos import __version__
-from clonos_api import documented, guards, problems
+from clonos_api import documented, guards, idempotency, problems
 from clonos_api.auth import declared
 from clonos_api.routes import (
     actions,
@@ -32,7 +32,6 @@ from clonos_api.routes import (
 from clonos_api.routes.access import API
 from clonos_api.services import Services
 from clonos_api.settings import ApiSettings
-from clonos_api.store import schema
 
 _ENDING_S: Final = 1.0
 _log = structlog.get_logger("clonos.api")
@@ -81,6 +80,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     app.state.services = services
     app.state.database = services.database
     problems.install(app)
+    idempotency.install(app)
     guards.install(app, guards.GuardSettings.of(settings))
     for router in _ROUTERS:
         app.include_router(router)

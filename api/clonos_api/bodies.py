@@ -106,7 +106,9 @@ def checked(model: type[Body], value: Any) -> Body:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        found = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False, include_context=False)]
+        found = [
+            {**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False, include_context=False)
+        ]
         raise RequestValidationError(found) from error
 
 

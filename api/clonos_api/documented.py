@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 from clonos.resources.base import Problem
 from clonos.resources.jobs import JobCreate, JobPatch
 from clonos.spec import JobSpec
+from clonos_api.auth.authentication import EXEMPT
 from clonos_api.bodies import JSON, YAML
 
 PROBLEM: Final = "application/problem+json"
@@ -88,12 +89,13 @@ def describe(app: FastAPI) -> dict[str, Any]:
         separate_input_output_schemas=False,
     )
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    _, more = models_json_schema([(model, "validation") for model in (*_BODIES, Problem)], ref_template=f"{_REF}{{model}}")
+    _, more = models_json_schema(
+        [(model, "validation") for model in (*_BODIES, Problem)], ref_template=f"{_REF}{{model}}"
+    )
     for name, schema in more["$defs"].items():
         schemas.setdefault(name, schema)
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for path, item in document["paths"].items():
         for method in _METHODS:
             if method in item:
@@ -104,8 +106,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
-    open_to_all = path.endswith(("/health/live", "/health/ready"))
-    operation["security"] = [] if open_to_all else [{"token": []}]
+    open_to_all = path in EXEMPT
+    if open_to_all:
+        operation["security"] = []
     answers = operation["responses"]
     wanted = {421, 429, 500} if open_to_all else {401, 403, 421, 429, 500, 503}
     if "{" in path:

@@ -17,7 +17,8 @@ import structlog
 
 from clonos.errors import StoreAway
 from clonos.resources.service import Event
-from clonos_api.store import events, logs
+from clonos_api.lookups import ends_of_logs
+from clonos_api.store import events
 from clonos_api.store.database import Database
 from clonos_api.views import event
 
@@ -25,6 +26,7 @@ _KEPT: Final = 2_000
 _READ: Final = 500
 _WAIT_S: Final = 30.0
 _AWAY_S: Final = 0.5
+_LOOK_S: Final = 0.25
 # A log's pieces get their numbers before they are committed; one that comes late is found when its follower looks again.
 _LOOK_AGAIN_S: Final = 5.0
 
@@ -152,9 +154,8 @@ class _Followed:
 class LogWatch:
     """Wakes the followers of a job's log when it has grown, also through another replica."""
 
-    def __init__(self, database: Database, *, look_s: float) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._look_s = look_s
         self._jobs: dict[str, _Followed] = {}
         self._asked = asyncio.Event()
         self.closed = False
@@ -164,7 +165,7 @@ class LogWatch:
         while True:
             await self._asked.wait()
             await while_away(self._look)
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(_LOOK_S)
 
     def close(self) -> None:
         """Wake all followers for good."""
@@ -203,7 +204,7 @@ class LogWatch:
             self._asked.clear()
             return
         async with self._database.reading() as session:
-            ends = await logs.ends(session, list(self._jobs))
+            ends = await ends_of_logs(session, list(self._jobs))
         for job, end in ends.items():
             if job in self._jobs and end > self._jobs[job].end:
                 self._jobs[job].end = end

@@ -44,7 +44,11 @@ def _findings(row: ArtifactRow, content: bytes, main: str) -> tuple[list[LintFin
                 place = place / "code"
                 name = main or row.main
                 if not name:
-                    return [], [FieldProblem(field="spec.spec.main", what="The artifact holds several job files.", hint="name one.")]
+                    return [], [
+                        FieldProblem(
+                            field="spec.spec.main", what="The artifact holds several job files.", hint="name one."
+                        )
+                    ]
                 file = place / name
             if not file.resolve().is_relative_to(place):
                 return [], [FieldProblem(field="spec.spec.main", what=f"{main!r} leads out of the artifact.")]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import secrets
+import socket
 from pathlib import Path
 from typing import Literal
 
@@ -37,6 +39,10 @@ class Limits(BaseModel):
     wait_s: float = Field(30.0, gt=0, le=60)
 
 
+def _made_up() -> str:
+    return f"{socket.gethostname()[:40]}-{secrets.token_hex(4)}"
+
+
 class ApiSettings(BaseSettings):
     """All settings of one replica.
 
@@ -55,7 +61,6 @@ class ApiSettings(BaseSettings):
         allowed_origins: Origins whose pages may call us (``Origin``), besides our own.
         replica: Our name in the leader's lease; default made up.
         heartbeat_s: How often an event stream shows that it lives.
-        poll_ms: How often changes of other replicas are looked for.
         ready_file: Where to write our address as JSON once we answer.
         reconcile: Whether this replica stands for leader.
         agent_heartbeat_s: How often agents tell that they live.
@@ -75,9 +80,8 @@ class ApiSettings(BaseSettings):
     auth: bool = True
     allowed_hosts: list[str] = Field(default_factory=list)
     allowed_origins: list[str] = Field(default_factory=list)
-    replica: str | None = None
+    replica: str = Field(default_factory=_made_up)
     heartbeat_s: float = Field(15.0, gt=0)
-    poll_ms: int = Field(250, gt=0)
     ready_file: Path | None = None
     reconcile: bool = True
     agent_heartbeat_s: float = Field(1.0, gt=0)
@@ -95,6 +99,11 @@ class ApiSettings(BaseSettings):
     def savepoint_location(self) -> str:
         """Where savepoints go that name no folder."""
         return self.savepoints or str(self.home / "savepoints")
+
+    @property
+    def admin_token_file(self) -> Path:
+        """Where the first token is written, for nobody else to read."""
+        return self.home / "admin.token"
 
     @property
     def scheme(self) -> Literal["http", "https"]:

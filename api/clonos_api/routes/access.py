@@ -12,7 +12,7 @@ from clonos.errors import Fenced
 from clonos.resources.service import Role
 from clonos_api.auth import Principal, require, require_agent, require_owner
 from clonos_api.services import Store
-from clonos_api.store import agents, jobs, runs
+from clonos_api.store import jobs
 from clonos_api.store.database import Actor, Database
 from clonos_api.store.tables import JobRow
 
@@ -45,7 +45,7 @@ async def known_job(job: JobPath, store: Store) -> JobRow:
 OwnJob = Annotated[JobRow, require_owner(job_of_path)]
 
 
-async def changing(database: Database, by: Actor, change: Callable[[AsyncSession], Awaitable[T]]) -> T:
+async def changing(database: Database, by: Actor | None, change: Callable[[AsyncSession], Awaitable[T]]) -> T:
     """Do `change` in a transaction; anew if the reconciler or an agent was faster, so that users do not see that.
 
     Raises:
@@ -59,13 +59,3 @@ async def changing(database: Database, by: Actor, change: Callable[[AsyncSession
             continue
     async with database.transaction(by=by) as session:
         return await change(session)
-
-
-async def host_names(session: AsyncSession) -> dict[str, str]:
-    """Agent id → name, of removed ones too."""
-    return {row.id: row.name for row in await agents.all(session, removed=True)}
-
-
-async def hosts_of_runs(session: AsyncSession, ids: list[str]) -> dict[str, str]:
-    """Run id → name of its host."""
-    return await runs.hosts(session, ids)

@@ -69,9 +69,7 @@ async def restart_job(
 
 
 @router.post("/{job}/cancel", **_ANSWERS)
-async def cancel_job(
-    caller: Operator, job: OwnJob, store: Store, once: Annotated[Once, idempotent()]
-) -> Response:
+async def cancel_job(caller: Operator, job: OwnJob, store: Store, once: Annotated[Once, idempotent()]) -> Response:
     """End a job for good."""
     return await _ask(store, once, caller, job, "cancel", DesiredState.CANCELED, _CANCEL_S)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, HTTPException, Path, Query
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import AgentReplaced, Fenced, NotFound
@@ -34,9 +34,7 @@ TaskPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of a 
 
 
 @router.post("", status_code=201)
-async def register_agent(
-    body: AgentRegister, caller: AgentCaller, store: Store, settings: Settings
-) -> AgentRegistered:
+async def register_agent(body: AgentRegister, caller: AgentCaller, store: Store, settings: Settings) -> AgentRegistered:
     """An agent starts. An older process with its name is replaced: all that it says from now on is refused."""
     caller.must_be_agent(body.name)
 
@@ -67,7 +65,9 @@ async def get_work(
     id: IdPath,
     caller: AgentCaller,
     replica: Replica,
-    after: Annotated[int | None, Query(ge=0, description="The revision that the agent has; it waits for another.")] = None,
+    after: Annotated[
+        int | None, Query(ge=0, description="The revision that the agent has; it waits for another.")
+    ] = None,
     wait_s: Annotated[float, Query(ge=0, le=60, description="How long.")] = 0.0,
 ) -> Work:
     """All that an agent is to do, as soon as its revision is another one, or at the end of the wait."""
@@ -77,7 +77,7 @@ async def get_work(
             row = await _existing(session, id)
         # What the database says counts; the notifier may not know of the agent yet, or know an older revision.
         if row.revision == after:
-            await store.notifier.wait_work(id, after, min(wait_s, replica.settings.limits.wait_s))
+            await replica.wait_for_work(id, after, min(wait_s, replica.settings.limits.wait_s))
     async with store.reading() as session:
         await _existing(session, id)
         return await runs.work(session, id)
@@ -137,7 +137,7 @@ async def _existing(session: AsyncSession, id: str) -> AgentRow:
     if row.id != id:
         raise NotFound(f"There is no agent {id}.")
     if row.state == HostState.REMOVED:
-        raise AgentRemoved(f"Host {row.name} was removed.")
+        raise HTTPException(410, f"Host {row.name} was removed.")
     return row
 
 

@@ -39,7 +39,9 @@ async def validate_connector(kind: Kind, name: NamePath, body: ValidateRequest, 
     found = await run_in_threadpool(connectors.find, kind, name)
     further = body.options.get(_KAFKA_OPTIONS)
     if isinstance(further, dict):
-        refused = spec_guards.check_kafka_options({str(key): str(value) for key, value in further.items()}, _KAFKA_OPTIONS)
+        refused = spec_guards.check_kafka_options(
+            {str(key): str(value) for key, value in further.items()}, _KAFKA_OPTIONS
+        )
         if refused:
             return Validation(valid=False, problems=refused)
     return await run_in_threadpool(found.validate, body.options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -93,7 +94,8 @@ async def _stream(replica: Services, wanted: Wanted, place: int, gap: bytes) -> 
         # Answers begin at once: who waits for the first event knows that the stream is there.
         yield gap or HEARTBEAT
         place = min(place, feed.newest)
-        while not feed.closed:
+        ends_at = time.monotonic() + settings.limits.stream_s
+        while not feed.closed and time.monotonic() < ends_at:
             if not await feed.wait(place, settings.heartbeat_s):
                 yield HEARTBEAT
                 continue

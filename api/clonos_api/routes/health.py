@@ -11,12 +11,13 @@ from pydantic import BaseModel
 from clonos import __version__
 from clonos.errors import StoreAway
 from clonos.resources.service import Health
+from clonos_api import lookups
 from clonos_api.documented import problems
 from clonos_api.routes.access import API, Viewer
 from clonos_api.services import Replica, Services
-from clonos_api.store.database import now
 
-open_router = APIRouter(prefix=f"{API}/health", tags=["health"])
+# At the root: load balancers and container engines look there.
+open_router = APIRouter(prefix="/health", tags=["health"])
 router = APIRouter(prefix=f"{API}/health", tags=["health"])
 
 _LOOK_S = 2.0
@@ -37,7 +38,7 @@ async def get_liveness() -> Alive:
 @open_router.get("/ready", responses=problems(503))
 async def get_readiness(replica: Replica) -> Alive:
     """Whether requests can be answered: the database is there, with the tables of this version."""
-    away = await _database_trouble(replica)
+    away, _ = await _database(replica)
     if away:
         raise StoreAway(away)
     return Alive()
@@ -46,26 +47,26 @@ async def get_readiness(replica: Replica) -> Alive:
 @router.get("")
 async def get_health(caller: Viewer, replica: Replica) -> Health:
     """What works and what does not; 200 also when something does not."""
-    away = await _database_trouble(replica)
+    away, leader = await _database(replica)
     ended = {name: _why(task) for name, task in replica.tasks.items() if task.done()}
     return Health(
         status="degraded" if away or ended else "ok",
         version=__version__,
         database="away" if away else "ok",
-        leader=replica.leads(),
+        leader=leader == replica.settings.replica,
         checks={**({"database": away} if away else {}), **ended},
     )
 
 
-async def _database_trouble(replica: Services) -> str:
+async def _database(replica: Services) -> tuple[str, str | None]:
+    """What is wrong with the database, if anything; and who leads."""
     if replica.schema_trouble:
-        return replica.schema_trouble
+        return replica.schema_trouble, None
     try:
         async with asyncio.timeout(_LOOK_S), replica.database.reading() as session:
-            await now(session)
+            return "", await lookups.leader(session)
     except (StoreAway, TimeoutError) as error:
-        return str(error) or "The database does not answer in time."
-    return ""
+        return str(error) or "The database does not answer in time.", None
 
 
 def _why(task: asyncio.Task[None]) -> str:

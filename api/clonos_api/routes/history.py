@@ -11,9 +11,9 @@ from clonos.log.topic import log_topic
 from clonos.resources.base import Page
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import CausalLog, Generation, JobException, Metrics, Offsets, Recovery, Run
-from clonos_api import views
+from clonos_api import lookups, views
 from clonos_api.bodies import Limit, StartingAfter, page
-from clonos_api.routes.access import API, IdPath, Viewer, host_names, known_job
+from clonos_api.routes.access import API, IdPath, Viewer, known_job
 from clonos_api.services import Store
 from clonos_api.store import epochs, exceptions, generations, recoveries, runs, standbys
 from clonos_api.store.tables import JobRow
@@ -30,7 +30,7 @@ async def list_runs(
     """A job's placements on hosts, newest first."""
     async with store.reading() as session:
         found = await runs.of_job(session, row.id, limit=limit, starting_after=starting_after)
-        names = await host_names(session)
+        names = await lookups.host_names(session)
     return page((views.run(one, names) for one in found.rows), found.next)
 
 
@@ -41,7 +41,7 @@ async def list_generations(
     """The claims of a job's causal log, newest first."""
     async with store.reading() as session:
         found = await generations.page(session, row.id, limit=limit, starting_after=starting_after)
-        hosts = await runs.hosts(session, [one.run for one in found.rows])
+        hosts = await lookups.hosts_of_runs(session, [one.run for one in found.rows])
     return page((views.generation(one, hosts.get(one.run, "")) for one in found.rows), found.next)
 
 
@@ -106,6 +106,6 @@ async def get_causal_log(caller: Viewer, store: Store, row: KnownJob) -> CausalL
 async def list_job_standbys(caller: Viewer, store: Store, row: KnownJob) -> Page[Standby]:
     """Warm drivers that wait for a job."""
     async with store.reading() as session:
-        names = await host_names(session)
+        names = await lookups.host_names(session)
         found = await standbys.page(session, job=row.id)
     return page((views.standby(one, names) for one in found.rows), found.next)

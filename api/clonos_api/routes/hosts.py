@@ -9,11 +9,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.base import Page
 from clonos.resources.hosts import Agent, Standby
-from clonos_api import views
+from clonos_api import lookups, views
 from clonos_api.bodies import Limit, StartingAfter, page
 from clonos_api.documented import problems
 from clonos_api.idempotency import Once, idempotent
-from clonos_api.routes.access import API, Admin, Viewer, changing, host_names
+from clonos_api.routes.access import API, Admin, Viewer, changing
 from clonos_api.services import Store
 from clonos_api.store import agents, standbys
 
@@ -67,7 +67,7 @@ async def list_standbys(
 ) -> Page[Standby]:
     """All warm drivers."""
     async with store.reading() as session:
-        names = await host_names(session)
+        names = await lookups.host_names(session)
         found = await standbys.page(session, limit=limit, starting_after=starting_after)
     return page((views.standby(one, names) for one in found.rows), found.next)
 

@@ -12,7 +12,7 @@ from clonos.resources.base import Page
 from clonos.resources.jobs import DesiredState, Job, JobCreate, JobPatch, JobState, JobVersion
 from clonos.resources.service import JobValidation, Operation
 from clonos.spec import JobSpec
-from clonos_api import spec_guards, views
+from clonos_api import lookups, spec_guards, views
 from clonos_api.bodies import IfMatch, Limit, StartingAfter, document_of, etag, job_create, matched_version, page
 from clonos_api.documented import ETAG, LOCATION, document_body, problems
 from clonos_api.idempotency import Once, idempotent
@@ -71,9 +71,7 @@ async def list_jobs(
     caller: Viewer,
     store: Store,
     state: Annotated[list[JobState] | None, Query(description="Any of these.")] = None,
-    label: Annotated[
-        list[str] | None, Query(description="`name=value`; all of these.", max_length=20)
-    ] = None,
+    label: Annotated[list[str] | None, Query(description="`name=value`; all of these.", max_length=20)] = None,
     name: Annotated[str | None, Query(max_length=100, description="Names that contain it.")] = None,
     owner: Annotated[str | None, Query(max_length=100)] = None,
     limit: Limit = 50,
@@ -90,14 +88,12 @@ async def list_jobs(
             limit=limit,
             starting_after=starting_after,
         )
-        hosts = await runs.hosts(session, [row.run for row in found.rows if row.run])
+        hosts = await lookups.hosts_of_runs(session, [row.run for row in found.rows if row.run])
     return page((views.job(row, hosts.get(row.run or "")) for row in found.rows), found.next)
 
 
 @router.get("/{job}", responses=ETAG)
-async def get_job(
-    caller: Viewer, store: Store, row: Annotated[JobRow, Depends(known_job)], response: Response
-) -> Job:
+async def get_job(caller: Viewer, store: Store, row: Annotated[JobRow, Depends(known_job)], response: Response) -> Job:
     """One job."""
     response.headers["ETag"] = etag(row.version)
     return await _shown(store, row)
@@ -163,7 +159,7 @@ async def list_job_versions(
 
 async def _shown(store: Store, row: JobRow) -> Job:
     async with store.reading() as session:
-        hosts = await runs.hosts(session, [row.run] if row.run else [])
+        hosts = await lookups.hosts_of_runs(session, [row.run] if row.run else [])
     return views.job(row, hosts.get(row.run or ""))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -21,7 +22,9 @@ router = APIRouter(prefix=f"{API}/jobs", tags=["logs"])
 _LINES = 1000
 _ANSWERS = {200: {"model": LogLines, "content": STREAM[200]["content"], "description": "Lines, or a stream of them."}}
 
-Cursor = Annotated[str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the answer before.")]
+Cursor = Annotated[
+    str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the answer before.")
+]
 
 
 @router.get("/{job}/logs", response_model=LogLines, responses=_ANSWERS)
@@ -48,13 +51,14 @@ async def get_logs(
 
 async def _follow(replica: Services, job: str, lines: LogLines) -> AsyncIterator[bytes]:
     with replica.stream(), replica.log_watch.following(job) as more:
+        ends_at = time.monotonic() + replica.settings.limits.stream_s
         while True:
             yield _written(lines) or HEARTBEAT
             place = lines.next
             # Only a whole batch may have more behind it; else wait until the log has grown.
             if len(lines.lines) < _LINES:
                 await more(replica.settings.heartbeat_s)
-            if replica.log_watch.closed:
+            if replica.log_watch.closed or time.monotonic() > ends_at:
                 return
             async with replica.database.reading() as session:
                 lines = await logs.read(session, job, place, _LINES)

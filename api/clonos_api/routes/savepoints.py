@@ -19,6 +19,7 @@ from clonos_api.routes.access import API, IdPath, Operator, OwnJob, Viewer, chan
 from clonos_api.routes.operations import accepted, where
 from clonos_api.services import Settings, Store
 from clonos_api.store import epochs, jobs, operations, savepoints
+from clonos_api.store.clock import now
 from clonos_api.store.tables import JobRow
 
 checkpoints_of_jobs = APIRouter(prefix=f"{API}/jobs", tags=["checkpoints"])
@@ -67,11 +68,16 @@ async def create_savepoint(
         row = await jobs.get(session, job.id)
         if row.run is None:
             raise StateConflict(f"Job {row.name} never ran.", hint="start it first.")
-        made = await savepoints.create(
-            session, row, name=asked.name, location=asked.location or settings.savepoint_location
-        )
+        name = asked.name or await _name(session, row)
+        folder = (asked.location or settings.savepoint_location).rstrip("/")
+        made = await savepoints.create(session, row, name=name, location=f"{folder}/{row.name}/{name}")
         begun = await operations.begin(
-            session, "savepoint", job=row.id, arguments={"savepoint": made.id}, timeout_s=_SAVEPOINT_S, by=caller.subject
+            session,
+            "savepoint",
+            job=row.id,
+            arguments={"savepoint": made.id},
+            timeout_s=_SAVEPOINT_S,
+            by=caller.subject,
         )
         shown = views.operation(begun)
         return await once.answer(session, 202, shown, headers=where(shown))
@@ -112,7 +118,7 @@ async def delete_savepoint(id: IdPath, caller: Operator, store: Store) -> Respon
 
     async def change(session: AsyncSession) -> Operation:
         row = await savepoints.get(session, id)
-        caller.must_own((await jobs.find(session, row.job)).owner)
+        caller.must_own((await jobs.get(session, row.job, deleted=True)).owner)
         await savepoints.begin_delete(session, row)
         begun = await operations.begin(
             session,
@@ -125,3 +131,10 @@ async def delete_savepoint(id: IdPath, caller: Operator, store: Store) -> Respon
         return views.operation(begun)
 
     return accepted(await changing(store, caller.actor, change))
+
+
+async def _name(session: AsyncSession, job: JobRow) -> str:
+    """Job, newest epoch and time, for a savepoint that was given no name."""
+    newest = (await epochs.page(session, job.id, limit=1)).rows
+    epoch = newest[0].epoch if newest else 0
+    return f"{job.name[:60]}-{epoch}-{await now(session):%Y%m%d-%H%M%S}"
