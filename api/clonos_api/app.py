@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Final
 
 import structlog
 from fastapi import FastAPI
 
-from clonos import __version__
 from clonos_api import documented, guards, idempotency, problems
 from clonos_api.auth import declared
 from clonos_api.routes import (
@@ -68,7 +68,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     app = FastAPI(
         title="Clonos",
         summary="The control plane: submit, run and steer exactly-once jobs.",
-        version=__version__,
+        version=version("clonos"),
         lifespan=_lifespan,
         openapi_url=f"{API}/openapi.json",
         docs_url=None,  # its page loads scripts from elsewhere

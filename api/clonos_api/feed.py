@@ -1,6 +1,7 @@
 """The newest events, read once for all streams of this replica; and who follows which log.
 
-A stream that waits costs its memory and nothing else: one task reads what is new, keeps the newest events, and wakes the streams.
+A stream that waits costs its memory and nothing else: one task reads what is new, keeps the newest events, and wakes
+the streams.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _READ: Final = 500
 _WAIT_S: Final = 30.0
 _AWAY_S: Final = 0.5
 _LOOK_S: Final = 0.25
-# A log's pieces get their numbers before they are committed; one that comes late is found when its follower looks again.
+# A log's pieces get their numbers before they are committed: one that comes late is found when its follower looks
+# again.
 _LOOK_AGAIN_S: Final = 5.0
 
 
@@ -180,7 +182,7 @@ class LogWatch:
 
     @contextlib.contextmanager
     def following(self, job: str) -> Iterator[Callable[[float], Awaitable[None]]]:
-        """Follow a job's log: read, then await what this gives, with a timeout, until there may be more since the last time."""
+        """Follow a job's log: read, then await what this gives until there may be more, and so on."""
         followed = self._jobs.setdefault(job, _Followed())
         followed.followers += 1
         self._asked.set()

@@ -1,7 +1,7 @@
 """Runs one replica: ``python -m clonos_api``.
 
-It says where it listens by one line on stdout (``ready http://127.0.0.1:8484``) and, where asked, by a file. SIGTERM or SIGINT end it:
-streams end, long-polls answer, requests under way have a second, the leader gives its lease up.
+It says where it listens by one line on stdout (``ready http://127.0.0.1:8484``) and, where asked, by a file. SIGTERM or
+SIGINT end it: streams end, long-polls answer, requests under way have a second, the leader gives its lease up.
 """
 
 from __future__ import annotations

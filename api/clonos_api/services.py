@@ -111,7 +111,7 @@ class Services:
             wait.cancel()
 
     async def wait_for_work(self, agent: str, after: int, timeout_s: float) -> None:
-        """Wait until an agent's work is at another revision than `after`, but not for longer, nor beyond our own end."""
+        """Wait until an agent's work is at another revision than `after`, or the time is over, or we end."""
         if self.ending:
             return
         wait = asyncio.create_task(self.database.notifier.wait_work(agent, after, timeout_s))

@@ -139,7 +139,7 @@ class ApiSettings(BaseSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`. A name counts as an address of the network unless it is ``localhost``."""
+    """Whether only this machine reaches `host`. A name is taken for an address of the network, but for ``localhost``."""
     if host == "localhost":
         return True
     try:

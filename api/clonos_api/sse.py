@@ -11,11 +11,11 @@ HEARTBEAT: Final = b": alive\n\n"
 MEDIA_TYPE: Final = "text/event-stream"
 
 
-def encode(data: str, *, event: str | None = None, id: str | int | None = None) -> bytes:
-    """One event. `data` may have several lines; `event` and `id` must not."""
+def encode(data: str, *, event: str | None = None, number: str | int | None = None) -> bytes:
+    """One event. `data` may have several lines; `event` and `number`, its id, must not."""
     lines = []
-    if id is not None:
-        lines.append(f"id: {id}")
+    if number is not None:
+        lines.append(f"id: {number}")
     if event is not None:
         lines.append(f"event: {event}")
     # The three ends of line that the format knows, and no others (str.splitlines knows more).

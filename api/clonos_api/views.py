@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clonos.resources.checkpoints import Checkpoint, Savepoint
+from clonos.resources.checkpoints import Savepoint
 from clonos.resources.hosts import Agent, Standby
 from clonos.resources.jobs import Generation, Job, JobException, JobVersion, Recovery, Run
 from clonos.resources.service import Artifact, AuditEntry, Event, Operation, Token
@@ -13,7 +13,6 @@ from clonos_api.store.tables import (
     AgentRow,
     ArtifactRow,
     AuditRow,
-    EpochRow,
     EventRow,
     ExceptionRow,
     GenerationRow,
@@ -70,11 +69,6 @@ def recovery(row: RecoveryRow) -> Recovery:
 def job_exception(row: ExceptionRow) -> JobException:
     """An error that a driver told."""
     return JobException.model_validate(_columns(row, "seq at generation failure"))
-
-
-def checkpoint(row: EpochRow) -> Checkpoint:
-    """A finished epoch."""
-    return Checkpoint.model_validate(row.body)
 
 
 def savepoint(row: SavepointRow) -> Savepoint:

@@ -26,7 +26,7 @@ Operator = Annotated[Principal, require(Role.OPERATOR)]
 Admin = Annotated[Principal, require(Role.ADMIN)]
 AgentCaller = Annotated[Principal, require_agent()]
 
-JobPath = Annotated[str, Path(alias="job", min_length=1, max_length=100, description="Id or name of a job.")]
+JobPath = Annotated[str, Path(min_length=1, max_length=100, description="Id or name of a job.")]
 IdPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Its id.")]
 
 

@@ -1,4 +1,4 @@
-"""What one can do to a job. Each answers 202 with an operation that the reconciler ends, at the latest at its deadline."""
+"""What one can do to a job. Each answers 202 with an operation, which the reconciler ends at its deadline at the latest."""
 
 from __future__ import annotations
 

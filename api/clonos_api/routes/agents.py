@@ -45,24 +45,27 @@ async def register_agent(body: AgentRegister, caller: AgentCaller, store: Store,
     return AgentRegistered(id=row.id, lease_s=settings.agent_lease_s, heartbeat_s=settings.agent_heartbeat_s)
 
 
-@router.post("/{id}/heartbeat", responses=problems(410))
+@router.post("/{agent}/heartbeat", responses=problems(410))
 async def send_heartbeat(
-    id: IdPath, body: Heartbeat, caller: AgentCaller, store: Store, settings: Settings
+    agent: IdPath, body: Heartbeat, caller: AgentCaller, store: Store, settings: Settings
 ) -> HeartbeatAnswer:
     """An agent lives, and how its runs are."""
 
     async def change(session: AsyncSession) -> AgentRow:
-        await _check(session, id, body.instance)
-        await runs.report(session, id, body.runs)
-        return await agents.heartbeat(session, id, body.instance, lease_s=settings.agent_lease_s)
+        await runs.report(session, agent, body.runs)
+        try:
+            return await agents.heartbeat(session, agent, body.instance, lease_s=settings.agent_lease_s)
+        except (Fenced, NotFound):
+            await _check(session, agent, body.instance)  # says which it is; the reports are rolled back
+            raise
 
     row = await changing(store, None, change)
     return HeartbeatAnswer(revision=row.revision, drain=row.state == HostState.DRAINING)
 
 
-@router.get("/{id}/work", responses=problems(410))
+@router.get("/{agent}/work", responses=problems(410))
 async def get_work(
-    id: IdPath,
+    agent: IdPath,
     caller: AgentCaller,
     replica: Replica,
     after: Annotated[
@@ -74,32 +77,32 @@ async def get_work(
     store = replica.database
     if after is not None:
         async with store.reading() as session:
-            row = await _existing(session, id)
+            row = await _existing(session, agent)
         # What the database says counts; the notifier may not know of the agent yet, or know an older revision.
         if row.revision == after:
-            await replica.wait_for_work(id, after, min(wait_s, replica.settings.limits.wait_s))
+            await replica.wait_for_work(agent, after, min(wait_s, replica.settings.limits.wait_s))
     async with store.reading() as session:
-        await _existing(session, id)
-        return await runs.work(session, id)
+        await _existing(session, agent)
+        return await runs.work(session, agent)
 
 
-@router.post("/{id}/runs/{run}/events", responses=problems(410))
-async def push_events(id: IdPath, run: RunPath, body: EventsPush, caller: AgentCaller, store: Store) -> Pushed:
+@router.post("/{agent}/runs/{run}/events", responses=problems(410))
+async def push_events(agent: IdPath, run: RunPath, body: EventsPush, caller: AgentCaller, store: Store) -> Pushed:
     """Lines of a run's event file, from a byte offset; the answer says up to where they are known now."""
 
     async def change(session: AsyncSession) -> int:
-        await _run_of(session, id, run, body.instance)
+        await _run_of(session, agent, run, body.instance)
         return await epochs.ingest(session, run, body.offset, body.lines)
 
     return Pushed(offset=await changing(store, None, change))
 
 
-@router.post("/{id}/runs/{run}/log", responses=problems(410))
-async def push_log(id: IdPath, run: RunPath, body: LogPush, caller: AgentCaller, replica: Replica) -> Pushed:
+@router.post("/{agent}/runs/{run}/log", responses=problems(410))
+async def push_log(agent: IdPath, run: RunPath, body: LogPush, caller: AgentCaller, replica: Replica) -> Pushed:
     """A piece of a run's log, from a byte offset; the answer says up to where it is known now."""
 
     async def change(session: AsyncSession) -> tuple[RunRow, int]:
-        row = await _run_of(session, id, run, body.instance)
+        row = await _run_of(session, agent, run, body.instance)
         return row, await logs.push(session, run, body.offset, body.text)
 
     row, offset = await changing(replica.database, None, change)
@@ -107,51 +110,50 @@ async def push_log(id: IdPath, run: RunPath, body: LogPush, caller: AgentCaller,
     return Pushed(offset=offset)
 
 
-@router.post("/{id}/tasks/{task}", status_code=204, responses=problems(410))
-async def report_task(id: IdPath, task: TaskPath, body: TaskResult, caller: AgentCaller, store: Store) -> None:
+@router.post("/{agent}/tasks/{task}", status_code=204, responses=problems(410))
+async def report_task(agent: IdPath, task: TaskPath, body: TaskResult, caller: AgentCaller, store: Store) -> None:
     """How a task went. Told again, it changes nothing."""
 
     async def change(session: AsyncSession) -> None:
-        await _check(session, id, body.instance)
+        await _check(session, agent, body.instance)
         row = await tasks.get(session, task)
-        if row.agent != id:
-            raise NotFound(f"Agent {id} has no task {task}.")
+        if row.agent != agent:
+            raise NotFound(f"Agent {agent} has no task {task}.")
         if await tasks.end(session, row):
             await outcomes.settle(session, row, body)
 
     await changing(store, None, change)
 
 
-@router.delete("/{id}", status_code=204, responses=problems(409, 410))
-async def unregister_agent(id: IdPath, caller: AgentCaller, store: Store) -> None:
+@router.delete("/{agent}", status_code=204, responses=problems(409, 410))
+async def unregister_agent(agent: IdPath, caller: AgentCaller, store: Store) -> None:
     """An agent ends and has ended its drivers."""
 
     async def change(session: AsyncSession) -> None:
-        await agents.remove(session, await _existing(session, id))
+        await agents.remove(session, await _existing(session, agent))
 
     await changing(store, caller.actor, change)
 
 
-async def _existing(session: AsyncSession, id: str) -> AgentRow:
-    row = await agents.get(session, id)
-    if row.id != id:
-        raise NotFound(f"There is no agent {id}.")
+async def _existing(session: AsyncSession, agent: str) -> AgentRow:
+    row = await agents.get(session, agent)
+    if row.id != agent:
+        raise NotFound(f"There is no agent {agent}.")
     if row.state == HostState.REMOVED:
         raise HTTPException(410, f"Host {row.name} was removed.")
     return row
 
 
-async def _check(session: AsyncSession, id: str, instance: str) -> AgentRow:
-    await _existing(session, id)
-    try:
-        return await agents.check(session, id, instance)
-    except Fenced as error:
-        raise AgentReplaced(error.what) from error
+async def _check(session: AsyncSession, agent: str, instance: str) -> AgentRow:
+    row = await _existing(session, agent)
+    if row.instance != instance:
+        raise AgentReplaced(f"Another process is agent {row.name} now.")
+    return row
 
 
-async def _run_of(session: AsyncSession, id: str, run: str, instance: str) -> RunRow:
-    await _check(session, id, instance)
+async def _run_of(session: AsyncSession, agent: str, run: str, instance: str) -> RunRow:
+    await _check(session, agent, instance)
     row = await runs.get(session, run)
-    if row.agent != id:
-        raise NotFound(f"Agent {id} has no run {run}.")
+    if row.agent != agent:
+        raise NotFound(f"Agent {agent} has no run {run}.")
     return row

@@ -40,7 +40,7 @@ async def upload_artifact(file: UploadFile, caller: Operator, store: Store, resp
         async with store.transaction(by=caller.actor) as session:
             row, made = await artifacts.put(
                 session,
-                id=taken.id,
+                sha=taken.id,
                 kind=taken.kind,
                 name=taken.name,
                 content=content,

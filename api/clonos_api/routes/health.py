@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 from typing import Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from clonos import __version__
 from clonos.errors import StoreAway
 from clonos.resources.service import Health
 from clonos_api import lookups
@@ -51,7 +51,7 @@ async def get_health(caller: Viewer, replica: Replica) -> Health:
     ended = {name: _why(task) for name, task in replica.tasks.items() if task.done()}
     return Health(
         status="degraded" if away or ended else "ok",
-        version=__version__,
+        version=version("clonos"),
         database="away" if away else "ok",
         leader=leader == replica.settings.replica,
         checks={**({"database": away} if away else {}), **ended},

@@ -1,25 +1,24 @@
-"""What happened to a job and how it is doing: runs, generations, recoveries, exceptions, metrics, offsets, causal log, standbys."""
+"""What happened to a job, and how it is doing."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Path
 
-from clonos.errors import NotFound
-from clonos.log.topic import log_topic
 from clonos.resources.base import Page
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import CausalLog, Generation, JobException, Metrics, Offsets, Recovery, Run
 from clonos_api import lookups, views
 from clonos_api.bodies import Limit, StartingAfter, page
-from clonos_api.routes.access import API, IdPath, Viewer, known_job
+from clonos_api.routes.access import API, Viewer, known_job
 from clonos_api.services import Store
-from clonos_api.store import epochs, exceptions, generations, recoveries, runs, standbys
+from clonos_api.store import exceptions, generations, progress, recoveries, runs, standbys
 from clonos_api.store.tables import JobRow
 
 router = APIRouter(prefix=f"{API}/jobs", tags=["history"])
 
+RecoveryPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of a recovery.")]
 KnownJob = Annotated[JobRow, Depends(known_job)]
 
 
@@ -55,14 +54,11 @@ async def list_recoveries(
     return page(map(views.recovery, found.rows), found.next)
 
 
-@router.get("/{job}/recoveries/{id}")
-async def get_recovery(id: IdPath, caller: Viewer, store: Store, row: KnownJob) -> Recovery:
+@router.get("/{job}/recoveries/{recovery}")
+async def get_recovery(recovery: RecoveryPath, caller: Viewer, store: Store, row: KnownJob) -> Recovery:
     """One recovery."""
     async with store.reading() as session:
-        found = await recoveries.get(session, id)
-    if found.job != row.id:
-        raise NotFound(f"There is no recovery {id} of job {row.name}.")
-    return views.recovery(found)
+        return views.recovery(await recoveries.get(session, row.id, recovery))
 
 
 @router.get("/{job}/exceptions")
@@ -79,27 +75,21 @@ async def list_exceptions(
 async def get_metrics(caller: Viewer, store: Store, row: KnownJob) -> Metrics:
     """Sums and rates of a job."""
     async with store.reading() as session:
-        return await epochs.metrics(session, row)
+        return await progress.metrics(session, row)
 
 
 @router.get("/{job}/offsets")
 async def list_offsets(caller: Viewer, store: Store, row: KnownJob) -> Page[Offsets]:
     """Where the sources of each query are, and how far behind."""
     async with store.reading() as session:
-        return page(await epochs.offsets(session, row), None)
+        return page(await progress.offsets(session, row), None)
 
 
 @router.get("/{job}/causal-log")
 async def get_causal_log(caller: Viewer, store: Store, row: KnownJob) -> CausalLog:
     """The job's causal log, as its drivers tell of it."""
     async with store.reading() as session:
-        counted = await epochs.counters(session, row.id)
-    return CausalLog(
-        topic=log_topic(row.name),
-        determinants=counted.get("recorded", 0),
-        replayed=counted.get("replayed", 0),
-        truncations=counted.get("truncations", 0),
-    )
+        return await progress.causal_log(session, row)
 
 
 @router.get("/{job}/standbys")

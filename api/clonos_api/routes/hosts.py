@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.base import Page
@@ -27,7 +27,7 @@ HostPath = Annotated[str, Path(min_length=1, max_length=100, description="Name o
 async def list_hosts(caller: Viewer, store: Store) -> Page[Agent]:
     """All hosts, by name."""
     async with store.reading() as session:
-        rows = await agents.all(session)
+        rows = await agents.every(session)
         loads = await agents.loads(session)
     return page((views.host(row, loads.get(row.id, 0)) for row in rows), None)
 
@@ -39,14 +39,14 @@ async def get_host(name: HostPath, caller: Viewer, store: Store) -> Agent:
         return await _shown(session, name)
 
 
-@router.post("/{name}/drain", responses=problems(409))
-async def drain_host(name: HostPath, caller: Admin, store: Store, once: Annotated[Once, idempotent()]) -> Agent:
+@router.post("/{name}/drain", response_model=Agent)
+async def drain_host(name: HostPath, caller: Admin, store: Store, once: Annotated[Once, idempotent()]) -> Response:
     """Give a host nothing new, and move its jobs elsewhere."""
     return await _drain(store, caller, name, once, drained=True)
 
 
-@router.post("/{name}/undrain", responses=problems(409))
-async def undrain_host(name: HostPath, caller: Admin, store: Store, once: Annotated[Once, idempotent()]) -> Agent:
+@router.post("/{name}/undrain", response_model=Agent)
+async def undrain_host(name: HostPath, caller: Admin, store: Store, once: Annotated[Once, idempotent()]) -> Response:
     """Let a host have jobs again."""
     return await _drain(store, caller, name, once, drained=False)
 
@@ -72,8 +72,8 @@ async def list_standbys(
     return page((views.standby(one, names) for one in found.rows), found.next)
 
 
-async def _drain(store: Store, caller: Admin, name: str, once: Once, *, drained: bool) -> Agent:
-    async def change(session: AsyncSession) -> Agent:
+async def _drain(store: Store, caller: Admin, name: str, once: Once, *, drained: bool) -> Response:
+    async def change(session: AsyncSession) -> Response:
         await agents.drain(session, await agents.get(session, name), drained)
         return await once.answer(session, 200, await _shown(session, name))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query
 from starlette.responses import Response
@@ -20,7 +20,9 @@ from clonos_api.store.tables import JobRow
 router = APIRouter(prefix=f"{API}/jobs", tags=["logs"])
 
 _LINES = 1000
-_ANSWERS = {200: {"model": LogLines, "content": STREAM[200]["content"], "description": "Lines, or a stream of them."}}
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"model": LogLines, "content": STREAM[200]["content"], "description": "Lines, or a stream of them."}
+}
 
 Cursor = Annotated[
     str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the answer before.")
@@ -69,4 +71,4 @@ def _written(lines: LogLines) -> bytes:
     if not lines.lines:
         return b""
     events = [encode(line) for line in lines.lines[:-1]]
-    return b"".join([*events, encode(lines.lines[-1], id=lines.next)])
+    return b"".join([*events, encode(lines.lines[-1], number=lines.next)])

@@ -43,8 +43,8 @@ async def list_operations(
     return page(map(views.operation, found.rows), found.next)
 
 
-@router.get("/{id}")
-async def get_operation(id: IdPath, caller: Viewer, store: Store) -> Operation:
+@router.get("/{operation}")
+async def get_operation(operation: IdPath, caller: Viewer, store: Store) -> Operation:
     """One operation."""
     async with store.reading() as session:
-        return views.operation(await operations.get(session, id))
+        return views.operation(await operations.get(session, operation))

@@ -18,7 +18,7 @@ from clonos_api.idempotency import Once, idempotent
 from clonos_api.routes.access import API, IdPath, Operator, OwnJob, Viewer, changing, known_job
 from clonos_api.routes.operations import accepted, where
 from clonos_api.services import Settings, Store
-from clonos_api.store import epochs, jobs, operations, savepoints
+from clonos_api.store import jobs, operations, progress, savepoints
 from clonos_api.store.clock import now
 from clonos_api.store.tables import JobRow
 
@@ -34,7 +34,7 @@ KnownJob = Annotated[JobRow, Depends(known_job)]
 async def list_checkpoints(caller: Viewer, store: Store, row: KnownJob, limit: Limit = 50) -> Checkpoints:
     """Counts, summary, the latest of each kind, and the newest so many."""
     async with store.reading() as session:
-        return await epochs.checkpoints(session, row.id, limit)
+        return await progress.checkpoints(session, row.id, limit=limit)
 
 
 @checkpoints_of_jobs.get("/{job}/checkpoints/{epoch}")
@@ -47,7 +47,7 @@ async def get_checkpoint(
 ) -> Checkpoint:
     """One finished epoch."""
     async with store.reading() as session:
-        return views.checkpoint(await epochs.one(session, row.id, epoch, query))
+        return await progress.one(session, row.id, epoch, query)
 
 
 @savepoints_of_jobs.post("/{job}/savepoints", status_code=202, response_model=Operation, responses=LOCATION)
@@ -105,19 +105,19 @@ async def list_savepoints(
     return page(map(views.savepoint, found.rows), found.next)
 
 
-@router.get("/{id}")
-async def get_savepoint(id: IdPath, caller: Viewer, store: Store) -> Savepoint:
+@router.get("/{savepoint}")
+async def get_savepoint(savepoint: IdPath, caller: Viewer, store: Store) -> Savepoint:
     """One savepoint."""
     async with store.reading() as session:
-        return views.savepoint(await savepoints.get(session, id))
+        return views.savepoint(await savepoints.get(session, savepoint))
 
 
-@router.delete("/{id}", status_code=202, response_model=Operation, responses=LOCATION)
-async def delete_savepoint(id: IdPath, caller: Operator, store: Store) -> Response:
+@router.delete("/{savepoint}", status_code=202, response_model=Operation, responses=LOCATION)
+async def delete_savepoint(savepoint: IdPath, caller: Operator, store: Store) -> Response:
     """Delete a savepoint and its files."""
 
     async def change(session: AsyncSession) -> Operation:
-        row = await savepoints.get(session, id)
+        row = await savepoints.get(session, savepoint)
         caller.must_own((await jobs.get(session, row.job, deleted=True)).owner)
         await savepoints.begin_delete(session, row)
         begun = await operations.begin(
@@ -135,6 +135,6 @@ async def delete_savepoint(id: IdPath, caller: Operator, store: Store) -> Respon
 
 async def _name(session: AsyncSession, job: JobRow) -> str:
     """Job, newest epoch and time, for a savepoint that was given no name."""
-    newest = (await epochs.page(session, job.id, limit=1)).rows
+    newest = (await progress.page(session, job.id, limit=1)).rows
     epoch = newest[0].epoch if newest else 0
     return f"{job.name[:60]}-{epoch}-{await now(session):%Y%m%d-%H%M%S}"

@@ -52,11 +52,11 @@ async def get_own_token(caller: Viewer, store: Store) -> Token:
         return views.token(await tokens.get(session, caller.token))
 
 
-@router.delete("/{id}", status_code=204, responses=problems(409))
-async def revoke_token(id: TokenPath, caller: Admin, store: Store) -> None:
+@router.delete("/{token}", status_code=204, responses=problems(409))
+async def revoke_token(token: TokenPath, caller: Admin, store: Store) -> None:
     """Revoke a token, at once and for good."""
     async with store.transaction(by=caller.actor) as session:
-        await tokens.revoke(session, id)
+        await tokens.revoke(session, token)
 
 
 @audit_router.get("")
