@@ -21,10 +21,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from clonos_api.app import create_app
-from clonos_api.settings import ApiSettings
+from clonos_api.settings import ApiSettings, Limits
 from observe import eventually
 
 API = "/api/v1"
+# Tests ask faster than people.
+PATIENT = Limits(requests_per_s=10_000, burst=100_000)
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Served:
 @contextlib.contextmanager
 def served(home: Path, **settings: Any) -> Iterator[Served]:
     """A replica in a thread of this process."""
-    chosen = ApiSettings(home=home, port=0, **{"reconcile": False, **settings})
+    chosen = ApiSettings(home=home, port=0, **{"reconcile": False, "limits": PATIENT, **settings})
     app = create_app(chosen)
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(

@@ -23,14 +23,14 @@ _BODIES: Final = (JobCreate, JobPatch, JobSpec)
 _TITLES: Final = {
     400: "The request cannot be read.",
     401: "There is no usable token.",
-    403: "The token does not allow it.",
+    403: "The token, or the host or origin that the request names, is not one that may do this.",
     404: "There is no such resource.",
+    408: "The body did not come in time.",
     409: "The state of the resource, or a request under way, does not allow it.",
     410: "It was there, and it is gone for good.",
     412: "If-Match names a version that is not the newest.",
     413: "The body is too large.",
     415: "The body is of another kind than this route takes.",
-    421: "The request is meant for another host.",
     422: "Something in the request is wrong; `errors` names each field.",
     428: "The request needs If-Match.",
     429: "Too many requests; `Retry-After` says when to go on.",
@@ -110,14 +110,14 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     if open_to_all:
         operation["security"] = []
     answers = operation["responses"]
-    wanted = {421, 429, 500} if open_to_all else {401, 403, 421, 429, 500, 503}
+    wanted = {403, 429, 500} if open_to_all else {401, 403, 429, 500, 503}
     if "{" in path:
         wanted.add(404)
     if "parameters" in operation or "requestBody" in operation:
         wanted.add(422)
     if "requestBody" in operation:
-        wanted |= {400, 413}
-    if method == "post":
+        wanted |= {400, 408, 413}
+    if method != "get":
         wanted.add(409)
     answers.pop("422", None)
     for status in wanted:

@@ -30,7 +30,7 @@ Types = Annotated[
 JobQuery = Annotated[str | None, Query(max_length=100, description="Id or name of a job.")]
 
 
-@router.get("", response_class=EventStream, responses=STREAM)
+@router.get("", status_code=200, response_class=EventStream, responses=STREAM)
 async def stream_events(
     caller: Viewer,
     replica: Replica,
