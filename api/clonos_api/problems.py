@@ -35,6 +35,7 @@ HTTP_STATUS: Final[Mapping[type[ClonosError], int]] = {
     errors.EnvironmentFault: 503,
     errors.ConsistencyError: 409,
     errors.Superseded: 409,
+    errors.AgentReplaced: 409,
     errors.StoreError: 409,
     errors.NotFound: 404,
     errors.VersionStale: 412,

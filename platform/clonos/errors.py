@@ -33,7 +33,8 @@
     │   ├── CheckpointUnwritable   the checkpoint cannot be written: disk full, read-only             40
     │   ├── RegistryUnavailable    no Schema Registry answered, or it refused us                      41
     │   ├── FilesUnwritable        a files sink cannot write its folder                               42
-    │   └── StoreAway              the control plane's database does not answer                       43
+    │   ├── StoreAway              the control plane's database does not answer                       43
+    │   └── AgentReplaced          a newer agent has this one's name                                  47
     ├── ConsistencyError           going on could publish twice or lose records                       50
     │   ├── CheckpointMismatch     checkpoint, plan, markers or code do not agree                     51
     │   │   └── CheckpointOutdated the checkpoint is older than what was published                    52
@@ -385,6 +386,15 @@ class StoreAway(EnvironmentFault):
     retry = True
     kept_default = "running jobs go on. A change is taken whole or not at all."
     hint_default = "see whether the database is up and reachable, then ask again."
+
+
+class AgentReplaced(EnvironmentFault):
+    """A newer agent has registered with the same name, so this one is not asked any more."""
+
+    slug = "agent-replaced"
+    exit_code = 47
+    kept_default = "its drivers go on."
+    hint_default = "nothing to do if the agent was started again; otherwise give each agent a --name of its own."
 
 
 class ConsistencyError(ClonosError):

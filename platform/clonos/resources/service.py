@@ -153,6 +153,31 @@ class Validation(Resource):
     problems: list[FieldProblem] = Field(default_factory=list)
 
 
+class LintFinding(Resource):
+    """A place in a job's code where a replay may compute something else (`clonos lint`).
+
+    Attributes:
+        file: The file within the artifact.
+        runs: Where the code runs: ``rows``, ``job`` or ``start``.
+    """
+
+    file: str
+    line: int
+    column: int
+    code: str
+    severity: Literal["error", "warning"]
+    call: str
+    runs: str
+    why: str
+    instead: str
+
+
+class JobValidation(Validation):
+    """Whether a job can be created as it is, and what the linter says of its code; findings do not hinder a start."""
+
+    findings: list[LintFinding] = Field(default_factory=list)
+
+
 class Health(Resource):
     """Whether the service can do its work.
 
