@@ -50,10 +50,8 @@ def _is_guarded(route: RouteContext) -> bool:
     if not roles or not all(roles):
         return False
     if {Role.AGENT.value} in roles and "{" in (route.path or ""):
-        names = {f"{{{name}}}" for name in requirements.AGENT_PARAMETERS}
-        return any(name in (route.path or "") for name in names) and any(
-            one.call is requirements.CHECKED_AGENT for one in found
-        )
+        named = f"{{{requirements.AGENT_PARAMETER}}}" in (route.path or "")
+        return named and any(one.call is requirements.CHECKED_AGENT for one in found)
     return True
 
 

@@ -18,7 +18,7 @@ from clonos_api.store.database import Database
 # For OpenAPI only: `authentication` has looked at the header before any route is.
 _SCHEME: Final = HTTPBearer(scheme_name="token", description="`clonos_<id>_<secret>`", auto_error=False)
 _NAMES_KEPT: Final = 10_000
-AGENT_PARAMETERS: Final = ("agent", "id")
+AGENT_PARAMETER: Final = "agent"
 
 
 def principal_of(request: Request) -> Principal:
@@ -73,8 +73,8 @@ def require_owner(find: Callable[..., Any], *, owner: str = "owner", or_agent: b
 async def _checked_agent(
     request: Request, principal: Principal = Security(_checked, scopes=[Role.AGENT.value])
 ) -> Principal:
-    # `check_declared` sees to it that an agent's path with parameters has one of these.
-    agent = next((request.path_params[name] for name in AGENT_PARAMETERS if name in request.path_params), None)
+    # `check_declared` sees to it that an agent's path with parameters has this one.
+    agent = request.path_params.get(AGENT_PARAMETER)
     if agent is not None:
         principal.must_be_agent(await _name_of(request, agent))
     return principal
