@@ -15,7 +15,7 @@ from clonos_api.store import agents, artifacts, jobs, runs
 from clonos_api.store.rows import new_id
 from clonos_api.store.tables import AgentRow, JobRow, RunRow
 
-START = 1_800_000_000.0
+START = 1_700_000_000.0
 
 
 def unique(prefix: str = "n") -> str:

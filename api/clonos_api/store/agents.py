@@ -55,10 +55,11 @@ async def register(session: AsyncSession, body: AgentRegister, *, lease_s: float
     else:
         removed = known.state == HostState.REMOVED
         drained = known.drained and not removed
-        if known.instance != body.instance:
+        same = known.instance == body.instance and not removed
+        if not same:
             columns["registered_at"] = clock()
         row = await swap(session, known, state=_present(drained), drained=drained, **columns)
-        if known.instance == body.instance and not removed:
+        if same:
             return row
     events.append(session, "agent.registered", agent=row.id, data={"name": row.name, "instance": row.instance})
     return row
@@ -123,7 +124,7 @@ async def every(session: AsyncSession, *, removed: bool = False) -> list[AgentRo
 async def loads(session: AsyncSession) -> dict[str, int]:
     """Agent id → runs that it has, those that it is to end too."""
     query = select(RunRow.agent, func.count()).where(RunRow.ended_at.is_(None)).group_by(RunRow.agent)
-    return dict((await session.execute(query)).tuples().all())
+    return dict((await session.execute(query)).all())
 
 
 async def lose_expired(session: AsyncSession) -> list[AgentRow]:

@@ -33,4 +33,4 @@ async def reach(session: AsyncSession, job: str, name: str, value: int) -> None:
 async def of_job(session: AsyncSession, job: str) -> dict[str, int]:
     """A job's counters."""
     query = select(CounterRow.name, CounterRow.value).where(CounterRow.job == job)
-    return dict((await session.execute(query)).tuples().all())
+    return dict((await session.execute(query)).all())

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from clonos.errors import SpecError, StoreAway
+from clonos.errors import SpecError, StateConflict, StoreAway
 from clonos_api.store import closing
 from clonos_api.store.clock import clock, now
 from clonos_api.store.notifier import Notifier
@@ -35,6 +35,7 @@ _LOCK_MS: Final = 5_000
 # longer.
 _IDLE_MS: Final = 10_000
 _READ: Final = "clonos_read"
+_NO_PARENT: Final = "23503"
 # deadlock, lock not available, query cancelled (statement_timeout), too many connections, starting up or shutting down
 _TRANSIENT: Final = frozenset(
     {"40P01", "40001", "55P03", "57014", "53300", "57P01", "57P02", "57P03", "25P03", "25P04"}
@@ -172,6 +173,13 @@ async def _quietly_closed(session: AsyncSession) -> None:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except (DataError, OverflowError, UnicodeEncodeError) as error:
+        why = str(getattr(error, "orig", error)).splitlines()[0]
+        raise SpecError(f"A value cannot be kept: {why}.", kept="nothing was changed.", hint="mend it.") from error
+    except IntegrityError as error:
+        if getattr(error.orig, "sqlstate", None) != _NO_PARENT and "FOREIGN KEY" not in str(error.orig):
+            raise
+        raise StateConflict("Something that this needs was deleted meanwhile.") from error
     except DBAPIError as error:
         if not _is_away(error):
             raise

@@ -49,9 +49,7 @@ _SUMMED: Final = {
 _Key = tuple[int, str, int]
 
 
-async def ingest(
-    session: AsyncSession, run: str, offset: int, lines: Sequence[str], *, gap: bool = False
-) -> int:
+async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[str], *, gap: bool = False) -> int:
     """Take in lines of a run's event file.
 
     Args:

@@ -155,9 +155,7 @@ class Unreadable:
 Fact = Claimed | EpochDone | Troubled | Ended | Lag | Truncated | Unreadable
 
 
-def read_lines(
-    have: int, offset: int, lines: Sequence[str], *, gap: bool = False
-) -> tuple[list[Event | None], int]:
+def read_lines(have: int, offset: int, lines: Sequence[str], *, gap: bool = False) -> tuple[list[Event | None], int]:
     """The events behind byte `have`, None for a line that is none, and the byte up to which they go.
 
     Args:

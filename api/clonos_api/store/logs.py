@@ -49,6 +49,7 @@ async def push(session: AsyncSession, run: str, offset: int, text: str, *, gap: 
     if end > start:
         fresh = sent[start - offset :].decode("utf-8", "replace")
         session.add(LogChunkRow(job=row.job, run=run, offset=start, size=end - start, text=storable(fresh)))
+        await session.flush()
     statement = (
         update(RunRow)
         .where(RunRow.id == run, RunRow.log_offset == have)

@@ -60,7 +60,7 @@ class Notifier:
             with contextlib.suppress(StoreAway):
                 async with database.reading() as session:
                     newest = (await session.execute(select(func.max(EventRow.seq)))).scalar()
-                    agents = (await session.execute(select(AgentRow.id, AgentRow.revision))).tuples().all()
+                    agents = (await session.execute(select(AgentRow.id, AgentRow.revision))).all()
                 self._take({_EVENTS: newest or 0, **dict(agents)})
             await asyncio.sleep(_LOOK_S)
 

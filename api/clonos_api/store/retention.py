@@ -141,7 +141,7 @@ class _Pruning:
             async with self._database.reading() as session:
                 sizes = select(LogChunkRow.seq, LogChunkRow.size).where(LogChunkRow.job == job)
                 total, end = 0, 0
-                for seq, size_bytes in (await session.execute(sizes.order_by(LogChunkRow.seq.desc()))).tuples():
+                for seq, size_bytes in (await session.execute(sizes.order_by(LogChunkRow.seq.desc()))):
                     total += size_bytes
                     if total > self._limits.log_bytes:
                         end = seq
@@ -181,7 +181,7 @@ class _Pruning:
         keys = list(table.__table__.primary_key)
         while True:
             async with self._transaction() as session:
-                chosen = (await session.execute(select(*keys).where(which).limit(batch))).tuples().all()
+                chosen = (await session.execute(select(*keys).where(which).limit(batch))).all()
                 for at in range(0, len(chosen), 200):  # SQLite takes so many parameters and no more
                     where = tuple_(*keys).in_(chosen[at : at + 200])
                     await session.execute(delete(table).where(where).execution_options(synchronize_session=False))

@@ -62,7 +62,7 @@ async def authenticate(database: Database, presented: str) -> TokenRow | None:
     used = or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < clock(-_USED_S))
     async with database.reading() as session:
         query = select(TokenRow, valid, used).where(TokenRow.id == id, TokenRow.revoked_at.is_(None))
-        row, alive, unnoted = (await session.execute(query)).tuples().one_or_none() or (None, False, False)
+        row, alive, unnoted = (await session.execute(query)).one_or_none() or (None, False, False)
     # Always compared, so that time does not tell which ids there are.
     same = hmac.compare_digest(digest, row.digest if row is not None else _NOBODY)
     if row is None or not same or not alive or digest == _NOBODY:
