@@ -25,6 +25,8 @@ class Limits(BaseModel):
         artifact_bytes: Largest upload.
         requests_per_s: Requests a second of one token, on average.
         burst: Requests of one token at once.
+        failures_per_s: Requests a second of one address without a valid token that hear 401, and not 429.
+        failures_burst: The same, at once.
         streams: Server-sent event streams at once, of all callers.
         stream_s: Longest stream; the client comes back then, and its token is looked at again.
         wait_s: Longest long-poll.
@@ -34,6 +36,8 @@ class Limits(BaseModel):
     artifact_bytes: int = Field(50_000_000, gt=0)
     requests_per_s: float = Field(50.0, gt=0)
     burst: int = Field(200, gt=0)
+    failures_per_s: float = Field(1.0, gt=0)
+    failures_burst: int = Field(30, gt=0)
     streams: int = Field(2_000, gt=0)
     stream_s: float = Field(600.0, gt=0)
     wait_s: float = Field(30.0, gt=0, le=60)

@@ -12,7 +12,7 @@ import pytest
 from clonos_api.settings import Limits
 from serving import Served, served
 
-MANY = Limits(requests_per_s=100_000, burst=1_000_000)
+MANY = Limits(requests_per_s=100_000, burst=1_000_000, failures_burst=1_000_000)
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,9 @@ def test_values_that_are_no_texts_stay() -> None:
 
 
 def test_command_lines() -> None:
-    shown = redact_argv(["clonos", "--token", TOKEN, "--password", CANARY, "--conf", f"spark.x.password={CANARY}", "-v"])
+    shown = redact_argv(
+        ["clonos", "--token", TOKEN, "--password", CANARY, "--conf", f"spark.x.password={CANARY}", "-v"]
+    )
     assert CANARY not in str(shown)
     assert "ab" * 32 not in str(shown)
     assert shown[0] == "clonos"

@@ -170,7 +170,9 @@ def test_spark_settings_that_are_refused(name: str) -> None:
     assert len(fields(sparkConf={name: "https://elsewhere/evil.jar"})) == 1
 
 
-@pytest.mark.parametrize("value", ["${env:AWS_SECRET}", "${system:user.home}", "${spark.master}", "a\nspark.jars b", "\0"])
+@pytest.mark.parametrize(
+    "value", ["${env:AWS_SECRET}", "${system:user.home}", "${spark.master}", "a\nspark.jars b", "\0"]
+)
 def test_values_that_spark_would_read_as_something_else(value: str) -> None:
     assert fields(sparkConf={"spark.sql.session.timeZone": value}) == ["spec.sparkConf.spark.sql.session.timeZone"]
 
@@ -182,7 +184,10 @@ def test_settings_that_jobs_need() -> None:
         "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "500",
         "spark.hadoop.fs.s3a.secret.key": "${secret:s3}",
     }
-    assert fields(sparkConf=conf, params={"orders": "orders", "keys": "7", "url": "https://x/y"}, main="./src/job.py") == []
+    assert (
+        fields(sparkConf=conf, params={"orders": "orders", "keys": "7", "url": "https://x/y"}, main="./src/job.py")
+        == []
+    )
 
 
 def test_what_is_allowed_is_never_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -17,36 +17,11 @@ from clonos_api.guards.bodies import BodyLimits
 from clonos_api.guards.envelope import HEADER, Envelope
 from clonos_api.guards.hosts import HostCheck
 from clonos_api.rates import Buckets, RateLimits
+from clonos_api.settings import ApiSettings
 from clonos_api.store.database import Database
 
 UPLOAD: Final = "/api/v1/artifacts"
 _AGENTS: Final = "/api/v1/agents/"
-
-
-class Limits(Protocol):
-    """The limits of `clonos_api.settings`."""
-
-    body_bytes: int
-    artifact_bytes: int
-    requests_per_s: float
-    burst: int
-
-
-class Settings(Protocol):
-    """What of `clonos_api.settings.ApiSettings` the guards go by."""
-
-    host: str
-    allowed_hosts: list[str]
-    allowed_origins: list[str]
-    auth: bool
-
-    @property
-    def scheme(self) -> str:
-        """``http`` or ``https``."""
-
-    @property
-    def limits(self) -> Limits:
-        """What one caller may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +59,7 @@ class GuardSettings:
     failures_burst: int = 30
 
     @classmethod
-    def of(cls, settings: Settings) -> GuardSettings:
+    def of(cls, settings: ApiSettings) -> GuardSettings:
         """As the service is configured."""
         limits = settings.limits
         own = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -98,6 +73,8 @@ class GuardSettings:
             upload_bytes=limits.artifact_bytes + 10_000,
             requests_per_s=limits.requests_per_s,
             burst=limits.burst,
+            failures_per_s=limits.failures_per_s,
+            failures_burst=limits.failures_burst,
         )
 
 
