@@ -86,6 +86,7 @@ class ApiProcess:
             "CLONOS_API__READY_FILE": str(ready),
             **{f"CLONOS_API__{name.upper()}": _text(value) for name, value in settings.items()},
         }
+        ready.unlink(missing_ok=True)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "clonos_api"], env=environment, stdout=subprocess.PIPE, text=True
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -111,10 +110,6 @@ async def _ended(services: Services) -> None:
     """End what runs besides the requests; whoever leads gives the lease up, but nobody is waited for long."""
     for task in services.tasks.values():
         task.cancel()
-    done, late = await asyncio.wait(services.tasks.values(), timeout=_ENDING_S)
-    for task in done:
-        with contextlib.suppress(asyncio.CancelledError):
-            if error := task.exception():
-                _log.error("A part of the service had ended before", part=task.get_name(), error=repr(error))
+    _, late = await asyncio.wait(services.tasks.values(), timeout=_ENDING_S)
     for task in late:
         _log.warning("A part of the service did not end in time", part=task.get_name())

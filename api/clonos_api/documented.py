@@ -66,7 +66,8 @@ ETAG: Final[dict[int | str, dict[str, Any]]] = {
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """These errors, for a route's ``responses``."""
-    return {status: _problem(status) for status in statuses}
+    # Filled in by `describe`: FastAPI knows no references to answers.
+    return {status: {"description": _TITLES[status]} for status in statuses}
 
 
 def document_body(*schemas: type, required: bool = True) -> dict[str, Any]:
@@ -101,6 +102,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
             if method in item:
                 _complete(path, method, item[method])
     document["components"]["schemas"] = dict(sorted(schemas.items()))
+    document["components"]["responses"] = {f"Problem{status}": _problem(status) for status in _TITLES}
     app.openapi_schema = document
     return document
 
@@ -119,9 +121,9 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
         wanted |= {400, 408, 413}
     if method != "get":
         wanted.add(409)
-    answers.pop("422", None)
+    wanted |= {int(status) for status in answers if status >= "400"} - ({422} - wanted)
     for status in wanted:
-        answers.setdefault(str(status), _problem(status))
+        answers[str(status)] = {"$ref": f"#/components/responses/Problem{status}"}
     operation["responses"] = dict(sorted(answers.items()))
 
 

@@ -16,12 +16,12 @@ async def hosts_of_runs(session: AsyncSession, ids: Collection[str | None]) -> d
     """Run id → name of its host."""
     query = select(RunRow.id, AgentRow.name).join(AgentRow, AgentRow.id == RunRow.agent)
     wanted = [one for one in ids if one is not None]
-    return dict((await session.execute(query.where(RunRow.id.in_(wanted)))).tuples().all()) if wanted else {}
+    return dict(list(await session.execute(query.where(RunRow.id.in_(wanted))))) if wanted else {}
 
 
 async def host_names(session: AsyncSession) -> dict[str, str]:
     """Agent id → name, of removed ones too."""
-    return dict((await session.execute(select(AgentRow.id, AgentRow.name))).tuples().all())
+    return dict(list(await session.execute(select(AgentRow.id, AgentRow.name))))
 
 
 async def ends_of_logs(session: AsyncSession, jobs: Collection[str]) -> dict[str, int]:
@@ -29,7 +29,7 @@ async def ends_of_logs(session: AsyncSession, jobs: Collection[str]) -> dict[str
     query = (
         select(LogChunkRow.job, func.max(LogChunkRow.seq)).where(LogChunkRow.job.in_(jobs)).group_by(LogChunkRow.job)
     )
-    return dict((await session.execute(query)).tuples().all())
+    return dict(list(await session.execute(query)))
 
 
 async def leader(session: AsyncSession) -> str | None:

@@ -6,7 +6,9 @@ SIGINT end it: streams end, long-polls answer, requests under way have a second,
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -63,6 +65,7 @@ def serve(settings: ApiSettings) -> int:
     config = uvicorn.Config(
         app,
         log_config=None,  # clonos.logs shows uvicorn's lines too
+        log_level="warning",
         access_log=False,
         server_header=False,
         # Nobody's X-Forwarded-For is believed: limits count by who connects.
@@ -79,7 +82,13 @@ def serve(settings: ApiSettings) -> int:
     # Once it has ended, uvicorn raises the signal again that ended it: that is no failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _ended)
-    server.run(sockets=[listening])
+    if settings.ready_file is not None:
+        settings.ready_file.unlink(missing_ok=True)
+    try:
+        server.run(sockets=[listening])
+    finally:
+        if settings.ready_file is not None:
+            settings.ready_file.unlink(missing_ok=True)
     return 0 if server.started else 1
 
 
@@ -87,6 +96,7 @@ def main() -> int:
     """Run with the settings of the environment; the exit code."""
     process = Settings()
     configure_logs(process.log_format, process.log_level)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         return serve(ApiSettings())
     except ClonosError as error:
@@ -101,8 +111,13 @@ def _listen(host: str, port: int) -> socket.socket:
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+        except OSError:
+            listening.close()
+            raise
     except OSError as error:
         raise PortTaken(
             f"{host}:{port} cannot be listened on: {error.strerror}.",
@@ -124,8 +139,9 @@ def _tell(url: str, ready_file: Path | None) -> None:
         with tempfile.NamedTemporaryFile("w", dir=ready_file.parent, delete=False) as file:
             json.dump({"url": url, "pid": os.getpid()}, file)
         Path(file.name).replace(ready_file)
-    sys.stdout.write(f"ready {url}\n")
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # who started us may not listen any more
+        sys.stdout.write(f"ready {url}\n")
+        sys.stdout.flush()
 
 
 def _ended(number: int, frame: FrameType | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from clonos_api.store.notifier import Notifier
 
 _log = structlog.get_logger("clonos.api")
 _LOOK_S: Final = 5.0
+_AGAIN_S: Final = 1.0
+_RECENT_S: Final = 60.0
 
 
 class Reconcile(Protocol):
@@ -55,6 +58,7 @@ class Services:
     schema_trouble: str = ""
     waits: set[asyncio.Task[int]] = field(default_factory=set)
     ending: bool = False
+    _failures: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: ApiSettings) -> Services:
@@ -95,12 +99,23 @@ class Services:
         await run(self.database, self.settings, self.database.notifier)
 
     def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work` besides the requests."""
+        """Run `work` besides the requests; again if it fails in a way that nobody expected."""
 
         async def run() -> None:
-            await work()
+            while True:
+                try:
+                    return await work()
+                except Exception as error:
+                    _log.exception("A part of the service failed and is started again", part=name)
+                    self._failures[name] = (time.monotonic(), f"{type(error).__name__} (see the log)")
+                    await asyncio.sleep(_AGAIN_S)
 
         self.tasks[name] = asyncio.create_task(run(), name=f"clonos-{name}")
+
+    def failing(self) -> dict[str, str]:
+        """What failed within the last minute, and how."""
+        since = time.monotonic() - _RECENT_S
+        return {name: why for name, (at, why) in self._failures.items() if at > since}
 
     def end_waits(self) -> None:
         """The service is about to end: streams end, and long-polls answer at once."""

@@ -143,7 +143,7 @@ class ApiSettings(BaseSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`. A name is taken for an address of the network, but for ``localhost``."""
+    """Whether only this machine reaches `host`. Of names that is known of ``localhost`` only."""
     if host == "localhost":
         return True
     try:

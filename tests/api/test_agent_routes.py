@@ -119,7 +119,9 @@ def test_a_removed_host_is_told_so(admin: httpx.Client, agent: ScriptedAgent) ->
     agent.heartbeat()
 
 
-def test_an_agent_keeps_to_its_own(admin: httpx.Client, api: Served, agent: ScriptedAgent, name: str, place: Place) -> None:
+def test_an_agent_keeps_to_its_own(
+    admin: httpx.Client, api: Served, agent: ScriptedAgent, name: str, place: Place
+) -> None:
     create(admin, name)
     run = place(name, agent.name)
     with ScriptedAgent(api, f"other-{name}") as other:

@@ -1,4 +1,4 @@
-"""What one can do to a job. Each answers 202 with an operation, which the reconciler ends at its deadline at the latest."""
+"""What one can do to a job. Each answers 202 with an operation, which the reconciler ends, if only at its deadline."""
 
 from __future__ import annotations
 

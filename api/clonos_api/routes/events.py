@@ -13,7 +13,7 @@ from clonos.resources.base import Page
 from clonos.resources.service import Event
 from clonos_api import views
 from clonos_api.bodies import Limit, page
-from clonos_api.documented import STREAM
+from clonos_api.documented import STREAM, problems
 from clonos_api.feed import Wanted
 from clonos_api.routes.access import API, Viewer
 from clonos_api.services import Replica, Services, Store
@@ -30,7 +30,7 @@ Types = Annotated[
 JobQuery = Annotated[str | None, Query(max_length=100, description="Id or name of a job.")]
 
 
-@router.get("", status_code=200, response_class=EventStream, responses=STREAM)
+@router.get("", status_code=200, response_class=EventStream, responses={**STREAM, **problems(404)})
 async def stream_events(
     caller: Viewer,
     replica: Replica,
@@ -55,7 +55,7 @@ async def stream_events(
     return EventStream(_stream(replica, Wanted(of, tuple(types or ())), start, gap))
 
 
-@router.get("/history")
+@router.get("/history", responses=problems(404))
 async def list_events(
     caller: Viewer,
     store: Store,

@@ -48,13 +48,13 @@ async def get_readiness(replica: Replica) -> Alive:
 async def get_health(caller: Viewer, replica: Replica) -> Health:
     """What works and what does not; 200 also when something does not."""
     away, leader = await _database(replica)
-    ended = {name: _why(task) for name, task in replica.tasks.items() if task.done()}
+    failing = replica.failing()
     return Health(
-        status="degraded" if away or ended else "ok",
+        status="degraded" if away or failing else "ok",
         version=version("clonos"),
         database="away" if away else "ok",
         leader=leader == replica.settings.replica,
-        checks={**({"database": away} if away else {}), **ended},
+        checks={**({"database": away} if away else {}), **failing},
     )
 
 
@@ -67,8 +67,3 @@ async def _database(replica: Services) -> tuple[str, str | None]:
             return "", await lookups.leader(session)
     except (StoreAway, TimeoutError) as error:
         return str(error) or "The database does not answer in time.", None
-
-
-def _why(task: asyncio.Task[None]) -> str:
-    error = None if task.cancelled() else task.exception()
-    return f"ended: {type(error).__name__}" if error else "ended"

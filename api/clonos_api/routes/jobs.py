@@ -30,7 +30,7 @@ _DELETE_S = 120.0
 
 
 @router.post(
-    "", status_code=201, response_model=Job, openapi_extra=document_body(JobCreate, JobSpec), responses=problems(415)
+    "", status_code=201, response_model=Job, openapi_extra=document_body(JobCreate, JobSpec), responses=problems(404, 415)
 )
 async def create_job(
     caller: Operator,
@@ -53,7 +53,7 @@ async def create_job(
         return await once.answer(session, 201, views.job(row, None), headers=headers)
 
 
-@router.post("/validate", openapi_extra=document_body(JobCreate, JobSpec), responses=problems(415))
+@router.post("/validate", openapi_extra=document_body(JobCreate, JobSpec), responses=problems(404, 415))
 async def validate_job(
     caller: Operator, store: Store, body: Annotated[JobCreate, Depends(job_create)]
 ) -> JobValidation:

@@ -10,6 +10,7 @@ from clonos.resources.base import Page
 from clonos.resources.service import Operation
 from clonos_api import views
 from clonos_api.bodies import JSON, Limit, StartingAfter, page
+from clonos_api.documented import problems
 from clonos_api.routes.access import API, IdPath, Viewer
 from clonos_api.services import Store
 from clonos_api.store import jobs, operations
@@ -27,7 +28,7 @@ def accepted(operation: Operation) -> Response:
     return Response(operation.model_dump_json(), 202, where(operation), JSON)
 
 
-@router.get("")
+@router.get("", responses=problems(404))
 async def list_operations(
     caller: Viewer,
     store: Store,

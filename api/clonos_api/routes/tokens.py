@@ -43,7 +43,7 @@ async def list_tokens(
     return page(map(views.token, found.rows), found.next)
 
 
-@router.get("/self")
+@router.get("/self", responses=problems(404))
 async def get_own_token(caller: Viewer, store: Store) -> Token:
     """The token that this request came with."""
     if caller.token is None:

@@ -1,0 +1,126 @@
+"""Events are seen in the order in which they were committed, and nobody waits longer than needed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+from sqlalchemy import text
+
+from clonos_api.store import agents, events
+from clonos_api.store.database import Database
+from stored import an_agent, unique
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_reader_misses_nothing_while_eight_write(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = [Database(url, pool_size=5) for _ in range(2)]
+    kind, rounds = unique("e."), 25
+    async with replicas[0].reading() as session:
+        start = (await events.bounds(session))[1]
+
+    async def write(number: int) -> None:
+        chance = random.Random(number)
+        for count in range(rounds):
+            async with replicas[number % 2].transaction() as session:
+                events.append(session, kind, data={"writer": number, "count": count})
+                if session.get_bind().dialect.name == "postgresql":
+                    # What a transaction does besides, before or after the append, must not matter.
+                    await session.execute(text("SELECT pg_sleep(:s)"), {"s": chance.random() / 200})
+                events.append(session, kind, data={"writer": number, "count": count, "second": True})
+
+    seen: list[tuple[int, int]] = []
+    done = asyncio.Event()
+
+    async def read() -> None:
+        """By the largest number seen, as readers do: what comes with a smaller one later is lost."""
+        newest = start
+        while True:
+            last = done.is_set()
+            async with replicas[0].reading() as session:
+                for row in await events.after(session, newest, types=[kind], limit=50):
+                    seen.append((row.data["writer"], row.data["count"]))
+                    newest = row.seq
+                    last = False
+            if last:
+                return
+            await asyncio.sleep(0)
+
+    reader = asyncio.create_task(read())
+    await asyncio.gather(*(write(number) for number in range(8)))
+    done.set()
+    await reader
+    assert len(seen) == 8 * rounds * 2
+    for number in range(8):
+        assert [count for writer, count in seen if writer == number] == [n for n in range(rounds) for _ in (0, 1)]
+    for replica in replicas:
+        await replica.close()
+
+
+async def test_what_is_rolled_back_is_not_told(database: Database) -> None:
+    kind = unique("e.")
+
+    async def fail() -> None:
+        async with database.transaction() as session:
+            events.append(session, kind)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await fail()
+    async with database.reading() as session:
+        assert await events.after(session, 0, types=[kind]) == []
+
+
+async def test_filters_and_bounds(database: Database) -> None:
+    kind, job = unique("e."), unique()
+    async with database.transaction() as session:
+        for number in range(5):
+            events.append(session, kind, job=job if number % 2 else None, data={"n": number})
+    async with database.reading() as session:
+        mine = await events.after(session, 0, types=[kind, "other"])
+        assert [one.data["n"] for one in mine] == list(range(5))
+        assert [one.data["n"] for one in await events.after(session, 0, job=job)] == [1, 3]
+        assert [one.data["n"] for one in await events.after(session, mine[2].seq, types=[kind], limit=1)] == [3]
+        oldest, newest = await events.bounds(session)
+        assert oldest <= mine[0].seq
+        assert newest == mine[-1].seq
+
+
+async def test_the_process_that_commits_wakes_its_readers_at_once(database: Database) -> None:
+    async with database.transaction() as session:
+        events.append(session, "x")
+    before = database.notifier.seq
+    assert await database.notifier.wait_event(before, 0.01) == before
+    waiting = asyncio.create_task(database.notifier.wait_event(before, 10))
+    await asyncio.sleep(0)
+    began = time.monotonic()
+    async with database.transaction() as session:
+        events.append(session, "x")
+    assert await waiting > before
+    assert time.monotonic() - began < 1
+
+
+async def test_other_replicas_are_woken_soon(url: str) -> None:
+    here, there = Database(url), Database(url)
+    watching = asyncio.create_task(there.notifier.watch(there))
+    async with here.transaction() as session:
+        agent = await an_agent(session)
+    seq = await there.notifier.wait_event(0, 5)
+    assert seq > 0
+    revision = await there.notifier.wait_work(agent.id, 0, 5)
+    assert revision == 1
+    event = asyncio.create_task(there.notifier.wait_event(here.notifier.seq, 5))
+    work = asyncio.create_task(there.notifier.wait_work(agent.id, 1, 5))
+    began = time.monotonic()
+    async with here.transaction() as session:
+        await agents.bump(session, agent.id)
+        events.append(session, "x")
+    assert await work == 2
+    assert await event == here.notifier.seq
+    assert time.monotonic() - began < 1.5
+    watching.cancel()
+    for one in (here, there):
+        await one.close()

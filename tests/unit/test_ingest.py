@@ -1,0 +1,141 @@
+"""Event lines as facts; pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clonos.errors import SpecError
+from clonos_api.store.ingest import Claimed, EpochDone, Told, Troubled, Unreadable, fold, kind_of, read_lines, storable
+from stored import EventFile
+
+LINES = st.lists(st.text(st.characters(exclude_characters="\n"), max_size=20), max_size=12)
+
+
+@given(LINES, st.data())
+def test_pushes_cover_each_byte_once(lines: list[str], data: st.DataObject) -> None:
+    """However lines are cut into pushes that repeat and overlap, each is read once."""
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line.encode()) + 1)
+    have, read = 0, 0
+    while read < len(lines):
+        first = data.draw(st.integers(0, read), "first")
+        last = data.draw(st.integers(first, len(lines)), "last")
+        events, have = read_lines(have, starts[first], lines[first:last])
+        assert len(events) == max(0, last - read)
+        read = max(read, last)
+        assert have == starts[read]
+    assert read_lines(have, 0, lines) == ([], have)
+
+
+@given(LINES, st.integers(0, 200), st.integers(0, 200), st.booleans())
+def test_the_offset_never_goes_back(lines: list[str], have: int, offset: int, gap: bool) -> None:
+    try:
+        events, end = read_lines(have, offset, lines, gap=gap)
+    except SpecError:
+        assert offset < have
+        return
+    assert end >= have
+    assert not events or end > have
+    if offset > have and not gap:
+        assert (events, end) == ([], have)
+
+
+def an_event() -> st.SearchStrategy[dict[str, Any]]:
+    names = ["state", "claimed", "epoch", "restart", "failed", "stopped", "lag", "truncated", "summary"]
+    keys = ["state", "generation", "lineage", "query", "epoch", "duration_ms", "topics", "error", "offsets", "spans"]
+    values = st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=5),
+        st.sampled_from(["CLAIMING", "RESTARTING", "RUNNING", "out"]),
+        st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+        st.lists(st.integers(), max_size=2),
+    )
+    fields = st.dictionaries(st.sampled_from(keys), values)
+    return st.builds(
+        lambda name, at, more: {**more, "event": name, "at": at}, st.sampled_from(names), st.floats(0, 2e9), fields
+    )
+
+
+@given(st.lists(an_event(), max_size=20), st.integers(0, 20))
+def test_whatever_is_told_cutting_it_anywhere_tells_the_same(told: list[dict[str, Any]], cut: int) -> None:
+    lines = [json.dumps(event) for event in told]
+    read, _ = read_lines(0, 0, lines)
+    whole = Told()
+    facts = fold(whole, read)
+    first = Told()
+    pieces = fold(first, read[:cut])
+    second = Told(**json.loads(json.dumps(first.dump())))  # as it is kept in between
+    pieces += fold(second, read[cut:])
+    assert pieces == facts
+    assert second == whole
+
+
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.floats(), st.text()), lambda one: st.lists(one) | st.dictionaries(st.text(), one)
+    )
+)
+def test_what_is_kept_can_be_kept(value: Any) -> None:
+    kept = json.dumps(storable(value), allow_nan=False, ensure_ascii=False)
+    kept.encode()
+    assert "\\u0000" not in kept
+
+
+def facts_of(file: EventFile) -> list[Any]:
+    events, _ = read_lines(0, 0, file.lines)
+    return fold(Told(), events)
+
+
+def test_causes() -> None:
+    file = EventFile()
+    file.start(1)
+    file.epoch(0)
+    file.restart(2)
+    file.restart(3)  # again, before any epoch
+    file.epoch(1)
+    file.start(4)  # killed
+    file.tell("stopped")
+    file.start(5)
+    found = facts_of(file)
+    claims = [one for one in found if isinstance(one, Claimed)]
+    assert [(one.generation, one.cause, one.attempt) for one in claims] == [
+        (1, None, 1),
+        (2, "restart", 1),
+        (3, "restart", 1),
+        (4, "crash", 2),
+        (5, "start", 3),
+    ]
+    first, second = (one for one in found if isinstance(one, Troubled))
+    assert claims[1].failed_at == claims[2].failed_at == first.at, "one failure until an epoch is finished"
+    assert second.at > first.at
+    done = [one for one in found if isinstance(one, EpochDone)]
+    assert done[1].marks is not None
+    assert done[1].marks["failed"] == first.at
+    assert claims[3].failed_at == done[1].at, "the last word of the process that was killed"
+
+
+def test_a_torn_line_hides_only_itself() -> None:
+    file = EventFile()
+    file.start(1)
+    file.epoch(0)
+    file.lines[-1] = file.lines[-1][:20] + file.lines[0]
+    file.epoch(1)
+    found = facts_of(file)
+    assert sum(isinstance(one, Unreadable) for one in found) == 1
+    assert [one.checkpoint.epoch for one in found if isinstance(one, EpochDone)] == [1]
+
+
+def test_whose_an_error_is() -> None:
+    assert kind_of("job-code-failed") == ("user", False)
+    assert kind_of("broker-unavailable") == ("environment", True)
+    assert kind_of("replay-divergence") == ("consistency", False)
+    assert kind_of("epoch-failed") == ("run", True)
+    assert kind_of("unexpected") == ("internal", False)
