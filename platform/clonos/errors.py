@@ -19,7 +19,8 @@
     │   ├── SessionUnfit           the Spark session lacks what the promise needs                     22
     │   ├── SourceNotRepeatable    a source would not read the same again in a replay                 23
     │   ├── JobUnknown             no job of this name has a causal log                               24
-    │   └── SavepointMissing       no savepoint, or no such epoch in the checkpoint any more          26
+    │   ├── SavepointMissing       no savepoint, or no such epoch in the checkpoint any more          26
+    │   └── ArchiveRefused         uploaded code is not an archive that can be taken                  27
     ├── EnvironmentFault           something outside the job is missing or refuses                    30
     │   ├── JavaNotFound           no usable Java runtime                                             31
     │   ├── JarsUnavailable        the pinned jars could not be had                                   32
@@ -33,7 +34,8 @@
     │   ├── CheckpointUnwritable   the checkpoint cannot be written: disk full, read-only             40
     │   ├── RegistryUnavailable    no Schema Registry answered, or it refused us                      41
     │   ├── FilesUnwritable        a files sink cannot write its folder                               42
-    │   └── StoreAway              the control plane's database does not answer                       43
+    │   ├── StoreAway              the control plane's database does not answer                       43
+    │   └── AgentReplaced          a newer agent has this one's name                                  47
     ├── ConsistencyError           going on could publish twice or lose records                       50
     │   ├── CheckpointMismatch     checkpoint, plan, markers or code do not agree                     51
     │   │   └── CheckpointOutdated the checkpoint is older than what was published                    52
@@ -46,18 +48,25 @@
     ├── EpochFailed                this attempt at an epoch failed; a replay may succeed              71
     │   └── OutcomeUnknown         a commit's outcome was unknown and it is not in the log            72
     ├── RestartsExhausted          an epoch kept failing                                              73
-    └── StoreError                 what the control plane knows does not allow what was asked         80
-        ├── Fenced                 somebody else changed it meanwhile                                 81
-        ├── NotFound               there is no such resource                                          82
-        ├── NameTaken              the name is in use                                                 83
-        ├── StateConflict          the state of the resource does not allow it                        84
-        ├── VersionStale           the version that was named is not the newest                       85
-        ├── KeyMisused             an idempotency key was used for another request                    86
-        └── RequestUnderWay        the same request is being worked on                                87
+    ├── StoreError                 what the control plane knows does not allow what was asked         80
+    │   ├── Fenced                 somebody else changed it meanwhile                                 81
+    │   ├── NotFound               there is no such resource                                          82
+    │   ├── NameTaken              the name is in use                                                 83
+    │   ├── StateConflict          the state of the resource does not allow it                        84
+    │   ├── VersionStale           the version that was named is not the newest                       85
+    │   ├── KeyMisused             an idempotency key was used for another request                    86
+    │   └── RequestUnderWay        the same request is being worked on                                87
+    └── RequestRefused             the control plane does not take the request                        90
+        ├── Unauthenticated        there is no token, or not a valid one                              91
+        ├── Forbidden              the token may not do this                                          92
+        ├── HostRefused            the request came under a name or from a page that is not ours      93
+        ├── VersionMissing         the change does not say of which version                           94
+        ├── TooLarge               the request is larger than it may be                               95
+        └── TooMany                there are more requests than one may send                          96
 
 The number is the exit code of the process: 10–29 the user's to mend, 30–49 the environment's, 50–69 consistency,
-70–79 the run itself, 80–89 the control plane's state. 0 is success, 1 an unexpected error, 2 a wrong command line.
-`docs/errors.md` says what to do.
+70–79 the run itself, 80–89 the control plane's state, 90–99 requests that it does not take. 0 is success, 1 an
+unexpected error, 2 a wrong command line. `docs/errors.md` says what to do.
 
 Each error says what happened, what was kept safe and what to do next. `retry` tells the runner
 whether a new attempt can help; `exit_code` is the process exit status and `slug` the stable last
@@ -259,6 +268,15 @@ class SavepointMissing(UserError):
     hint_default = "`clonos savepoint ls` and `clonos checkpoint ls` show what there is."
 
 
+class ArchiveRefused(UserError):
+    """Uploaded code is not an archive that can be taken: damaged, too large, or with members that would leave it."""
+
+    slug = "archive-refused"
+    exit_code = 27
+    kept_default = "nothing of it was unpacked or kept."
+    hint_default = "pack plain files with relative names; `clonos submit` does."
+
+
 class EnvironmentFault(ClonosError):
     """Something outside the job is missing or refuses."""
 
@@ -378,6 +396,15 @@ class StoreAway(EnvironmentFault):
     retry = True
     kept_default = "running jobs go on. A change is taken whole or not at all."
     hint_default = "see whether the database is up and reachable, then ask again."
+
+
+class AgentReplaced(EnvironmentFault):
+    """A newer agent has registered with the same name, so this one is not asked any more."""
+
+    slug = "agent-replaced"
+    exit_code = 47
+    kept_default = "its drivers go on."
+    hint_default = "nothing to do if the agent was started again; otherwise give each agent a --name of its own."
 
 
 class ConsistencyError(ClonosError):
@@ -550,3 +577,62 @@ class RequestUnderWay(StoreError):
     slug = "request-under-way"
     exit_code = 87
     hint_default = "wait a moment and send it again."
+
+
+class RequestRefused(ClonosError):
+    """The control plane does not take the request."""
+
+    slug = "request-refused"
+    exit_code = 90
+    kept_default = "nothing was changed."
+
+
+class Unauthenticated(RequestRefused):
+    """There is no token, or not a valid one: unknown, expired or revoked. Which of them is not told."""
+
+    slug = "unauthenticated"
+    exit_code = 91
+    hint_default = (
+        "send the header `Authorization` with `Bearer clonos_…`, a token that is neither expired nor revoked."
+    )
+
+
+class Forbidden(RequestRefused):
+    """The token may not do this."""
+
+    slug = "forbidden"
+    exit_code = 92
+    hint_default = "use a token of the role that is named, or of the owner."
+
+
+class HostRefused(RequestRefused):
+    """The request came under a host name, or from a web page, that is not the control plane's own."""
+
+    slug = "host-refused"
+    exit_code = 93
+    hint_default = "use the address that the service prints, or add the name to its allowed hosts or origins."
+
+
+class VersionMissing(RequestRefused):
+    """A change must say of which version it is one."""
+
+    slug = "version-missing"
+    exit_code = 94
+    hint_default = "get the resource, and send its `ETag` as `If-Match`."
+
+
+class TooLarge(RequestRefused):
+    """The request is larger than it may be."""
+
+    slug = "too-large"
+    exit_code = 95
+    hint_default = "send less, or in several requests."
+
+
+class TooMany(RequestRefused):
+    """There are more requests than one may send."""
+
+    slug = "too-many"
+    exit_code = 96
+    retry = True
+    hint_default = "wait as long as `Retry-After` says."

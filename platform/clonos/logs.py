@@ -15,6 +15,8 @@ from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
 
+from clonos.redaction import redact, redact_text
+
 LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Fields = Callable[[], Mapping[str, object]]
@@ -57,7 +59,7 @@ def configure_logs(log_format: LogFormat, level: LogLevel, *, fields: Fields | N
     out = cast("TextIO", _Stderr())
     if not structlog.is_configured():
         structlog.configure(
-            processors=[*shared, *shown],
+            processors=[*shared, _redacted, *shown],
             wrapper_class=structlog.make_filtering_bound_logger(number),
             logger_factory=structlog.WriteLoggerFactory(out),
         )
@@ -66,7 +68,7 @@ def configure_logs(log_format: LogFormat, level: LogLevel, *, fields: Fields | N
         handler = logging.StreamHandler(out)
         # Nothing of a foreign line is lost: its logger's name and whatever was passed as `extra`.
         foreign: list[structlog.typing.Processor] = [*shared]
-        foreign += [structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder()]
+        foreign += [structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder(), _redacted]
         handler.setFormatter(
             structlog.stdlib.ProcessorFormatter(
                 foreign_pre_chain=foreign,
@@ -77,6 +79,11 @@ def configure_logs(log_format: LogFormat, level: LogLevel, *, fields: Fields | N
         root.setLevel(number)
         for name in _CHATTY:
             logging.getLogger(name).setLevel(max(number, logging.WARNING))
+
+
+def _redacted(_logger: Any, _method: str, event: _Event) -> _Event:
+    plain = {name: value for name, value in event.items() if name != "exc_info" and not name.startswith("_")}
+    return {**event, **redact(plain)}
 
 
 def environment() -> dict[str, str]:
@@ -97,7 +104,7 @@ class _Stderr:
     """Whatever stderr is at the moment of writing: a live view takes it over for a while."""
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        return sys.stderr.write(redact_text(text))  # what was written out since: tracebacks
 
     def flush(self) -> None:
         sys.stderr.flush()

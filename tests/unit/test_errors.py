@@ -45,6 +45,7 @@ def test_each_has_an_exit_code_of_its_own_in_its_range() -> None:
         (errors.EnvironmentFault, range(30, 50)),
         (errors.ConsistencyError, range(50, 70)),
         (errors.StoreError, range(80, 90)),
+        (errors.RequestRefused, range(90, 100)),
     ):
         assert all(one.exit_code in codes_of for one in CLASSES if issubclass(one, root))
 
@@ -58,6 +59,7 @@ def test_each_that_ends_a_run_says_what_to_do() -> None:
         errors.EnvironmentFault,
         errors.ConsistencyError,
         errors.StoreError,
+        errors.RequestRefused,
         errors.SessionUnfit,
         errors.SourceNotRepeatable,
         errors.JobUnknown,

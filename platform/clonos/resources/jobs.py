@@ -98,6 +98,16 @@ class JobPatch(Resource):
     artifact: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
 
 
+class JobVersion(Resource):
+    """A specification, and the code with it, that a job has or had."""
+
+    version: int
+    spec: JobSpec
+    artifact: str
+    created_at: Moment
+    created_by: str
+
+
 class Job(Resource):
     """A job.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from clonos.resources.base import Moment, Resource
 from clonos.resources.jobs import Failure
@@ -82,6 +82,12 @@ class TokenCreate(Resource):
     agent: str | None = None
     expires_in_s: int | None = Field(30 * 86_400, gt=0, le=366 * 86_400)
 
+    @model_validator(mode="after")
+    def _of_one_agent(self) -> TokenCreate:
+        if (self.role is Role.AGENT) != (self.agent is not None):
+            raise ValueError("a token of the role agent names its agent, and no other token does")
+        return self
+
 
 class Token(Resource):
     """A token; its secret is told once, at creation."""
@@ -145,6 +151,31 @@ class Validation(Resource):
 
     valid: bool
     problems: list[FieldProblem] = Field(default_factory=list)
+
+
+class LintFinding(Resource):
+    """A place in a job's code where a replay may compute something else (`clonos lint`).
+
+    Attributes:
+        file: The file within the artifact.
+        runs: Where the code runs: ``rows``, ``job`` or ``start``.
+    """
+
+    file: str
+    line: int
+    column: int
+    code: str
+    severity: Literal["error", "warning"]
+    call: str
+    runs: str
+    why: str
+    instead: str
+
+
+class JobValidation(Validation):
+    """Whether a job can be created as it is, and what the linter says of its code; findings do not hinder a start."""
+
+    findings: list[LintFinding] = Field(default_factory=list)
 
 
 class Health(Resource):

@@ -1,0 +1,85 @@
+"""The first question to every request: whose token is this? Asked before routes are looked up or a body is read.
+
+So an unknown path is 401 too, and a path that only looks like an exempt one gains nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from clonos.errors import ClonosError, TooMany, Unauthenticated
+from clonos.resources.service import Role
+from clonos_api.auth.denials import record_unauthenticated
+from clonos_api.auth.principal import Principal
+from clonos_api.problems import problem_response
+from clonos_api.rates import Buckets, address_of
+from clonos_api.store import tokens
+from clonos_api.store.database import Database
+
+# By exact path, and nothing that starts or ends like one of them.
+EXEMPT: Final = frozenset({"/health/live", "/health/ready"})
+# Whoever has no token where none is asked for: one person on their own machine.
+LOCAL: Final = Principal("local", "local", Role.ADMIN)
+_LONGEST: Final = 200
+
+_log = structlog.get_logger(__name__)
+
+
+class Authentication:
+    """Middleware: 401 for whoever has no valid token; `scope["clonos.principal"]` for the others.
+
+    The store is asked each time, so that a token that is revoked is refused at once.
+
+    Args:
+        app: What comes after.
+        database: Where the tokens are.
+        failures: How often an address may be wrong before it hears 429; valid tokens do not count.
+        needed: Whether requests without a token are refused.
+    """
+
+    def __init__(self, app: ASGIApp, *, database: Database, failures: Buckets, needed: bool = True) -> None:
+        self._app = app
+        self._database = database
+        self._failures = failures
+        self._needed = needed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in EXEMPT):
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})  # there are none
+            return
+        request = Request(scope)
+        try:
+            scope["clonos.principal"] = await self._principal(request)
+        except ClonosError as error:
+            await problem_response(error, instance=scope["path"])(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    async def _principal(self, request: Request) -> Principal:
+        given = request.headers.getlist("authorization")
+        if not given and not self._needed:
+            return LOCAL
+        scheme, _, presented = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        presented = presented.strip()
+        if scheme.lower() == "bearer" and 0 < len(presented) <= _LONGEST and presented.isascii():
+            row = await tokens.authenticate(self._database, presented)
+            if row is not None:
+                return Principal(row.id, row.subject, Role(row.role), row.agent)
+        await self._refuse(request, presented)
+        raise Unauthenticated("The request has no token." if not given else "The token is not valid.")
+
+    async def _refuse(self, request: Request, presented: str) -> None:
+        address = address_of(request.scope)
+        wait_s = self._failures.take(address)
+        if wait_s > 0:
+            raise TooMany("Too many requests without a valid token came from this address.")
+        # Written down only as often as they are answered: nobody fills the audit log from outside.
+        await record_unauthenticated(self._database, request, address, presented)

@@ -1,0 +1,19 @@
+"""Writes the API's OpenAPI document: ``python -m clonos_api.openapi > api/openapi.json``."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from clonos_api.app import create_app
+from clonos_api.settings import ApiSettings
+
+
+def document() -> str:
+    """The document as it is committed."""
+    described = create_app(ApiSettings(_env_file=None)).openapi()
+    return json.dumps(described, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())

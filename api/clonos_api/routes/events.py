@@ -1,0 +1,107 @@
+"""Events: as a stream that can be resumed, and as a list."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+
+from clonos.errors import StoreAway
+from clonos.resources.base import Page
+from clonos.resources.service import Event
+from clonos_api import views
+from clonos_api.bodies import Limit, page
+from clonos_api.documented import STREAM, problems
+from clonos_api.feed import Wanted
+from clonos_api.routes.access import API, Viewer
+from clonos_api.services import Replica, Services, Store
+from clonos_api.sse import HEARTBEAT, EventStream, encode
+from clonos_api.store import events, jobs
+
+router = APIRouter(prefix=f"{API}/events", tags=["events"])
+
+_LARGEST = 2**62
+Types = Annotated[
+    list[str] | None,
+    Query(alias="type", max_length=20, description="Whole types (`job.state`) or first parts (`job`); any of these."),
+]
+JobQuery = Annotated[str | None, Query(max_length=100, description="Id or name of a job.")]
+
+
+@router.get("", status_code=200, response_class=EventStream, responses={**STREAM, **problems(404)})
+async def stream_events(
+    caller: Viewer,
+    replica: Replica,
+    job: JobQuery = None,
+    types: Types = None,
+    after: Annotated[int | None, Query(ge=0, le=_LARGEST, description="Start after this number.")] = None,
+    last_event_id: Annotated[str | None, Header(max_length=20, pattern=r"^\d{1,18}$")] = None,
+) -> EventStream:
+    """What happens from now on, or after the event that `Last-Event-ID` names. Comments show that the stream lives.
+
+    Where events were asked for that are not kept any more, the stream begins with one of type ``gap``.
+    """
+    replica.check_streams()
+    of = None
+    if job is not None:
+        async with replica.database.reading() as session:
+            of = (await jobs.get(session, job, deleted=True)).id
+    await replica.feed.started()
+    asked = int(last_event_id) if last_event_id is not None else after
+    start = replica.feed.newest if asked is None else asked
+    gap = await _gap(replica, start) if asked is not None else b""
+    return EventStream(_stream(replica, Wanted(of, tuple(types or ())), start, gap))
+
+
+@router.get("/history", responses=problems(404))
+async def list_events(
+    caller: Viewer,
+    store: Store,
+    job: JobQuery = None,
+    types: Types = None,
+    after: Annotated[int, Query(ge=0, le=_LARGEST, description="Start after this number.")] = 0,
+    limit: Limit = 50,
+) -> Page[Event]:
+    """Events, oldest first; go on with `after` = `next`."""
+    wanted = Wanted(None, tuple(types or ()))
+    async with store.reading() as session:
+        of = None if job is None else (await jobs.get(session, job, deleted=True)).id
+        found: list[Event] = []
+        while len(found) <= limit:
+            rows = await events.after(session, after, job=of)
+            found += [one for one in map(views.event, rows) if one in wanted]
+            if not rows:
+                break
+            after = rows[-1].seq
+    more = len(found) > limit
+    return page(found[:limit], str(found[limit - 1].seq) if more else None)
+
+
+async def _gap(replica: Services, start: int) -> bytes:
+    """What to say if events after `start` are not kept any more, or the numbers are of another database."""
+    async with replica.database.reading() as session:
+        oldest, _ = await events.bounds(session)
+    if oldest <= start + 1 and start <= replica.feed.newest:
+        return b""
+    return encode(f'{{"oldest": {oldest}, "newest": {replica.feed.newest}}}', event="gap")
+
+
+async def _stream(replica: Services, wanted: Wanted, place: int, gap: bytes) -> AsyncIterator[bytes]:
+    feed, settings = replica.feed, replica.settings
+    with replica.stream():
+        # Answers begin at once: who waits for the first event knows that the stream is there.
+        yield gap or HEARTBEAT
+        place = min(place, feed.newest)
+        ends_at = time.monotonic() + settings.limits.stream_s
+        while not feed.closed and time.monotonic() < ends_at:
+            if not await feed.wait(place, settings.heartbeat_s):
+                yield HEARTBEAT
+                continue
+            try:
+                found, place = await feed.after(place, wanted)
+            except StoreAway:
+                return  # the client comes back with the id of the last event that it got
+            if found:
+                yield b"".join(one.written for one in found)

@@ -1,0 +1,178 @@
+"""What one replica is made of, for its routes to use."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Protocol
+
+import structlog
+from fastapi import Depends, HTTPException
+from starlette.requests import HTTPConnection
+
+from clonos.errors import StoreAway
+from clonos_api.auth.bootstrap import bootstrap
+from clonos_api.feed import EventFeed, LogWatch
+from clonos_api.settings import ApiSettings
+from clonos_api.store import schema
+from clonos_api.store.database import Database
+from clonos_api.store.notifier import Notifier
+
+_log = structlog.get_logger("clonos.api")
+_LOOK_S: Final = 5.0
+_AGAIN_S: Final = 1.0
+_RECENT_S: Final = 60.0
+
+
+class Reconcile(Protocol):
+    """Does the leader's work whenever this replica leads, until cancelled; then gives the lease up."""
+
+    def __call__(self, database: Database, settings: ApiSettings, notifier: Notifier) -> Awaitable[None]:
+        """Run."""
+
+
+@dataclass
+class Services:
+    """One replica.
+
+    Attributes:
+        feed: The newest events.
+        log_watch: Who follows which log.
+        streams: Server-sent event streams that are open.
+        tasks: What runs besides the requests.
+        schema_trouble: Why the database's tables cannot be used; empty: they can.
+        waits: Long-polls that are open.
+        ending: The service is about to end.
+    """
+
+    settings: ApiSettings
+    database: Database
+    feed: EventFeed
+    log_watch: LogWatch
+    streams: int = 0
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    schema_trouble: str = ""
+    waits: set[asyncio.Task[int]] = field(default_factory=set)
+    ending: bool = False
+    _failures: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: ApiSettings) -> Services:
+        """The services that `settings` ask for; nothing runs yet."""
+        database = Database(settings.database)
+        return cls(settings, database, EventFeed(database), LogWatch(database))
+
+    async def prepare(self) -> None:
+        """Bring an embedded database up to date, and see whether the tables can be used."""
+        if self.database.dialect == "sqlite":
+            self.settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            await asyncio.to_thread(schema.upgrade, self.settings.database)
+        await self._look_at_schema()
+
+    async def watch_schema(self) -> None:
+        """Look whether the tables are those of this version, until they are."""
+        while self.schema_trouble:
+            await asyncio.sleep(_LOOK_S)
+            await self._look_at_schema()
+
+    async def _look_at_schema(self) -> None:
+        try:
+            has, needs = await asyncio.to_thread(schema.current, self.settings.database), schema.newest()
+            if has != needs:
+                raise StoreAway(f"The tables are of version {has or 'none'}, not {needs}: run clonos db upgrade.")
+            if self.settings.auth and await bootstrap(self.database, self.settings.admin_token_file):
+                _log.info("The first token is made", file=str(self.settings.admin_token_file))
+        except StoreAway as error:
+            if error.what != self.schema_trouble:
+                _log.error("The database cannot be used", why=error.what)
+            self.schema_trouble = error.what
+        else:
+            self.schema_trouble = ""
+
+    async def reconcile(self) -> None:
+        """Do the leader's work whenever this replica leads."""
+        run: Reconcile = importlib.import_module("clonos_api.reconcile.service").run
+        await run(self.database, self.settings, self.database.notifier)
+
+    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` besides the requests; again if it fails in a way that nobody expected."""
+
+        async def run() -> None:
+            while True:
+                try:
+                    return await work()
+                except Exception as error:
+                    _log.exception("A part of the service failed and is started again", part=name)
+                    self._failures[name] = (time.monotonic(), f"{type(error).__name__} (see the log)")
+                    await asyncio.sleep(_AGAIN_S)
+
+        self.tasks[name] = asyncio.create_task(run(), name=f"clonos-{name}")
+
+    def failing(self) -> dict[str, str]:
+        """What failed within the last minute, and how."""
+        since = time.monotonic() - _RECENT_S
+        return {name: why for name, (at, why) in self._failures.items() if at > since}
+
+    def end_waits(self) -> None:
+        """The service is about to end: streams end, long-polls answer at once, and so does what runs besides them."""
+        self.ending = True
+        self.feed.close()
+        self.log_watch.close()
+        for wait in self.waits:
+            wait.cancel()
+        # While connections end, whoever leads gives the lease up.
+        for task in self.tasks.values():
+            task.cancel()
+
+    async def wait_for_work(self, agent: str, after: int, timeout_s: float) -> None:
+        """Wait until an agent's work is at another revision than `after`, or the time is over, or we end."""
+        if self.ending:
+            return
+        wait = asyncio.create_task(self.database.notifier.wait_work(agent, after, timeout_s))
+        self.waits.add(wait)
+        try:
+            await asyncio.wait((wait,))
+        finally:
+            self.waits.discard(wait)
+            wait.cancel()
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Count an open stream."""
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
+
+    def check_streams(self) -> None:
+        """Refuse a further stream if there are too many.
+
+        Raises:
+            HTTPException: 503.
+        """
+        if self.streams >= self.settings.limits.streams:
+            raise HTTPException(503, f"{self.streams} streams are open, as many as we keep.", {"Retry-After": "5"})
+
+
+def services_of(connection: HTTPConnection) -> Services:
+    """The replica that a request came to."""
+    found: Services = connection.app.state.services
+    return found
+
+
+def _store(connection: HTTPConnection) -> Database:
+    return services_of(connection).database
+
+
+def _settings(connection: HTTPConnection) -> ApiSettings:
+    return services_of(connection).settings
+
+
+Replica = Annotated[Services, Depends(services_of)]
+Store = Annotated[Database, Depends(_store)]
+Settings = Annotated[ApiSettings, Depends(_settings)]

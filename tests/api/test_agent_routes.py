@@ -1,0 +1,167 @@
+"""An agent's life through its routes: it registers, takes work, tells what its drivers do, and is replaced."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import httpx
+
+from scripted import ScriptedAgent, create
+from serving import Served
+
+Place = Callable[[str, str], str]
+
+
+def test_a_run_through_the_routes(admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place) -> None:
+    job = create(admin, name)
+    before = agent.work()
+    run = place(name, agent.name)
+    work = agent.work()
+    assert work["revision"] != before["revision"]
+    (order,) = work["runs"]
+    assert (order["run"], order["goal"], order["artifact"]) == (run, "RUN", job["artifact"])
+    assert agent.client.get(f"/artifacts/{order['artifact']}/content").status_code == 200
+
+    agent.heartbeat({"run": run, "state": "STARTING", "attempts": 1, "pid": 42})
+    at = time.time()
+    common = {"job": name, "generation": 1}
+    agent.tell(
+        run,
+        {**common, "event": "claimed", "at": at, "lineage": 1, "lanes": 1},
+        {**common, "event": "state", "at": at, "state": "RUNNING"},
+        *(_epoch(common, number, at + number) for number in range(3)),
+        {**common, "event": "lag", "at": at + 3, "query": "out", "topics": {"lines": 7}},
+    )
+    agent.heartbeat({"run": run, "state": "RUNNING", "driver_state": "RUNNING", "attempts": 1, "pid": 42})
+    shown = admin.get(f"/jobs/{name}").json()
+    assert (shown["run"], shown["agent"], shown["generation"]) == (run, agent.name, 1)
+    (listed,) = admin.get(f"/jobs/{name}/runs").json()["data"]
+    assert (listed["state"], listed["pid"], listed["agent"]) == ("RUNNING", 42, agent.name)
+    (generation,) = admin.get(f"/jobs/{name}/generations").json()["data"]
+    assert (generation["generation"], generation["agent"]) == (1, agent.name)
+    checkpoints = admin.get(f"/jobs/{name}/checkpoints").json()
+    assert checkpoints["counts"]["completed"] == 3
+    assert [one["epoch"] for one in checkpoints["history"]] == [2, 1, 0]
+    assert admin.get(f"/jobs/{name}/checkpoints/1").json()["records_out"] == 10
+    assert admin.get(f"/jobs/{name}/checkpoints/9").status_code == 404
+    metrics = admin.get(f"/jobs/{name}/metrics").json()["queries"]["out"]
+    assert (metrics["epochs"], metrics["records_out"], metrics["lag"]) == (3, 30, {"lines": 7})
+    assert admin.get(f"/jobs/{name}/causal-log").json()["determinants"] == 6
+    for path in ("offsets", "recoveries", "exceptions", "standbys"):
+        assert admin.get(f"/jobs/{name}/{path}").status_code == 200
+    host = admin.get(f"/hosts/{agent.name}").json()
+    assert (host["state"], host["runs"], host["free"]) == ("READY", 1, 3)
+
+
+def _epoch(common: dict[str, object], number: int, at: float) -> dict[str, object]:
+    figures = {"read": 20, "records": 10, "skipped_lanes": 0, "diverged_lanes": 0, "recorded": 2, "replayed": 0}
+    more = {"dead_letters": 0, "dropped": 0, "duration_ms": 12.5, "replay": False}
+    return {**common, **figures, **more, "event": "epoch", "query": "out", "epoch": number, "at": at}
+
+
+def test_a_push_may_be_repeated(admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place) -> None:
+    create(admin, name)
+    run = place(name, agent.name)
+    event = {"event": "claimed", "job": name, "generation": 1, "at": time.time(), "lineage": 1, "lanes": 1}
+    end = agent.tell(run, event, _epoch({"job": name, "generation": 1}, 0, time.time()))
+    agent.events[run] = 0
+    assert agent.tell(run, event, _epoch({"job": name, "generation": 1}, 0, time.time())) == end
+    agent.events[run] = end + 100  # a hole: it hears from where to send
+    assert agent.tell(run, event) == end
+    assert admin.get(f"/jobs/{name}/checkpoints").json()["counts"]["completed"] == 1
+
+
+def test_work_is_waited_for(admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place) -> None:
+    create(admin, name)
+    before = agent.work()
+    found: list[tuple[float, dict[str, object]]] = []
+
+    def poll() -> None:
+        found.append((0.0, agent.work(before["revision"], 20.0)))
+        found.append((time.monotonic(), {}))
+
+    poller = threading.Thread(target=poll)
+    poller.start()
+    poller.join(0.5)
+    assert poller.is_alive(), "the long-poll did not wait"
+    placed = time.monotonic()
+    run = place(name, agent.name)  # by another process, as it were: seen by looking
+    poller.join(10)
+    assert not poller.is_alive()
+    assert [one["run"] for one in found[0][1]["runs"]] == [run]  # type: ignore[attr-defined]
+    assert found[1][0] - placed < 2.0
+    begun = time.monotonic()
+    again = agent.work(agent.work()["revision"], 0.3)
+    assert [one["run"] for one in again["runs"]] == [run]
+    assert time.monotonic() - begun >= 0.3
+
+
+def test_a_newer_process_replaces_an_agent(api: Served, agent: ScriptedAgent) -> None:
+    with ScriptedAgent(api, agent.name) as newer:
+        assert newer.register()["id"] == agent.id
+        newer.heartbeat()
+    refused = agent.client.post(f"/agents/{agent.id}/heartbeat", json={"instance": agent.instance, "runs": []})
+    assert refused.status_code == 409
+    assert refused.json()["type"].endswith("/agent-replaced")
+
+
+def test_a_removed_host_is_told_so(admin: httpx.Client, agent: ScriptedAgent) -> None:
+    assert admin.post(f"/hosts/{agent.name}/drain").json()["state"] == "DRAINING"
+    assert agent.heartbeat()["drain"]
+    assert admin.post(f"/hosts/{agent.name}/undrain").json()["state"] == "READY"
+    assert admin.delete(f"/hosts/{agent.name}").status_code == 204
+    gone = agent.client.post(f"/agents/{agent.id}/heartbeat", json={"instance": agent.instance, "runs": []})
+    assert gone.status_code == 410
+    assert agent.client.get(f"/agents/{agent.id}/work").status_code == 410
+    agent.register()
+    agent.heartbeat()
+
+
+def test_an_agent_keeps_to_its_own(
+    admin: httpx.Client, api: Served, agent: ScriptedAgent, name: str, place: Place
+) -> None:
+    create(admin, name)
+    run = place(name, agent.name)
+    with ScriptedAgent(api, f"other-{name}") as other:
+        other.register()
+        stolen = {"instance": other.instance, "offset": 0, "text": "x"}
+        assert other.client.post(f"/agents/{agent.id}/runs/{run}/log", json=stolen).status_code == 403
+        assert other.client.post(f"/agents/{other.id}/runs/{run}/log", json=stolen).status_code == 404
+        assert other.client.get("/jobs").status_code == 403
+
+
+def test_a_savepoint_by_way_of_a_task(
+    admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place, write: Callable[..., object]
+) -> None:
+    create(admin, name)
+    assert admin.post(f"/jobs/{name}/savepoints").status_code == 409  # it never ran
+    place(name, agent.name)
+    answer = admin.post(f"/jobs/{name}/savepoints", json={"name": "first"})
+    assert answer.status_code == 202, answer.text
+    operation = answer.json()["id"]
+    (savepoint,) = admin.get(f"/jobs/{name}/savepoints").json()["data"]
+    assert (savepoint["name"], savepoint["state"]) == ("first", "IN_PROGRESS")
+    _order(write, agent.id, "savepoint", savepoint["id"], operation)
+    (task,) = agent.work()["tasks"]
+    agent.task_done(task["task"], epochs={"out": 5}, size_bytes=123)
+    agent.task_done(task["task"], epochs={"out": 6}, size_bytes=124)  # told again, it changes nothing
+    done = admin.get(f"/savepoints/{savepoint['id']}").json()
+    assert (done["state"], done["epochs"], done["size_bytes"]) == ("COMPLETED", {"out": 5}, 123)
+    ended = admin.get(f"/operations/{operation}").json()
+    assert (ended["state"], ended["result"]) == ("COMPLETED", {"savepoint": savepoint["id"]})
+    assert agent.work()["tasks"] == []
+
+    deleting = admin.delete(f"/savepoints/{savepoint['id']}")
+    assert deleting.status_code == 202
+    _order(write, agent.id, "delete-savepoint", savepoint["id"], deleting.json()["id"])
+    agent.task_done(agent.work()["tasks"][0]["task"])
+    assert admin.get(f"/savepoints/{savepoint['id']}").status_code == 404
+    assert admin.get(f"/operations/{deleting.json()['id']}").json()["state"] == "COMPLETED"
+
+
+def _order(write: Callable[..., object], agent: str, kind: str, savepoint: str, operation: str) -> None:
+    from clonos_api.store import tasks
+
+    write(lambda session: tasks.create(session, agent, kind, {"savepoint": savepoint}, operation=operation))

@@ -1,0 +1,81 @@
+"""The process itself: what it refuses, how it says that it is ready, and how fast it ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from streams import Stream
+
+from clonos.errors import PortTaken, SpecError
+from clonos_api.serve import serve
+from clonos_api.settings import ApiSettings
+from observe import eventually
+from scripted import ScriptedAgent
+from serving import ApiProcess
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_in_time_with_clients_that_wait(tmp_path: Path, number: signal.Signals) -> None:
+    with ApiProcess(tmp_path, reconcile=True) as process:
+        api = process.served
+        with api.client() as client:
+            eventually(lambda: client.get("/health").json()["leader"], "it leads")
+        assert process.process.stdout is not None
+        assert process.process.stdout.readline() == f"ready {api.url}\n"
+        with ScriptedAgent(api, "host") as agent:
+            agent.register()
+            revision = agent.work()["revision"]
+            answers: list[int] = []
+            poller = threading.Thread(target=lambda: answers.append(agent.work(revision, 20.0)["revision"]))
+            poller.start()
+            with Stream(api, "/events") as events:
+                # A connection that asks for nothing must not hold it up either.
+                idle = socket.create_connection(
+                    (api.url.rsplit(":", 1)[0].removeprefix("http://"), int(api.url.rsplit(":", 1)[1]))
+                )
+                poller.join(0.5)
+                assert poller.is_alive()
+                took = process.end(number)
+                assert took < 3.0
+                assert process.process.returncode == 0
+                assert events.ended.wait(2), "the stream did not end"
+                idle.close()
+            poller.join(5)
+            assert answers == [revision], "the long-poll was cut off, not answered"
+
+
+def test_the_first_token_is_for_nobody_else_to_read(tmp_path: Path) -> None:
+    with ApiProcess(tmp_path) as process:
+        file = process.settings.admin_token_file
+        assert file.stat().st_mode & 0o077 == 0
+        token = process.served.admin
+        process.end()
+    with ApiProcess(tmp_path) as process:
+        assert process.served.admin == token
+        with process.served.client() as client:
+            assert client.get("/tokens/self").json()["role"] == "admin"
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({"host": "0.0.0.0"}, "TLS"),
+        ({"host": "::"}, "TLS"),
+        ({"host": "example.org"}, "TLS"),
+        ({"host": "0.0.0.0", "auth": False, "tls_cert": "a", "tls_key": "b"}, "tokens"),
+        ({"tls_cert": "a"}, "its key"),
+    ],
+)
+def test_open_addresses_need_tokens_and_tls(tmp_path: Path, settings: dict[str, object], missing: str) -> None:
+    with pytest.raises(SpecError, match=missing):
+        serve(ApiSettings(home=tmp_path, **settings))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(PortTaken, match=r"127\.0\.0\.1"):
+        serve(ApiSettings(home=tmp_path, port=other.getsockname()[1]))

@@ -1,0 +1,145 @@
+"""Streams of events and of logs: in order, resumed without loss or repetition, and alive."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from streams import Stream
+
+from scripted import ScriptedAgent, create
+from serving import Served, served
+
+Place = Callable[[str, str], str]
+
+
+def test_events_come_as_they_happen(api: Served, admin: httpx.Client, name: str) -> None:
+    with Stream(api, "/events") as stream:
+        job = create(admin, name)
+        event = stream.next()
+        while event["event"] != "job.created":
+            event = stream.next()
+        assert job["id"] in event["data"]
+        admin.post(f"/jobs/{name}/start")
+        assert {stream.next()["event"] for _ in range(2)} >= {"job.desired"}
+
+
+def test_a_stream_is_of_one_job_and_of_some_types(api: Served, admin: httpx.Client, name: str) -> None:
+    create(admin, name)
+    create(admin, f"{name}-other")
+    with Stream(api, "/events", job=name, type=["job.desired"]) as stream:
+        admin.post(f"/jobs/{name}-other/start")
+        admin.patch(
+            f"/jobs/{name}", json={"artifact": admin.get(f"/jobs/{name}").json()["artifact"]}, headers={"If-Match": "*"}
+        )
+        admin.post(f"/jobs/{name}/start")
+        (only,) = stream.take(1)
+        assert only["type"] == "job.desired"
+        with pytest.raises(queue.Empty):
+            stream.next(0.5)
+
+
+def test_a_stream_is_resumed_without_loss_or_repetition(api: Served, admin: httpx.Client, name: str) -> None:
+    create(admin, name)
+    seen: list[int] = []
+    last: str | None = None
+    for turn in range(5):
+        with Stream(api, "/events", job=name, last_event_id=last, after=None if last else 0) as stream:
+            wanted = {int(one["seq"]) for one in _history(admin, name)} - set(seen)
+            for _ in wanted:
+                event = stream.next()
+                seen.append(int(event["id"]))
+                last = event["id"]
+        # While nobody listens, things happen.
+        for action in ("start", "stop") * (turn + 1):
+            admin.post(f"/jobs/{name}/{action}")
+    assert seen == sorted(set(seen))
+    assert [one["seq"] for one in _history(admin, name)][: len(seen)] == seen
+    with Stream(api, "/events", job=name, last_event_id=last) as stream:
+        missed = stream.take(10)
+    assert min(one["seq"] for one in missed) > seen[-1]
+
+
+def _history(admin: httpx.Client, job: str) -> list[dict[str, int]]:
+    found: list[dict[str, int]] = []
+    after: str | None = "0"
+    while after is not None:
+        page = admin.get("/events/history", params={"job": job, "after": after, "limit": 7}).json()
+        found += page["data"]
+        after = page["next"]
+    return found
+
+
+def test_events_of_another_replica_come_too(api: Served, admin: httpx.Client, name: str, place: Place) -> None:
+    create(admin, name)
+    with ScriptedAgent(api, f"host-{name}") as agent:
+        agent.register()
+        with Stream(api, "/events", job=name, type="run") as stream:
+            run = place(name, agent.name)
+            assert run in stream.next(3.0)["data"]
+
+
+def test_old_numbers_are_read_from_the_database(tmp_path: Path, name: str) -> None:
+    with served(tmp_path) as service, service.client() as admin:
+        assert service.app is not None
+        service.app.state.services.feed._kept = type(service.app.state.services.feed._kept)(maxlen=3)
+        create(admin, name)
+        for _ in range(10):
+            admin.post(f"/jobs/{name}/start")
+        with Stream(service, "/events", after=0) as stream:
+            numbers = [int(stream.next()["id"]) for _ in range(12)]
+        assert numbers == list(range(1, 13))
+
+
+def test_a_stream_lives_while_nothing_happens(tmp_path: Path) -> None:
+    with served(tmp_path, heartbeat_s=0.1) as service, service.client() as client:
+        with client.stream("GET", "/events") as answer:
+            lines = answer.iter_lines()
+            comments = [next(lines) for _ in range(6)]
+        assert comments[0] == comments[2] == comments[4] == ": alive"
+
+
+def test_numbers_of_another_database_are_a_gap(api: Served) -> None:
+    with Stream(api, "/events", last_event_id="999999") as stream:
+        assert stream.next()["event"] == "gap"
+    with api.client() as client:
+        assert client.get("/events", headers={"Last-Event-ID": "x"}).status_code == 422
+
+
+def test_so_many_streams_and_no_more(tmp_path: Path) -> None:
+    from clonos_api.settings import Limits
+
+    with served(tmp_path, limits=Limits(streams=2)) as service, service.client() as client:
+        with Stream(service, "/events"), Stream(service, "/events"):
+            refused = client.get("/events")
+            assert refused.status_code == 503
+            assert refused.headers["Retry-After"]
+        with Stream(service, "/events"):
+            pass
+
+
+def test_a_log_is_tailed_read_on_and_followed(
+    api: Served, admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place
+) -> None:
+    create(admin, name)
+    run = place(name, agent.name)
+    text = "".join(f"line {number}\n" for number in range(10))
+    end = agent.log(run, text, 0)
+    assert agent.log(run, text, 0) == end == len(text)
+    tail = admin.get(f"/jobs/{name}/logs", params={"tail": 3}).json()
+    assert tail["lines"] == ["line 7", "line 8", "line 9"]
+    end = agent.log(run, "more\n", end)
+    assert admin.get(f"/jobs/{name}/logs", params={"after": tail["next"]}).json()["lines"] == ["more"]
+    assert admin.get(f"/jobs/{name}/logs", params={"after": "nonsense"}).status_code == 422
+    with Stream(api, f"/jobs/{name}/logs", follow="true", tail=1) as stream:
+        first = stream.next()
+        assert first["data"] == "more"
+        end = agent.log(run, "one\ntwo\n", end)
+        assert [stream.next(3.0)["data"] for _ in range(2)] == ["one", "two"]
+    agent.log(run, "three\n", end)
+    # Only the last event of a piece has an id; who lost the stream goes on from there.
+    with Stream(api, f"/jobs/{name}/logs", follow="true", last_event_id=first["id"]) as stream:
+        assert [stream.next()["data"] for _ in range(3)] == ["one", "two", "three"]

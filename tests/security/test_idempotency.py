@@ -1,0 +1,90 @@
+"""`Idempotency-Key`: the same again is done once, whoever fails meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from scripted import spec, upload
+from serving import Served
+
+KEY = "Idempotency-Key"
+
+
+def wanted(client: httpx.Client, name: str) -> dict[str, Any]:
+    return {"spec": spec(name), "artifact": upload(client), "start": False}
+
+
+def test_the_same_request_gets_the_same_answer(service: Served, name: str) -> None:
+    with service.client() as admin:
+        body = wanted(admin, name)
+        first, second = (admin.post("/jobs", json=body, headers={KEY: name}) for _ in range(2))
+        assert (first.status_code, second.status_code) == (201, 201)
+        assert second.json() == first.json()
+        assert second.headers["idempotency-replayed"] == "true"
+        assert "idempotency-replayed" not in first.headers
+        for header in ("location", "etag", "content-type"):
+            assert second.headers[header] == first.headers[header]
+        # Without a key it is another request.
+        assert admin.post("/jobs", json=body).status_code == 409
+
+
+def test_another_request_under_the_key_is_refused(service: Served, name: str) -> None:
+    with service.client() as admin:
+        assert admin.post("/jobs", json=wanted(admin, name), headers={KEY: name}).status_code == 201
+        other = admin.post("/jobs", json=wanted(admin, f"{name}-2"), headers={KEY: name})
+        assert (other.status_code, other.json()["type"].rsplit("/", 1)[1]) == (422, "key-misused")
+        assert admin.get(f"/jobs/{name}-2").status_code == 404
+
+
+def test_a_request_that_failed_gives_its_key_back(service: Served, name: str) -> None:
+    with service.client() as admin:
+        wrong = {**wanted(admin, name), "artifact": "0" * 64}
+        assert admin.post("/jobs", json=wrong, headers={KEY: name}).status_code >= 400
+        assert admin.post("/jobs", json=wanted(admin, name), headers={KEY: name}).status_code == 201
+
+
+def test_keys_belong_to_subjects(service: Served, name: str, caller: Callable[..., httpx.Client]) -> None:
+    ada, bob = caller("operator", subject="ada"), caller("operator", subject="bob")
+    assert ada.post("/jobs", json=wanted(ada, name), headers={KEY: name}).status_code == 201
+    # Bob neither sees Ada's answer nor is kept from using the key.
+    assert bob.post("/jobs", json=wanted(bob, f"{name}-b"), headers={KEY: name}).json()["owner"] == "bob"
+
+
+def test_many_at_once_make_one_job(service: Served, name: str) -> None:
+    with service.client() as admin:
+        body = wanted(admin, name)
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        with service.client() as client:
+            answers.append(client.post("/jobs", json=body, headers={KEY: name}))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    made = [one for one in answers if one.status_code == 201]
+    assert made
+    assert {one.json()["id"] for one in made} == {made[0].json()["id"]}
+    assert {one.status_code for one in answers} <= {201, 409}
+    assert {one.json()["type"].rsplit("/", 1)[1] for one in answers if one.status_code == 409} <= {"request-under-way"}
+
+
+def test_an_answer_with_a_secret_is_not_kept(service: Served) -> None:
+    with service.client() as admin:
+        before = len(admin.get("/tokens", params={"limit": 200}).json()["data"])
+        answer = admin.post("/tokens", json={"name": "t", "role": "viewer"}, headers={KEY: "k"})
+        assert answer.status_code == 422
+        assert len(admin.get("/tokens", params={"limit": 200}).json()["data"]) == before
+
+
+def test_keys_have_a_length(service: Served, name: str) -> None:
+    with service.client() as admin:
+        body = wanted(admin, name)
+        for key in ("", "x" * 256):
+            assert admin.post("/jobs", json=body, headers={KEY: key}).status_code == 422

@@ -1,0 +1,130 @@
+"""The control plane as tests start it: in a thread of the test, or as a process of its own; always over real HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from clonos_api.app import create_app
+from clonos_api.settings import ApiSettings, Limits
+from observe import eventually
+
+API = "/api/v1"
+# Tests ask faster than people.
+PATIENT = Limits(requests_per_s=10_000, burst=100_000)
+
+
+@dataclass
+class Served:
+    """A replica that answers.
+
+    Attributes:
+        admin: The first token.
+        app: Only where it runs in this process.
+    """
+
+    url: str
+    settings: ApiSettings
+    admin: str
+    app: FastAPI | None = None
+
+    def client(self, token: str | None = None, **how: Any) -> httpx.Client:
+        """A client with a token, by default the admin's."""
+        headers = {"Authorization": f"Bearer {token or self.admin}"}
+        return httpx.Client(base_url=self.url + API, headers=headers, timeout=20.0, trust_env=False, **how)
+
+
+class _Server(uvicorn.Server):
+    """Ends streams at its end, as `clonos_api.serve` does."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.app.state.services.end_waits()  # type: ignore[union-attr]
+        await super().shutdown(sockets)
+
+
+@contextlib.contextmanager
+def served(home: Path, **settings: Any) -> Iterator[Served]:
+    """A replica in a thread of this process."""
+    chosen = ApiSettings(home=home, port=0, **{"reconcile": False, "limits": PATIENT, **settings})
+    app = create_app(chosen)
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=2
+    )
+    server = _Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="api")
+    thread.start()
+    try:
+        eventually(lambda: server.started or not thread.is_alive(), "the API starts")
+        assert server.started, "the API did not start"
+        yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", chosen, admin_token(chosen), app)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive(), "the API did not end"
+
+
+class ApiProcess:
+    """A replica as a process of its own."""
+
+    def __init__(self, home: Path, **settings: Any) -> None:
+        self.settings = ApiSettings(home=home, port=0, **{"reconcile": False, **settings})
+        ready = home / "ready.json"
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("CLONOS_")},
+            "CLONOS_HOME": str(home),
+            "CLONOS_API__PORT": "0",
+            "CLONOS_API__RECONCILE": str(self.settings.reconcile),
+            "CLONOS_API__READY_FILE": str(ready),
+            **{f"CLONOS_API__{name.upper()}": _text(value) for name, value in settings.items()},
+        }
+        ready.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "clonos_api"], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        eventually(lambda: ready.exists() or self.process.poll() is not None, "the API process starts", timeout_s=60)
+        assert self.process.poll() is None, f"the API process ended with {self.process.returncode}"
+        told = json.loads(ready.read_text())
+        assert told["pid"] == self.process.pid
+        self.served = Served(told["url"], self.settings, admin_token(self.settings))
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """End it by a signal; the seconds that it took."""
+        begun = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(20)
+        return time.monotonic() - begun
+
+    def __enter__(self) -> ApiProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def admin_token(settings: ApiSettings) -> str:
+    """The token that the service made for its first user."""
+    return settings.admin_token_file.read_text().strip()
+
+
+def _text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)
