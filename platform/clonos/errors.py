@@ -19,7 +19,8 @@
     │   ├── SessionUnfit           the Spark session lacks what the promise needs                     22
     │   ├── SourceNotRepeatable    a source would not read the same again in a replay                 23
     │   ├── JobUnknown             no job of this name has a causal log                               24
-    │   └── SavepointMissing       no savepoint, or no such epoch in the checkpoint any more          26
+    │   ├── SavepointMissing       no savepoint, or no such epoch in the checkpoint any more          26
+    │   └── ArchiveRefused         uploaded code is not an archive that can be taken                  27
     ├── EnvironmentFault           something outside the job is missing or refuses                    30
     │   ├── JavaNotFound           no usable Java runtime                                             31
     │   ├── JarsUnavailable        the pinned jars could not be had                                   32
@@ -32,7 +33,9 @@
     │   ├── SinkTopicGone          a sink topic disappeared while the job ran                         39
     │   ├── CheckpointUnwritable   the checkpoint cannot be written: disk full, read-only             40
     │   ├── RegistryUnavailable    no Schema Registry answered, or it refused us                      41
-    │   └── FilesUnwritable        a files sink cannot write its folder                               42
+    │   ├── FilesUnwritable        a files sink cannot write its folder                               42
+    │   ├── ArtifactUnavailable    an agent cannot get a job's code whole                             46
+    │   └── AgentReplaced          a newer agent has this one's name                                  47
     ├── ConsistencyError           going on could publish twice or lose records                       50
     │   ├── CheckpointMismatch     checkpoint, plan, markers or code do not agree                     51
     │   │   └── CheckpointOutdated the checkpoint is older than what was published                    52
@@ -44,7 +47,8 @@
     ├── Superseded                 a newer generation owns the job                                    70
     ├── EpochFailed                this attempt at an epoch failed; a replay may succeed              71
     │   └── OutcomeUnknown         a commit's outcome was unknown and it is not in the log            72
-    └── RestartsExhausted          an epoch kept failing                                              73
+    ├── RestartsExhausted          an epoch, or the driver, kept failing                              73
+    └── DriverDied                 a driver was killed, or ended without a word                       74
 
 The number is the exit code of the process: 10–29 the user's to mend, 30–49 the environment's, 50–69 consistency,
 70–79 the run itself. 0 is success, 1 an unexpected error, 2 a wrong command line. `docs/errors.md` says what to do.
@@ -162,6 +166,15 @@ class JobUnknown(UserError):
     slug = "job-unknown"
     exit_code = 24
     kept_default = "nothing was read or changed."
+
+
+class ArchiveRefused(UserError):
+    """Uploaded code is not an archive that can be taken: damaged, too large, or with members that would leave it."""
+
+    slug = "archive-refused"
+    exit_code = 27
+    kept_default = "nothing of it was unpacked or kept."
+    hint_default = "pack plain files with relative names; `clonos submit` does."
 
 
 class JobCodeError(UserError):
@@ -360,6 +373,25 @@ class FilesUnwritable(EnvironmentFault):
     hint_default = "see whether the folder is there, writable and not full."
 
 
+class ArtifactUnavailable(EnvironmentFault):
+    """A host cannot get a job's code, or what it gets has another hash."""
+
+    slug = "artifact-unavailable"
+    exit_code = 46
+    retry = True
+    kept_default = "nothing was started; the agent tries again."
+    hint_default = "see whether the control plane answers and still has the artifact."
+
+
+class AgentReplaced(EnvironmentFault):
+    """A newer agent has registered with the same name, so this one is not asked any more."""
+
+    slug = "agent-replaced"
+    exit_code = 47
+    kept_default = "its drivers go on."
+    hint_default = "nothing to do if the agent was started again; otherwise give each agent a --name of its own."
+
+
 class ConsistencyError(ClonosError):
     """Going on could publish a record twice or lose one, so the job stops."""
 
@@ -466,3 +498,13 @@ class RestartsExhausted(ClonosError):
     exit_code = 73
     kept_default = "everything published so far; the epoch in doubt is replayed at the next start."
     hint_default = "mend the cause that is named and run the job again."
+
+
+class DriverDied(ClonosError):
+    """A driver was killed, or ended without a word."""
+
+    slug = "driver-died"
+    exit_code = 74
+    retry = True
+    kept_default = "everything published so far; the epoch in doubt is replayed by the next attempt."
+    hint_default = "nothing to do: it is started again; if that goes on, look into its log and the host's memory."
