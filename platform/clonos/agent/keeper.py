@@ -20,8 +20,8 @@ from clonos.agent.place import RunPlace
 from clonos.agent.process import DriverProcess, end_all, find, identity, launch
 from clonos.agent.settings import AgentSettings
 from clonos.agent.told import Told
-from clonos.agent.verdict import failure_of, judge
-from clonos.errors import ClonosError, RestartsExhausted
+from clonos.agent.verdict import Verdict, failure_of, judge
+from clonos.errors import ClonosError, EnvironmentFault, RestartsExhausted
 from clonos.resources.hosts import RunOrder, RunReport
 from clonos.resources.jobs import Failure, StopMode
 from clonos.runner.states import DriverState
@@ -109,8 +109,8 @@ class Keeper:
             attempts=(self._order.attempt_base if self._order else 0) + record.attempt,
             pid=self._process.pid if self._process else None,
             generation=self._generation,
-            exit_code=record.exit_code if record.ended else None,
-            failure=record.failure or self._trouble,
+            exit_code=record.exit_code,
+            failure=self._trouble or record.failure,
             final=record.final,
             started_at=record.started,
             ended_at=record.ended,
@@ -191,19 +191,22 @@ class Keeper:
             identity="",
             events_from=begins,
             ended=None,
-            exit_code=None,
-            failure=None,
         )
         self._told = Told(place.events, begins)
         command = [one.format(spec=place.spec, events=place.events) for one in settings.command]
-        pid = launch(
-            [*command, *_restore_options(order)],
-            directory=place.work,
-            environment=driver_environment(settings, place, attempt),
-            log=place.log,
-            uid=settings.uid,
-            gid=settings.gid,
-        )
+        try:
+            pid = launch(
+                [*command, *_restore_options(order)],
+                directory=place.work,
+                environment=driver_environment(settings, place, attempt),
+                log=place.log,
+                uid=settings.uid,
+                gid=settings.gid,
+            )
+        except OSError as error:
+            fault = EnvironmentFault(f"The driver cannot be started: {error}.", kept="nothing was started.")
+            self._decide(Verdict(None, failure_of(fault), again=True))
+            return
         # A driver that has ended already is still there for us, as its parent, until we ask how.
         self._watch(pid, identity(pid) or "")
         if settings.memory_limit_mb is not None and (group := self._memory.make(place.run, settings.memory_limit_mb)):
@@ -279,9 +282,11 @@ class Keeper:
         """An attempt is over: end what it left behind, and decide what follows."""
         await self._end_rest()
         self._told.read()
+        self._decide(judge(exit_code, self._told))
+
+    def _decide(self, verdict: Verdict) -> None:
         now = datetime.now(UTC)
-        record, order, process = self._record, self._order, self._process
-        verdict = judge(exit_code, self._told)
+        record, order = self._record, self._order
         policy = order.restart if order is not None else None
         ran = (now - record.started).total_seconds() if record.started else 0.0
         failure, final, in_row = verdict.failure, not verdict.again, 0
@@ -299,7 +304,7 @@ class Keeper:
         self._process = None
         self._stopping = False
         self._write(ended=now, exit_code=verdict.exit_code, failure=failure, final=final, in_row=in_row)
-        self._log.info("driver-ended", pid=process.pid if process else record.pid, exit_code=exit_code, final=final)
+        self._log.info("driver-ended", pid=record.pid, exit_code=verdict.exit_code, final=final)
 
     async def _end_rest(self) -> None:
         record = self._record

@@ -41,6 +41,8 @@ class RunRecord(BaseModel):
         identity: Tells the driver from a later process with the same id.
         events_from: Where the attempt's part of the event file begins.
         ended: When it was seen to be over.
+        exit_code: Of the newest attempt that ended.
+        failure: And why it did.
         final: No other attempt follows.
     """
 

@@ -61,6 +61,7 @@ class RotatedLog:
             write_atomically(self._note, f"{self._base} {copied}")
             self._new.replace(self._older)
             shutil.copyfileobj(source, copy)  # what came meanwhile
+            copy.flush()
             copied = copy.tell()
             source.truncate(0)
         self._base += copied

@@ -93,8 +93,9 @@ class Tasks:
         try:
             out, trouble = await process.communicate(order.model_dump_json().encode())
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         try:
             result = TaskResult.model_validate_json(out)
         except ValidationError:
