@@ -23,7 +23,9 @@ QUICK = RestartOrder(attempts=3, backoff_ms=20, max_backoff_ms=200)
 
 
 def settings(home: Path, url: str, **more: Any) -> AgentSettings:
-    return AgentSettings(**{"api": url, "name": "host-1", "home": home, "cache": home / "cache", "command": DRIVER} | more)
+    return AgentSettings(
+        **{"api": url, "name": "host-1", "home": home, "cache": home / "cache", "command": DRIVER} | more
+    )
 
 
 def order(run: str, artifact: str, goal: str = "RUN", **more: Any) -> RunOrder:

@@ -116,7 +116,9 @@ def test_a_process_that_has_the_number_now_is_let_be(
     assert reported(api, run, "RUNNING", attempts=2).pid != os.getpid()
 
 
-def test_sigterm_ends_an_agent_at_once_and_its_drivers_go_on(api: FakeApi, host_process: StartProcess, run: str) -> None:
+def test_sigterm_ends_an_agent_at_once_and_its_drivers_go_on(
+    api: FakeApi, host_process: StartProcess, run: str
+) -> None:
     api.order(order(run, api.upload(b"until_stopped()")))
     first = host_process()
     pid = reported(api, run, "RUNNING").pid

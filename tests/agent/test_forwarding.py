@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -111,7 +110,7 @@ def test_an_event_that_nobody_takes_does_not_hold_up_the_others(
 
 
 def test_a_half_line_of_a_killed_driver_spoils_no_other(api: FakeApi, host: Host, run: str) -> None:
-    code = api.upload(b"_out.write('{\"event\": \"epo'); _out.flush(); os.kill(os.getpid(), 9)")
+    code = api.upload(b'_out.write(\'{"event": "epo\'); _out.flush(); os.kill(os.getpid(), 9)')
     api.order(order(run, code, restart={"attempts": 1, "backoff_ms": 1}))
     host()
     reported(api, run, "EXITED", final=True)
@@ -234,4 +233,4 @@ def test_a_log_that_ran_away_during_an_outage(tmp_path: Path) -> None:
     assert (log.start(), log.end()) == (300, 400)
     assert log.read(300, 1000) == b"3" * 100
     assert not log.rotate()
-    assert os.stat(path).st_size == 0
+    assert path.stat().st_size == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -114,7 +115,7 @@ def test_crashes_are_tried_again_ever_later_and_then_given_up(api: FakeApi, host
     assert report.failure.error == "restarts-exhausted"
     assert "it is broken" in report.failure.what
     starts = sorted({one.started_at for one in api.history[run] if one.started_at})
-    pauses = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(starts)]
     assert len(pauses) == 3
     for pause, least in zip(pauses, (100, 200, 300), strict=True):
         assert pause >= timedelta(milliseconds=least)

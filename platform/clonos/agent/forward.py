@@ -68,30 +68,34 @@ class Forwarder:
         self._push_events = push_events
         self._push_log = push_log
         self._at_most = _LINES
+        self._refused: set[str] = set()
         self._told_events: int | None = None  # what the control plane has; None: nobody asked yet
         self._told_log: int | None = None
 
     async def forward(self) -> None:
         """Until it is cancelled."""
         await asyncio.gather(
-            self._go_on(self._tell_events), self._go_on(self._tell_log), self._rotate(), return_exceptions=False
+            self._go_on("events", self._tell_events), self._go_on("log", self._tell_log), self._rotate()
         )
 
     async def last_words(self, seconds: float) -> None:
-        """Wait until everything is told, but not for long: the control plane may be away."""
+        """Wait until everything is told, or nobody wants to hear it; for so long at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._told_events is None or self._told_log is None or self._behind():
+                while self._behind():
                     await asyncio.sleep(_PAUSE_S / 4)
 
     def _behind(self) -> bool:
-        return (self._told_events or 0) < self._events.whole() or (self._told_log or 0) + 3 < self._log.end()
+        """Whether something is not told. Up to three bytes may be a character that never came whole."""
+        events = "events" not in self._refused and (self._told_events or 0) < self._events.whole()
+        return events or ("log" not in self._refused and (self._told_log or 0) + 3 < self._log.end())
 
-    async def _go_on(self, tell: Callable[[], Awaitable[bool]]) -> None:
+    async def _go_on(self, what: str, tell: Callable[[], Awaitable[bool]]) -> None:
         backoff = _MIN_BACKOFF_S
         while True:
             try:
                 more = await tell()
+                self._refused.discard(what)
                 backoff = _MIN_BACKOFF_S
                 if not more:
                     await asyncio.sleep(_PAUSE_S)
@@ -100,6 +104,7 @@ class Forwarder:
                 await asyncio.sleep(max(after, backoff * random.uniform(0.5, 1.0)))
                 backoff = min(2 * backoff, _MAX_BACKOFF_S)
             except ApiRefused as error:
+                self._refused.add(what)
                 _log.warning("forward-refused", run=self._run, why=error.what)
                 await asyncio.sleep(_REFUSED_S)
             except AgentReplaced:

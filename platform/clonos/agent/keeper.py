@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -196,7 +197,7 @@ class Keeper:
         command = [one.format(spec=place.spec, events=place.events) for one in settings.command]
         try:
             pid = launch(
-                [*command, *_restore_options(order)],
+                _restored_first(order, place, command),
                 directory=place.work,
                 environment=driver_environment(settings, place, attempt),
                 log=place.log,
@@ -333,12 +334,13 @@ def _exhausted(times: int, last: Failure | None) -> RestartsExhausted:
     return RestartsExhausted(f"The driver ended {times} times in a row; last: {what}")
 
 
-def _restore_options(order: RunOrder) -> list[str]:
-    """Where the driver starts from, if not where it ended; it knows itself whether it has done so already."""
-    if order.restore_location is None:
-        return []
-    options = ["--restore", order.restore_location]
-    if order.start_from is not None:
-        options += ["--restore-epoch", str(order.start_from.epoch)] if order.start_from.epoch is not None else []
-        options += ["--publish-again"] if order.start_from.publish_again else []
-    return options
+def _restored_first(order: RunOrder, place: RunPlace, command: list[str]) -> list[str]:
+    """`command`, after the job's checkpoint was put back as the order says (`clonos.agent.restoring`)."""
+    location = order.restore_location
+    if location is None:
+        return command
+    epoch = order.start_from.epoch if order.start_from is not None else None
+    wish = order.wish or order.run
+    first = [sys.executable, "-m", "clonos.agent.restoring"]
+    first += [str(place.spec), str(place.events), location, "-" if epoch is None else str(epoch), wish]
+    return [*first, *command, "--new-lineage", "--wish", wish]

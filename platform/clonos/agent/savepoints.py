@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import sys
 from typing import Any
 
 from clonos.agent.verdict import failure_of
+from clonos.engine.savepoint import delete_savepoint, take_savepoint
 from clonos.errors import ClonosError, SpecError
 from clonos.resources.hosts import TaskOrder, TaskResult
 
@@ -25,15 +24,14 @@ def do(order: TaskOrder) -> TaskResult:
 
 
 def _done(order: TaskOrder) -> dict[str, Any]:
-    savepoint = importlib.import_module("clonos.engine.savepoint")
     names = ("location", "target") if order.kind == "savepoint" else ("location",)
     missing = [name for name in names if not isinstance(order.arguments.get(name), str)]
     if missing:
         raise SpecError(f"The task {order.kind} lacks {', '.join(missing)}.")
     values = [order.arguments[name] for name in names]
     if order.kind == "savepoint":
-        return dataclasses.asdict(savepoint.copy_checkpoint(*values))
-    savepoint.delete(*values)
+        return take_savepoint(*values)._asdict()
+    delete_savepoint(*values)
     return {}
 
 

@@ -18,8 +18,8 @@ from clonos.agent.settings import AgentSettings
 from clonos.resources.hosts import RunReport, Work
 
 _log = structlog.get_logger("clonos.agent")
-# What a driver told last is worth a moment before its run is forgotten.
-_LAST_WORDS_S: Final = 5.0
+# What a driver told last is not forgotten before it is told, also if the control plane is away for long.
+_LAST_WORDS_S: Final = 86_400.0
 _LOOK_S: Final = 0.02
 
 
@@ -51,6 +51,7 @@ class Supervisor:
         self._forwarder = forwarder
         self._changed = changed
         self._work = Work(revision=0)
+        self._patience_s = _LAST_WORDS_S
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._keepers: dict[str, Keeper] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -94,6 +95,7 @@ class Supervisor:
 
     async def forget_all(self) -> None:
         """End and forget everything."""
+        self._patience_s = 0.0
         self.take(Work(revision=0))
         while self._tasks:
             await asyncio.wait(self._tasks.values())
@@ -120,7 +122,7 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             forwarding = group.create_task(forwarder.forward(), name=f"forward {run}")
             await self._keepers[run].keep()
-            await forwarder.last_words(_LAST_WORDS_S)
+            await forwarder.last_words(self._patience_s)
             forwarding.cancel()
         await asyncio.to_thread(self._place.run(run).remove)
         del self._keepers[run], self._tasks[run]
