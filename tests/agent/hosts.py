@@ -41,7 +41,7 @@ class ThreadAgent:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self.error: BaseException | None = None
@@ -65,6 +65,7 @@ class ThreadAgent:
             self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(20)
         assert not self._thread.is_alive()
+        assert self.error is None, repr(self.error)
 
     @property
     def alive(self) -> bool:

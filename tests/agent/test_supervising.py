@@ -163,6 +163,17 @@ def test_an_exit_is_seen_and_told_at_once(api: FakeApi, host: Host, run: str) ->
     assert (again.failure.error, again.failure.retry) == ("driver-died", True)
 
 
+def test_an_agent_ends_at_once_whatever_goes_on(api: FakeApi, host: Host, run: str) -> None:
+    api.order(order(run, api.upload(b"sys.exit(71)"), restart={"attempts": 10_000, "backoff_ms": 0}))
+    for _ in range(15):
+        beats = api.heartbeats
+        agent = host()
+        eventually(lambda beats=beats: api.heartbeats > beats + 2, "it lives")
+        asked = time.monotonic()
+        agent.stop()
+        assert time.monotonic() - asked < 3
+
+
 def test_who_was_stopped_by_somebody_else_is_started_again(api: FakeApi, host: Host, run: str) -> None:
     api.order(order(run, api.upload(b"until_stopped()")))
     host()

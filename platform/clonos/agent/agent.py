@@ -201,7 +201,8 @@ class Agent:
                 away = True
                 await asyncio.sleep(random.uniform(0.0, answer.heartbeat_s / 2))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), answer.heartbeat_s)
+                async with asyncio.timeout(answer.heartbeat_s):
+                    await self._changed.wait()
                 await asyncio.sleep(_COALESCE_S)
 
     async def _ask(self, answer: AgentRegistered) -> None:

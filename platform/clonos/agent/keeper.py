@@ -163,8 +163,10 @@ class Keeper:
 
     async def _wait(self, seconds: float | None = None) -> None:
         """Until something changes."""
+        # Not `wait_for`, which forgets that it was cancelled if that comes in the same moment (Python 3.11).
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
 
     async def _start(self) -> None:
         order = self._order
@@ -194,7 +196,8 @@ class Keeper:
             ended=None,
         )
         self._told = Told(place.events, begins)
-        command = [one.format(spec=place.spec, events=place.events) for one in settings.command]
+        paths = {"{spec}": str(place.spec), "{events}": str(place.events)}
+        command = [paths.get(one, one) for one in settings.command]
         try:
             pid = launch(
                 _restored_first(order, place, command),

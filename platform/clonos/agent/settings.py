@@ -28,7 +28,7 @@ class AgentSettings(BaseModel):
         ca: PEM file with the authorities to trust; default those of this machine.
         home: As ``CLONOS_HOME``: the agent keeps its files below ``agent/<name>``, its drivers their checkpoints.
         cache: As ``CLONOS_CACHE``.
-        command: How a driver is started; ``{spec}`` and ``{events}`` are replaced.
+        command: How a driver is started; the arguments ``{spec}`` and ``{events}`` are replaced.
         task_command: How a task is done: it gets the order on its standard input and prints the result.
         driver_environment: What drivers get besides what they need.
         uid: User that drivers run as (the agent must be root then); default the agent's own.
