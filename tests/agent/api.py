@@ -7,12 +7,11 @@ import hashlib
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 
 from clonos.resources.hosts import (
     AgentRegister,
@@ -54,6 +53,7 @@ class FakeApi:
         self.gaps: list[tuple[str, int, int]] = []
         self.results: dict[str, list[TaskResult]] = defaultdict(list)
         self.work = Work(revision=1)
+        self.tokens: set[str | None] = set()
         self.failing = 0  # a status for every request
         self.refuse_events = lambda lines: False
         with socket.socket() as probe:
@@ -94,6 +94,7 @@ class FakeApi:
 
         @app.middleware("http")
         async def fail(request: Request, go_on: Any) -> Response:
+            self.tokens.add(request.headers.get("authorization"))
             if self.failing:
                 return problem(self.failing, "store-away")
             return await go_on(request)
@@ -169,13 +170,6 @@ class FakeApi:
             if instead:
                 return Response(instead.pop(0))
             return Response(self.artifacts[sha]) if sha in self.artifacts else problem(404, "artifact-unknown")
-
-        @app.get("/api/v1/artifacts/{sha}/cut")
-        async def cut(sha: str) -> StreamingResponse:
-            async def some() -> AsyncIterator[bytes]:
-                yield self.artifacts[sha][:10]
-
-            return StreamingResponse(some())
 
         return app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from clonos.agent.memory import MemoryLimits, join
 from clonos.agent.place import KeptOrders, Place, RunPlace, RunRecord, write_atomically
 from clonos.agent.told import Told
 from clonos.agent.verdict import judge
+from clonos.agent.waiting import happens
 from clonos.errors import ClonosError, DirectoryTaken
 from clonos.resources.hosts import Work
 
@@ -93,6 +95,21 @@ def test_files_are_whole_or_not_there(tmp_path: Path) -> None:
     write_atomically(tmp_path / "x", "1")
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_cancellation_is_heard_in_the_moment_of_the_event() -> None:
+    async def both_at_once() -> None:
+        event = asyncio.Event()
+        waiting = asyncio.create_task(happens(event, 30.0))
+        await asyncio.sleep(0)
+        event.set()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await happens(event, 0.01)
+        assert not await happens(asyncio.Event(), 0.01)
+
+    asyncio.run(both_at_once())
 
 
 def test_a_folder_has_one_agent(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from clonos.agent.place import KeptOrders, Place
 from clonos.agent.settings import AgentSettings
 from clonos.agent.supervisor import Supervisor
 from clonos.agent.tasks import Tasks
+from clonos.agent.waiting import happens
 from clonos.errors import AgentReplaced, DirectoryTaken, SpecError
 from clonos.resources.hosts import AgentRegister, AgentRegistered, EventsPush, Heartbeat, LogPush, TaskResult, Work
 
@@ -200,9 +201,7 @@ class Agent:
                     _log.warning("control-plane-away", why=error.what)
                 away = True
                 await asyncio.sleep(random.uniform(0.0, answer.heartbeat_s / 2))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(answer.heartbeat_s):
-                    await self._changed.wait()
+            if await happens(self._changed, answer.heartbeat_s):
                 await asyncio.sleep(_COALESCE_S)
 
     async def _ask(self, answer: AgentRegistered) -> None:
@@ -241,7 +240,7 @@ class Agent:
 
     async def _until_answered(self, ask: Callable[[], Awaitable[_T]]) -> _T:
         """Ask until somebody answers; jittered, so that agents do not all come back in the same moment."""
-        backoff = _MIN_BACKOFF_S
+        backoff, said = _MIN_BACKOFF_S, ""
         while True:
             try:
                 return await ask()
@@ -252,6 +251,9 @@ class Agent:
                 backoff, after = _MAX_BACKOFF_S, 0.0
             except ApiAway as error:
                 after = error.after_s
+                if error.what != said:
+                    said = error.what
+                    _log.warning("control-plane-away", why=said)
             await asyncio.sleep(max(after, backoff) * random.uniform(0.5, 1.0))
             backoff = min(2 * backoff, _MAX_BACKOFF_S)
 

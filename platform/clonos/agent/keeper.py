@@ -22,6 +22,7 @@ from clonos.agent.process import DriverProcess, end_all, find, identity, launch
 from clonos.agent.settings import AgentSettings
 from clonos.agent.told import Told
 from clonos.agent.verdict import Verdict, failure_of, judge
+from clonos.agent.waiting import happens
 from clonos.errors import ClonosError, EnvironmentFault, RestartsExhausted
 from clonos.resources.hosts import RunOrder, RunReport
 from clonos.resources.jobs import Failure, StopMode
@@ -163,10 +164,7 @@ class Keeper:
 
     async def _wait(self, seconds: float | None = None) -> None:
         """Until something changes."""
-        # Not `wait_for`, which forgets that it was cancelled if that comes in the same moment (Python 3.11).
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
+        await happens(self._wake, seconds)
 
     async def _start(self) -> None:
         order = self._order

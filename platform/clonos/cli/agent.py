@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
 
-from clonos.agent import Agent, AgentSettings
 from clonos.errors import SpecError
 from clonos.logs import about, configure_logs
 from clonos.settings import Settings
 from clonos.spec import explain
+
+if TYPE_CHECKING:
+    from clonos.agent import Agent
 
 
 def agent(
@@ -38,6 +40,8 @@ def agent(
 
     SIGTERM ends the agent; its drivers go on, and the next agent of that name adopts them.
     """
+    from clonos.agent import Agent, AgentSettings
+
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
     try:
