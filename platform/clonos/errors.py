@@ -35,6 +35,7 @@
     │   ├── RegistryUnavailable    no Schema Registry answered, or it refused us                      41
     │   ├── FilesUnwritable        a files sink cannot write its folder                               42
     │   ├── StoreAway              the control plane's database does not answer                       43
+    │   ├── ArtifactUnavailable    an agent cannot get a job's code whole                             46
     │   └── AgentReplaced          a newer agent has this one's name                                  47
     ├── ConsistencyError           going on could publish twice or lose records                       50
     │   ├── CheckpointMismatch     checkpoint, plan, markers or code do not agree                     51
@@ -47,7 +48,8 @@
     ├── Superseded                 a newer generation owns the job                                    70
     ├── EpochFailed                this attempt at an epoch failed; a replay may succeed              71
     │   └── OutcomeUnknown         a commit's outcome was unknown and it is not in the log            72
-    ├── RestartsExhausted          an epoch kept failing                                              73
+    ├── RestartsExhausted          an epoch, or the driver, kept failing                              73
+    ├── DriverDied                 a driver was killed, or ended without a word                       74
     ├── StoreError                 what the control plane knows does not allow what was asked         80
     │   ├── Fenced                 somebody else changed it meanwhile                                 81
     │   ├── NotFound               there is no such resource                                          82
@@ -181,6 +183,15 @@ class JobUnknown(UserError):
     slug = "job-unknown"
     exit_code = 24
     kept_default = "nothing was read or changed."
+
+
+class ArchiveRefused(UserError):
+    """Uploaded code is not an archive that can be taken: damaged, too large, or with members that would leave it."""
+
+    slug = "archive-refused"
+    exit_code = 27
+    kept_default = "nothing of it was unpacked or kept."
+    hint_default = "pack plain files with relative names; `clonos submit` does."
 
 
 class JobCodeError(UserError):
@@ -398,6 +409,16 @@ class StoreAway(EnvironmentFault):
     hint_default = "see whether the database is up and reachable, then ask again."
 
 
+class ArtifactUnavailable(EnvironmentFault):
+    """A host cannot get a job's code, or what it gets has another hash."""
+
+    slug = "artifact-unavailable"
+    exit_code = 46
+    retry = True
+    kept_default = "nothing was started; the agent tries again."
+    hint_default = "see whether the control plane answers and still has the artifact."
+
+
 class AgentReplaced(EnvironmentFault):
     """A newer agent has registered with the same name, so this one is not asked any more."""
 
@@ -513,6 +534,16 @@ class RestartsExhausted(ClonosError):
     exit_code = 73
     kept_default = "everything published so far; the epoch in doubt is replayed at the next start."
     hint_default = "mend the cause that is named and run the job again."
+
+
+class DriverDied(ClonosError):
+    """A driver was killed, or ended without a word."""
+
+    slug = "driver-died"
+    exit_code = 74
+    retry = True
+    kept_default = "everything published so far; the epoch in doubt is replayed by the next attempt."
+    hint_default = "nothing to do: it is started again; if that goes on, look into its log and the host's memory."
 
 
 class StoreError(ClonosError):

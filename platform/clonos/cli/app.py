@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from clonos.cli import demo, kafka, lint, log, run
+from clonos.cli import agent, demo, kafka, lint, log, run
 from clonos.errors import ClonosError, SpecError
 from clonos.settings import Settings
 
@@ -19,6 +19,7 @@ app.add_typer(log.app, name="log")
 app.command("run")(run.run)
 app.command("lint")(lint.lint)
 app.command("demo")(demo.demo)
+app.command("agent")(agent.agent)
 
 
 def main() -> None:

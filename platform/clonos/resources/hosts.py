@@ -133,6 +133,8 @@ class RunReport(Resource):
     Attributes:
         state: `clonos.resources.jobs.Run` has the same; an agent never says ``LOST``.
         driver_state: What the driver itself says (`clonos.runner.states`).
+        attempts: Driver processes started, `RunOrder.attempt_base` included.
+        exit_code: Of the newest process that ended, also while the next one runs; so is `failure`.
         final: It ended and the agent will not start it again: exit code, failure, or the attempts are used up.
     """
 
@@ -172,20 +174,31 @@ class EventsPush(Resource):
     """Lines of one run's event file, from byte `offset` on; `lines` are as the driver wrote them.
 
     The control plane takes what it does not have and answers with the offset that it has now, so that a push may be
-    repeated and nothing is counted twice.
+    repeated and nothing is counted twice. A line counts its bytes in UTF-8 and one for its end, which is not sent.
+    A push without lines asks for the offset; one from beyond the offset is not taken, unless it
+    says that there is a gap.
+
+    Attributes:
+        gap: What is between the control plane's offset and this one is lost on the host: go on here.
     """
 
     instance: str
     offset: int = Field(ge=0)
     lines: list[str] = Field(max_length=5000)
+    gap: bool = False
 
 
 class LogPush(Resource):
-    """A piece of one run's log, from byte `offset` of all that the run ever wrote."""
+    """A piece of one run's log, from byte `offset` of all that the run ever wrote; else as `EventsPush`.
+
+    Attributes:
+        gap: As there: the log was rotated during an outage.
+    """
 
     instance: str
     offset: int = Field(ge=0)
     text: str = Field(max_length=262_144)
+    gap: bool = False
 
 
 class Pushed(Resource):

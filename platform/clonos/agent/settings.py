@@ -1,0 +1,70 @@
+"""What an agent is told at its start."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from clonos.agent.archive import ArchiveLimits
+from clonos.settings import Settings
+
+TASK_COMMAND: Final = (sys.executable, "-m", "clonos.agent.savepoints")
+RUN_COMMAND: Final = (sys.executable, "-m", "clonos", "run", "{spec}", "--events", "{events}", "-o", "json", "--plain")
+
+
+class AgentSettings(BaseModel):
+    """Settings of one agent.
+
+    Attributes:
+        api: Where the control plane is, such as ``https://control:8484``.
+        name: Unique among the agents; the same after a restart.
+        failure_domain: What fails together (rack, zone); default the host itself.
+        slots: Drivers that it may run at once.
+        token_file: Holds the agent's token; read again for each request, so that it may be replaced.
+        ca: PEM file with the authorities to trust; default those of this machine.
+        home: As ``CLONOS_HOME``: the agent keeps its files below ``agent/<name>``, its drivers their checkpoints.
+        cache: As ``CLONOS_CACHE``.
+        command: How a driver is started; the arguments ``{spec}`` and ``{events}`` are replaced.
+        task_command: How a task is done: it gets the order on its standard input and prints the result.
+        driver_environment: What drivers get besides what they need.
+        uid: User that drivers run as (the agent must be root then); default the agent's own.
+        memory_limit_mb: Of one driver with all of its processes, where the host can (cgroup v2).
+        cgroup: A delegated cgroup (v2) to make those of drivers in; default the agent's own.
+        log_bytes: A driver's log is rotated at this size; one older file is kept.
+        events_bytes: What was forwarded of an event file is given back to the disk in pieces of this size.
+        stop_drivers: End the drivers when the agent is ended; otherwise they go on and the next agent adopts them.
+        stop_grace_s: How long they may take then.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    api: str
+    name: str = Field(default_factory=socket.gethostname, pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,98}[a-zA-Z0-9])?$")
+    failure_domain: str = ""
+    slots: int = Field(2, ge=1, le=1000)
+    labels: dict[str, str] = Field(default_factory=dict)
+    token_file: Path | None = None
+    ca: Path | None = None
+    home: Path = Field(default_factory=lambda: Settings().home)
+    cache: Path = Field(default_factory=lambda: Settings().cache)
+    command: tuple[str, ...] = RUN_COMMAND
+    task_command: tuple[str, ...] = TASK_COMMAND
+    driver_environment: dict[str, str] = Field(default_factory=dict)
+    uid: int | None = Field(None, ge=1)
+    gid: int | None = Field(None, ge=1)
+    memory_limit_mb: int | None = Field(None, ge=64)
+    cgroup: Path | None = None
+    log_bytes: int = Field(16 << 20, ge=1 << 12)
+    events_bytes: int = Field(16 << 20, ge=1 << 12)
+    stop_drivers: bool = False
+    stop_grace_s: float = Field(10.0, gt=0)
+    archive: ArchiveLimits = ArchiveLimits()
+
+    @property
+    def directory(self) -> Path:
+        """Everything that the agent writes."""
+        return self.home.absolute() / "agent" / self.name
