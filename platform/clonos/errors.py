@@ -185,15 +185,6 @@ class JobUnknown(UserError):
     kept_default = "nothing was read or changed."
 
 
-class ArchiveRefused(UserError):
-    """Uploaded code is not an archive that can be taken: damaged, too large, or with members that would leave it."""
-
-    slug = "archive-refused"
-    exit_code = 27
-    kept_default = "nothing of it was unpacked or kept."
-    hint_default = "pack plain files with relative names; `clonos submit` does."
-
-
 class JobCodeError(UserError):
     """The user's own code raised."""
 
