@@ -69,7 +69,7 @@ class PostgresServer:
             capture_output=True,
             text=True,
             timeout=_START_S + 10,
-            **self._as,  # type: ignore[call-overload]
+            **self._as,
         )
         assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
 
@@ -97,7 +97,7 @@ class PostgresServer:
     def create_database(self, name: str) -> str:
         """A new database; its URL."""
         with psycopg.connect(f"host=127.0.0.1 port={self.port} user=clonos dbname=postgres", autocommit=True) as link:
-            link.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type, unused-ignore]
+            link.execute(f'CREATE DATABASE "{name}"')
         return f"postgresql+psycopg://clonos@127.0.0.1:{self.port}/{name}"
 
 

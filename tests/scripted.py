@@ -8,7 +8,10 @@ from typing import Any
 
 import httpx
 
+from clonos_api.store import agents, jobs, runs
+from clonos_api.store.database import Database
 from serving import Served
+from stored import an_order
 
 CODE = b"""import clonos
 
@@ -105,3 +108,16 @@ class ScriptedAgent:
         assert answer.status_code in (200, 201), answer.text
         told: dict[str, Any] = answer.json()
         return told
+
+
+async def placed(served: Served, job: str, agent: str) -> str:
+    """Place a job on an agent as the reconciler of another replica would; the id of the run."""
+    database = Database(served.settings.database)
+    try:
+        async with database.transaction() as session:
+            row, host = await jobs.get(session, job), await agents.get(session, agent)
+            made = await runs.create(session, row, host, an_order(row))
+            await jobs.change(session, row, run=made.id)
+            return made.id
+    finally:
+        await database.close()

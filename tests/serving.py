@@ -49,6 +49,14 @@ class Served:
         return httpx.Client(base_url=self.url + API, headers=headers, timeout=20.0, trust_env=False, **how)
 
 
+class _Server(uvicorn.Server):
+    """Ends streams at its end, as `clonos_api.serve` does."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.app.state.services.end_waits()  # type: ignore[union-attr]
+        await super().shutdown(sockets)
+
+
 @contextlib.contextmanager
 def served(home: Path, **settings: Any) -> Iterator[Served]:
     """A replica in a thread of this process."""
@@ -58,7 +66,7 @@ def served(home: Path, **settings: Any) -> Iterator[Served]:
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=2
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="api")
     thread.start()
     try:
@@ -66,7 +74,6 @@ def served(home: Path, **settings: Any) -> Iterator[Served]:
         assert server.started, "the API did not start"
         yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", chosen, admin_token(chosen), app)
     finally:
-        app.state.services.end_waits()
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive(), "the API did not end"

@@ -108,8 +108,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _ended(services: Services) -> None:
     """End what runs besides the requests; whoever leads gives the lease up, but nobody is waited for long."""
-    for task in services.tasks.values():
-        task.cancel()
     _, late = await asyncio.wait(services.tasks.values(), timeout=_ENDING_S)
     for task in late:
         _log.warning("A part of the service did not end in time", part=task.get_name())

@@ -19,8 +19,10 @@ import structlog
 from clonos.errors import StoreAway
 from clonos.resources.service import Event
 from clonos_api.lookups import ends_of_logs
+from clonos_api.sse import encode
 from clonos_api.store import events
 from clonos_api.store.database import Database
+from clonos_api.store.tables import EventRow
 from clonos_api.views import event
 
 _KEPT: Final = 2_000
@@ -49,6 +51,20 @@ class Wanted:
         if self.job is not None and one.job != self.job:
             return False
         return not self.types or one.type in self.types or one.type.partition(".")[0] in self.types
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event as streams send it: written once, however many there are."""
+
+    event: Event
+    written: bytes
+
+    @classmethod
+    def of(cls, row: EventRow) -> Told:
+        """A row of the store."""
+        one = event(row)
+        return cls(one, encode(one.model_dump_json(), event=one.type, number=one.seq))
 
 
 class _Bell:
@@ -81,7 +97,7 @@ class EventFeed:
         self.newest = 0
         self.closed = False
         self._database = database
-        self._kept: deque[Event] = deque(maxlen=kept)
+        self._kept: deque[Told] = deque(maxlen=kept)
         self._complete_after = 0  # everything after this number is in `_kept`
         self._bell = _Bell()
         self._started = asyncio.Event()
@@ -109,19 +125,19 @@ class EventFeed:
             await self._bell.wait(timeout_s)
         return self.newest > after
 
-    async def after(self, seq: int, wanted: Wanted) -> tuple[list[Event], int]:
+    async def after(self, seq: int, wanted: Wanted) -> tuple[list[Told], int]:
         """Events after number `seq`, oldest first, and the number after which to go on.
 
         Raises:
             StoreAway: They are not in memory any more, and the database does not answer.
         """
         if seq >= self._complete_after:
-            return [one for one in self._kept if one.seq > seq and one in wanted], max(seq, self.newest)
+            return [one for one in self._kept if one.event.seq > seq and one.event in wanted], max(seq, self.newest)
         known = self.newest  # committed before we read, and so is everything before it
         async with self._database.reading() as session:
-            found = [event(row) for row in await events.after(session, seq, job=wanted.job, limit=_READ)]
-        end = found[-1].seq if len(found) == _READ else max(seq, known, *(one.seq for one in found))
-        return [one for one in found if one in wanted], end
+            found = [Told.of(row) for row in await events.after(session, seq, job=wanted.job, limit=_READ)]
+        end = found[-1].event.seq if len(found) == _READ else max(seq, known, *(one.event.seq for one in found))
+        return [one for one in found if one.event in wanted], end
 
     async def _start(self) -> None:
         async with self._database.reading() as session:
@@ -134,8 +150,8 @@ class EventFeed:
             rows = await events.after(session, self.newest, limit=_READ)
         for row in rows:
             if len(self._kept) == self._kept.maxlen:
-                self._complete_after = self._kept[0].seq
-            self._kept.append(event(row))
+                self._complete_after = self._kept[0].event.seq
+            self._kept.append(Told.of(row))
         # Numbers up to `told` that are not among a short answer will never be: retention dropped them.
         self.newest = rows[-1].seq if len(rows) == _READ else max(self.newest, told, *(row.seq for row in rows))
         self._bell.ring()

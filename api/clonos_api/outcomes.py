@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import Fenced, NotFound
+from clonos.errors import Fenced, NotFound, SpecError
 from clonos.resources.hosts import TaskResult
 from clonos.resources.jobs import Failure
+from clonos.spec import explain
 from clonos_api.store import operations, savepoints
-from clonos_api.store.tables import SavepointRow, TaskRow
+from clonos_api.store.tables import TaskRow
 
 _UNTOLD: Final = Failure(
     error="internal", what="The agent could not do it, and did not say why.", hint="look into the agent's log."
@@ -35,24 +36,28 @@ async def settle(session: AsyncSession, task: TaskRow, told: TaskResult) -> None
     """Take in how a task went. Call it once for each task, for the agent that was first to end it.
 
     Raises:
-        ValidationError: The agent's result is not what its kind of task has.
+        SpecError: The agent's result is not what its kind of task has.
     """
     savepoint = await savepoints.get(session, str(task.arguments["savepoint"]))
     failure = None if told.ok else (told.failure or _UNTOLD)
     if task.kind == "delete-savepoint":
-        await _deleted(session, savepoint, failure)
-    elif failure is None:
-        copied = Copied.model_validate(told.result)
-        await savepoints.complete(session, savepoint, epochs=copied.epochs, size_bytes=copied.size_bytes)
-    else:
-        await savepoints.fail(session, savepoint)
+        if failure is None and savepoint.state == "DELETING":
+            await savepoints.remove(session, savepoint)
+    elif savepoint.state == "IN_PROGRESS":
+        if failure is None:
+            copied = _copied(told)
+            await savepoints.complete(session, savepoint, epochs=copied.epochs, size_bytes=copied.size_bytes)
+        else:
+            await savepoints.fail(session, savepoint)
     if task.operation is not None:
         await _end(session, task.operation, {"savepoint": savepoint.id}, failure)
 
 
-async def _deleted(session: AsyncSession, savepoint: SavepointRow, failure: Failure | None) -> None:
-    if failure is None:
-        await savepoints.remove(session, savepoint)
+def _copied(told: TaskResult) -> Copied:
+    try:
+        return Copied.model_validate(told.result)
+    except ValidationError as error:
+        raise SpecError(f"This is no result of a savepoint: {explain(error)}.", kept="nothing was changed.") from error
 
 
 async def _end(session: AsyncSession, operation: str, result: dict[str, str], failure: Failure | None) -> None:

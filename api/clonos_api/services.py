@@ -118,12 +118,15 @@ class Services:
         return {name: why for name, (at, why) in self._failures.items() if at > since}
 
     def end_waits(self) -> None:
-        """The service is about to end: streams end, and long-polls answer at once."""
+        """The service is about to end: streams end, long-polls answer at once, and so does what runs besides them."""
         self.ending = True
         self.feed.close()
         self.log_watch.close()
         for wait in self.waits:
             wait.cancel()
+        # While connections end, whoever leads gives the lease up.
+        for task in self.tasks.values():
+            task.cancel()
 
     async def wait_for_work(self, agent: str, after: int, timeout_s: float) -> None:
         """Wait until an agent's work is at another revision than `after`, or the time is over, or we end."""

@@ -44,7 +44,7 @@ class Limits(BaseModel):
 
 
 def _made_up() -> str:
-    return f"{socket.gethostname()[:40]}-{secrets.token_hex(4)}"
+    return f"{socket.gethostname()[:30]}-{secrets.token_hex(4)}"
 
 
 class ApiSettings(BaseSettings):
@@ -84,7 +84,7 @@ class ApiSettings(BaseSettings):
     auth: bool = True
     allowed_hosts: list[str] = Field(default_factory=list)
     allowed_origins: list[str] = Field(default_factory=list)
-    replica: str = Field(default_factory=_made_up)
+    replica: str = Field(default_factory=_made_up, min_length=1, max_length=40)
     heartbeat_s: float = Field(15.0, gt=0)
     ready_file: Path | None = None
     reconcile: bool = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import uuid
 from datetime import UTC, datetime
@@ -40,7 +39,9 @@ def _answer(key: str) -> float:
 
 
 rate = clonos.service(name="rate")(_answer)
-kept = functools.cache(_answer)
+
+
+_answers: dict[str, float] = {}
 
 
 @clonos.udf("double")
@@ -51,8 +52,10 @@ def rated(key: str) -> float:
 
 @F.udf(DoubleType(), useArrow=True)
 def cached(key: str) -> float:
-    """Asks once for each argument, as a careful user of plain Spark does."""
-    return kept(key)
+    """Asks once for each argument in a task, as a careful user of plain Spark does."""
+    if (known := _answers.get(key)) is None:
+        known = _answers[key] = _answer(key)
+    return known
 
 
 def _column(kind: str) -> Column:

@@ -147,6 +147,7 @@ def upgrade() -> None:
         sa.Column("observed_nonce", sa.Integer(), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("run", sa.String(length=36), nullable=True),
+        sa.Column("home", sa.String(length=36), nullable=True),
         sa.Column("restarts", sa.Integer(), nullable=False),
         sa.Column("failure", JSON, nullable=True),
         sa.Column("metrics", JSON, nullable=True),

@@ -19,7 +19,8 @@
     │   ├── SessionUnfit           the Spark session lacks what the promise needs                     22
     │   ├── SourceNotRepeatable    a source would not read the same again in a replay                 23
     │   ├── JobUnknown             no job of this name has a causal log                               24
-    │   └── ArchiveRefused         uploaded code is not an archive that can be taken                  26
+    │   ├── SavepointMissing       no savepoint, or no such epoch in the checkpoint any more          26
+    │   └── ArchiveRefused         uploaded code is not an archive that can be taken                  27
     ├── EnvironmentFault           something outside the job is missing or refuses                    30
     │   ├── JavaNotFound           no usable Java runtime                                             31
     │   ├── JarsUnavailable        the pinned jars could not be had                                   32
@@ -258,11 +259,20 @@ class RecordRefused(UserError):
     hint_default = "raise the topic's max.message.bytes, or mend the record's partition."
 
 
+class SavepointMissing(UserError):
+    """There is no savepoint, or the checkpoint no longer holds the epoch."""
+
+    slug = "savepoint-missing"
+    exit_code = 26
+    kept_default = "nothing was changed."
+    hint_default = "`clonos savepoint ls` and `clonos checkpoint ls` show what there is."
+
+
 class ArchiveRefused(UserError):
     """Uploaded code is not an archive that can be taken: damaged, too large, or with members that would leave it."""
 
     slug = "archive-refused"
-    exit_code = 26
+    exit_code = 27
     kept_default = "nothing of it was unpacked or kept."
     hint_default = "pack plain files with relative names; `clonos submit` does."
 

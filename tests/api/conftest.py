@@ -10,12 +10,8 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resources.hosts import RunOrder
-from clonos.spec import JobSpec
-from clonos_api.store import agents, jobs, runs
 from clonos_api.store.database import Database
-from clonos_api.store.rows import new_id
-from scripted import ScriptedAgent
+from scripted import ScriptedAgent, placed
 from serving import Served, served
 
 
@@ -61,25 +57,6 @@ def write(api: Served) -> Write:
 
 
 @pytest.fixture
-def place(write: Write) -> Callable[[str, str], str]:
+def place(api: Served) -> Callable[[str, str], str]:
     """Places a job on an agent, as the reconciler would; the id of the run."""
-
-    def run(job: str, agent: str) -> str:
-        async def change(session: AsyncSession) -> str:
-            row, host = await jobs.get(session, job), await agents.get(session, agent)
-            order = RunOrder(
-                run=new_id(),
-                job=row.id,
-                name=row.name,
-                version=row.version,
-                spec=JobSpec.model_validate(row.spec),
-                artifact=row.artifact,
-                goal="RUN",
-            )
-            made = await runs.create(session, row, host, order)
-            await jobs.change(session, row, run=made.id)
-            return made.id
-
-        return str(write(change))
-
-    return run
+    return lambda job, agent: asyncio.run(placed(api, job, agent))

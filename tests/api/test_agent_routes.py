@@ -143,7 +143,6 @@ def test_a_savepoint_by_way_of_a_task(
     operation = answer.json()["id"]
     (savepoint,) = admin.get(f"/jobs/{name}/savepoints").json()["data"]
     assert (savepoint["name"], savepoint["state"]) == ("first", "IN_PROGRESS")
-    assert savepoint["location"].endswith(f"/{name}/first")
     _order(write, agent.id, "savepoint", savepoint["id"], operation)
     (task,) = agent.work()["tasks"]
     agent.task_done(task["task"], epochs={"out": 5}, size_bytes=123)

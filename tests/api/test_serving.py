@@ -13,14 +13,17 @@ from streams import Stream
 from clonos.errors import PortTaken, SpecError
 from clonos_api.serve import serve
 from clonos_api.settings import ApiSettings
+from observe import eventually
 from scripted import ScriptedAgent
 from serving import ApiProcess
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_in_time_with_clients_that_wait(tmp_path: Path, number: signal.Signals) -> None:
-    with ApiProcess(tmp_path) as process:
+    with ApiProcess(tmp_path, reconcile=True) as process:
         api = process.served
+        with api.client() as client:
+            eventually(lambda: client.get("/health").json()["leader"], "it leads")
         assert process.process.stdout is not None
         assert process.process.stdout.readline() == f"ready {api.url}\n"
         with ScriptedAgent(api, "host") as agent:

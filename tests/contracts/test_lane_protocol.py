@@ -148,6 +148,22 @@ def test_new_lineage_ignores_older_markers(kafka: KafkaSettings, name: str, make
     assert len(values(kafka, out)) == 6
 
 
+def test_a_wish_for_a_new_lineage_is_granted_once(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
+    """Whoever starts a job again after a crash repeats the user's word."""
+    out = make_topic()
+    publish(lane_of(claim(kafka, name), epoch=7), iter(rows(out, 7)), eager=True)
+    fresh = claim(kafka, name, new_lineage={"out": 3}, wish="from-a")
+    assert (fresh.owner.lineage, fresh.state.ended) == (2, {"out": 3})
+    publish(lane_of(fresh, epoch=4), iter(rows(out, 4)), eager=True)
+    claim(kafka, name)
+    again = claim(kafka, name, new_lineage={"out": 3}, wish="from-a")
+    assert again.owner.lineage == 2
+    assert publish(lane_of(again, epoch=4), iter(rows(out, 4)), eager=True).outcome == "audited"
+    assert claim(kafka, name, new_lineage={"out": 3}, wish="from-b").owner.lineage == 3
+    assert claim(kafka, name, new_lineage={}).owner.lineage == 4
+    assert claim(kafka, name, new_lineage={}).owner.lineage == 5
+
+
 def test_restart_goes_on_from_a_claim_that_turned_up_late(
     kafka: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,7 @@ class InProcess:
     def __call__(
         self, function: JobFunction, name: str, *, code: str = "1", checkpoint: str = "checkpoint", **spec: Any
     ) -> None:
-        new_lineage = spec.pop("new_lineage", False)
+        new_lineage, wish = spec.pop("new_lineage", False), spec.pop("wish", "")
         accept_new_code = spec.pop("accept_new_code", False)
         body = Spec.model_validate({"trigger": {"availableNow": True}, "restart_policy": {"attempts": 3}, **spec})
         job = Job(function, JobSpec(metadata=Metadata(name=name), spec=body), code)
@@ -72,6 +72,7 @@ class InProcess:
             str(self._home / checkpoint),
             events,
             new_lineage=new_lineage,
+            wish=wish,
             accept_new_code=accept_new_code,
         ).run()
 

@@ -1,4 +1,7 @@
-"""A process that holds the lease and writes while it does; for tests that kill it and stop it."""
+"""A process that holds the lease and writes while it does; for tests that kill it and stop it.
+
+It is stubborn: it goes on with its first token whatever its clock says, so that only the store can stop it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ async def main(url: str, holder: str) -> None:
         await events.bounds(session)
     print("ready", flush=True)
     running = asyncio.create_task(leader.run())
+    token = None
     while not running.done():
-        token = leader.token
+        token = token or leader.token
         if token is None:
             await asyncio.sleep(0.01)
             continue

@@ -169,7 +169,7 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
     common = {"job", "partition", "offset", "at", "bytes", "kind", "void"}
     owner = {"lineage", "generation", "driver"}
     expected = {
-        "claim": {"marker", "allotments", "ended"},
+        "claim": {"marker", "allotments", "ended", "wish"},
         "allot": {"allotments"},
         "plan": {"query", "epoch", "now", "seed", "code", "scans", "held", "partitions", "since", "offsets"},
         "determinants": {"query", "epoch", "operator", "task", "entries"},

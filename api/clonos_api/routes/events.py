@@ -104,4 +104,4 @@ async def _stream(replica: Services, wanted: Wanted, place: int, gap: bytes) -> 
             except StoreAway:
                 return  # the client comes back with the id of the last event that it got
             if found:
-                yield b"".join(encode(one.model_dump_json(), event=one.type, number=one.seq) for one in found)
+                yield b"".join(one.written for one in found)

@@ -53,7 +53,7 @@ async def get_health(caller: Viewer, replica: Replica) -> Health:
         status="degraded" if away or failing else "ok",
         version=version("clonos"),
         database="away" if away else "ok",
-        leader=leader == replica.settings.replica,
+        leader=leader is not None and leader.startswith(f"{replica.settings.replica}:"),
         checks={**({"database": away} if away else {}), **failing},
     )
 

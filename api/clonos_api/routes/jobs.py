@@ -30,7 +30,11 @@ _DELETE_S = 120.0
 
 
 @router.post(
-    "", status_code=201, response_model=Job, openapi_extra=document_body(JobCreate, JobSpec), responses=problems(404, 415)
+    "",
+    status_code=201,
+    response_model=Job,
+    openapi_extra=document_body(JobCreate, JobSpec),
+    responses=problems(404, 415),
 )
 async def create_job(
     caller: Operator,

@@ -69,8 +69,8 @@ async def create_savepoint(
         if row.run is None:
             raise StateConflict(f"Job {row.name} never ran.", hint="start it first.")
         name = asked.name or await _name(session, row)
-        folder = (asked.location or settings.savepoint_location).rstrip("/")
-        made = await savepoints.create(session, row, name=name, location=f"{folder}/{row.name}/{name}")
+        folder = asked.location or settings.savepoint_location
+        made = await savepoints.create(session, row, name=name, location=folder)
         begun = await operations.begin(
             session,
             "savepoint",

@@ -164,7 +164,8 @@ async def _within(awaitable: Any, seconds: float) -> None:
 
 async def _quietly_closed(session: AsyncSession) -> None:
     try:
-        await session.close()
+        # To its end also if the request is cancelled meanwhile: the connection goes back whole.
+        await asyncio.shield(session.close())
     except (DBAPIError, OSError, sqlite3.Error):
         await session.invalidate()  # the connection is gone: there is nothing to roll back
 

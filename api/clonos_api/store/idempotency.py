@@ -57,7 +57,9 @@ async def reserve(session: AsyncSession, subject: str, key: str, request: str) -
     )
     if new is not None:
         return Reservation(subject, key, new.created_at)
-    row = (await session.scalars(select(IdempotencyRow).where(*mine))).one()
+    row = (await session.scalars(select(IdempotencyRow).where(*mine))).one_or_none()
+    if row is None:
+        raise RequestUnderWay(f"The request with the key {key!r} was just given up; send it again.")
     if row.request != request:
         raise KeyMisused(f"The key {key!r} came with another request before.")
     if row.status is not None:

@@ -216,7 +216,8 @@ async def desire(
         desired_state=state,
         stop=stop.model_dump(mode="json") if stop else None,
         start_from=start_from.model_dump(mode="json") if start_from else job.start_from,
-        restart_nonce=job.restart_nonce + restart,
+        # What has failed or finished stays so until somebody asks for it anew.
+        restart_nonce=job.restart_nonce + (restart or (state == DesiredState.RUNNING and job.state in _ENDED)),
     )
     data = {"desired_state": str(state), "restart": restart}
     events.append(session, "job.desired", job=row.id, data=data)
@@ -224,6 +225,7 @@ async def desire(
     return row
 
 
+_ENDED: Final = (JobState.FAILED, JobState.FINISHED)
 _VERBS: Final = {DesiredState.RUNNING: "start", DesiredState.STOPPED: "stop", DesiredState.CANCELED: "cancel"}
 
 

@@ -151,7 +151,7 @@ async def _newest(session: AsyncSession, job: str) -> dict[str, tuple[int, int]]
     """Query → its newest (lineage, epoch)."""
     rows = select(EpochRow.query, EpochRow.lineage, func.max(EpochRow.epoch)).where(EpochRow.job == job)
     newest: dict[str, tuple[int, int]] = {}
-    for query, lineage, epoch in (await session.execute(rows.group_by(EpochRow.query, EpochRow.lineage))):
+    for query, lineage, epoch in await session.execute(rows.group_by(EpochRow.query, EpochRow.lineage)):
         newest[query] = max(newest.get(query, (-1, -1)), (lineage, epoch))
     return newest
 

@@ -141,7 +141,7 @@ class _Pruning:
             async with self._database.reading() as session:
                 sizes = select(LogChunkRow.seq, LogChunkRow.size).where(LogChunkRow.job == job)
                 total, end = 0, 0
-                for seq, size_bytes in (await session.execute(sizes.order_by(LogChunkRow.seq.desc()))):
+                for seq, size_bytes in await session.execute(sizes.order_by(LogChunkRow.seq.desc())):
                     total += size_bytes
                     if total > self._limits.log_bytes:
                         end = seq

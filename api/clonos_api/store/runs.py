@@ -20,8 +20,8 @@ from clonos_api.store.swap import swap
 from clonos_api.store.tables import AgentRow, JobRow, RunRow, TaskRow
 
 
-async def create(session: AsyncSession, job: JobRow, agent: AgentRow, order: RunOrder) -> RunRow:
-    """Place a job on an agent; `order.run` (`rows.new_id`) is the id of the new run."""
+async def create(session: AsyncSession, job: JobRow, agent: AgentRow, order: RunOrder, *, why: str = "") -> RunRow:
+    """Place a job on an agent; `order.run` (`rows.new_id`) is the id of the new run, `why` says why there."""
     row = RunRow(
         id=order.run,
         token=1,
@@ -34,7 +34,7 @@ async def create(session: AsyncSession, job: JobRow, agent: AgentRow, order: Run
     session.add(row)
     await session.flush()
     await agents.bump(session, agent.id)
-    data = {"run": row.id, "agent": agent.name, "version": order.version}
+    data = {"run": row.id, "agent": agent.name, "version": order.version, "why": why}
     events.append(session, "run.created", job=job.id, agent=agent.id, data=data)
     return row
 

@@ -120,6 +120,7 @@ class JobRow(Base):
     observed_nonce: Mapped[int] = mapped_column(default=0)
     generation: Mapped[int] = mapped_column(default=0)
     run: Mapped[str | None] = mapped_column(Id)
+    home: Mapped[str | None] = mapped_column(Id)  # the agent that ran it last: that has its checkpoint, if it is a path
     restarts: Mapped[int] = mapped_column(default=0)
     failure: Mapped[dict[str, Any] | None]
     metrics: Mapped[dict[str, Any] | None]  # `Metrics`, as the newest driver tells

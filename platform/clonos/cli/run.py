@@ -39,6 +39,9 @@ def run(
     new_lineage: Annotated[
         bool, typer.Option(help="Start a new lineage: what older runs published does not count any more.")
     ] = False,
+    wish: Annotated[
+        str, typer.Option(help="Key of that word: a start that repeats it goes on in the lineage that it made.")
+    ] = "",
     accept_new_code: Annotated[bool, typer.Option(help="Replay an epoch in doubt with the code as it is now.")] = False,
     lint: Annotated[bool, typer.Option(help="Log what the linter finds in the job's code.")] = True,
 ) -> None:
@@ -60,6 +63,7 @@ def run(
                 events=events,
                 tellers=[tell],
                 new_lineage=new_lineage,
+                wish=wish,
                 accept_new_code=accept_new_code,
                 advice=lint,
             )

@@ -146,7 +146,8 @@ class EpochRunner:
                 end = End(self._own.owner, name, epoch, records)
                 self._own.state.take(self._own.control.append(end), end)
         reach("end-committed", query=name, epoch=epoch, replay=replay)
-        self._on_progress(name, progress_of(entry))
+        progress = progress_of(entry)
+        self._on_progress(name, progress)
         recorded, replayed = count.take(name)
         dropped = drops.take(name, epoch, str(self._own.owner))
         read = sum(held.until - held.start for scan in plan.scans for held in scan)
@@ -165,6 +166,7 @@ class EpochRunner:
             # An ended epoch is only looked at again: what it dropped was told when it ended.
             dropped=0 if ended else dropped,
             duration_ms=round((time.monotonic() - began) * 1000),
+            offsets=progress,
         )
         self._attempt = 0
         self._audited(epoch, reports, records if ended else None)

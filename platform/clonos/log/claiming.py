@@ -149,6 +149,7 @@ def claim(
     *,
     mine: set[str] | None = None,
     new_lineage: Mapping[str, int] | None = None,
+    wish: str = "",
 ) -> Ownership:
     """Become the owner of `job`'s log (the five steps of this module's docstring).
 
@@ -159,6 +160,8 @@ def claim(
             process only succeeds one of these; the first start (empty or None) succeeds whoever owns the log.
         new_lineage: Start a new lineage (the user's explicit word), in which these epochs (query → epoch) are
             the newest ended ones.
+        wish: Key of the user's word. A lineage that came from the same wish goes on: whoever starts a job again after
+            a crash repeats the word, and would publish everything once more.
 
     Raises:
         Superseded: Another driver claimed in between, or owned the log already.
@@ -180,6 +183,8 @@ def claim(
         newest = state.owner
         if restart:
             _must_be_mine(newest, mine)
+        if wish and state.claim is not None and state.claim.wish == wish:
+            new_lineage = None
         owner = _successor(newest, new_lineage is not None)
         if restart:
             # Whatever becomes of it: after a broker's crash a claim may still turn up, and this one is ours.
@@ -188,7 +193,9 @@ def claim(
         control.owner = owner
         ended = dict(state.ended if new_lineage is None else new_lineage)
         after = newest.driver if newest else ""
-        record = Claim(owner, _now_ms(), allotments=state.allotments(), ended=ended, after=after)
+        if new_lineage is None:
+            wish = state.claim.wish if state.claim is not None else ""
+        record = Claim(owner, _now_ms(), allotments=state.allotments(), ended=ended, after=after, wish=wish)
         try:
             offset = control.append(record)
         except Superseded:

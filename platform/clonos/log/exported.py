@@ -56,6 +56,7 @@ def _fields(record: Claim | Allot | Plan | Determinants | Marker | End | Resolut
                 "marker": {**_owner(marker.owner), **_fields(marker)} if marker else None,
                 "allotments": _allotments(record.allotments),
                 "ended": record.ended,
+                "wish": record.wish,
             }
         case Allot():
             return {"allotments": _allotments(record.allotments)}

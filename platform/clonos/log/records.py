@@ -90,8 +90,9 @@ class Allotment(msgspec.Struct, frozen=True, array_like=True):
 class Claim(msgspec.Struct, frozen=True, tag="claim", omit_defaults=True):
     """A new owner takes over from here.
 
-    On control it repeats the allotments and the newest ended epoch of each query, and names the driver whose
-    claim it follows; on a lane it repeats the newest marker it stands on, so that one tail record tells all.
+    On control it repeats the allotments, the newest ended epoch of each query and the key of the wish that the
+    lineage came from, and names the driver whose claim it follows; on a lane it repeats the newest marker it stands
+    on, so that one tail record tells all.
     """
 
     owner: Owner
@@ -100,6 +101,7 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", omit_defaults=True):
     allotments: tuple[Allotment, ...] = ()
     ended: dict[str, int] = {}
     after: str = ""
+    wish: str = ""
 
 
 class Allot(msgspec.Struct, frozen=True, tag="allot"):

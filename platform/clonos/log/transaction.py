@@ -111,8 +111,8 @@ class TransactionalProducer:
         except KafkaException as failure:
             raise EpochFailed(f"{self.transactional_id}: {failure.args[0].str()}.") from failure
 
-    def produce(self, topic: str, value: bytes | None, **where: Any) -> None:
-        """Queue one record; waits while librdkafka's queue is full.
+    def produce(self, topic: str, value: bytes | None, key: bytes | None = None, **where: Any) -> None:
+        """Queue one record; waits while librdkafka's queue is full. `where` is what `Producer.produce` takes.
 
         Raises:
             RecordRefused: Too large, or no such partition.
@@ -120,7 +120,7 @@ class TransactionalProducer:
         """
         while True:
             try:
-                self.producer.produce(topic, value, **where)
+                self.producer.produce(topic, value, key, **where)
                 return
             except BufferError:
                 self.producer.poll(0.05)

@@ -47,7 +47,13 @@ def truncate(ownership: Ownership, *, sink: str | None = None, retained: int = R
     if not plans:
         return {}
     # Control: a renewed claim repeats allotments and ends, so only retained plans hold records back.
-    record = Claim(ownership.owner, time.time_ns() // 1_000_000, None, state.allotments(), dict(state.ended))
+    record = Claim(
+        ownership.owner,
+        time.time_ns() // 1_000_000,
+        allotments=state.allotments(),
+        ended=dict(state.ended),
+        wish=state.claim.wish if state.claim is not None else "",
+    )
     ownership.control.append(record)
     ownership.control.check_owner()
     keep = {CONTROL: min(offset for offset, _ in plans if offset >= 0)}

@@ -87,6 +87,7 @@ class RunOrder(Resource):
     Attributes:
         goal: ``RUN``; ``STOP`` as `stop_mode` says, and then leave it; ``GONE``: it belongs elsewhere, kill and forget.
         secrets: Names of the secrets that its environment gets; the agent reads them where it is, they never travel.
+        wish: Key of `start_from` (``clonos run --wish``): runs that repeat it go back to that point only once.
         attempt_base: Attempts of earlier runs, so that numbers go on.
     """
 
@@ -102,6 +103,7 @@ class RunOrder(Resource):
     restart: RestartOrder = RestartOrder()
     start_from: StartFrom | None = None
     restore_location: str | None = None
+    wish: str = ""
     attempt_base: int = 0
 
 

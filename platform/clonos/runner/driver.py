@@ -51,6 +51,7 @@ class Driver:
         checkpoint: Location of the job's checkpoints; one folder for each query.
         events: Where to tell what happens.
         new_lineage: Start a new lineage: the user's explicit word that older output does not count.
+        wish: Key of that word; a start that repeats it goes on in the lineage that it made.
         accept_new_code: Replay epochs in doubt with the code as it is now.
         on_progress: Told how far each query has read: at its start, and after each epoch.
     """
@@ -64,6 +65,7 @@ class Driver:
         events: Events,
         *,
         new_lineage: bool = False,
+        wish: str = "",
         accept_new_code: bool = False,
         on_progress: Callable[[str, Progress], None] | None = None,
     ) -> None:
@@ -73,6 +75,7 @@ class Driver:
         self._checkpoint = checkpoint.rstrip("/")
         self._events = events
         self._new_lineage = new_lineage
+        self._wish = wish
         self._accept_new_code = accept_new_code
         self._on_progress = on_progress
         self._machine = StateMachine()
@@ -183,13 +186,13 @@ class Driver:
             # A new lineage stands on what the checkpoint has committed: said in the claim itself, so that a
             # crash right after it leaves nothing half said.
             lineage = self._committed() if self._new_lineage and not self._mine else None
-            own = claim(self._kafka, self._job.spec.name, mine=self._mine, new_lineage=lineage)
+            own = claim(self._kafka, self._job.spec.name, mine=self._mine, new_lineage=lineage, wish=self._wish)
         except ClonosError as error:
             if not error.retry:
                 raise
             return error
         self._events.generation = own.owner.generation
-        self._events.emit("claimed", lineage=own.owner.lineage, lanes=len(own.state.lanes))
+        self._events.emit("claimed", lineage=own.owner.lineage, lanes=len(own.state.lanes), driver=own.owner.driver)
         running: list[Running] = []
         try:
             self._to(DriverState.RECONCILING)

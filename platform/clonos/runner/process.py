@@ -34,6 +34,7 @@ def run_job(
     events: Path | None = None,
     tellers: Iterable[Teller] = (),
     new_lineage: bool = False,
+    wish: str = "",
     accept_new_code: bool = False,
     advice: bool = True,
 ) -> None:
@@ -50,7 +51,7 @@ def run_job(
         job = Job(job.function, job.spec.with_params(dict(params)), job.code, job.directory)
         if advice:
             advise(job, told.emit)
-        _run(job, settings, told, conf, checkpoint, new_lineage=new_lineage, accept_new_code=accept_new_code)
+        _run(job, settings, told, conf, checkpoint, new_lineage=new_lineage, wish=wish, accept_new_code=accept_new_code)
     except ClonosError as error:
         if status.state not in {"FAILED", "SUPERSEDED"}:
             told.emit("failed", **trouble(error))  # before the driver ran, which tells its own
@@ -73,6 +74,7 @@ def _run(
     checkpoint: str | None,
     *,
     new_lineage: bool,
+    wish: str,
     accept_new_code: bool,
 ) -> None:
     spec = job.spec.spec
@@ -98,6 +100,7 @@ def _run(
             checkpoint or spec.checkpoint or default_checkpoint(settings.home, job.spec.name),
             told,
             new_lineage=new_lineage,
+            wish=wish,
             accept_new_code=accept_new_code,
             on_progress=lag.note,
         )

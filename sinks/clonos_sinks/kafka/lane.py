@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Final
 
 import msgspec
 
@@ -33,6 +33,8 @@ from clonos.settings import KafkaSettings
 from clonos.sinks import LaneReport
 from clonos_sinks.kafka.rows import Row, identity
 from clonos_sinks.kafka.targets import Limits, Targets
+
+_PLACED_BY_KEY: Final = -1
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -193,14 +195,14 @@ def _commit(lane: Lane, producer: TransactionalProducer, first: Row, rows: Itera
 
 
 def _produce(producer: TransactionalProducer, row: Row, digest: MultisetDigest) -> None:
-    where: dict[str, Any] = {"key": row.key}
-    if row.partition is not None:
-        where["partition"] = row.partition
-    if row.headers is not None:
-        where["headers"] = list(row.headers)
-    if row.timestamp is not None:
-        where["timestamp"] = row.timestamp
-    producer.produce(row.topic, row.value, **where)
+    producer.produce(
+        row.topic,
+        row.value,
+        row.key,
+        partition=_PLACED_BY_KEY if row.partition is None else row.partition,
+        headers=list(row.headers) if row.headers else None,
+        timestamp=row.timestamp or 0,
+    )
     digest.add(identity(row))
     if digest.records % 1000 == 0:
         producer.producer.poll(0)

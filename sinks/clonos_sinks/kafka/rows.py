@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -87,30 +87,37 @@ def check_schema(schema: StructType, *, default_topic: str | None) -> None:
 def rows_of(batch: pa.RecordBatch, default_topic: str | None) -> Iterator[Row]:
     """The records of one Arrow batch, in order."""
     names = batch.schema.names
-    size = batch.num_rows
-    nothing: list[None] = [None] * size
+    absent: list[Any] = [None] * batch.num_rows
 
-    def column(name: str) -> list[object]:
-        return batch.column(names.index(name)).to_pylist() if name in names else list(nothing)
+    def column(name: str) -> list[Any]:
+        return batch.column(names.index(name)).to_pylist() if name in names else absent
 
-    topics = column("topic")
+    def data(name: str) -> list[Any]:
+        # As bytes by Arrow, not one by one: what is done here in Python is most of what a record costs.
+        return batch.column(names.index(name)).cast(pa.binary()).to_pylist() if name in names else absent
+
     stamps = (
-        batch.column(names.index("timestamp"))
-        .cast(pa.timestamp("ms", tz="UTC"), safe=False)
-        .cast(pa.int64())
-        .to_pylist()
+        batch.column(names.index("timestamp")).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
         if "timestamp" in names
-        else nothing
+        else None
     )
-    for topic, key, value, partition, headers, stamp in zip(
-        topics, column("key"), column("value"), column("partition"), column("headers"), stamps, strict=True
-    ):
-        target = topic if topic is not None else default_topic
-        if not isinstance(target, str):
-            raise SpecError(
-                "A row names no topic.", kept="the epoch was not published.", hint="fill the column 'topic'."
-            )
-        yield Row(target, _bytes(key), _bytes(value), partition, _headers(headers), stamp)
+    return map(
+        Row,
+        _topics(column("topic"), default_topic),
+        data("key"),
+        data("value"),
+        column("partition"),
+        [_headers(one) for one in column("headers")] if "headers" in names else absent,
+        absent if stamps is None else stamps.to_pylist(),
+    )
+
+
+def _topics(named: list[str | None], default: str | None) -> list[str]:
+    targets = [default if name is None else name for name in named]
+    found = [target for target in targets if target is not None]
+    if len(found) != len(targets):
+        raise SpecError("A row names no topic.", kept="the epoch was not published.", hint="fill the column 'topic'.")
+    return found
 
 
 def _bytes(value: object) -> bytes | None:

@@ -1,0 +1,65 @@
+"""Steps that several states share: a run is placed, lost, ended, or given up."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from clonos.resources.jobs import Failure, JobState
+from clonos_api.reconcile.deadlines import due
+from clonos_api.reconcile.facts import Job, Run
+from clonos_api.reconcile.placement import Fleet, Placed, place
+from clonos_api.reconcile.states import failures
+from clonos_api.reconcile.writes import Fall, Lose, Move, Order, Place, Settle, Wait, Write
+
+
+def placed(job: Job, fleet: Fleet, within_s: float) -> list[Write]:
+    """A host for a job without a driver; or what holds it up."""
+    found = place(job, fleet)
+    cause = job.failure if job.failure and job.failure.error != failures.NO_HOST else None
+    if isinstance(found, Placed):
+        return [Place(found.agent, found.why), Wait(within_s, cause)]
+    failure = failures.no_host(found)
+    # It is tried each second; only news are written.
+    return [] if same(job.failure, failure) and job.deadline is None else [Wait(None, failure)]
+
+
+def lost(job: Job, run: Run, fleet: Fleet) -> list[Write]:
+    """The host of its driver is lost: it recovers elsewhere."""
+    failure = failures.host_lost(fleet.hosts.get(run.agent))
+    moved: list[Write] = [] if job.state is JobState.RECOVERING else [Move(JobState.RECOVERING, failure=failure)]
+    return [Lose(run.id), Fall(run.id, "host-lost", failure), *moved]
+
+
+def ended(job: Job, run: Run) -> list[Write]:
+    """Its driver ended, and its agent starts no other."""
+    if run.finished:
+        return [Move(JobState.FINISHED)]
+    failure = failures.ended(run)
+    if failure.error == failures.SUPERSEDED and job.ghosts:
+        # By a driver of our own, on a host that was lost: nothing is wrong with the job. A new run fences that one.
+        again: list[Write] = [] if job.state is JobState.RECOVERING else [Move(JobState.RECOVERING, failure=failure)]
+        return [Order(run.id, "GONE"), Fall(run.id, "host-lost", failure), *again]
+    return [Move(JobState.FAILED, failure=failure)]
+
+
+def settled(job: Job, run: Run) -> list[Write]:
+    """What the first claim of a start changes."""
+    moved = job.local and job.home != run.agent
+    return [Settle(run.agent)] if (run.claimed or run.works) and (job.start_from or moved) else []
+
+
+def waited(job: Job, run: Run, now: datetime, within_s: float, what: str) -> list[Write]:
+    """Its driver is on the way: give it up in time."""
+    until = due(job, run, within_s)
+    if now >= until:
+        return [Order(run.id, "GONE"), Move(JobState.FAILED, failure=failures.too_late(what, run))]
+    later = job.deadline is None or abs((until - job.deadline).total_seconds()) > 1
+    news = run.failure is not None and not same(run.failure, job.failure)
+    return [Wait((until - now).total_seconds(), run.failure or job.failure)] if later or news else []
+
+
+def same(one: Failure | None, other: Failure | None) -> bool:
+    """Whether two failures say the same, whenever they do."""
+    if one is None or other is None:
+        return one is other
+    return one.model_copy(update={"at": None}) == other.model_copy(update={"at": None})

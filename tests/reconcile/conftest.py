@@ -1,0 +1,44 @@
+"""A fresh database for each test, on SQLite and on PostgreSQL; the server is the store's."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from clonos_api.store import schema
+from clonos_api.store.database import Database
+from postgres import PostgresServer
+from reconcile.acting import Placing
+from store.conftest import anyio_backend, postgres
+
+__all__ = ["anyio_backend", "postgres"]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database with all tables."""
+    if request.param == "sqlite":
+        url = f"sqlite+aiosqlite:///{tmp_path}/store.db"
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.create_database(f"r{secrets.token_hex(4)}")
+    await asyncio.to_thread(schema.upgrade, url)
+    return url
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """The database, opened."""
+    database = Database(database_url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def placing(tmp_path: Path) -> Placing:
+    """What the reconciler is told; checkpoints are where all hosts see them."""
+    return Placing(home=tmp_path, shared_checkpoints=str(tmp_path / "shared"))

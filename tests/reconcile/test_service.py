@@ -1,0 +1,373 @@
+"""The reconciler on the real store, with agents that do what they are ordered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from clonos.errors import Fenced
+from clonos.resources.hosts import HostState
+from clonos.resources.jobs import Failure, StartFrom, StopMode, StopRequest
+from clonos_api.reconcile import deadlines, service
+from clonos_api.reconcile.applying import apply
+from clonos_api.reconcile.decide import decide
+from clonos_api.reconcile.reading import Place, read
+from clonos_api.reconcile.states import starting
+from clonos_api.store import agents, jobs, lease, operations, recoveries, savepoints
+from clonos_api.store.database import Database
+from clonos_api.store.tables import JobRow, OperationRow, RunRow, TaskRow
+from reconcile.acting import Actor, Placing, Users, eventually, hosts, reconciling
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_job_starts_stops_starts_again_restarts_and_is_cancelled(database: Database, placing: Placing) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a", "b"):
+        await users.submit()
+        job = await users.until("RUNNING")
+        assert job.home is None  # the checkpoint is where every host sees it
+        first = job.run
+        stopped = await users.ended(await users.ask("stop", stop=StopRequest()))
+        assert stopped.state == "COMPLETED"
+        assert (await users.job()).state == "STOPPED"
+        started = await users.ended(await users.ask("start"))
+        job = await users.job()
+        assert (started.state, job.state) == ("COMPLETED", "RUNNING")
+        assert started.result["run"] == job.run != first
+        again = await users.ended(await users.ask("restart"))
+        assert again.state == "COMPLETED"
+        assert (await users.job()).run != job.run
+        cancelled = await users.ended(await users.ask("cancel"))
+        assert (cancelled.state, (await users.job()).state) == ("COMPLETED", "CANCELED")
+    every = await users.runs()
+    assert len(every) == 3
+    assert all(row.ended_at is not None for row in every)
+    moves = [(one.data["from"], one.data["to"]) for one in await users.happened("job.state")]
+    assert moves == [
+        ("CREATED", "STARTING"), ("STARTING", "RUNNING"), ("RUNNING", "STOPPING"), ("STOPPING", "STOPPED"),
+        ("STOPPED", "STARTING"), ("STARTING", "RUNNING"), ("RUNNING", "STOPPING"), ("STOPPING", "STARTING"),
+        ("STARTING", "RUNNING"), ("RUNNING", "CANCELLING"), ("CANCELLING", "CANCELED"),
+    ]  # fmt: skip
+
+
+async def test_a_lost_host_loses_its_jobs_to_another_and_kills_its_driver_when_it_is_back(
+    database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_REJOIN_S", 0.5)
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a", "b") as on:
+        await users.submit()
+        first = await users.until("RUNNING")
+        old = (await users.runs())[0]
+        holder = next(one for one in on.values() if one.id == old.agent)
+        other = next(one for one in on.values() if one is not holder)
+        holder.hidden = True
+
+        async def moved() -> JobRow | None:
+            row = await users.job()
+            return row if row.state == "RUNNING" and row.run != first.run else None
+
+        job = await eventually(moved, "the job runs elsewhere")
+        rows = await users.runs()
+        assert [row.agent for row in rows] == [holder.id, other.id]
+        assert (rows[0].state, rows[0].order["goal"], rows[0].ended_at) == ("LOST", "GONE", None)
+        assert rows[1].order["attempt_base"] == 1
+        assert job.failure is None
+        async with database.reading() as session:
+            (recovery,) = (await recoveries.page(session, job.id)).rows
+            assert recovery.body["cause"] == "host-lost"
+            assert recovery.body["from_agent"] == holder.name
+        holder.hidden = False
+
+        async def killed() -> bool:
+            return (await users.runs())[0].ended_at is not None
+
+        await eventually(killed, "the host that is back kills its driver")
+        assert (await users.job()).run == job.run
+
+
+async def test_a_job_with_a_local_checkpoint_waits_for_its_host(
+    database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_REJOIN_S", 0.5)
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a", "b") as on:
+        await users.submit(checkpoint="/var/lib/words")
+        job = await users.until("RUNNING")
+        holder = next(one for one in on.values() if one.id == job.home)
+        holder.hidden = True
+
+        async def waits() -> bool:
+            row = await users.job()
+            return row.state == "RECOVERING" and (row.failure or {}).get("error") == "no-host"
+
+        await eventually(waits, "it waits")
+        row = await users.job()
+        assert row.failure is not None
+        assert f"Only host {holder.name} may run it (its checkpoint is a path of this host)" in row.failure["what"]
+        assert row.state_deadline is None
+        holder.hidden = False
+        back = await users.until("RUNNING")
+        assert back.run != job.run
+        assert [one.agent for one in await users.runs()] == [holder.id] * 2
+
+
+async def test_what_no_attempt_can_help_fails_and_a_start_tries_anew(database: Database, placing: Placing) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a") as on:
+        await users.submit()
+        job = await users.until("RUNNING")
+        failure = Failure(error="job-code-failed", what="It raised.", domain="user")
+        on["a"].drivers[job.run or ""].fail(14, failure)
+        job = await users.until("FAILED")
+        assert (job.failure or {})["error"] == "job-code-failed"
+        started = await users.ended(await users.ask("start"))
+        assert (started.state, (await users.job()).state) == ("COMPLETED", "RUNNING")
+        assert (await users.job()).failure is None
+
+
+async def test_a_driver_that_never_claims_is_given_up_in_time(
+    database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting, "CLAIM_S", 0.7)
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a") as on:
+        on["a"].starts = False
+        await users.submit(start=False)
+        started = await users.ended(await users.ask("start"))
+        assert started.state == "FAILED"
+        assert (started.failure or {})["error"] == "deadline-passed"
+        job = await users.until("FAILED")
+        assert job.state_deadline is None
+
+        async def gone() -> bool:
+            return (await users.runs())[0].ended_at is not None
+
+        await eventually(gone, "the driver is ended")
+
+
+async def test_no_host_is_told_and_the_job_starts_as_soon_as_there_is_one(database: Database, placing: Placing) -> None:
+    users = Users(database)
+    async with reconciling(database, placing):
+        await users.submit()
+
+        async def told() -> bool:
+            return ((await users.job()).failure or {}).get("what") == "No host is registered."
+
+        await eventually(told, "it says what it waits for")
+        token = (await users.job()).token
+        async with hosts(database, "a"):
+            job = await users.until("RUNNING")
+            assert job.failure is None
+            assert job.token <= token + 4  # waiting wrote nothing
+
+
+async def test_a_stop_with_a_savepoint_and_a_start_from_it(database: Database, placing: Placing) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a"):
+        await users.submit()
+        await users.until("RUNNING")
+        stopped = await users.ended(await users.ask("stop", stop=StopRequest(mode=StopMode.CHECKPOINT)))
+        assert stopped.state == "COMPLETED", stopped.failure
+        assert (await users.job()).state == "STOPPED"
+        async with database.reading() as session:
+            saved = await savepoints.get(session, stopped.result["savepoint"])
+            task = (await session.scalars(select(TaskRow))).one()
+        assert saved.state == "COMPLETED"
+        assert saved.location == f"{placing.savepoint_location}/words/{saved.id}"
+        shared = Path(str(placing.shared_checkpoints))
+        assert task.arguments["location"] == f"file://{shared}/jobs/words/checkpoint"
+        point = StartFrom(savepoint=saved.id, publish_again=True)
+        started = await users.ended(await users.ask("start", start_from=point))
+        assert started.state == "COMPLETED"
+        order = (await users.runs())[-1].order
+        assert order["restore_location"] == saved.location
+        assert order["start_from"]["savepoint"] == saved.id
+        assert order["wish"] == order["run"]
+        assert (await users.job()).start_from is None
+        missing = StartFrom(savepoint="00000000-0000-7000-8000-000000000000")
+        await users.ended(await users.ask("stop"))
+        failed = await users.ended(await users.ask("start", start_from=missing))
+        assert (failed.failure or {})["error"] == "start-point-gone"
+
+
+async def test_a_savepoint_of_a_running_job_and_its_deletion_are_done_by_an_agent(
+    database: Database, placing: Placing
+) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a", "b"):
+        await users.submit()
+        await users.until("RUNNING")
+        async with database.transaction() as session:
+            job = await jobs.get(session, "words")
+            saved = await savepoints.create(session, job, name="nightly", location="/save")
+            made = await operations.begin(
+                session, "savepoint", job=job.id, arguments={"savepoint": saved.id}, timeout_s=60, by="ada"
+            )
+        assert (await users.ended(made.id)).state == "COMPLETED"
+        async with database.transaction() as session:
+            saved = await savepoints.begin_delete(session, await savepoints.get(session, saved.id))
+            made = await operations.begin(
+                session, "delete-savepoint", job=job.id, arguments={"savepoint": saved.id}, timeout_s=60, by="ada"
+            )
+        assert (await users.ended(made.id)).state == "COMPLETED"
+    async with database.reading() as session:
+        kinds = [(task.kind, task.agent) for task in await session.scalars(select(TaskRow).order_by(TaskRow.id))]
+    agent = (await users.runs())[0].agent
+    assert kinds == [("savepoint", agent), ("delete-savepoint", agent)]
+
+
+async def test_an_operation_that_nobody_can_do_ends_at_its_deadline_with_its_savepoint(
+    database: Database, placing: Placing
+) -> None:
+    users = Users(database)
+    async with reconciling(database, placing):
+        job = await users.submit(start=False)
+        async with database.transaction() as session:
+            saved = await savepoints.create(session, job, name="nightly", location="/save")
+            made = await operations.begin(
+                session, "savepoint", job=job.id, arguments={"savepoint": saved.id}, timeout_s=0.3, by="ada"
+            )
+        ended = await users.ended(made.id)
+        assert (ended.failure or {})["error"] == "operation-timed-out"
+        async with database.reading() as session:
+            assert (await savepoints.get(session, saved.id)).state == "FAILED"
+
+
+async def test_deleting_ends_the_job_first(database: Database, placing: Placing) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a"):
+        made = await users.submit()
+        await users.until("RUNNING")
+        assert (await users.ended(await users.ask("delete"))).state == "COMPLETED"
+        async with database.reading() as session:
+            row = await jobs.get(session, made.id, deleted=True)
+            assert row.deleted_at is not None
+            assert row.state == "CANCELED"
+        assert (await users.submit()).id != made.id  # the name is free
+
+
+async def test_a_drained_host_hands_its_jobs_over_as_far_as_there_is_room(database: Database, placing: Placing) -> None:
+    users = Users(database)
+    names = ["one", "two", "three"]
+    async with reconciling(database, placing), hosts(database, "a", slots=3) as on:
+        for name in names:
+            await users.submit(name)
+        for name in names:
+            await users.until("RUNNING", name=name)
+        async with hosts(database, "b", slots=2) as more:
+            more["b"].claims = on["a"].claims
+            async with database.transaction() as session:
+                await agents.drain(session, await agents.get(session, "a"), True)
+
+            async def moved() -> bool:
+                rows = [(await users.runs(name))[-1] for name in names]
+                states = [(await users.job(name)).state for name in names]
+                return [row.agent for row in rows].count(more["b"].id) == 2 and states == ["RUNNING"] * 3
+
+            await eventually(moved, "two of three have moved and the third goes on")
+            assert sorted([len(await users.runs(name)) for name in names]) == [1, 2, 2]
+
+
+async def test_a_decision_on_what_somebody_changed_meanwhile_is_not_taken(database: Database, placing: Placing) -> None:
+    users, place = Users(database), Place.of(placing)
+    await users.submit()
+    async with database.reading() as session:
+        scene = await read(session)
+    (case,) = scene.cases
+    job, run = case.facts(place)
+    writes = decide(job, run, scene.fleet, scene.now)
+    await users.ask("cancel")
+    with pytest.raises(Fenced):
+        async with database.transaction() as session:
+            await apply(session, case, writes, place)
+    assert (await users.job()).state == "CREATED"
+
+
+async def test_a_stale_leader_writes_nothing(database: Database, placing: Placing) -> None:
+    """Also one whose own clock says that it leads."""
+    users = Users(database)
+    async with hosts(database, "a"):
+        await users.submit()
+        async with database.transaction() as session:
+            stale = await lease.acquire(session, "old", ttl_s=60)
+            assert stale is not None
+            await lease.release(session, "old", stale)
+            assert await lease.acquire(session, "new", ttl_s=60) == stale + 1
+        leader = lease.Leader(database, "old")
+        leader._token, leader._until = stale, float("inf")
+        term = service.Term(database, placing, leader, stale, database.notifier)
+        assert term.leads
+        before = (await users.job()).token
+        assert await term.round()  # what it was refused it would look at again
+        row = await users.job()
+        assert (row.state, row.token, row.run) == ("CREATED", before, None)
+        async with database.reading() as session:
+            assert not list(await session.scalars(select(RunRow)))
+            assert not list(await session.scalars(select(OperationRow)))
+
+
+async def test_two_leaders_at_once_would_not_both_place_a_job(database: Database, placing: Placing) -> None:
+    """Even without the lease the job's own token lets one of two decisions through."""
+    users, place = Users(database), Place.of(placing)
+    async with hosts(database, "a", "b"):
+        await users.submit()
+        for _ in range(2):
+            async with database.reading() as session:
+                scenes = [await read(session), await read(session)]
+            fenced = 0
+            for scene in scenes:
+                (case,) = scene.cases
+                job, run = case.facts(place)
+                try:
+                    async with database.transaction() as session:
+                        await apply(session, case, decide(job, run, scene.fleet, scene.now), place)
+                except Fenced:
+                    fenced += 1
+            assert fenced == 1
+        assert len(await users.runs()) == 1
+
+
+async def test_hosts_are_not_lost_for_the_time_that_the_service_itself_was_away(
+    database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = Users(database)
+    async with hosts(database, "a") as on:
+        async with reconciling(database, placing):
+            await users.submit()
+            first = await users.until("RUNNING")
+        # Nobody answered for longer than the lease; the agent is a little late to notice that somebody does again.
+        on["a"].hidden = True
+        await _expired(users, on["a"])
+        monkeypatch.setattr(service, "_REJOIN_S", 60.0)
+        async with reconciling(database, placing):
+            await users.submit("other")
+            await users.until("STARTING", name="other")
+            on["a"].hidden = False
+            await users.until("RUNNING", name="other")
+    job = await users.job()
+    assert (job.state, job.run) == ("RUNNING", first.run)
+    async with database.reading() as session:
+        assert (await agents.get(session, "a")).state == HostState.READY
+    assert not await users.happened("agent.lost")
+
+
+async def _expired(users: Users, actor: Actor) -> None:
+    from clonos_api.store.clock import now
+
+    async def over() -> bool:
+        async with users.database.reading() as session:
+            return (await agents.get(session, actor.id)).lease_until < await now(session)
+
+    await eventually(over, "the lease is over")
+
+
+def test_the_deadlines_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "control-plane.md").read_text()
+    assert f"| {deadlines.CLAIM_S:.0f} s |" in page
+    assert f"| {deadlines.RECOVER_S:.0f} s |" in page
+    assert f"`timeout_s` + {deadlines.STOP_MARGIN_S:.0f} s" in page
+    assert f"| {deadlines.CANCEL_S:.0f} s |" in page
