@@ -61,6 +61,17 @@ def overlapping() -> bytes:
     return content[:at] + both + tail
 
 
+def quoted() -> bytes:
+    """One member inside of the other's content, each right by itself."""
+    inner = zipped((entry("b.txt"), b"x" * 50_000))
+    header = inner[: inner.index(b"PK\1\2")]
+    outer = zipped((entry("a.txt"), header))
+    at = outer.index(b"PK\1\2", outer.index(header) + len(header))
+    central, tail = outer[at : outer.rindex(b"PK\5\6")], inner[inner.index(b"PK\1\2") : inner.rindex(b"PK\5\6")]
+    both = central + patched(tail, 42, "<L", outer.index(header))
+    return outer[:at] + both + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 2, 2, len(both), at, 0)
+
+
 def many() -> bytes:
     return zipped(*[(entry(f"f{n}"), "") for n in range(SMALL.members + 1)])
 
@@ -70,6 +81,14 @@ def zip64() -> bytes:
     end = content.index(b"PK\5\6")
     record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, end - content.index(b"PK\1\2"), 0)
     return content[:end] + record + struct.pack("<4sLQL", b"PK\6\7", 0, end, 1) + content[end:]
+
+
+def hidden_zip64() -> bytes:
+    """The plain end counts the 64-bit one to the directory, so that two readers see two directories."""
+    content = zip64()
+    length = 56 + 20
+    size = struct.unpack_from("<L", content, content.index(b"PK\5\6") + 12)[0]
+    return patched(content, 12, "<L", size + length, start=b"PK\5\6")
 
 
 DEFLATED = zipped((entry("a", method=zipfile.ZIP_DEFLATED), b"\0" * 50_000))
@@ -120,7 +139,9 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "smaller than it says": lambda: patched(DEFLATED, 24, "<L", 60_000),
     "wrong checksum": lambda: patched(DEFLATED, 16, "<L", 12345),
     "overlapping": overlapping,
+    "one inside of the other": quoted,
     "64-bit": zip64,
+    "64-bit, hidden": hidden_zip64,
     "several volumes": lambda: patched(DEFLATED, 4, "<H", 1, start=b"PK\5\6"),
     "count that lies": lambda: patched(patched(DEFLATED, 8, "<H", 9, start=b"PK\5\6"), 10, "<H", 1, start=b"PK\5\6"),
     "directory elsewhere": lambda: patched(DEFLATED, 16, "<L", 0, start=b"PK\5\6"),

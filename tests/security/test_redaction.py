@@ -116,6 +116,7 @@ try:
 except ValueError:
     log.exception("failed", token="{TOKEN}")
     logging.getLogger("other").exception("failed too")
+log.info("a long one", password="x" * 40_000 + "{CANARY}")
 log.info("state", token=17, job="orders")
 """
 
