@@ -253,3 +253,25 @@ def test_drivers_of_another_user_can_write_only_what_is_theirs(api: FakeApi, hos
         api.order()
         eventually(lambda: run not in api.reports, "it is forgotten")
         agent.stop()
+
+
+def test_a_driver_gets_the_secrets_that_its_specification_refers_to(
+    api: FakeApi, host: Host, run: str, tmp_path: Path
+) -> None:
+    """They stand in the driver's own file only; a secret that the host lacks is the user's to mend."""
+    spec = {"metadata": {"name": "fake"}, "spec": {"params": {"login": "ada:${secret:db}"}}}
+    code = api.upload(b"print(_job['spec']['params']['login'], oct(_spec.stat().st_mode)); until_stopped()")
+    api.order(order(run, code, spec=spec))
+    host()
+    report = reported(api, run, "EXITED", final=True)
+    assert report.failure is not None
+    assert (report.failure.error, report.failure.domain, report.attempts) == ("spec-invalid", "user", 0)
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "db").write_text("l0velace\n")
+    api.order()
+    eventually(lambda: run not in api.reports, "it is forgotten")
+    api.order(order(run, code, spec=spec))
+    reported(api, run, "RUNNING")
+    eventually(lambda: "ada:l0velace 0o100600" in api.log[run], f"the driver has it: {api.log[run]}")
+    kept = [one for one in (tmp_path / "agent").rglob("*") if one.is_file() and b"l0velace" in one.read_bytes()]
+    assert {one.name for one in kept} == {"spec.yaml", "driver.log"}

@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from clonos.agent.archive import ArchiveLimits, inside, is_archive, unpack
 from clonos.errors import ArchiveRefused, ArtifactUnavailable
+from clonos.resources.archives import Limits, check_name, unpack
 
 Fetch = Callable[[str], AsyncIterator[bytes]]
 
@@ -31,7 +31,7 @@ class Artifacts:
         limits: How large one may be, and become.
     """
 
-    def __init__(self, folder: Path, fetch: Fetch, limits: ArchiveLimits) -> None:
+    def __init__(self, folder: Path, fetch: Fetch, limits: Limits) -> None:
         self._folder = folder
         self._fetch = fetch
         self._limits = limits
@@ -66,8 +66,8 @@ class Artifacts:
             with part.open("wb") as out:
                 async for piece in self._fetch(sha256):
                     size += len(piece)
-                    if size > self._limits.bytes:
-                        raise ArchiveRefused(f"The artifact has more than {self._limits.bytes} bytes.")
+                    if size > self._limits.archive:
+                        raise ArchiveRefused(f"The artifact has more than {self._limits.archive} bytes.")
                     digest.update(piece)
                     out.write(piece)
                 out.flush()
@@ -90,9 +90,9 @@ class Artifacts:
             ArtifactUnavailable: It could not be fetched.
             ArchiveRefused: It holds what it should not, or not the job file.
         """
-        name = inside(main)
+        check_name(main)
         file = await self.get(sha256)
-        await asyncio.to_thread(_place, file, Path(name), folder, self._limits)
+        await asyncio.to_thread(_place, file, Path(main), folder, self._limits)
 
     def keep_only(self, wanted: set[str]) -> None:
         """Drop what no order names."""
@@ -102,13 +102,13 @@ class Artifacts:
                 self._locks.pop(file.name, None)
 
 
-def _place(file: Path, main: Path, folder: Path, limits: ArchiveLimits) -> None:
+def _place(file: Path, main: Path, folder: Path, limits: Limits) -> None:
     new = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
+    new.parent.mkdir(parents=True, exist_ok=True)
     try:
-        if is_archive(file):
-            unpack(file, new, limits)
+        if _is_archive(file):
+            unpack(file, new, limits=limits)
         else:
             (new / main).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, new / main)
@@ -119,6 +119,11 @@ def _place(file: Path, main: Path, folder: Path, limits: ArchiveLimits) -> None:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
+
+
+def _is_archive(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(2) == b"PK"
 
 
 def _hash(file: Path) -> str | None:

@@ -26,6 +26,7 @@ from clonos.agent.waiting import happens
 from clonos.errors import ClonosError, EnvironmentFault, RestartsExhausted
 from clonos.resources.hosts import RunOrder, RunReport
 from clonos.resources.jobs import Failure, StopMode
+from clonos.resources.spec_secrets import from_folder, resolved
 from clonos.runner.states import DriverState
 
 Goal = Literal["WAIT", "RUN", "STOP", "GONE"]
@@ -173,6 +174,7 @@ class Keeper:
         try:
             if not await self._while_wanted(self._artifacts.place(order.artifact, main, self._place.code)):
                 return
+            whole = resolved(order.spec, from_folder(self._settings.secrets_folder))
         except ClonosError as error:
             if error.retry:
                 raise
@@ -180,7 +182,7 @@ class Keeper:
             self._write(ended=datetime.now(UTC), failure=failure_of(error), final=True)
             return
         place, settings = self._place, self._settings
-        spec = order.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        spec = whole.model_dump(mode="json", by_alias=True, exclude_unset=True)
         spec["spec"] = {**spec.get("spec", {}), "main": f"code/{main}"}
         place.make(yaml.safe_dump(spec, sort_keys=False), settings.uid, settings.gid)
         attempt, begins = self._record.attempt + 1, place.events.stat().st_size

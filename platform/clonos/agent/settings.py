@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from clonos.agent.archive import ArchiveLimits
+from clonos.resources.archives import LIMITS, Limits
 from clonos.settings import Settings
 
 TASK_COMMAND: Final = (sys.executable, "-m", "clonos.agent.savepoints")
@@ -38,6 +38,8 @@ class AgentSettings(BaseModel):
         events_bytes: What was forwarded of an event file is given back to the disk in pieces of this size.
         stop_drivers: End the drivers when the agent is ended; otherwise they go on and the next agent adopts them.
         stop_grace_s: How long they may take then.
+        archive: How large code may be.
+        secrets: Folder with a file for each secret that specifications may refer to; default below `home`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,7 +64,13 @@ class AgentSettings(BaseModel):
     events_bytes: int = Field(16 << 20, ge=1 << 12)
     stop_drivers: bool = False
     stop_grace_s: float = Field(10.0, gt=0)
-    archive: ArchiveLimits = ArchiveLimits()
+    archive: Limits = LIMITS
+    secrets: Path | None = None
+
+    @property
+    def secrets_folder(self) -> Path:
+        """Where this host keeps secrets."""
+        return self.secrets or self.home.absolute() / "secrets"
 
     @property
     def directory(self) -> Path:
