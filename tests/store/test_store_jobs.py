@@ -10,11 +10,12 @@ from sqlalchemy import select
 
 from clonos.errors import Fenced, NameTaken, NotFound, SpecError, StateConflict, VersionStale
 from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopRequest
-from clonos_api.store import artifacts, audit, events, jobs, recoveries
+from clonos.spec import JobSpec
+from clonos_api.store import artifacts, audit, events, jobs, recoveries, runs
 from clonos_api.store.clock import now
 from clonos_api.store.database import Actor, Database
 from clonos_api.store.tables import JobRow
-from stored import a_job, an_artifact, spec, unique
+from stored import a_job, an_agent, an_artifact, an_order, spec, unique
 
 pytestmark = pytest.mark.anyio
 ADA = Actor("ada", "t1")
@@ -50,6 +51,19 @@ async def test_a_new_job(database: Database) -> None:
         assert (entry.subject, entry.token, entry.action, entry.target) == ("ada", "t1", "job.create", job.id)
         # What is not there is NULL and not JSON's null, which no query for it would find.
         assert (await session.scalars(select(JobRow.id).where(JobRow.failure.is_(None), JobRow.id == job.id))).one()
+
+
+async def test_what_a_specification_does_not_set_stays_not_set(database: Database) -> None:
+    """There the decorator in the job's code counts."""
+    written = JobSpec.model_validate({"metadata": {"name": unique("job-")}, "spec": {"sharingDepth": 1}})
+    async with database.transaction() as session:
+        sha = await an_artifact(session)
+        job = await jobs.create(session, written, sha, owner="ada")
+        host = await an_agent(session)
+        await runs.create(session, job, host, an_order(job))
+        (kept,) = (await runs.work(session, host.id)).runs
+    assert JobSpec.model_validate(job.spec).spec.model_fields_set == {"sharing_depth"}
+    assert kept.spec.spec.model_fields_set == {"sharing_depth"}
 
 
 async def test_a_name_is_taken_until_its_job_is_deleted(database: Database) -> None:

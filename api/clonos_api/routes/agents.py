@@ -63,7 +63,7 @@ async def send_heartbeat(
     return HeartbeatAnswer(revision=row.revision, drain=row.state == HostState.DRAINING)
 
 
-@router.get("/{agent}/work", responses=problems(410))
+@router.get("/{agent}/work", responses=problems(410), response_model_exclude_unset=True)
 async def get_work(
     agent: IdPath,
     caller: AgentCaller,
@@ -92,7 +92,7 @@ async def push_events(agent: IdPath, run: RunPath, body: EventsPush, caller: Age
 
     async def change(session: AsyncSession) -> int:
         await _run_of(session, agent, run, body.instance)
-        return await epochs.ingest(session, run, body.offset, body.lines)
+        return await epochs.ingest(session, run, body.offset, body.lines, gap=body.gap)
 
     return Pushed(offset=await changing(store, None, change))
 
@@ -103,7 +103,7 @@ async def push_log(agent: IdPath, run: RunPath, body: LogPush, caller: AgentCall
 
     async def change(session: AsyncSession) -> tuple[RunRow, int]:
         row = await _run_of(session, agent, run, body.instance)
-        return row, await logs.push(session, run, body.offset, body.text)
+        return row, await logs.push(session, run, body.offset, body.text, gap=body.gap)
 
     row, offset = await changing(replica.database, None, change)
     replica.log_watch.grown(row.job)

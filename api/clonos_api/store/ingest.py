@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from clonos import errors
 from clonos.errors import ClonosError, SpecError
+from clonos.redaction import redact_text
 from clonos.resources.checkpoints import Checkpoint
 from clonos.resources.jobs import Failure
 
@@ -342,7 +343,7 @@ def failure_of(event: Event, at: datetime) -> Failure:
     domain, retry = kind_of(slug)
     return Failure(
         error=slug,
-        what=str(event.get("what", "")),
+        what=redact_text(str(event.get("what", ""))),
         kept=str(event.get("kept", "")),
         hint=str(event.get("hint", "")),
         domain=domain,

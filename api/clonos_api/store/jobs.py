@@ -68,7 +68,7 @@ async def create(
         id=new_id(),
         name=spec.name,
         labels=dict(spec.metadata.labels),
-        spec=_dumped(spec),
+        spec=as_written(spec),
         artifact=artifact,
         desired_state=DesiredState.RUNNING if start else DesiredState.STOPPED,
         state=JobState.CREATED,
@@ -176,7 +176,7 @@ async def patch(
         await artifacts.get(session, artifact)
     columns: dict[str, Any] = {}
     if spec is not None:
-        columns |= {"spec": _dumped(spec), "labels": dict(spec.metadata.labels)}
+        columns |= {"spec": as_written(spec), "labels": dict(spec.metadata.labels)}
     row = await change(session, job, artifact=artifact or job.artifact, version=version + 1, **columns)
     await _remember_version(session, row, by)
     events.append(session, "job.updated", job=row.id, data={"version": row.version})
@@ -327,5 +327,7 @@ async def _remember_version(session: AsyncSession, job: JobRow, by: str) -> None
     await session.flush()
 
 
-def _dumped(spec: JobSpec) -> dict[str, Any]:
-    return spec.model_dump(mode="json", by_alias=True)
+def as_written(spec: JobSpec) -> dict[str, Any]:
+    """A specification as it is kept: what is not set stays not set, for there the decorator in the code counts."""
+    whole = spec.model_dump(mode="json", by_alias=True)
+    return {**whole, "spec": spec.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)}

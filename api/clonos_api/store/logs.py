@@ -11,6 +11,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import Fenced, SpecError
+from clonos.redaction import redact_text
 from clonos.resources.jobs import LogLines
 from clonos_api.store.ingest import storable
 from clonos_api.store.rows import found
@@ -47,8 +48,8 @@ async def push(session: AsyncSession, run: str, offset: int, text: str, *, gap: 
         return have
     start = max(have, offset)
     if end > start:
-        fresh = sent[start - offset :].decode("utf-8", "replace")
-        session.add(LogChunkRow(job=row.job, run=run, offset=start, size=end - start, text=storable(fresh)))
+        fresh = redact_text(storable(sent[start - offset :].decode("utf-8", "replace")))
+        session.add(LogChunkRow(job=row.job, run=run, offset=start, size=end - start, text=fresh))
         await session.flush()
     statement = (
         update(RunRow)

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.hosts import RunOrder, RunReport, TaskOrder, Work
 from clonos_api.store import agents, events
 from clonos_api.store.clock import now
+from clonos_api.store.jobs import as_written
 from clonos_api.store.paging import DEFAULT, Page, by_time
 from clonos_api.store.rows import found
 from clonos_api.store.swap import swap
@@ -27,7 +28,7 @@ async def create(session: AsyncSession, job: JobRow, agent: AgentRow, order: Run
         token=1,
         job=job.id,
         agent=agent.id,
-        order=order.model_dump(mode="json"),
+        order=_dumped(order),
         state="PENDING",
         created_at=await now(session),
     )
@@ -45,7 +46,7 @@ async def order(session: AsyncSession, run: RunRow, order: RunOrder) -> RunRow:
     Raises:
         Fenced: Somebody changed the run since.
     """
-    row = await swap(session, run, order=order.model_dump(mode="json"))
+    row = await swap(session, run, order=_dumped(order))
     await agents.bump(session, row.agent)
     return row
 
@@ -170,3 +171,7 @@ def _tell(session: AsyncSession, row: RunRow) -> None:
         "ended": row.ended_at is not None,
     }
     events.append(session, "run.state", job=row.job, agent=row.agent, data=data)
+
+
+def _dumped(order: RunOrder) -> dict[str, Any]:
+    return {**order.model_dump(mode="json"), "spec": as_written(order.spec)}

@@ -86,7 +86,7 @@ class RunOrder(Resource):
 
     Attributes:
         goal: ``RUN``; ``STOP`` as `stop_mode` says, and then leave it; ``GONE``: it belongs elsewhere, kill and forget.
-        secrets: Names of the secrets that its environment gets; the agent reads them where it is, they never travel.
+        spec: It may refer to secrets (``${secret:name}``); the agent reads them where it is, they never travel.
         wish: Key of `start_from` (``clonos run --wish``): runs that repeat it go back to that point only once.
         attempt_base: Attempts of earlier runs, so that numbers go on.
     """
