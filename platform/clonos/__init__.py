@@ -23,18 +23,19 @@ Whoever has a PySpark program and a session already takes the sink alone: `exact
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from clonos import formats
-from clonos.causal.derived import epoch, now, param, random, rng, uuid4
-from clonos.causal.operators import operator
-from clonos.causal.service import clock, service
-from clonos.causal.udf import udf
-from clonos.causal.vectorised import arrow_udf, pandas_udf
-from clonos.job import Job, JobContext, job, load_job
-
 if TYPE_CHECKING:
+    from clonos import formats
+    from clonos.causal.derived import epoch, now, param, random, rng, uuid4
+    from clonos.causal.operators import operator
+    from clonos.causal.service import clock, service
+    from clonos.causal.udf import udf
+    from clonos.causal.vectorised import arrow_udf, pandas_udf
     from clonos.engine.attached import spark_conf
+    from clonos.job import Job, JobContext, job, load_job
     from clonos.runner.attached import exactly_once, source
 
 __all__ = [
@@ -60,15 +61,48 @@ __all__ = [
     "uuid4",
 ]
 
-# Only drivers need these and what they import; every Python worker imports this package.
-_DRIVERS = {
-    "exactly_once": "clonos.runner.attached",
-    "source": "clonos.runner.attached",
-    "spark_conf": "clonos.engine.attached",
+# Loaded when they are asked for: PySpark takes a second, and the command line, agents and the control plane, which
+# import this package as well, need none of it.
+_HOMES = {
+    "clonos.causal.derived": ("epoch", "now", "param", "random", "rng", "uuid4"),
+    "clonos.causal.operators": ("operator",),
+    "clonos.causal.service": ("clock", "service"),
+    "clonos.causal.udf": ("udf",),
+    "clonos.causal.vectorised": ("arrow_udf", "pandas_udf"),
+    "clonos.engine.attached": ("spark_conf",),
+    "clonos.job": ("Job", "JobContext", "job", "load_job"),
+    "clonos.runner.attached": ("exactly_once", "source"),
 }
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _DRIVERS:
+    if name == "formats":
+        return importlib.import_module("clonos.formats")
+    if name not in _HOME:
         raise AttributeError(f"module 'clonos' has no attribute {name!r}")
-    return getattr(importlib.import_module(_DRIVERS[name]), name)
+    found = getattr(importlib.import_module(_HOME[name]), name)
+    setattr(sys.modules[__name__], name, found)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """`clonos.job` is the decorator; the import of the module of that name would put the module there.
+
+    Functions that name the package travel to workers, which import it.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return importlib.import_module, (self.__name__,)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "job" and isinstance(value, ModuleType):
+            value = value.job
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

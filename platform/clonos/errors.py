@@ -36,7 +36,9 @@
     │   ├── FilesUnwritable        a files sink cannot write its folder                               42
     │   ├── StoreAway              the control plane's database does not answer                       43
     │   ├── ArtifactUnavailable    an agent cannot get a job's code whole                             46
-    │   └── AgentReplaced          a newer agent has this one's name                                  47
+    │   ├── AgentReplaced          a newer agent has this one's name                                  47
+    │   ├── ControlPlaneAway       the control plane does not answer                                  48
+    │   └── LocalStackFailed       a part of `clonos up` did not start                                49
     ├── ConsistencyError           going on could publish twice or lose records                       50
     │   ├── CheckpointMismatch     checkpoint, plan, markers or code do not agree                     51
     │   │   └── CheckpointOutdated the checkpoint is older than what was published                    52
@@ -57,7 +59,9 @@
     │   ├── StateConflict          the state of the resource does not allow it                        84
     │   ├── VersionStale           the version that was named is not the newest                       85
     │   ├── KeyMisused             an idempotency key was used for another request                    86
-    │   └── RequestUnderWay        the same request is being worked on                                87
+    │   ├── RequestUnderWay        the same request is being worked on                                87
+    │   ├── StillUnderWay          it takes longer than the caller wanted to wait                     88
+    │   └── ApiError               the control plane refused, and this client cannot tell why         89
     └── RequestRefused             the control plane does not take the request                        90
         ├── Unauthenticated        there is no token, or not a valid one                              91
         ├── Forbidden              the token may not do this                                          92
@@ -419,6 +423,25 @@ class AgentReplaced(EnvironmentFault):
     hint_default = "nothing to do if the agent was started again; otherwise give each agent a --name of its own."
 
 
+class ControlPlaneAway(EnvironmentFault):
+    """The control plane does not answer."""
+
+    slug = "control-plane-away"
+    exit_code = 48
+    retry = True
+    kept_default = "jobs go on without it; what was asked for was done whole or not at all."
+    hint_default = "start one on this machine with `clonos up`, or name another with --api or CLONOS_API."
+
+
+class LocalStackFailed(EnvironmentFault):
+    """A part of `clonos up` ended while it started, or did not answer in time."""
+
+    slug = "local-stack-failed"
+    exit_code = 49
+    kept_default = "the other parts were ended too; data and jobs of earlier times are kept."
+    hint_default = "see the log that is named; `clonos doctor` looks for what is missing."
+
+
 class ConsistencyError(ClonosError):
     """Going on could publish a record twice or lose one, so the job stops."""
 
@@ -527,16 +550,6 @@ class RestartsExhausted(ClonosError):
     hint_default = "mend the cause that is named and run the job again."
 
 
-class DriverDied(ClonosError):
-    """A driver was killed, or ended without a word."""
-
-    slug = "driver-died"
-    exit_code = 74
-    retry = True
-    kept_default = "everything published so far; the epoch in doubt is replayed by the next attempt."
-    hint_default = "nothing to do: it is started again; if that goes on, look into its log and the host's memory."
-
-
 class StoreError(ClonosError):
     """What the control plane knows does not allow what was asked."""
 
@@ -601,6 +614,24 @@ class RequestUnderWay(StoreError):
     hint_default = "wait a moment and send it again."
 
 
+class StillUnderWay(StoreError):
+    """It takes longer than the caller wanted to wait."""
+
+    slug = "still-under-way"
+    exit_code = 88
+    kept_default = "the control plane goes on with it."
+    hint_default = "wait longer, or look at it again later."
+
+
+class ApiError(StoreError):
+    """The control plane refused for a reason that this client has no class for."""
+
+    slug = "api-error"
+    exit_code = 89
+    kept_default = ""
+    hint_default = "see the control plane's log; a newer client may know the reason."
+
+
 class RequestRefused(ClonosError):
     """The control plane does not take the request."""
 
@@ -658,3 +689,13 @@ class TooMany(RequestRefused):
     exit_code = 96
     retry = True
     hint_default = "wait as long as `Retry-After` says."
+
+
+class DriverDied(ClonosError):
+    """A driver was killed, or ended without a word."""
+
+    slug = "driver-died"
+    exit_code = 74
+    retry = True
+    kept_default = "everything published so far; the epoch in doubt is replayed by the next attempt."
+    hint_default = "nothing to do: it is started again; if that goes on, look into its log and the host's memory."

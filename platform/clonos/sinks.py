@@ -6,13 +6,15 @@ each *lane* (one sink partition's part of an epoch) at most once, and says what 
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
-from pyspark.sql import DataFrame
 
 from clonos.log.records import Held, Marker, Owner
 from clonos.settings import KafkaSettings
+
+if TYPE_CHECKING:  # specifications name delivery modes, and the control plane that reads them has no Spark
+    from pyspark.sql import DataFrame
 
 DeliveryMode = Literal["exactly-once", "atomic-epoch", "at-least-once"]
 OutputMode = Literal["append", "update", "complete"]

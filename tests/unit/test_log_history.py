@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from clonos.cli import log
+from clonos.cli import causal, log
 from clonos.errors import SpecError
 from clonos.log.exported import ExportedDeterminants, ExportedPlan, export
 from clonos.log.history import Entered, _Partition
@@ -114,7 +114,7 @@ def test_merged_by_time_but_never_against_a_partitions_order() -> None:
 
 def kept(**options: Any) -> list[str]:
     given = {"epoch": None, "query": None, "partitions": None, "kinds": None, **options}
-    keep = log.wanted(**given)
+    keep = causal.wanted(**given)
     control = entered(0, [Claim(OLD, AT), plan(OLD, 2), plan(OLD, 3), End(OLD, "words", 3, 1), b"foreign"])
     lane = entered(1, [Claim(OLD, AT), answers(OLD), marker(OLD)])
     return [f"{one.partition}:{one.kind}" for one in [*control, *lane] if keep(one)]
@@ -142,7 +142,7 @@ def test_filters_that_cannot_be_understood(wrong: dict[str, str]) -> None:
 
 
 def text(one: Entered, entries: int = 10) -> str:
-    return "\n".join(line.plain for line in log.lines_of(one, entries))
+    return "\n".join(line.plain for line in causal.lines_of(one, entries))
 
 
 def test_lines() -> None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
 
 from clonos.errors import SpecError
-from clonos.logs import about, configure_logs
-from clonos.settings import Settings
-from clonos.spec import explain
 
 if TYPE_CHECKING:
     from clonos.agent import Agent
@@ -40,7 +34,14 @@ def agent(
 
     SIGTERM ends the agent; its drivers go on, and the next agent of that name adopts them.
     """
+    import asyncio
+
+    from pydantic import ValidationError
+
     from clonos.agent import Agent, AgentSettings
+    from clonos.logs import about, configure_logs
+    from clonos.settings import Settings
+    from clonos.spec import explain
 
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
@@ -68,6 +69,9 @@ def agent(
 
 async def run_until_told(agent: Agent) -> None:
     """Run an agent until SIGTERM or SIGINT."""
+    import asyncio
+    import signal
+
     loop = asyncio.get_running_loop()
     running = asyncio.create_task(agent.run())
     for number in (signal.SIGTERM, signal.SIGINT):

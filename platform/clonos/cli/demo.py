@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 Example = Literal["wordcount", "orders", "enrich", "all"]
 
@@ -39,7 +38,8 @@ def demo(
 
     Exit code 1 if a Clonos job lost, doubled, reordered or contradicted anything.
     """
-    # Here, so that `clonos --help` does not load Kafka clients.
+    from rich.console import Console
+
     from clonos.demo.scenes import SCENES
     from clonos.demo.screen import Screen
     from clonos.demo.story import Demo, Wishes

@@ -6,19 +6,17 @@ import json
 import signal
 import threading
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from clonos.embedded.broker import EmbeddedKafka
-from clonos.embedded.cluster import ClusterStatus
-from clonos.embedded.jars import ensure_jars
-from clonos.settings import Settings
+from clonos.cli.options import Listed, Output
+
+if TYPE_CHECKING:
+    from clonos.embedded.broker import EmbeddedKafka
+    from clonos.embedded.cluster import ClusterStatus
 
 app = typer.Typer(no_args_is_help=True, help="The embedded Kafka of this machine.")
 
@@ -27,13 +25,6 @@ _LOOK_S = 0.5
 Directory = Annotated[
     Path | None, typer.Option("--directory", help="Where it keeps its data (default: kafka in CLONOS_HOME).")
 ]
-
-
-class Output(StrEnum):
-    """How an answer is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @app.command()
@@ -51,8 +42,12 @@ def start(
     ] = True,
 ) -> None:
     """Start Kafka and say where it is."""
+    from clonos.embedded.broker import EmbeddedKafka
+    from clonos.embedded.jars import ensure_jars
+    from clonos.settings import Settings
+
     settings = Settings()
-    home = _home(settings, directory)
+    home = directory or settings.home / "kafka"
     found = EmbeddedKafka(home).status()
     count = brokers or len(found.brokers) or 1
     cluster = EmbeddedKafka(
@@ -80,7 +75,7 @@ def start(
 @app.command()
 def stop(directory: Directory = None) -> None:
     """Stop Kafka; its data stays."""
-    cluster = EmbeddedKafka(_home(Settings(), directory))
+    cluster = _kafka(directory)
     if not cluster.status().running:
         typer.echo("Kafka is not running.")
         return
@@ -91,10 +86,10 @@ def stop(directory: Directory = None) -> None:
 @app.command()
 def status(
     directory: Directory = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
+    output: Listed = Output.TABLE,
 ) -> None:
     """Say whether Kafka runs, and where."""
-    found = EmbeddedKafka(_home(Settings(), directory)).status()
+    found = _kafka(directory).status()
     if output is Output.JSON:
         typer.echo(json.dumps({"running": found.running, **asdict(found)}, default=str))
         return
@@ -106,6 +101,9 @@ def _print(found: ClusterStatus) -> None:
         typer.echo(f"There is no Kafka in {found.directory}. Start one with: clonos kafka start")
         return
     typer.echo(f"Kafka is running at {found.bootstrap_servers}" if found.running else "Kafka is not running.")
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("broker", "state", "address", "pid", "log", box=None, pad_edge=False)
     for broker in found.brokers:
         table.add_row(str(broker.node), broker.state, broker.address, str(broker.pid or "-"), str(broker.log))
@@ -125,8 +123,11 @@ def _wait(cluster: EmbeddedKafka) -> None:
         pass
 
 
-def _home(settings: Settings, directory: Path | None) -> Path:
-    return directory or settings.home / "kafka"
+def _kafka(directory: Path | None) -> EmbeddedKafka:
+    from clonos.embedded.broker import EmbeddedKafka
+    from clonos.settings import Settings
+
+    return EmbeddedKafka(directory or Settings().home / "kafka")
 
 
 def _option(directory: Path | None) -> str:

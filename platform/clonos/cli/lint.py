@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from clonos.errors import SpecError
-from clonos.lint import Report, Severity
-from clonos.lint import lint as scan
-from clonos.spec import read_spec
+
+if TYPE_CHECKING:
+    from clonos.lint import Report
 
 
 class Output(StrEnum):
@@ -35,6 +33,8 @@ def lint(
 
     Exit code 1 if there are errors, 11 if a file cannot be read.
     """
+    from clonos.lint import lint as scan
+
     report = scan([_job_file(path) for path in paths])
     if output is Output.JSON:
         typer.echo(json.dumps(report.as_json()))
@@ -47,6 +47,8 @@ def lint(
 def _job_file(path: Path) -> Path:
     if path.suffix not in {".yaml", ".yml"}:
         return path
+    from clonos.spec import read_spec
+
     main = path.parent / (read_spec(path).spec.main or "job.py")
     if not main.is_file():
         raise SpecError(f"{path} names {main.name} as its job file, which is not there.")
@@ -54,6 +56,11 @@ def _job_file(path: Path) -> Path:
 
 
 def _print(report: Report) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from clonos.lint import Severity
+
     # Soft wrap and no markup: the lines are also read by editors.
     console = Console(highlight=False, soft_wrap=True)
     for one in report.findings:

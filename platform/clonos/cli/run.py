@@ -7,16 +7,14 @@ import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from clonos.errors import SpecError
-from clonos.job import load_job
-from clonos.logs import configure_logs
-from clonos.runner.events import Teller, as_line, log_event
-from clonos.settings import Settings
+from clonos.cli.options import pairs
+
+if TYPE_CHECKING:
+    from clonos.runner.events import Teller
 
 
 class Output(StrEnum):
@@ -46,7 +44,10 @@ def run(
     lint: Annotated[bool, typer.Option(help="Log what the linter finds in the job's code.")] = True,
 ) -> None:
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
+    from clonos.job import load_job
+    from clonos.logs import configure_logs
     from clonos.runner.process import run_job
+    from clonos.settings import Settings
 
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
@@ -57,8 +58,8 @@ def run(
         ) as tell:
             run_job(
                 loaded,
-                params=_pairs(param or [], "--param"),
-                conf=_pairs(conf or [], "--conf"),
+                params=pairs(param or [], "--param"),
+                conf=pairs(conf or [], "--conf"),
                 checkpoint=checkpoint,
                 events=events,
                 tellers=[tell],
@@ -72,6 +73,8 @@ def run(
 @contextlib.contextmanager
 def _stdout_kept(output: Output) -> Iterator[Teller]:
     """With JSON lines on stdout, what the job prints goes to stderr."""
+    from clonos.runner.events import as_line
+
     out = sys.stdout
 
     def write_line(event: dict[str, object]) -> None:
@@ -87,6 +90,10 @@ def _stdout_kept(output: Output) -> Iterator[Teller]:
 
 @contextlib.contextmanager
 def _telling(job: str, output: Output, write_line: Teller, *, live: bool) -> Iterator[Teller]:
+    from rich.console import Console
+
+    from clonos.runner.events import log_event
+
     console = Console(stderr=True)
     if output is Output.JSON:
         yield write_line
@@ -97,13 +104,3 @@ def _telling(job: str, output: Output, write_line: Teller, *, live: bool) -> Ite
             yield view.tell
     else:
         yield log_event
-
-
-def _pairs(texts: list[str], option: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise SpecError(f"{option} {text!r} is not name=value.")
-        pairs[key] = value
-    return pairs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -20,7 +21,6 @@ from importlib import resources
 from pathlib import Path
 from typing import IO
 
-import pyspark
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -80,6 +80,12 @@ def ensure_jars(settings: Settings) -> Jars:
     return found
 
 
+def cached(settings: Settings) -> Path | None:
+    """The folder with the jars, if they are in the cache; nothing is fetched."""
+    target = settings.cache / "jars" / _pin()
+    return target if (target / _MARKER).exists() else None
+
+
 def pinned() -> dict[str, str]:
     """Checksum of every jar, by ``<set>/<file name>``."""
     lines = _resource("jars.sha256").decode().splitlines()
@@ -136,7 +142,9 @@ def _retrieve(settings: Settings, work: Path) -> None:
 def ivy_command(settings: Settings, scratch: Path) -> list[str]:
     """The command that resolves ``ivy.xml`` in `scratch`, without what it is to do with the result."""
     java = java_binary()
-    found = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    # Found and not imported: that takes a second.
+    pyspark = importlib.util.find_spec("pyspark")
+    found = sorted((Path(pyspark.origin).parent / "jars").glob("ivy-*.jar")) if pyspark and pyspark.origin else []
     if not found:
         raise JarsUnavailable("This PySpark has no Ivy in its jars folder.", hint="install PySpark from its wheel.")
     home = settings.cache / "ivy"

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,8 +64,11 @@ class Recorded:
                 process.send_signal(number)
 
 
-def spawn(command: Sequence[str], *, output: Path, directory: Path) -> Recorded:
+def spawn(
+    command: Sequence[str], *, output: Path, directory: Path, environment: Mapping[str, str] | None = None
+) -> Recorded:
     """Start `command` in a session of its own, so that it outlives this process and its terminal."""
+    given = os.environ if environment is None else environment
     with output.open("ab") as sink:
         child = subprocess.Popen(
             command,
@@ -75,7 +78,7 @@ def spawn(command: Sequence[str], *, output: Path, directory: Path) -> Recorded:
             cwd=directory,
             start_new_session=True,
             # Flags from the environment are meant for the user's own Java programs.
-            env={name: value for name, value in os.environ.items() if name not in {"JAVA_TOOL_OPTIONS", "CLASSPATH"}},
+            env={name: value for name, value in given.items() if name not in {"JAVA_TOOL_OPTIONS", "CLASSPATH"}},
         )
     _children.append(child)
     return Recorded(child.pid, psutil.Process(child.pid).create_time())

@@ -1,0 +1,54 @@
+"""``clonos submit``: a job's code and specification to the control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clonos.cli.options import Api, Listed, Output, Token, connect, pairs
+
+
+def submit(
+    path: Annotated[Path, typer.Argument(help="The job file (.py), its specification (.yaml), or their folder.")],
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Watch it until it has ended or Ctrl-C.")] = False,
+    param: Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")] = None,
+    name: Annotated[str | None, typer.Option(help="Another name than the specification's.")] = None,
+    start: Annotated[bool, typer.Option("--start/--no-start", help="Start it at once.")] = True,
+    start_from: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SAVEPOINT", help="Start from a savepoint (id or name) of another job."),
+    ] = None,
+    publish_again: Annotated[
+        bool, typer.Option("--publish-again", help="With --from: publish again what was published after that point.")
+    ] = False,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """Submit a job: its code is uploaded, and it starts on some host."""
+    from clonos.cli.job import starting_point
+    from clonos.cli.show import show_json
+    from clonos.client.submission import read_submission
+    from clonos.resources.jobs import JobCreate
+
+    read = read_submission(path, name=name, params=pairs(param or [], "--param"))
+    with connect(api, token) as client:
+        point = starting_point(client, None, start_from, publish_again=publish_again)
+        artifact = client.artifacts.upload(read.packed)
+        wish = JobCreate(spec=read.spec, artifact=artifact.id, start=start, start_from=point)
+        job = client.jobs.create(wish)
+        if output is Output.JSON and not watch:
+            show_json(job)
+            return
+        if output is Output.TABLE:
+            typer.echo(f"{job.name} is submitted (job {job.id}, code {artifact.id[:12]}).")
+        if watch:
+            from clonos.cli.watching import watch as follow
+
+            follow(client, job.id, as_json=output is Output.JSON)
+        elif start:
+            typer.echo(f"Watch it with: clonos job watch {job.name}")
+        else:
+            typer.echo(f"Start it with: clonos job start {job.name}")
