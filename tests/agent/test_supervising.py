@@ -135,6 +135,14 @@ def test_who_was_well_for_a_while_has_all_attempts_again(api: FakeApi, host: Hos
     assert reported(api, run, "EXITED", final=True).exit_code == 14
 
 
+def test_who_finishes_epochs_has_all_attempts_again(api: FakeApi, host: Host, run: str) -> None:
+    code = api.upload(b"running(); emit('epoch', query='out', epoch=1, records=1, duration_ms=1); sys.exit(71)")
+    api.order(order(run, code, restart=RestartOrder(attempts=1, backoff_ms=1)))
+    host()
+    eventually(lambda: api.reports.get(run) and api.reports[run].attempts > 4, "it goes on for ever")
+    assert not api.reports[run].final
+
+
 def test_what_is_the_users_to_mend_is_final_at_once(api: FakeApi, host: Host, run: str) -> None:
     api.order(order(run, api.upload(b"fail('job-code-failed', 14, 'division by zero')")))
     host()

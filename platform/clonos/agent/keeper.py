@@ -299,7 +299,7 @@ class Keeper:
             failure = failure if (verdict.exit_code or 0) > 0 else None
             final = not self._leaving
         elif verdict.again and policy is not None:
-            in_row = 1 + (record.in_row if ran < policy.healthy_s else 0)
+            in_row = 1 + (0 if self._told.progressed or ran >= policy.healthy_s else record.in_row)
             if in_row > policy.attempts:
                 final = True
                 failure = failure_of(_exhausted(in_row, failure))

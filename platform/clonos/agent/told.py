@@ -23,6 +23,7 @@ class Told:
     Attributes:
         state: The driver's own.
         generation: Its newest claim.
+        progressed: Whether it has finished an epoch.
         trouble: The event that told why it could not go on.
         summary: Its last event.
     """
@@ -32,6 +33,7 @@ class Told:
         self._offset = start
         self.state: str | None = None
         self.generation = 0
+        self.progressed = False
         self.trouble: dict[str, Any] | None = None
         self.summary: dict[str, Any] | None = None
 
@@ -60,8 +62,9 @@ class Told:
         self.generation = max(self.generation, generation)
         if name == "state" and event.get("state") in DriverState.__members__:
             self.state = event["state"]
-        elif name == "epoch" and self.state is None:
-            self.state = DriverState.RUNNING
+        elif name == "epoch":
+            self.progressed = True
+            self.state = self.state or DriverState.RUNNING
         elif name in _ENDS:
             self.trouble = event
             self.state = DriverState.FAILED if name == "failed" else DriverState.SUPERSEDED

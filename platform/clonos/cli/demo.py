@@ -32,6 +32,9 @@ def demo(
     plain: Annotated[
         bool, typer.Option(help="After wordcount, tell the same story with plain Spark's Kafka sink.")
     ] = True,
+    direct: Annotated[
+        bool, typer.Option("--direct", help="Without the control plane: the demo starts jobs again by itself.")
+    ] = False,
     rate: Annotated[float, typer.Option(min=0.1, help="Input records a second.")] = 20.0,
 ) -> None:
     """Kill a running job again and again, and check from outside that it published every result exactly once.
@@ -49,7 +52,7 @@ def demo(
     signal.signal(signal.SIGTERM, _leave)
     chosen = example or ("all" if as_json else "wordcount")
     scenes = list(SCENES.values()) if chosen == "all" else [SCENES[chosen]]
-    wishes = Wishes(kills=kills, seed=seed, plain=plain, records_per_second=rate)
+    wishes = Wishes(kills=kills, seed=seed, plain=plain, records_per_second=rate, hosted=not direct)
     with Screen(Console(stderr=as_json)) as screen:
         report = Demo(Settings(), scenes, wishes, screen).play()
         screen.verdict(report.outcomes())

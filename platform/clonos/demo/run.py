@@ -11,9 +11,9 @@ from clonos.demo.producer import SteadyProducer
 from clonos.demo.reader import OutputReader, longest_gap
 from clonos.demo.scene import Scene
 from clonos.demo.screen import SECONDS_SHOWN, Counters, Outcome, Progress, Screen
-from clonos.demo.stage import EventLog, Topics
+from clonos.demo.stage import Topics
 from clonos.demo.verdict import Verdict
-from clonos.demo.victim import Victim
+from clonos.demo.victim import Killable
 from clonos.errors import ClonosError
 from clonos.settings import KafkaSettings
 
@@ -49,10 +49,10 @@ class Run:
         *,
         kafka: KafkaSettings,
         topics: Topics,
-        victim: Victim,
+        victim: Killable,
         producer: SteadyProducer,
         delays: Sequence[float],
-        events: EventLog | None,
+        counters: Callable[[], Counters] | None,
         answers: Callable[[], Mapping[str, Answer]],
         screen: Screen,
     ) -> None:
@@ -62,7 +62,7 @@ class Run:
         self._victim = victim
         self._producer = producer
         self._delays = delays
-        self._events = events
+        self._counters = counters
         self._answers = answers
         self._screen = screen
         self._killed_at: list[float] = []
@@ -103,7 +103,7 @@ class Run:
         sent = self._producer.stop()
         self._settle(sent, input_ended)
         exit_code = self._victim.stop()
-        if self._events is not None and exit_code != 0:
+        if self._counters is not None and exit_code != 0:
             self._screen.say(f"{self._title}: the job ended with exit code {exit_code} on SIGTERM.", style="yellow")
         if not self._reader.drain():
             self._screen.say(f"{self._title}: a transaction was left open, so the output has no end.", style="red")
@@ -112,7 +112,7 @@ class Run:
             verdict=self._verdict(sent, self._answers()),
             kills=len(self._killed_at),
             longest_gap_s=longest_gap(self._reader.arrivals(), until=input_ended),
-            counters=self._events.counters() if self._events else None,
+            counters=self._counters() if self._counters else None,
         )
 
     def _await_new_output(self) -> None:
@@ -167,7 +167,7 @@ class Run:
                 kills=len(self._killed_at),
                 kills_planned=len(self._delays),
                 silent_s=now - last if last else 0.0,
-                counters=self._events.counters() if self._events else Counters(),
+                counters=self._counters() if self._counters else Counters(),
                 per_second=self._reader.per_second(SECONDS_SHOWN),
                 kill_ages_s=tuple(now - moment for moment in self._killed_at),
             )

@@ -98,11 +98,16 @@ def work_directory(settings: Settings) -> Path:
     return Path(tempfile.mkdtemp(prefix="run-", dir=parent))
 
 
+def own_prefix(settings: Settings) -> str:
+    """What keeps this run's names apart on a Kafka that lives on; nothing on one of its own."""
+    return f"demo-{secrets.token_hex(3)}-" if settings.kafka.bootstrap_servers else ""
+
+
 @contextmanager
 def kafka_for(settings: Settings, directory: Path) -> Iterator[tuple[KafkaSettings, str]]:
     """The user's Kafka, or an embedded one; with the prefix that keeps this run's names apart on it."""
     if settings.kafka.bootstrap_servers:
-        yield settings.kafka, f"demo-{secrets.token_hex(3)}-"
+        yield settings.kafka, own_prefix(settings)
         return
     with EmbeddedKafka(directory / "kafka", jars=ensure_jars(settings)) as broker:
         yield broker.kafka, ""

@@ -6,7 +6,7 @@ import random
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,7 +15,9 @@ from typing import Any
 
 import yaml
 
+from clonos.client import Client
 from clonos.demo.evidence import read_answers
+from clonos.demo.hosted import HostedJob, control_plane
 from clonos.demo.producer import SteadyProducer
 from clonos.demo.run import PARTITIONS, Run, kill_delays
 from clonos.demo.scene import Scene
@@ -28,10 +30,12 @@ from clonos.demo.stage import (
     example_directory,
     kafka_for,
     messages_of,
+    own_prefix,
     work_directory,
 )
-from clonos.demo.victim import Victim
+from clonos.demo.victim import Killable, Victim
 from clonos.errors import ClonosError
+from clonos.resources.jobs import Recovery
 from clonos.settings import KafkaSettings, Settings
 
 PLAIN_KILLS = 2
@@ -48,12 +52,14 @@ class Wishes:
         seed: Decides the moments of the kills; None draws one.
         plain: Whether the same story is told with plain Spark afterwards, of examples that have it.
         records_per_second: The pace of the input.
+        hosted: Whether Clonos jobs run on a control plane, which starts them again; else the demo does.
     """
 
     kills: int = 3
     seed: int | None = None
     plain: bool = True
     records_per_second: float = 20.0
+    hosted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +152,23 @@ class Demo:
         jobs: dict[str, Outcome] = {}
         plain: Outcome | None = None
         with ExitStack() as stack:
-            self._screen.say("starting Kafka" if not self._settings.kafka.bootstrap_servers else "using your Kafka")
-            kafka, prefix = stack.enter_context(kafka_for(self._settings, directory))
+            client: Client | None = None
+            if self._wishes.hosted:
+                self._screen.say("starting what `clonos up` starts: Kafka, the control plane, two hosts")
+                client, servers = stack.enter_context(control_plane(self._settings, directory))
+                kafka = self._settings.kafka.model_copy(update={"bootstrap_servers": servers})
+                prefix = own_prefix(self._settings)
+                self._screen.say(f"the control plane is at {client.api}")
+            else:
+                own = not self._settings.kafka.bootstrap_servers
+                self._screen.say("starting Kafka" if own else "using your Kafka")
+                kafka, prefix = stack.enter_context(kafka_for(self._settings, directory))
             self._screen.say(f"Kafka is at {kafka.bootstrap_servers}")
             kills = shares(self._wishes.kills, len(self._scenes))
             for scene, share in zip(self._scenes, kills, strict=True):
                 title = "Clonos" if len(self._scenes) == 1 else scene.name
                 with Telling(
-                    scene, self._settings, self._wishes, self._seed, self._screen, directory, kafka, prefix
+                    scene, self._settings, self._wishes, self._seed, self._screen, directory, kafka, prefix, client
                 ) as telling:
                     jobs[scene.name] = telling.clonos(title, share)
                     if scene.plain and self._wishes.plain:
@@ -174,7 +189,9 @@ class Telling:
         directory: Path,
         kafka: KafkaSettings,
         prefix: str,
+        client: Client | None,
     ) -> None:
+        self._client = client
         self._scene = scene
         self._settings = settings
         self._wishes = wishes
@@ -209,6 +226,16 @@ class Telling:
             ClonosError: It did not run.
         """
         topics = Topics(f"{self._prefix}{self._scene.name}-", self._scene.topics)
+        delays = kill_delays(self._random("kills"), kills, hasty=False)
+        if self._client is not None:
+            params = {**self._server, **topics.params()}
+            name = f"{self._prefix}{self._scene.name}"
+            self._screen.say(f"{title}: clonos submit examples/{self._scene.name} --name {name}")
+            job = HostedJob(self._client, self._example, name, params)
+            outcome = self._run(title, topics, job, delays, job.counters).play()
+            for number, recovery in enumerate(job.recoveries(), start=1):
+                self._screen.say(f"{title}: {_told(number, recovery)}")
+            return outcome
         events = self._directory / "events.jsonl"
         specification = self._example / "job.yaml"
         if self._prefix:
@@ -221,8 +248,9 @@ class Telling:
         command = [sys.executable, "-m", "clonos", "run", str(specification), "--events", str(events)]
         for name, value in {**self._server, **topics.params()}.items():
             command += ["-p", f"{name}={value}"]
-        delays = kill_delays(self._random("kills"), kills, hasty=False)
-        return self._run(title, topics, command, delays, "job.log", EventLog(events)).play()
+        return self._run(
+            title, topics, self._victim(title, command, "job.log"), delays, EventLog(events).counters
+        ).play()
 
     def plain(self, kills: int) -> Outcome | None:
         """Play the same on plain Spark; None if that gave no verdict."""
@@ -237,7 +265,9 @@ class Telling:
             command += [f"--{name}", value]
         delays = kill_delays(self._random("plain kills"), kills, hasty=True)
         try:
-            return self._run("plain Spark", topics, command, delays, "plain.log", None).play()
+            return self._run(
+                "plain Spark", topics, self._victim("plain Spark", command, "plain.log"), delays, None
+            ).play()
         except ClonosError as error:
             # The verdict on the Clonos job stands without the comparison.
             self._screen.say(f"The plain Spark run gave no verdict: {error}", style="yellow")
@@ -246,24 +276,26 @@ class Telling:
     def _random(self, what: str) -> random.Random:
         return random.Random(f"{self._seed} {self._scene.name} {what}")
 
+    def _victim(self, title: str, command: list[str], log_name: str) -> Victim:
+        log = self._directory / log_name
+        self._screen.say(f"{title}: starting the job; its output goes to {log}")
+        return Victim(command, environment_for(self._settings, self._kafka, self._directory / "home"), log)
+
     def _run(
         self,
         title: str,
         topics: Topics,
-        command: list[str],
+        victim: Killable,
         delays: Sequence[float],
-        log_name: str,
-        events: EventLog | None,
+        counters: Callable[[], Counters] | None,
     ) -> Run:
         topics.create(self._kafka, PARTITIONS)
-        log = self._directory / log_name
-        self._screen.say(f"{title}: starting the job; its output goes to {log}")
         return Run(
             title,
             self._scene,
             kafka=self._kafka,
             topics=topics,
-            victim=Victim(command, environment_for(self._settings, self._kafka, self._directory / "home"), log),
+            victim=victim,
             producer=SteadyProducer(
                 self._kafka,
                 topics.of(self._scene.source),
@@ -271,7 +303,16 @@ class Telling:
                 per_second=self._wishes.records_per_second,
             ),
             delays=delays,
-            events=events,
+            counters=counters,
             answers=partial(read_answers, self._answers),
             screen=self._screen,
         )
+
+
+def _told(number: int, recovery: Recovery) -> str:
+    gap = f"{recovery.gap_ms / 1000:.1f} s" if recovery.gap_ms is not None else "unknown"
+    why = recovery.failure.what if recovery.failure else recovery.cause
+    return (
+        f"recovery {number} on {recovery.to_agent or recovery.from_agent}: {why} "
+        f"Generation {recovery.failed_generation} -> {recovery.generation}, {gap} without output."
+    )

@@ -10,12 +10,32 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from clonos.errors import ClonosError
 
 _GONE_WITHIN_S = 15.0
+
+
+class Killable(Protocol):
+    """A job that the demo starts, kills and stops."""
+
+    def start(self) -> None:
+        """Start it; after a kill, see that it is started again."""
+
+    def must_run(self) -> None:
+        """Raise `ClonosError` if it ended by itself."""
+
+    def last_words(self) -> str:
+        """The end of its output."""
+
+    def kill(self) -> int:
+        """SIGKILL it with all that it started; how many processes died."""
+
+    def stop(self) -> int:
+        """Stop it gracefully; its exit code."""
 
 
 class Victim:
@@ -89,7 +109,7 @@ class Victim:
         session = self._process.pid
         died = 0
         # Seen before the leader dies: a descendant that made itself a session is an orphan afterwards.
-        members = _others(session, descendants=self.running)
+        members = members_of(session, descendants=self.running)
         if self.running:
             os.killpg(session, signal.SIGKILL)
             # The leader is our child and left to Popen, which would otherwise not learn its exit status.
@@ -99,10 +119,10 @@ class Victim:
             for process in members:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-            _await_death(members)
+            await_death(members)
             died += len(members)
             # A worker forked between the look and the kill is found by the next look.
-            members = _others(session, descendants=False)
+            members = members_of(session, descendants=False)
         return died
 
     def stop(self, timeout_s: float = 20.0) -> int:
@@ -121,7 +141,7 @@ class Victim:
         return self._process.wait()
 
 
-def _others(session: int, *, descendants: bool) -> list[psutil.Process]:
+def members_of(session: int, *, descendants: bool) -> list[psutil.Process]:
     """Live processes of a session without its leader, and on demand the leader's descendants in other sessions.
 
     The session is what counts: PySpark's worker daemon makes itself a process group of its own.
@@ -146,7 +166,12 @@ def _alive(process: psutil.Process) -> bool:
         return False
 
 
-def _await_death(processes: Sequence[psutil.Process]) -> None:
+def await_death(processes: Sequence[psutil.Process]) -> None:
+    """Wait until all are dead.
+
+    Raises:
+        ClonosError: One outlived SIGKILL.
+    """
     deadline = time.monotonic() + _GONE_WITHIN_S
     while alive := [process.pid for process in processes if _alive(process)]:
         if time.monotonic() > deadline:

@@ -73,7 +73,10 @@ class Agent(Resource):
 
 
 class RestartOrder(Resource):
-    """How an agent restarts a driver by itself. A driver that runs for `healthy_s` starts the count anew."""
+    """How an agent restarts a driver by itself.
+
+    A driver that finishes an epoch, or runs for `healthy_s`, starts the count anew.
+    """
 
     attempts: int = 8
     backoff_ms: int = 100
