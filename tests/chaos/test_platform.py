@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ class Shout:
 
     def feed(self, count: int = 20) -> None:
         for number in range(self.sent, self.sent + count):
-            self._producer.produce("in", str(number), f"k{number % 5}", partition=number % 2)
+            self._producer.produce("in", str(number), f"k{number % 4}", partition=number % 2)
         assert self._producer.flush(30) == 0
         self.sent += count
 
@@ -92,19 +93,21 @@ class Shout:
         process: psutil.Process = eventually(found, "a driver runs", timeout_s=_S)
         return process
 
-    def kill(self) -> None:
+    def kill(self, driver: psutil.Process | None = None) -> None:
         """The driver with all that it started, from outside."""
-        driver = self.driver()
+        driver = driver or self.driver()
         members = [driver, *driver.children(recursive=True)]
         for one in members:
-            one.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
         psutil.wait_procs(members, 10)
 
 
-def test_crashes_of_everything(machine: Machine, tmp_path: Path) -> None:
+def test_crashes_of_everything(machine: Machine, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     up = machine.json("up", "--detach")
     token = (machine.home / "admin.token").read_text().strip()
     plain = httpx.Client(base_url=f"{up['api']}/api/v1", headers={"Authorization": f"Bearer {token}"})
+    request.addfinalizer(plain.close)
     shout = Shout(plain, up["kafka"])
     (tmp_path / "job.py").write_text(JOB)
     machine.json("submit", str(tmp_path / "job.py"), "-p", "in=in", "-p", "out=out")
@@ -131,8 +134,7 @@ def test_crashes_of_everything(machine: Machine, tmp_path: Path) -> None:
     control_plane = psutil.Process(state["control_plane"]["pid"])
     control_plane.suspend()
     try:
-        for one in [driver, *driver.children(recursive=True)]:
-            one.kill()
+        shout.kill(driver)
         shout.feed()
         shout.await_all("it goes on although the control plane hangs")
     finally:
@@ -165,7 +167,6 @@ def test_crashes_of_everything(machine: Machine, tmp_path: Path) -> None:
     assert plain.get(f"/jobs/{job['id']}").json()["state"] == "STOPPED"
     causes = [one["cause"] for one in plain.get(f"/jobs/{job['id']}/generations").json()["data"]]
     assert causes[::-1] == ["start", "crash", "crash", "host-lost"]
-    plain.close()
     shout.check()
     machine.clonos("down")
     assert machine.processes() == []

@@ -189,11 +189,12 @@ class _Ingestion:
             return "start"
         if claim.cause is not None:
             return claim.cause  # within one run: it knows
-        if recovering is not None:
-            return recovering
         other = await self.session.get(RunRow, before.run)
         if other is not None and other.state == "LOST":
+            # Also where a recovery is still open: the host may be gone before it told that it was over.
             return "host-lost"
+        if recovering is not None:
+            return recovering
         return "start" if before.ended_at is not None else "crash"
 
     async def _epoch(self, done: EpochDone) -> None:
