@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from pathlib import Path
 
 import pytest
 
+from clonos.embedded.jars import Jars
+from clonos.embedded.java import java_binary
 from clonos.engine import jvm
 from clonos.engine.localfs import CLASS, JAR, SOURCE
 from clonos.engine.session import session_conf
@@ -27,6 +30,12 @@ def test_small_heaps_are_collected_serially_unless_the_user_names_a_collector(
 ) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", environment)
     assert jvm._collector(heap_mb, options) == chosen
+
+
+def test_the_start_up_cache_is_made_with_the_jvms_own_collector(tmp_path: Path) -> None:
+    java, jars = java_binary(), Jars(tmp_path / "connector", tmp_path / "broker")
+    assert "-XX:+UseSerialGC" in jvm._java_command(java, jars, 1024, [], [])
+    assert "-XX:+UseSerialGC" not in jvm._java_command(java, jars, 1024, ["-XX:AOTCacheOutput=x"], [])
 
 
 def test_the_jar_is_built_from_its_source() -> None:

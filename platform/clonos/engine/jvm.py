@@ -169,7 +169,8 @@ def _java_command(java: Path, jars: Jars, heap_mb: int, jvm_flags: Sequence[str]
     connector = [str(jar) for jar in sorted(jars.connector.glob("*.jar"))]
     return [
         *(str(java), *_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
-        *(f"-Xmx{heap_mb}m", *_collector(heap_mb, options), *options),
+        # The cache itself is made with G1: what that archives, every collector loads.
+        *(f"-Xmx{heap_mb}m", *([] if jvm_flags else _collector(heap_mb, options)), *options),
         # The folder that a user may add to comes last: the cache wants the same beginning each time.
         *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, str(LOCAL_FILES), str(_conf_folder())])),
     ]
