@@ -42,6 +42,7 @@ from clonos.resources.jobs import (
     Phase,
     QueryMetrics,
     Recovery,
+    Run,
     StartFrom,
     StopRequest,
 )
@@ -255,6 +256,11 @@ class FakeService:
         async def metrics(name: str) -> Metrics:
             query = QueryMetrics(epoch=41, epochs=42, records_in=1200, records_out=1100, lag={"lines": 7})
             return Metrics(at=NOW, queries={"words": query})
+
+        @app.get(f"{root}/jobs/{{name}}/runs")
+        async def runs(name: str, limit: int = 50) -> Page[Run]:
+            made = Run(id="r", agent="host-1", version=1, state="RUNNING", attempts=2, pid=4711, created_at=NOW)
+            return Page(data=[made])
 
         @app.get(f"{root}/jobs/{{name}}/generations")
         async def generations(name: str, limit: int = 50) -> Page[Generation]:

@@ -54,11 +54,19 @@ def test_inspect_tells_what_matters(clonos: Clonos, service: FakeService) -> Non
     service.recoveries.append(recovery())
     service.exceptions.append(JobException(seq=1, at=NOW, generation=1, failure=BROKEN))
     told = clonos("job", "inspect", "wordcount").stdout
-    for part in ("RUNNING", "host-2", "crash", "gap 2.3 s", "host-1 → host-2", "7 records", "topic-missing"):
+    for part in (
+        "RUNNING",
+        "host-2, process 4711",
+        "crash",
+        "gap 2.3 s",
+        "host-1 → host-2",
+        "7 records",
+        "topic-missing",
+    ):
         assert part in told, part
     assert "What to do: create it." in told
     whole = body(clonos("job", "inspect", "wordcount", "-o", "json"))
-    assert set(whole) == {"job", "metrics", "generation", "recovery", "error"}
+    assert set(whole) == {"job", "metrics", "run", "generation", "recovery", "error"}
     assert whole["recovery"]["gap_ms"] == 2345.0  # type: ignore[index]
 
 
