@@ -9,7 +9,7 @@ NAME ?= orders
 KILLS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example test begin-summary unit store security contracts integration chaos chaos-full containers image-kafka \
+.PHONY: help setup demo example test begin-summary unit service contracts integration chaos chaos-full containers image-kafka \
 	lint format bench lock clean
 
 help: ## Show this help
@@ -40,7 +40,7 @@ example: setup ## One example, killed and checked: NAME=orders (or enrich, wordc
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
-test: begin-summary lint unit store security contracts integration chaos ## Lint and the core tests (ten minutes); CLONOS_TESTS=all: all of them
+test: begin-summary lint unit service contracts integration chaos ## Lint and the core tests (ten minutes); CLONOS_TESTS=all: all of them
 	@if { docker/engine $(or $(CLONOS_TEST_ENGINE),status) && docker/base-image; } 2>build/engine.txt; then \
 		$(MAKE) --no-print-directory containers; \
 	else \
@@ -56,11 +56,8 @@ begin-summary:
 unit: setup ## Tests without Kafka and Spark
 	$(PYTEST) tests/unit -q
 
-store: .venv/.installed ## The control plane's store and reconciler, on SQLite and PostgreSQL (apt-get install -y postgresql)
-	$(PYTEST) tests/store tests/reconcile -q
-
-security: .venv/.installed ## Who may do what, hostile uploads and requests, secrets that must not show
-	$(PYTEST) tests/security -q
+service: setup ## Control plane, agents, command line, security; on SQLite and PostgreSQL (apt-get install -y postgresql)
+	$(PYTEST) tests/store tests/reconcile tests/api tests/security tests/agent tests/cli -q $(CORE)
 
 contracts: setup ## The commit protocol on a real broker, crashed at every step
 	$(PYTEST) tests/contracts -v $(CORE)

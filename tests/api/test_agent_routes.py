@@ -65,9 +65,10 @@ def test_a_push_may_be_repeated(admin: httpx.Client, agent: ScriptedAgent, name:
     create(admin, name)
     run = place(name, agent.name)
     event = {"event": "claimed", "job": name, "generation": 1, "at": time.time(), "lineage": 1, "lanes": 1}
-    end = agent.tell(run, event, _epoch({"job": name, "generation": 1}, 0, time.time()))
+    epoch = _epoch({"job": name, "generation": 1}, 0, time.time())
+    end = agent.tell(run, event, epoch)
     agent.events[run] = 0
-    assert agent.tell(run, event, _epoch({"job": name, "generation": 1}, 0, time.time())) == end
+    assert agent.tell(run, event, epoch) == end
     agent.events[run] = end + 100  # a hole: it hears from where to send
     assert agent.tell(run, event) == end
     assert admin.get(f"/jobs/{name}/checkpoints").json()["counts"]["completed"] == 1
