@@ -126,8 +126,8 @@ def test_end_alone_tells_an_owner_that_nothing_came_after(
     assert own.reader.own_tail(lane.partition, own.owner, "lane", known=claimed) is None
     report = publish(msgspec.structs.replace(lane, known=claimed), iter(rows(out)), eager=True)
     assert (report.outcome, report.offset > claimed) == ("published", True)
-    # What stands behind the marker is known, so an older position is looked up: the epoch is found published. The broker
-    # shows a commit a moment after it confirmed it; step 1 of the protocol waits for that, a reader alone does not.
+    # What stands behind the marker is known, so an older position is looked up: the epoch is found published. (A broker
+    # shows a commit a moment after it confirmed it: step 1 of the protocol waits for that, a reader alone does not.)
     tail = eventually(
         lambda: own.reader.own_tail(lane.partition, own.owner, "lane", known=claimed), "the marker is there"
     )
