@@ -74,6 +74,14 @@ async def newest_of_run(session: AsyncSession, run: str, job: str) -> Generation
     return (await session.scalars(query.order_by(GenerationRow.generation.desc()).limit(1))).first()
 
 
+async def claimed_by(session: AsyncSession, job: str, run: str, attempt: int) -> bool:
+    """Whether this attempt of a run has claimed, or one after it."""
+    query = select(GenerationRow.generation).where(
+        GenerationRow.job == job, GenerationRow.run == run, GenerationRow.attempt >= attempt
+    )
+    return (await session.execute(query.limit(1))).first() is not None
+
+
 async def page(
     session: AsyncSession, job: str, *, limit: int = DEFAULT, starting_after: str | None = None
 ) -> Page[GenerationRow]:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from clonos.resources.base import Moment, Resource
+from clonos.resources.jobs import Failure
 
 
 class Span(Resource):
@@ -91,6 +92,7 @@ class Savepoint(Resource):
 
     Attributes:
         epochs: Query → the newest finished epoch in it.
+        failure: Of one that FAILED: why it could not be taken, or not be deleted (that can be asked for again).
     """
 
     id: str
@@ -101,6 +103,7 @@ class Savepoint(Resource):
     location: str
     epochs: dict[str, int] = Field(default_factory=dict)
     size_bytes: int | None = None
+    failure: Failure | None = None
     version: int
     artifact: str
     created_at: Moment
