@@ -76,7 +76,7 @@ async def _savepoint(session: AsyncSession, caller: Principal, point: StartFrom)
 async def _published_after(
     session: AsyncSession, job: str, after: Mapping[str | None, int | None], saved: SavepointRow | None
 ) -> tuple[str, int] | None:
-    """A query, and an epoch of it, that published after the point; None: nothing did, as far as is known.
+    """A query, and an epoch of it, that was finished after the point; None: there is none, as far as is known.
 
     By time, not by number: after an earlier start from an older point the same numbers came again.
     """
@@ -85,8 +85,7 @@ async def _published_after(
         epoch = after.get(query, after.get(None, -1))
         times = select(EpochRow.completed_at).where(*of_query, EpochRow.epoch == epoch)
         since = _latest(list(await session.scalars(times)), saved)
-        published = EpochRow.body["records_out"].as_integer() > 0
-        newer = select(EpochRow.epoch).where(*of_query, EpochRow.completed_at > since, published)
+        newer = select(EpochRow.epoch).where(*of_query, EpochRow.completed_at > since)
         found = (await session.scalars(newer.order_by(EpochRow.completed_at.desc()).limit(1))).first()
         if found is not None:
             return query, found

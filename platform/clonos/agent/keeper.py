@@ -345,5 +345,7 @@ def _restored_first(order: RunOrder, place: RunPlace, command: list[str]) -> lis
     epoch = order.start_from.epoch if order.start_from is not None else None
     wish = order.wish or order.run
     first = [sys.executable, "-m", "clonos.agent.restoring"]
+    again = order.start_from is not None and order.start_from.publish_again
     first += [str(place.spec), str(place.events), location, "-" if epoch is None else str(epoch), wish]
+    first.append("publish-again" if again else "-")
     return [*first, *command, "--new-lineage", "--wish", wish]

@@ -136,7 +136,7 @@ def _queries(metrics: Metrics) -> Table:
 
 def _recovery(recovery: Recovery) -> Iterator[Text]:
     over = f"generation {recovery.failed_generation} → {recovery.generation or '…'}"
-    gap = f"gap {duration(recovery.gap_ms)}" if recovery.gap_ms is not None else "still going on"
+    gap = f"gap {duration(recovery.gap_ms)}" if recovery.gap_ms is not None else recovery.outcome or "still going on"
     where = recovery.from_agent if recovery.to_agent in (None, recovery.from_agent) else moved(recovery)
     yield Text.assemble(
         ("last recovery", "dim"),

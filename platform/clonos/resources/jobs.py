@@ -198,7 +198,7 @@ class Generation(Resource):
 
 
 class Phase(Resource):
-    """A part of a recovery: ``detect``, ``start``, ``claim``, ``restore``, ``replay``, ``commit``."""
+    """A part of a recovery: ``detect``, ``start``, ``claim``, ``restore``, then ``replay`` or ``epoch``."""
 
     name: str
     started_at: Moment
