@@ -295,6 +295,7 @@ def upgrade() -> None:
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("failure", JSON, nullable=True),
         sa.Column("driver_state", sa.String(length=16), nullable=True),
+        sa.Column("checkpoint_bytes", JSON, nullable=True),
         sa.Column("told", JSON, nullable=False),
         sa.Column("events_offset", sa.BigInteger(), nullable=False),
         sa.Column("log_offset", sa.BigInteger(), nullable=False),

@@ -251,7 +251,6 @@ async def test_what_a_job_wrote_into_its_event_file_stops_nothing(database: Data
         {"duration_ms": "long"},
         {"offsets": {"a": 1}},
         {"spans": 3},
-        {"size_bytes": "x"},
         {"generation": None},
     ):
         file.lines.append(json.dumps({**base, **wrong}))

@@ -82,9 +82,9 @@ async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[s
     job = (await session.execute(query.with_for_update(key_share=True))).one_or_none()
     if job is None:
         raise NotFound(f"There is no run {run}.")
-    columns = (RunRow.events_offset, RunRow.told, RunRow.state, AgentRow.name)
+    columns = (RunRow.events_offset, RunRow.told, RunRow.state, RunRow.checkpoint_bytes, AgentRow.name)
     of_run = select(*columns).join(AgentRow, AgentRow.id == RunRow.agent).where(RunRow.id == run)
-    have, so_far, state, agent = (await session.execute(of_run)).one()
+    have, so_far, state, sizes, agent = (await session.execute(of_run)).one()
     read, end = read_lines(have, offset, lines, gap=gap)
     if end == have:
         return end
@@ -99,9 +99,10 @@ async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[s
     )
     if (await session.execute(statement)).one_or_none() is None:
         raise Fenced(f"Somebody else told the events of run {run} meanwhile.")
-    await _Ingestion(session, job.id, job.generation, job.restarts, job.metrics, run, state == "LOST", agent).take(
-        facts
+    known = _Ingestion(
+        session, job.id, job.generation, job.restarts, job.metrics, run, state == "LOST", agent, sizes or {}
     )
+    await known.take(facts)
     return end
 
 
@@ -117,6 +118,7 @@ class _Ingestion:
     run: str
     lost: bool
     agent: str
+    sizes: dict[str, int]
     sums: Counter[str] = field(default_factory=Counter)
     epochs: dict[_Key, _Epoch] = field(default_factory=dict)
     finished: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -204,6 +206,7 @@ class _Ingestion:
                 self.sums["recoveries"] += 1
         self.last_at = done.at
         epoch, body = done.checkpoint, done.checkpoint.model_dump(mode="json")
+        body["size_bytes"] = self.sizes.get(epoch.query)
         known = self.epochs.get(_key(done))
         new = known is None
         if known is not None:  # published in parts: what the attempts before published counts too

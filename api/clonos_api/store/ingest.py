@@ -306,7 +306,6 @@ def _epoch(told: Told, event: Event) -> EpochDone:
         duration_ms=float(event["duration_ms"]),
         records_in=figures["read"],
         records_out=figures["records"],
-        size_bytes=event.get("size_bytes"),
         offsets=event.get("offsets") or {},
         spans=event.get("spans") or [],
     )

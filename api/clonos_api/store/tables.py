@@ -192,6 +192,7 @@ class RunRow(Base):
     exit_code: Mapped[int | None]
     failure: Mapped[dict[str, Any] | None]
     driver_state: Mapped[str | None] = mapped_column(String(16))  # as its agent reports; tells FINISHED from STOPPED
+    checkpoint_bytes: Mapped[dict[str, Any] | None]  # query → size, as its agent measured last
     told: Mapped[dict[str, Any]] = mapped_column(default=dict)  # what ingestion remembers between two pushes
     events_offset: Mapped[int] = mapped_column(BigInteger, default=0)
     log_offset: Mapped[int] = mapped_column(BigInteger, default=0)

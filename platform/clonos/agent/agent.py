@@ -118,7 +118,7 @@ class Agent:
             self._supervisor.take(self._orders.work)
             self._tasks.take(self._orders.work.tasks)
         try:
-            await _first(self._talk(), self._supervisor.failure())
+            await _first(self._talk(), self._supervisor.failure(), self._supervisor.measure())
         except AgentRemoved:
             _log.warning("host-removed")
             self._registered.clear()

@@ -16,6 +16,7 @@ import yaml
 
 from clonos.agent.artifacts import Artifacts
 from clonos.agent.environment import driver_environment
+from clonos.agent.measuring import sizes
 from clonos.agent.memory import MemoryLimits, join
 from clonos.agent.place import RunPlace
 from clonos.agent.process import DriverProcess, end_all, find, identity, launch
@@ -71,6 +72,7 @@ class Keeper:
         self._stopping = False
         self._not_before = 0.0
         self._trouble: Failure | None = None
+        self._sizes: dict[str, int] | None = None
         self._log = _log.bind(run=place.run)
 
     def take(self, order: RunOrder) -> None:
@@ -94,6 +96,11 @@ class Keeper:
         """Whether there is a driver."""
         return self._process is not None
 
+    async def measure(self) -> None:
+        """Look how large its checkpoint is."""
+        if self._process is not None and self._order is not None:
+            self._sizes = await asyncio.to_thread(sizes, self._order, self._settings.home)
+
     def report(self) -> RunReport:
         """How the run is doing."""
         self._told.read()
@@ -115,6 +122,7 @@ class Keeper:
             exit_code=record.exit_code,
             failure=self._trouble or record.failure,
             final=record.final,
+            checkpoint_bytes=self._sizes,
             started_at=record.started,
             ended_at=record.ended,
         )

@@ -68,7 +68,7 @@ def trouble(error: ClonosError) -> Event:
 
 
 def log_event(event: Event, logger: Any = None) -> None:
-    """Tell an event as a log line, without offsets; what went wrong as a warning or an error.
+    """Tell an event as a log line, without offsets and spans; what went wrong as a warning or an error.
 
     Args:
         event: The event.
@@ -77,5 +77,5 @@ def log_event(event: Event, logger: Any = None) -> None:
     level = {"lint": "warning", "restart": "warning", "superseded": "error", "failed": "error"}.get(
         event["event"], "info"
     )
-    fields = {name: value for name, value in event.items() if name not in ("event", "at", "offsets")}
+    fields = {name: value for name, value in event.items() if name not in ("event", "at", "offsets", "spans")}
     getattr(logger or structlog.get_logger("clonos"), level)(event["event"], **fields)
