@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -132,12 +133,16 @@ class EventFeed:
             StoreAway: They are not in memory any more, and the database does not answer.
         """
         if seq >= self._complete_after:
-            return [one for one in self._kept if one.event.seq > seq and one.event in wanted], max(seq, self.newest)
+            return [one for one in self._kept_after(seq) if one.event in wanted], max(seq, self.newest)
         known = self.newest  # committed before we read, and so is everything before it
         async with self._database.reading() as session:
             found = [Told.of(row) for row in await events.after(session, seq, job=wanted.job, limit=_READ)]
         end = found[-1].event.seq if len(found) == _READ else max(seq, known, *(one.event.seq for one in found))
         return [one for one in found if one.event in wanted], end
+
+    def _kept_after(self, seq: int) -> list[Told]:
+        """Most streams are near the end: that is where to look."""
+        return list(itertools.takewhile(lambda one: one.event.seq > seq, reversed(self._kept)))[::-1]
 
     async def _start(self) -> None:
         async with self._database.reading() as session:

@@ -46,21 +46,30 @@ async def check(session: AsyncSession, caller: Principal, name: str, point: Star
     saved = await _savepoint(session, caller, point)
     if point.publish_again:
         return
-    own = select(JobRow.id).where(JobRow.name == name)
-    # Of another job's savepoint, that job's output is what may be published again, and all that is this one's.
-    for one in {*await session.scalars(own), *([saved.job] if saved is not None else [])}:
-        if saved is None:
-            after = {None: point.epoch}
-        else:
-            same = one == saved.job or name == saved.job_name
-            after = dict(saved.epochs) if same else {}
-        newer = await _published_after(session, one, after, saved)
+    for history, after in await _histories(session, name, point, saved):
+        newer = await _published_after(session, history, after, saved)
         if newer:
             query, epoch = newer
-            raise WouldPublishAgain(
-                f"Epoch {epoch} of {query} was published after that point, and would be again.",
-                kept="nothing was changed.",
-            )
+            raise WouldPublishAgain(f"Epoch {epoch} of {query} was published after that point, and would be again.")
+
+
+async def _histories(
+    session: AsyncSession, name: str, point: StartFrom, saved: SavepointRow | None
+) -> list[tuple[list[str], Mapping[str, int] | int]]:
+    """Jobs that published one after the other, with the epochs (query → epoch; or that of all) to go back to.
+
+    All jobs of one name are one: the next one goes on in the same checkpoint.
+    """
+
+    async def of(named: str) -> list[str]:
+        return list(await session.scalars(select(JobRow.id).where(JobRow.name == named)))
+
+    if saved is None:
+        return [(await of(name), -1 if point.epoch is None else point.epoch)]
+    found: list[tuple[list[str], Mapping[str, int] | int]] = [(await of(saved.job_name), saved.epochs)]
+    if name != saved.job_name:
+        found.append((await of(name), -1))  # all that this one has published is after another one's point
+    return found
 
 
 async def _savepoint(session: AsyncSession, caller: Principal, point: StartFrom) -> SavepointRow | None:
@@ -74,15 +83,15 @@ async def _savepoint(session: AsyncSession, caller: Principal, point: StartFrom)
 
 
 async def _published_after(
-    session: AsyncSession, job: str, after: Mapping[str | None, int | None], saved: SavepointRow | None
+    session: AsyncSession, history: list[str], after: Mapping[str, int] | int, saved: SavepointRow | None
 ) -> tuple[str, int] | None:
     """A query, and an epoch of it, that was finished after the point; None: there is none, as far as is known.
 
     By time, not by number: after an earlier start from an older point the same numbers came again.
     """
-    for query in await session.scalars(select(EpochRow.query).where(EpochRow.job == job).distinct()):
-        of_query = (EpochRow.job == job, EpochRow.query == query)
-        epoch = after.get(query, after.get(None, -1))
+    for query in await session.scalars(select(EpochRow.query).where(EpochRow.job.in_(history)).distinct()):
+        of_query = (EpochRow.job.in_(history), EpochRow.query == query)
+        epoch = after if isinstance(after, int) else after.get(query, -1)
         times = select(EpochRow.completed_at).where(*of_query, EpochRow.epoch == epoch)
         since = _latest(list(await session.scalars(times)), saved)
         newer = select(EpochRow.epoch).where(*of_query, EpochRow.completed_at > since)

@@ -90,7 +90,9 @@ def test_only_what_was_put_aside_last_is_kept(tmp_path: Path) -> None:
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
     for wish in ("w1", "w2", "w3"):
         restore(str(place), str(saved), None, wish)
-        assert epochs_of(tmp_path / f"job.before-{wish}") == (["0", "1"] if wish != "w1" else [str(n) for n in range(5)])
+        assert epochs_of(tmp_path / f"job.before-{wish}") == (
+            ["0", "1"] if wish != "w1" else [str(n) for n in range(5)]
+        )
     assert [list((tmp_path / f"job.before-{wish}").iterdir()) for wish in ("w1", "w2")] == [[], []]
     assert epochs_of(other) == ["0", "1"]  # another job's
     checkpoint(place, 7)

@@ -63,6 +63,29 @@ def test_a_stream_is_resumed_without_loss_or_repetition(api: Served, admin: http
     assert min(one["seq"] for one in missed) > seen[-1]
 
 
+def test_the_newest_events_without_the_rest(admin: httpx.Client, agent: ScriptedAgent, name: str) -> None:
+    made = create(admin, name)
+    for _ in range(3):
+        admin.post(f"/jobs/{name}/stop")
+    every = admin.get("/events/history", params={"job": name, "limit": 200}).json()["data"]
+    told = admin.get("/events/history", params={"job": name, "tail": 2}).json()
+    assert told["data"] == every[-2:]
+    assert int(told["next"]) >= every[-1]["seq"]
+    assert not told["has_more"]
+    of_type = admin.get("/events/history", params={"job": name, "tail": 2, "type": "job.desired"}).json()["data"]
+    assert [one["type"] for one in of_type] == ["job.desired"] * 2
+    assert of_type == [one for one in every if one["type"] == "job.desired"][-2:]
+    first = admin.get("/events/history", params={"job": made["id"], "limit": 1, "type": ["job", "run"]}).json()
+    assert (first["data"][0]["type"], first["has_more"]) == ("job.created", True)
+    late = admin.get("/events/history", params={"job": name, "since": every[2]["at"], "limit": 200}).json()["data"]
+    assert late == [one for one in every if one["at"] >= every[2]["at"]]
+    assert (
+        admin.get("/events/history", params={"job": name, "tail": 2, "since": "2999-01-01T00:00:00Z"}).json()["data"]
+        == []
+    )
+    assert admin.get("/events/history", params={"since": "2999-01-01T00:00:00"}).status_code == 422
+
+
 def _history(admin: httpx.Client, job: str) -> list[dict[str, int]]:
     found: list[dict[str, int]] = []
     after: str | None = "0"

@@ -350,8 +350,12 @@ class FakeService:
             return None
 
         @app.get(f"{root}/events/history")
-        async def history(after: int = 0, limit: int = 50) -> Page[Event]:
-            found = [event for event in self.events if event.seq > after]
+        async def history(
+            after: int = 0, limit: int = 50, tail: int | None = None, since: datetime | None = None
+        ) -> Page[Event]:
+            found = [event for event in self.events if event.seq > after and (since is None or event.at >= since)]
+            if tail is not None:
+                return Page(data=found[-tail:], next=str(self.events[-1].seq if self.events else 0))
             more = len(found) > limit
             return Page(data=found[:limit], has_more=more, next=str(found[limit - 1].seq) if more else None)
 

@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from clonos_api.store import jobs
+from clonos_api.store.database import Database
 from scripted import ScriptedAgent, create, placed, saved, spec, upload
 from serving import Served
 from stored import EventFile
@@ -43,18 +45,28 @@ def slug(answer: httpx.Response) -> str:
 
 
 @contextmanager
-def published(service: Served, job: str, *numbers: int) -> Iterator[ScriptedAgent]:
+def published(service: Served, job: str, *numbers: int, after_s: float = 0.0) -> Iterator[ScriptedAgent]:
     """A job's driver told of these epochs."""
     with ScriptedAgent(service, f"h{secrets.token_hex(4)}") as agent:
         agent.register()
         run = asyncio.run(placed(service, job, agent.name))
         file = EventFile()
+        file.at += after_s
         file.start(1)
         for number in numbers:
             file.epoch(number)
         body = {"instance": agent.instance, "offset": 0, "lines": file.lines}
         assert agent.client.post(f"/agents/{agent.id}/runs/{run}/events", json=body).status_code == 200
         yield agent
+
+
+async def deleted(service: Served, name: str) -> None:
+    database = Database(service.settings.database)
+    try:
+        async with database.transaction() as session:
+            await jobs.delete(session, await jobs.get(session, name))
+    finally:
+        await database.close()
 
 
 def test_nobody_starts_from_somebody_elses_savepoint(
@@ -101,7 +113,9 @@ def test_a_name_stays_its_owners(service: Served, ada: httpx.Client, bob: httpx.
     assert asked(ada, name).status_code == 403  # it is the admin's now
 
 
-@pytest.mark.parametrize("place", ["{}/jobs/{}/checkpoint", "file://{}/jobs/{}", "{}/jobs/", "{}//jobs/./{}/checkpoint/q"])
+@pytest.mark.parametrize(
+    "place", ["{}/jobs/{}/checkpoint", "file://{}/jobs/{}", "{}/jobs/", "{}//jobs/./{}/checkpoint/q"]
+)
 def test_nobody_works_in_somebody_elses_checkpoint(
     service: Served, ada: httpx.Client, bob: httpx.Client, name: str, place: str
 ) -> None:
@@ -132,6 +146,17 @@ def test_nothing_is_published_again_unasked(service: Served, ada: httpx.Client, 
         # It says nothing of what a job of another name published by itself.
         assert asked(ada, f"{name}-old", start_from={"savepoint": old, "publish_again": True}).status_code == 201
         assert ada.post(f"/jobs/{name}/start", json={"epoch": 1, "publish_again": True}).status_code == 202
+
+
+def test_jobs_of_one_name_are_one_history(service: Served, ada: httpx.Client, name: str) -> None:
+    """The next job of a name goes on in the checkpoint of the one before."""
+    with published(service, create(ada, name)["id"], 0, 1, 2):
+        assert ada.delete(f"/jobs/{name}").status_code == 202
+    # Its run is open still: as the leader would, when the run has ended.
+    asyncio.run(deleted(service, name))
+    with published(service, create(ada, name)["id"], 3, 4, after_s=100.0):
+        assert slug(ada.post(f"/jobs/{name}/start", json={"epoch": 2})) == "would-publish-again"
+        assert ada.post(f"/jobs/{name}/start", json={"epoch": 4}).status_code == 202
 
 
 def test_the_word_is_explicit_audited_and_for_one_start(service: Served, ada: httpx.Client, name: str) -> None:

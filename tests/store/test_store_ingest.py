@@ -318,7 +318,9 @@ async def test_a_second_failure_before_the_first_epoch_ends_the_recovery_before(
         assert [one.body["outcome"] for one in found] == ["superseded", "superseded", "finished"]
         assert [(one.body["failed_generation"], one.body["generation"]) for one in found] == [(1, 2), (2, 3), (3, 4)]
         assert all(one.ended_at is not None for one in found)
-        told = [one.data["outcome"] for one in await events.after(session, 0, types=["job.recovery.ended"], job=run.job)]
+        told = [
+            one.data["outcome"] for one in await events.after(session, 0, types=["job.recovery.ended"], job=run.job)
+        ]
         assert told == ["superseded", "superseded", "finished"]
 
 

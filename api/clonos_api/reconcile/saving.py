@@ -15,7 +15,6 @@ from clonos_api.store import savepoints, tasks
 from clonos_api.store.rows import new_id
 from clonos_api.store.tables import AgentRow, JobRow, SavepointRow
 
-
 # A savepoint in these waits for an agent.
 UNDER_WAY: Final = frozenset({"IN_PROGRESS", "DELETING"})
 

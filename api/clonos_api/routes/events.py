@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 
 from clonos.errors import StoreAway
-from clonos.resources.base import Page
+from clonos.resources.base import Moment, Page
 from clonos.resources.service import Event
 from clonos_api import views
 from clonos_api.bodies import Limit, page
@@ -62,21 +62,23 @@ async def list_events(
     job: JobQuery = None,
     types: Types = None,
     after: Annotated[int, Query(ge=0, le=_LARGEST, description="Start after this number.")] = 0,
+    since: Annotated[Moment | None, Query(description="Only what happened then or later.")] = None,
+    tail: Annotated[
+        int | None, Query(ge=1, le=1000, description="Without pages, the newest so many; follow from `next`.")
+    ] = None,
     limit: Limit = 50,
 ) -> Page[Event]:
     """Events, oldest first; go on with `after` = `next`."""
-    wanted = Wanted(None, tuple(types or ()))
     async with store.reading() as session:
         of = None if job is None else (await jobs.get(session, job, deleted=True)).id
-        found: list[Event] = []
-        while len(found) <= limit:
-            rows = await events.after(session, after, job=of)
-            found += [one for one in map(views.event, rows) if one in wanted]
-            if not rows:
-                break
-            after = rows[-1].seq
-    more = len(found) > limit
-    return page(found[:limit], str(found[limit - 1].seq) if more else None)
+        wanted: dict[str, Any] = {"job": of, "types": types, "since": since}
+        if tail is not None:
+            # Read first: what comes between is told twice rather than never, and has its number.
+            _, newest = await events.bounds(session)
+            rows = await events.after(session, after, **wanted, limit=tail, newest=True)
+            return Page(data=[views.event(row) for row in rows], next=str(max(newest, *(row.seq for row in rows), 0)))
+        rows = await events.after(session, after, **wanted, limit=limit + 1)
+    return page(map(views.event, rows[:limit]), str(rows[limit - 1].seq) if len(rows) > limit else None)
 
 
 async def _gap(replica: Services, start: int) -> bytes:

@@ -22,9 +22,10 @@ from clonos.agent.place import RunPlace
 from clonos.agent.process import DriverProcess, end_all, find, identity, launch
 from clonos.agent.settings import AgentSettings
 from clonos.agent.told import Told
-from clonos.agent.verdict import Verdict, failure_of, judge
+from clonos.agent.verdict import Verdict, judge
 from clonos.agent.waiting import happens
 from clonos.errors import ClonosError, EnvironmentFault, RestartsExhausted
+from clonos.resources.failures import failure_of
 from clonos.resources.hosts import RunOrder, RunReport
 from clonos.resources.jobs import Failure, StopMode
 from clonos.resources.spec_secrets import from_folder, resolved

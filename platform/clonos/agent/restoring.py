@@ -4,8 +4,8 @@
 ``publish-again`` or ``-`` for the user's word. As the driver's own process, so that it has the driver's user, limits,
 log and exit code. A wish is fulfilled once: whoever repeats it finds it done, and goes on.
 
-What was put aside for the newest wish stays, as the way back. Of older ones only the empty folder does: it says that the
-wish is done, also to a driver on a host that was taken for lost.
+What was put aside for the newest wish stays, as the way back. Of older ones only the empty folder does: it says that
+the wish is done, also to a driver on a host that was taken for lost.
 """
 
 from __future__ import annotations

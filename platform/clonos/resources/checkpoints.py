@@ -23,8 +23,8 @@ class Checkpoint(Resource):
     Attributes:
         offsets: Topic → partition → offset up to which the epoch read.
         retained: Whether a job can be started from it.
-        size_bytes: Of all files of the query's checkpoint, as its host measured them last before the epoch was told (each
-            minute); None where the checkpoint is no path of a host.
+        size_bytes: Of all files of the query's checkpoint, as its host measured them last before the epoch was told
+            (each minute); None where the checkpoint is no path of a host.
         spans: Parts of its duration: ``plan`` (the plan's commit), ``publish`` (computing and writing all lanes),
             ``commit`` (the epoch's end).
     """

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -17,6 +17,17 @@ from clonos.errors import ClonosError
 Emit = Callable[..., None]
 Event = dict[str, Any]
 Teller = Callable[[Event], None]
+# Counts of an ``epoch`` event, which are added up.
+FIGURES: Final = (
+    "read",
+    "records",
+    "recorded",
+    "replayed",
+    "skipped_lanes",
+    "diverged_lanes",
+    "dead_letters",
+    "dropped",
+)
 
 
 class Events:
