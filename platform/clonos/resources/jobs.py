@@ -125,7 +125,7 @@ class Job(Resource):
         state_deadline: When a transient state is given up.
         run: Id of the newest run.
         agent: Name of the agent that has it.
-        restarts: Attempts after the first, since the job was started.
+        restarts: Claims that followed a failure or a move, since the job was created.
         owner: Who created it.
     """
 
