@@ -83,7 +83,7 @@ containers: setup ## The same without chaos, broker failures, the platform by co
 image-kafka: .venv/.prepared ## Build the image of Kafka that the tests run, unless it is there; print its name
 	@$(BIN)/python docker/kafka/build.py
 
-images: .venv/.prepared ## Build the images of docker/compose.yaml that are not there; their names go to build/compose.env
+images: .venv/.installed ## Build the images of docker/compose.yaml that are not there; their names go to build/compose.env
 	@mkdir -p build && $(BIN)/python docker/images.py >build/compose.env.new && mv build/compose.env.new build/compose.env
 
 compose: images ## Start the platform in containers: API on https://127.0.0.1:8484; see docker/README.md

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from clonos.embedded.jars import ensure_jars
+from clonos.embedded.jars import ensure_jars, exclusive
 from clonos.errors import EnvironmentFault
 from clonos.settings import Settings
 
@@ -27,11 +27,15 @@ LOCK = HERE / "requirements.lock"
 TARGETS = ("control-plane", "agent")
 COMPOSE = HERE / "compose.yaml"
 _SOURCES = ("platform", "connectors", "sinks", "api", "examples", "migrations")
-_FILES = ("pyproject.toml", ".dockerignore", "docker/Dockerfile", "docker/healthy.py", str(LOCK))
+_FILES = (
+    *("pyproject.toml", ".dockerignore", "docker/Dockerfile", "docker/requirements.lock"),
+    *("docker/healthy-control-plane", "docker/healthy-agent"),
+)
 # A registry that does not answer may hang.
 _PULL_S = 600
-# What the build in the image has too.
+# That of the image.
 _PYTHON = (3, 11)
+_PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
 class ImageUnavailable(EnvironmentFault):
@@ -75,19 +79,21 @@ def prepare() -> None:
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc" or sys.version_info[:2] != _PYTHON:
         return
     _linked(_wheels(), PREPARED / "wheels", below="")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "wheel", "--no-deps", "--wheel-dir", str(PREPARED / "dist"), str(ROOT)])
+    _run([*_PIP, "wheel", "--no-deps", "--wheel-dir", str(PREPARED / "dist"), str(ROOT)])
 
 
 def _wheels() -> Path:
     """A folder with all dependencies, each checked against the lock; fetched once."""
-    target = Settings().cache / "wheels" / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
-    if not target.exists():
-        _say("Fetching wheels (once)")
-        draft = target.with_name(f".{target.name}")
-        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        _run([*pip, "wheel", "--no-deps", "--require-hashes", "--requirement", str(LOCK), "--wheel-dir", str(draft)])
-        draft.rename(target)
+    folder = Settings().cache / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+    with exclusive(folder / ".lock"):
+        if not target.exists():
+            _say("Fetching wheels (once)")
+            draft = target.with_name(f".{target.name}")
+            options = ["--no-deps", "--require-hashes", "--requirement", str(LOCK), "--wheel-dir", str(draft)]
+            _run([*_PIP, "wheel", *options])
+            draft.rename(target)
     return target
 
 
