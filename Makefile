@@ -5,11 +5,13 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 CORE := $(if $(filter all,$(CLONOS_TESTS)),,--core)
 SUMMARY := build/tests.txt
+COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo $(BIN)/docker-compose) --file docker/compose.yaml
 NAME ?= orders
 KILLS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo example test begin-summary unit service contracts integration chaos chaos-full containers image-kafka \
+	images compose compose-down \
 	lint format bench lock clean
 
 help: ## Show this help
@@ -72,11 +74,20 @@ chaos-full: setup ## The same at every point, twenty races, fifty kills (about a
 	$(PYTEST) tests/chaos -v --capture=no --every-point
 	$(BIN)/clonos demo --example all --kills 50 --no-plain --json
 
-containers: setup ## The same without chaos, and broker failures, on Kafka in containers; needs a Docker engine
-	$(PYTEST) tests/contracts tests/integration tests/chaos/test_broker_failures.py -v --kafka container $(CORE)
+containers: setup ## The same without chaos, broker failures, the platform by compose; in containers, needs a Docker engine
+	$(PYTEST) tests/contracts tests/integration tests/chaos/test_broker_failures.py tests/containers -v --kafka container $(CORE)
 
 image-kafka: .venv/.prepared ## Build the image of Kafka that the tests run, unless it is there; print its name
 	@$(BIN)/python docker/kafka/build.py
+
+images: .venv/.installed ## Build the images of docker/compose.yaml that are not there; their names go to build/compose.env
+	@mkdir -p build && $(BIN)/python docker/images.py >build/compose.env.new && mv build/compose.env.new build/compose.env
+
+compose: images ## Start the platform in containers: API on https://127.0.0.1:8484; see docker/README.md
+	@$(COMPOSE) --env-file build/compose.env up --detach --no-build --wait
+
+compose-down: .venv/.installed ## End it; with its data
+	@$(COMPOSE) --profile '*' down --volumes
 
 lint: .venv/.installed ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
@@ -94,6 +105,8 @@ bench: setup ## Benchmarks (one JSON object each)
 lock: .venv/.installed ## Resolve the dependencies anew
 	$(BIN)/uv pip compile pyproject.toml --extra formats --extra api --group dev --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-emit-index-url --no-annotate --upgrade --quiet --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra formats --extra api --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-emit-index-url --no-annotate --quiet --constraint requirements.lock --output-file docker/requirements.lock
 
 clean: ## Remove the environment and caches of the tools
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -82,8 +82,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    in_containers = config.getoption("--kafka") == "container"
     for asked, mark in (
-        (config.getoption("--kafka") == "container", "embedded"),
+        (in_containers, "embedded"),
+        (not in_containers, "engine"),
         (config.getoption("--core"), "broad"),
     ):
         out = [item for item in items if asked and item.get_closest_marker(mark)]
