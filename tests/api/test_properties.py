@@ -58,16 +58,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def on_postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    server = PostgresServer()
-    try:
-        server.start()
-        url = server.create_database("properties")
-        schema.upgrade(url)
-        with _service(tmp_path_factory.mktemp("postgresql"), database_url=url) as one:
-            yield one
-    finally:
-        server.remove()
+def on_postgresql(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    url = postgres.create_database("properties")
+    schema.upgrade(url)
+    with _service(tmp_path_factory.mktemp("postgresql"), database_url=url) as one:
+        yield one
 
 
 @contextlib.contextmanager
