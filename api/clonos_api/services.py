@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from clonos.errors import StoreAway, Unauthenticated
 from clonos_api.auth import Principal
 from clonos_api.auth.bootstrap import bootstrap
-from clonos_api.feed import EventFeed, LogWatch
+from clonos_api.feed import EventFeed, LogWatch, while_away
 from clonos_api.holders import Held, Holders
 from clonos_api.settings import ApiSettings
 from clonos_api.store import schema
@@ -62,6 +62,7 @@ class Services:
     schema_trouble: str = ""
     waits: set[asyncio.Task[int]] = field(default_factory=set)
     ending: bool = False
+    _later: set[asyncio.Task[None]] = field(default_factory=set)
     _failures: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     @classmethod
@@ -117,6 +118,12 @@ class Services:
 
         self.tasks[name] = asyncio.create_task(run(), name=f"clonos-{name}")
 
+    def later(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` as soon as the database answers; nobody waits for it."""
+        task = asyncio.create_task(while_away(work))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
     def failing(self) -> dict[str, str]:
         """What failed within the last minute, and how."""
         since = time.monotonic() - _RECENT_S
@@ -130,7 +137,7 @@ class Services:
         for wait in self.waits:
             wait.cancel()
         # While connections end, whoever leads gives the lease up.
-        for task in self.tasks.values():
+        for task in (*self.tasks.values(), *self._later):
             task.cancel()
 
     async def wait_for_work(self, caller: Principal, agent: str, after: int, timeout_s: float) -> None:

@@ -27,6 +27,7 @@ from stored import EventFile
 
 EPOCH_S = 1.0
 PAUSE_S = 0.2
+SILENT_S = 3.0
 
 
 @dataclass
@@ -51,26 +52,29 @@ class Caller:
 
     def __init__(self, load: Load, token: str, first: int) -> None:
         self._load = load
-        self.at = first
+        self._first = first
         headers = {"Authorization": f"Bearer {token}"}
         self.clients = [
-            httpx.AsyncClient(base_url=url + API, headers=headers, trust_env=False, timeout=12.0) for url in load.urls
+            httpx.AsyncClient(base_url=url + API, headers=headers, trust_env=False, timeout=8.0) for url in load.urls
         ]
 
     @property
-    def client(self) -> httpx.AsyncClient:
-        return self.clients[self.at % len(self.clients)]
+    def at(self) -> int:
+        """The replica that is asked next: one's own, unless it did not answer a moment ago."""
+        turns = [(self._first + turn) % len(self.clients) for turn in range(len(self.clients))]
+        return min(turns, key=lambda turn: self._load.silent[turn] > time.monotonic())
 
     async def close(self) -> None:
         for client in self.clients:
             await client.aclose()
 
     async def ask(self, method: str, path: str, **how: Any) -> httpx.Response | None:
-        """The answer; None if there was none, and the next one asked is another replica."""
+        """The answer; None if there was none: for a while others are asked then, as a load balancer does it."""
+        at = self.at
         try:
-            answer = await self.client.request(method, path, **how)
+            answer = await self.clients[at].request(method, path, **how)
         except httpx.TransportError:
-            self.at += 1
+            self._load.silent[at] = time.monotonic() + SILENT_S
             await asyncio.sleep(0.05)
             return None
         self._load.note(answer)
@@ -103,6 +107,7 @@ class Load:
         self.counted: list[float] = []
         self.asked: dict[str, tuple[str, str, str]] = {}
         self.told: dict[str, int] = {}
+        self.silent = [0.0] * len(self.urls)
         self.resting = False
         self._agents, self._jobs, self._people = agents, [f"steady-{number}" for number in range(jobs)], people
         self._busy: set[int] = set()
@@ -355,13 +360,12 @@ class Load:
         while True:
             last = seen[-1] if seen else self._first_seq
             try:
-                async for number in _numbers(caller.client, last):
+                async for number in _numbers(caller.clients[at := caller.at], last):
                     seen.append(number)
             except httpx.HTTPError:
-                pass
+                self.silent[at] = time.monotonic() + SILENT_S
             except LookupError as error:
                 self.wrong.append(str(error))
-            caller.at += 1
             await asyncio.sleep(0.1)
 
     @property
