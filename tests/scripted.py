@@ -51,6 +51,7 @@ class ScriptedAgent:
             made = admin.post("/tokens", json={"name": f"agent-{name}", "role": "agent", "agent": name})
             assert made.status_code == 201, made.text
         self.name = name
+        self.token = str(made.json()["id"])
         self.instance = secrets.token_hex(8)
         self.client = served.client(made.json()["token"])
         self.events: dict[str, int] = {}

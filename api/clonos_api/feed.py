@@ -89,15 +89,21 @@ class _Bell:
 class EventFeed:
     """The newest events.
 
+    Args:
+        database: Where they are.
+        kept: So many are kept in memory.
+        hear: Told of each before the streams are.
+
     Attributes:
         newest: Number of the newest event; a stream that names no other place starts after it.
         closed: The service ends: streams end too.
     """
 
-    def __init__(self, database: Database, *, kept: int = _KEPT) -> None:
+    def __init__(self, database: Database, *, kept: int = _KEPT, hear: Callable[[Event], None] | None = None) -> None:
         self.newest = 0
         self.closed = False
         self._database = database
+        self._hear = hear
         self._kept: deque[Told] = deque(maxlen=kept)
         self._complete_after = 0  # everything after this number is in `_kept`
         self._bell = _Bell()
@@ -118,6 +124,10 @@ class EventFeed:
         """End all streams."""
         self.closed = True
         self._started.set()
+        self._bell.ring()
+
+    def wake(self) -> None:
+        """Have all streams look whether they are over."""
         self._bell.ring()
 
     async def wait(self, after: int, timeout_s: float) -> bool:
@@ -157,6 +167,8 @@ class EventFeed:
             if len(self._kept) == self._kept.maxlen:
                 self._complete_after = self._kept[0].event.seq
             self._kept.append(Told.of(row))
+            if self._hear is not None:
+                self._hear(self._kept[-1].event)
         # Numbers up to `told` that are not among a short answer will never be: retention dropped them.
         self.newest = rows[-1].seq if len(rows) == _READ else max(self.newest, told, *(row.seq for row in rows))
         self._bell.ring()
@@ -193,6 +205,10 @@ class LogWatch:
     def close(self) -> None:
         """Wake all followers for good."""
         self.closed = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Have all followers look whether they are over."""
         for one in self._jobs.values():
             one.ring()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import httpx
 import pytest
 from streams import Stream
 
+from observe import eventually
 from scripted import ScriptedAgent, create
 from serving import Served, served
 
@@ -142,6 +144,48 @@ def test_so_many_streams_and_no_more(tmp_path: Path) -> None:
             assert refused.headers["Retry-After"]
         with Stream(service, "/events"):
             pass
+
+
+def _token(admin: httpx.Client, **more: object) -> dict[str, str]:
+    made = admin.post("/tokens", json={"name": "reader", "role": "viewer", **more})
+    assert made.status_code == 201, made.text
+    token: dict[str, str] = made.json()
+    return token
+
+
+def test_a_stream_ends_with_its_token(api: Served, admin: httpx.Client, name: str) -> None:
+    create(admin, name)
+    revoked, other = _token(admin), _token(admin)
+    logs = f"/jobs/{name}/logs"
+    with (
+        Stream(api, "/events", token=revoked["token"]) as events,
+        Stream(api, logs, token=revoked["token"], follow="true") as log,
+        Stream(api, "/events", token=other["token"], type="token.revoked") as others,
+    ):
+        assert admin.delete(f"/tokens/{revoked['id']}").status_code == 204
+        assert events.ended.wait(2.0)
+        assert log.ended.wait(2.0)
+        assert revoked["id"] in others.next()["data"], "only the revoked token's streams end"
+        assert not others.ended.is_set()
+
+
+def test_a_stream_ends_when_its_token_expires(api: Served, admin: httpx.Client) -> None:
+    with Stream(api, "/events", token=_token(admin, expires_in_s=2)["token"]) as events:
+        assert not events.ended.wait(0.5)
+        assert events.ended.wait(3.0)
+
+
+def test_a_revoked_agent_is_given_no_work(api: Served, admin: httpx.Client, agent: ScriptedAgent) -> None:
+    revision = agent.work()["revision"]
+    answers: list[int] = []
+    asked = {"after": revision, "wait_s": 20.0}
+    path = f"/agents/{agent.id}/work"
+    poller = threading.Thread(target=lambda: answers.append(agent.client.get(path, params=asked).status_code))
+    poller.start()
+    eventually(lambda: api.app is not None and api.app.state.services.waits, "it waits")
+    assert admin.delete(f"/tokens/{agent.token}").status_code == 204
+    poller.join(2.0)
+    assert answers == [401]
 
 
 def test_a_log_is_tailed_read_on_and_followed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from clonos.errors import StoreAway
 from clonos.resources.base import Moment, Page
 from clonos.resources.service import Event
 from clonos_api import views
+from clonos_api.auth import Principal
 from clonos_api.bodies import Limit, page
 from clonos_api.documented import STREAM, problems
 from clonos_api.feed import Wanted
@@ -52,7 +52,7 @@ async def stream_events(
     asked = int(last_event_id) if last_event_id is not None else after
     start = replica.feed.newest if asked is None else asked
     gap = await _gap(replica, start) if asked is not None else b""
-    return EventStream(_stream(replica, Wanted(of, tuple(types or ())), start, gap))
+    return EventStream(_stream(replica, caller, Wanted(of, tuple(types or ())), start, gap))
 
 
 @router.get("/history", responses=problems(404))
@@ -90,15 +90,17 @@ async def _gap(replica: Services, start: int) -> bytes:
     return encode(f'{{"oldest": {oldest}, "newest": {replica.feed.newest}}}', event="gap")
 
 
-async def _stream(replica: Services, wanted: Wanted, place: int, gap: bytes) -> AsyncIterator[bytes]:
+async def _stream(replica: Services, caller: Principal, wanted: Wanted, place: int, gap: bytes) -> AsyncIterator[bytes]:
     feed, settings = replica.feed, replica.settings
-    with replica.stream():
+    with replica.stream(caller, feed.wake) as held:
         # Answers begin at once: who waits for the first event knows that the stream is there.
         yield gap or HEARTBEAT
         place = min(place, feed.newest)
-        ends_at = time.monotonic() + settings.limits.stream_s
-        while not feed.closed and time.monotonic() < ends_at:
-            if not await feed.wait(place, settings.heartbeat_s):
+        while not feed.closed and not held.over():
+            more = await feed.wait(place, min(settings.heartbeat_s, held.left_s))
+            if held.over():
+                return
+            if not more:
                 yield HEARTBEAT
                 continue
             try:

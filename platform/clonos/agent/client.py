@@ -25,8 +25,6 @@ from clonos.resources.hosts import (
 
 _M = TypeVar("_M", bound=BaseModel)
 _TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
-# One that hangs costs the lease; the next one may get through.
-_BEAT_S: Final = 3.0
 _POLL_MARGIN_S: Final = 10.0
 # What passes by itself.
 _AWAY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -88,15 +86,20 @@ class AgentApi:
         """Tell that an agent starts."""
         return await self._ask("POST", "agents", AgentRegistered, agent)
 
-    async def heartbeat(self, agent: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    async def heartbeat(self, agent: str, heartbeat: Heartbeat, *, timeout_s: float) -> HeartbeatAnswer:
         """Tell that it lives, and how its runs are.
+
+        Args:
+            agent: Its id.
+            heartbeat: What it tells.
+            timeout_s: So long the answer is waited for.
 
         Raises:
             AgentUnknown: It must register.
             AgentReplaced: A newer one has its name.
             AgentRemoved: The host was removed.
         """
-        return await self._ask("POST", f"agents/{agent}/heartbeat", HeartbeatAnswer, heartbeat, timeout=_BEAT_S)
+        return await self._ask("POST", f"agents/{agent}/heartbeat", HeartbeatAnswer, heartbeat, timeout=timeout_s)
 
     async def work(self, agent: str, after: int, wait_s: float) -> Work:
         """What there is to do, as soon as its revision is another one than `after`; or after `wait_s`."""
