@@ -15,9 +15,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from brokers.reporting import used
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from brokers.reporting import used
 from clonos.client import Client
 from clonos.client.submission import read_submission
 from clonos.demo.evidence import Evidence, Published, read_answers
