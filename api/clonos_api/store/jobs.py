@@ -138,12 +138,6 @@ async def page(
     return await by_time(session, query, JobRow.created_at, JobRow.id, limit=limit, starting_after=starting_after)
 
 
-async def in_states(session: AsyncSession, states: Iterable[str]) -> list[JobRow]:
-    """All jobs in these states that are not deleted, oldest first."""
-    query = select(JobRow).where(JobRow.state.in_(list(states)), JobRow.deleted_at.is_(None))
-    return list(await session.scalars(query.order_by(JobRow.created_at, JobRow.id)))
-
-
 async def patch(
     session: AsyncSession,
     job: JobRow,
