@@ -117,7 +117,9 @@ def _failure(failure: Failure | None, moment: datetime) -> dict[str, Any] | None
 async def _fall(session: AsyncSession, job: JobRow, run: RunRow | None, fall: w.Fall, moment: datetime) -> None:
     assert run is not None
     if fall.cause in ("crash", "restart") and await generations.claimed_by(session, job.id, run.id, run.attempts):
-        return  # the driver has told more than its agent: of the end of this recovery, too
+        # The driver has told more than its agent: that there is a recovery, or was; not always why.
+        await recoveries.explain(session, job.id, fall.failure)
+        return
     agent = await session.get(AgentRow, run.agent)
     lost = fall.cause == "host-lost" and agent is not None
     await recoveries.begin(

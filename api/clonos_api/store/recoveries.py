@@ -81,6 +81,15 @@ async def begin(
     return row
 
 
+async def explain(session: AsyncSession, job: str, failure: Failure | None) -> None:
+    """Why there was the newest recovery of a job, if it does not say so yet."""
+    query = select(RecoveryRow).where(RecoveryRow.job == job).order_by(RecoveryRow.started_at.desc()).limit(1)
+    row = (await session.scalars(query)).first()
+    if row is not None and failure is not None and row.body.get("failure") is None:
+        row.body = {**row.body, "failure": failure.model_dump(mode="json")}
+        await session.flush()
+
+
 async def placed(session: AsyncSession, job: str, agent: str) -> None:
     """The job whose recovery is open goes on on this agent (its name)."""
     await _amend(session, job, to_agent=agent)
