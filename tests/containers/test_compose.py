@@ -25,6 +25,7 @@ from clonos.demo.producer import SteadyProducer
 from clonos.demo.scenes import SCENES
 from clonos.demo.stage import example_directory, messages_of
 from clonos.demo.verdict import Verdict
+from clonos.errors import ClonosError
 from clonos.kafka import client_config
 from clonos.resources.jobs import JobCreate, JobState
 from clonos.settings import KafkaSettings
@@ -86,6 +87,15 @@ class Wordcount:
         return found
 
 
+def told(client: Client) -> str:
+    """What is known of the job, for whoever looks at a failure."""
+    try:
+        job = client.jobs.get("wordcount")
+        return "\n".join([job.model_dump_json(indent=1), *client.jobs.logs(job.id, tail=40).lines])
+    except ClonosError as error:
+        return str(error)
+
+
 def test_only_who_has_a_token_and_the_authority_gets_in(platform: Stack) -> None:
     for api in platform.apis:
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -135,10 +145,10 @@ def test_prometheus_scrapes(platform: Stack) -> None:
 def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, tmp_path: Path) -> None:
     token = platform.read("control-plane-1", "admin.token").strip()
     clients = {name: Client(api, token, ca=platform.ca) for name, api in zip(REPLICAS, platform.apis, strict=True)}
+    client = clients[REPLICAS[0]]
     wordcount = Wordcount(platform)
     wordcount.producer.start()
     try:
-        client = clients[REPLICAS[0]]
         read = read_submission(example_directory("wordcount"), params={"server": "http://answers:8099"})
         job = client.jobs.create(JobCreate(spec=read.spec, artifact=client.artifacts.upload(read.packed).id)).id
         wordcount.await_more("the first words are published")
@@ -184,6 +194,10 @@ def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, t
             for one in platform.inspect()
         }
         assert {name: codes[name] for name in left} == dict.fromkeys(left, 0)
+    except BaseException as error:
+        error.add_note(platform.compose("logs", "--tail", "15", "--no-color", *REPLICAS, *AGENTS))
+        error.add_note(told(client))
+        raise
     finally:
         wordcount.producer.abandon()
         for one in clients.values():
