@@ -15,7 +15,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from brokers.reporting import used
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.client import Client
@@ -31,6 +30,7 @@ from clonos.resources.jobs import JobCreate, JobState
 from clonos.settings import KafkaSettings
 from containers.stack import Stack, docker, stack
 from observe import eventually, read_committed
+from reporting import used
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 
@@ -44,7 +44,7 @@ _END_S = 3.0
 @pytest.fixture(scope="module")
 def platform(pytestconfig: pytest.Config) -> Iterator[Stack]:
     with stack() as made:
-        used(pytestconfig, "three brokers of docker/compose.yaml")
+        used(pytestconfig, "Compose", f"{', '.join(made.images)}; without Grafana")
         yield made
 
 
