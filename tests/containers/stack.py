@@ -41,6 +41,7 @@ class Stack:
 
     def __init__(self, images: dict[str, str], folder: Path) -> None:
         process = psutil.Process()
+        self.images = sorted(images.values())
         self.project = f"{_PREFIX}-{process.pid}-{int(process.create_time() * 100)}"
         ports = _free_ports(6)
         self.apis = [f"https://127.0.0.1:{port}" for port in ports[:2]]

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from brokers.reporting import used
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.client import Client
@@ -25,11 +24,13 @@ from clonos.demo.producer import SteadyProducer
 from clonos.demo.scenes import SCENES
 from clonos.demo.stage import example_directory, messages_of
 from clonos.demo.verdict import Verdict
+from clonos.errors import ClonosError
 from clonos.kafka import client_config
 from clonos.resources.jobs import JobCreate, JobState
 from clonos.settings import KafkaSettings
 from containers.stack import Stack, docker, stack
 from observe import eventually, read_committed
+from reporting import used
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 
@@ -43,7 +44,7 @@ _END_S = 3.0
 @pytest.fixture(scope="module")
 def platform(pytestconfig: pytest.Config) -> Iterator[Stack]:
     with stack() as made:
-        used(pytestconfig, "three brokers of docker/compose.yaml")
+        used(pytestconfig, "Compose", f"{', '.join(made.images)}; without Grafana")
         yield made
 
 
@@ -84,6 +85,15 @@ class Wordcount:
             if time.monotonic() > deadline:
                 break
         return found
+
+
+def told(client: Client) -> str:
+    """What is known of the job, for whoever looks at a failure."""
+    try:
+        job = client.jobs.get("wordcount")
+        return "\n".join([job.model_dump_json(indent=1), *client.jobs.logs(job.id, tail=40).lines])
+    except ClonosError as error:
+        return str(error)
 
 
 def test_only_who_has_a_token_and_the_authority_gets_in(platform: Stack) -> None:
@@ -135,10 +145,10 @@ def test_prometheus_scrapes(platform: Stack) -> None:
 def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, tmp_path: Path) -> None:
     token = platform.read("control-plane-1", "admin.token").strip()
     clients = {name: Client(api, token, ca=platform.ca) for name, api in zip(REPLICAS, platform.apis, strict=True)}
+    client = clients[REPLICAS[0]]
     wordcount = Wordcount(platform)
     wordcount.producer.start()
     try:
-        client = clients[REPLICAS[0]]
         read = read_submission(example_directory("wordcount"), params={"server": "http://answers:8099"})
         job = client.jobs.create(JobCreate(spec=read.spec, artifact=client.artifacts.upload(read.packed).id)).id
         wordcount.await_more("the first words are published")
@@ -184,6 +194,10 @@ def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, t
             for one in platform.inspect()
         }
         assert {name: codes[name] for name in left} == dict.fromkeys(left, 0)
+    except BaseException as error:
+        error.add_note(platform.compose("logs", "--tail", "15", "--no-color", *REPLICAS, *AGENTS))
+        error.add_note(told(client))
+        raise
     finally:
         wordcount.producer.abandon()
         for one in clients.values():
