@@ -215,7 +215,7 @@ def test_methods_that_a_path_does_not_have(service: Service) -> None:
         for path in sorted({operation.path for operation in OPERATIONS.values()}):
             asked = re.sub(r"\{(\w+)\}", lambda named: service.known.get(named[1], "x"), path)
             methods = {method for pattern, method in patterns if pattern.match(asked)}
-            for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"} - methods:
+            for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "TRACE"} - methods:
                 answer = client.request(method, service.api.url + asked)
                 assert answer.status_code == 405, f"{method} {asked}: {answer.status_code}"
                 assert {one.strip() for one in answer.headers["Allow"].split(",")} == methods

@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -105,6 +107,29 @@ def test_everything_on_one_machine(machine: Machine, tmp_path: Path) -> None:
     assert again["hosts"] == ["host-1"]
     assert machine.json("token", "show")["role"] == "admin"
     assert len([one for one in machine.json("token", "ls")["data"] if one["role"] == "agent"]) == 2, "used again"
+
+
+def test_sigterm_ends_all_of_it_in_time(machine: Machine, record_property: Callable[[str, object], None]) -> None:
+    """Kafka, the control plane and two agents, while somebody reads events."""
+    up = machine.json("up", "--detach")
+    state = json.loads((machine.home / "local" / "state.json").read_text())
+    token = json.loads((machine.home / "credentials.json").read_text())["token"]
+    with (
+        httpx.Client(base_url=up["api"], headers={"Authorization": f"Bearer {token}"}, trust_env=False) as client,
+        client.stream("GET", "/api/v1/events") as events,
+    ):
+        lines = events.iter_lines()
+        assert next(lines) == ": alive"
+        begun = time.monotonic()
+        os.kill(state["supervisor"]["pid"], signal.SIGTERM)
+        list(lines)  # to its end
+        told_s = time.monotonic() - begun
+        eventually(lambda: not machine.processes(), "all have ended")
+        took_s = time.monotonic() - begun
+    record_property("ended_s", round(took_s, 2))
+    print(f"the stream ended after {told_s:.2f} s, the last process after {took_s:.2f} s")
+    assert took_s < 3.0
+    assert not (machine.home / "local" / "state.json").exists(), "it ended in order"
 
 
 def test_a_crash_of_all_is_cleaned_up(machine: Machine) -> None:
