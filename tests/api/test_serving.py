@@ -15,7 +15,7 @@ import pytest
 from streams import Stream
 
 from clonos.errors import PortTaken, SpecError
-from clonos_api.serve import serve
+from clonos_api.serve import serve, settings_of_environment
 from clonos_api.settings import ApiSettings
 from observe import eventually
 from scripted import ScriptedAgent, create
@@ -126,6 +126,20 @@ def test_the_first_token_is_for_nobody_else_to_read(tmp_path: Path) -> None:
 def test_open_addresses_need_tokens_and_tls(tmp_path: Path, settings: dict[str, object], missing: str) -> None:
     with pytest.raises(SpecError, match=missing):
         serve(ApiSettings(home=tmp_path, **settings))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [("AGENT_LEASE_S", "3", "more than three times agent_heartbeat_s"), ("PORT", "http", "port")],
+)
+def test_settings_that_cannot_be_used_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv("CLONOS_HOME", str(tmp_path))
+    monkeypatch.setenv(f"CLONOS_API__{name}", value)
+    with pytest.raises(SpecError, match=told):
+        settings_of_environment()
     assert list(tmp_path.iterdir()) == []
 
 
