@@ -100,14 +100,19 @@ def main() -> int:
     configure_logs(process.log_format, process.log_level)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
-        return serve(_settings())
+        return serve(settings_of_environment())
     except ClonosError as error:
         structlog.get_logger("clonos.api").error("The control plane cannot run", error=error.slug)
         sys.stderr.write(f"{error}\n")
         return error.exit_code
 
 
-def _settings() -> ApiSettings:
+def settings_of_environment() -> ApiSettings:
+    """The settings of the environment.
+
+    Raises:
+        SpecError: Naming those that cannot be used.
+    """
     try:
         return ApiSettings()
     except ValidationError as error:

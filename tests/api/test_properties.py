@@ -193,17 +193,17 @@ def test_no_answer_is_a_server_error(service: Service, name: str) -> None:
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
-def test_no_answer_to_anybody_is_a_server_error(
-    request: pytest.FixtureRequest, backend: str, name: str, caller: str
-) -> None:
+def test_no_answer_to_anybody_is_a_server_error(request: pytest.FixtureRequest, backend: str, name: str) -> None:
     service: Service = request.getfixturevalue("service" if backend == "sqlite" else "on_postgresql")
-    # Who may not ask hears so whatever it is.
-    examples = 40 if caller in _callers(OPERATIONS[name]) else 8
-    for mode in GenerationMode:
-        _ask(service, name, caller, mode, examples)
+    for caller in CALLERS:
+        # Who may not ask hears so whatever it is.
+        examples = 30 if caller in _callers(OPERATIONS[name]) else 4
+        for mode in GenerationMode:
+            _ask(service, name, caller, mode, examples)
+    if "{" not in OPERATIONS[name].path and OPERATIONS[name].method == "get":
+        assert 200 in service.statuses[name], "all was refused: nothing was tried"
 
 
 def test_methods_that_a_path_does_not_have(service: Service) -> None:
@@ -215,7 +215,7 @@ def test_methods_that_a_path_does_not_have(service: Service) -> None:
         for path in sorted({operation.path for operation in OPERATIONS.values()}):
             asked = re.sub(r"\{(\w+)\}", lambda named: service.known.get(named[1], "x"), path)
             methods = {method for pattern, method in patterns if pattern.match(asked)}
-            for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"} - methods:
+            for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "TRACE"} - methods:
                 answer = client.request(method, service.api.url + asked)
                 assert answer.status_code == 405, f"{method} {asked}: {answer.status_code}"
                 assert {one.strip() for one in answer.headers["Allow"].split(",")} == methods

@@ -27,7 +27,7 @@ ROOT: Final = "/api/v1"
 _TOO_MANY: Final = 429
 _AWAY: Final = frozenset({502, 503, 504})
 _LONGEST_WAIT_S: Final = 5.0
-_FIRST_PATIENCE_S: Final = 4.0
+_FIRST_PATIENCE_S: Final = 5.0
 
 
 class _Busy(Exception):
