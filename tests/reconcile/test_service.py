@@ -123,6 +123,34 @@ async def test_an_agent_that_is_slower_than_its_driver_begins_no_second_recovery
         assert recovery.body["failure"]["error"] == "driver-died"
 
 
+async def test_a_crash_is_a_recovery_before_the_next_attempt_tells(database: Database, placing: Placing) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a") as on:
+        await users.submit()
+        job = await users.until("RUNNING")
+        (host,) = on.values()
+        (driver,) = host.drivers.values()
+        host.starts = False
+        died = Failure(error="driver-died", what="The driver was ended by SIGKILL.", domain="run", retry=True)
+        driver.report |= {"state": "EXITED", "exit_code": -9, "failure": died}
+        await users.until("RECOVERING")
+        driver.report |= {"state": "STARTING", "driver_state": None, "attempts": 2}
+        async with database.reading() as session:
+            (recovery,) = (await recoveries.page(session, job.id)).rows
+        assert (recovery.ended_at, recovery.body["failure"]["error"]) == (None, "driver-died")
+        driver.file.start(2)
+        driver.file.epoch(2)
+        driver.report |= {"state": "RUNNING", "driver_state": "RUNNING", "generation": 2}
+
+        async def ended() -> str | None:
+            async with database.reading() as session:
+                (row,) = (await recoveries.page(session, job.id)).rows
+                outcome: str | None = row.body.get("outcome")
+                return outcome
+
+        assert await eventually(ended, "the recovery ends") == "finished"
+
+
 async def test_a_job_with_a_local_checkpoint_waits_for_its_host(
     database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

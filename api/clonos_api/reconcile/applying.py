@@ -116,8 +116,12 @@ def _failure(failure: Failure | None, moment: datetime) -> dict[str, Any] | None
 
 async def _fall(session: AsyncSession, job: JobRow, run: RunRow | None, fall: w.Fall, moment: datetime) -> None:
     assert run is not None
-    if fall.cause in ("crash", "restart") and await generations.claimed_by(session, job.id, run.id, run.attempts):
-        # The driver has told more than its agent: that there is a recovery, or was; not always why.
+    if fall.cause == "restart":
+        return  # the driver is there, and tells of it itself
+    # The attempt that follows the one that fell.
+    after = run.attempts + (run.state in ("EXITED", "PENDING"))
+    if fall.cause == "crash" and await generations.claimed_by(session, job.id, run.id, after):
+        # The driver has told more than its agent: that there is a recovery, or was; not why.
         await recoveries.explain(session, job.id, fall.failure)
         return
     agent = await session.get(AgentRow, run.agent)
