@@ -19,8 +19,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.client import Client
 from clonos.client.submission import read_submission
-from clonos.demo.evidence import Evidence, Published, read_answers
+from clonos.demo.evidence import Evidence, read_answers
 from clonos.demo.producer import SteadyProducer
+from clonos.demo.reader import OutputReader
 from clonos.demo.scenes import SCENES
 from clonos.demo.stage import example_directory, messages_of
 from clonos.demo.verdict import Verdict
@@ -29,7 +30,7 @@ from clonos.kafka import client_config
 from clonos.resources.jobs import JobCreate, JobState
 from clonos.settings import KafkaSettings
 from containers.stack import Stack, docker, stack
-from observe import eventually, read_committed
+from observe import eventually
 from reporting import used
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
@@ -60,15 +61,16 @@ class Wordcount:
         messages = messages_of(example_directory("wordcount"), random.Random(8))
         self.producer = SteadyProducer(self.kafka, WORDCOUNT.source, messages, per_second=10)
 
-    def published(self, name: str = "words") -> list[Published]:
-        return [
-            Published(name, row.partition() or 0, row.offset() or 0, row.value() or b"")
-            for row in read_committed(self.kafka, name)
-        ]
+        self.reader = OutputReader(self.kafka, dict.fromkeys(WORDCOUNT.outputs, 2), watched=WORDCOUNT.outputs[0])
+        self.reader.start()
+        self.producer.start()
+
+    def close(self) -> None:
+        self.producer.abandon()
+        self.reader.stop()
 
     def await_more(self, why: str) -> None:
-        seen = len(self.published())
-        eventually(lambda: len(self.published()) > seen, why, timeout_s=_S)
+        assert self.reader.wait_beyond(self.reader.count(), _S), f"{why}: not within {_S} s"
 
     def verdict(self, folder: Path) -> Verdict:
         """Of all that was sent; the input has ended."""
@@ -77,13 +79,12 @@ class Wordcount:
 
         def look() -> Verdict:
             answers.write_text(self._platform.read("answers", "/var/lib/clonos/answers.jsonl"))
-            outputs = {name: self.published(name) for name in WORDCOUNT.outputs}
+            outputs = {name: self.reader.records(name) for name in WORDCOUNT.outputs}
             return WORDCOUNT.check(Evidence(sent, read_answers(answers), outputs))
 
         deadline = time.monotonic() + _S
-        while (found := look()).pending or found.lost:
-            if time.monotonic() > deadline:
-                break
+        while ((found := look()).pending or found.lost) and time.monotonic() < deadline:
+            self.reader.wait_beyond(self.reader.count(), 1.0)
         return found
 
 
@@ -147,7 +148,6 @@ def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, t
     clients = {name: Client(api, token, ca=platform.ca) for name, api in zip(REPLICAS, platform.apis, strict=True)}
     client = clients[REPLICAS[0]]
     wordcount = Wordcount(platform)
-    wordcount.producer.start()
     try:
         read = read_submission(example_directory("wordcount"), params={"server": "http://answers:8099"})
         job = client.jobs.create(JobCreate(spec=read.spec, artifact=client.artifacts.upload(read.packed).id)).id
@@ -183,6 +183,7 @@ def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, t
         assert verdict.clean, verdict.findings
         stopped = client.operations.wait(client.jobs.stop(job), timeout_s=60)
         assert stopped.state == "COMPLETED"
+        assert wordcount.reader.drain(), "no transaction is left open"
         assert wordcount.verdict(tmp_path) == verdict, "the end of the job publishes nothing twice"
 
         # Nothing is left to do: everything of ours ends in time.
@@ -199,6 +200,6 @@ def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, t
         error.add_note(told(client))
         raise
     finally:
-        wordcount.producer.abandon()
+        wordcount.close()
         for one in clients.values():
             one.close()
