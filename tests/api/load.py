@@ -126,11 +126,18 @@ class Load:
 
     def __enter__(self) -> Load:
         self._thread.start()
-        eventually(lambda: self._started.is_set() or not self._thread.is_alive(), "the load begins", timeout_s=60)
-        self.check()
+        try:
+            eventually(lambda: self._started.is_set() or not self._thread.is_alive(), "the load begins", timeout_s=120)
+            self.check()
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(30)
@@ -167,14 +174,24 @@ class Load:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._live())
+            self._loop.run_until_complete(self._until_stopped())
         except BaseException as error:
             self._failure = error
         finally:
             self._loop.close()
 
+    async def _until_stopped(self) -> None:
+        living, stopping = asyncio.create_task(self._live()), asyncio.create_task(self._stop.wait())
+        await asyncio.wait([living, stopping], return_when=asyncio.FIRST_COMPLETED)
+        failed = living.done()
+        for task in (living, stopping):
+            task.cancel()
+        await asyncio.gather(living, stopping, return_exceptions=True)
+        if failed:
+            await living
+
     async def _live(self) -> None:
-        async with contextlib.AsyncExitStack() as stack:
+        async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
 
             async def caller(token: str, first: int) -> Caller:
                 made = Caller(self, token, first)
@@ -185,33 +202,28 @@ class Load:
             uploaded = await admin.ask("POST", "/artifacts", files={"file": ("job.py", b"print()")})
             assert uploaded is not None
             self._artifact = uploaded.json()["id"]
-            works: list[Coroutine[Any, Any, None]] = []
+
+            def begin(*works: Coroutine[Any, Any, None]) -> None:
+                for work in works:
+                    group.create_task(work)
+
             for number in range(self._agents):
                 name = f"host-{number}"
                 body = {"name": name, "role": "agent", "agent": name}
                 made = await admin.ask("POST", "/tokens", json=body)
                 assert made is not None
                 assert made.status_code == 201, made.text
-                works += await self._agent(await caller(made.json()["token"], number), name)
+                begin(*await self._agent(await caller(made.json()["token"], number), name))
             newest = await admin.ask("GET", "/events/history", params={"limit": 200})
             assert newest is not None
             self._first_seq = int(newest.json()["data"][-1]["seq"])
             for number in range(2):
                 self.readers.append([])
-                works.append(self._read(await caller(self.admin, number), self.readers[-1]))
-            for name in self._jobs:
-                await self._submit(admin, name, start=True)
+                begin(self._read(await caller(self.admin, number), self.readers[-1]))
+            await asyncio.gather(*(self._submit(admin, name, start=True) for name in self._jobs))
             for number in range(self._people):
-                works.append(self._person(await caller(self.admin, number), number))
+                begin(self._person(await caller(self.admin, number), number))
             self._started.set()
-            tasks = [asyncio.create_task(work) for work in works]
-            stopping = asyncio.create_task(self._stop.wait())
-            done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in [stopping, *tasks]:
-                task.cancel()
-            await asyncio.gather(stopping, *tasks, return_exceptions=True)
-            for task in done - {stopping}:
-                await task
 
     # People
 

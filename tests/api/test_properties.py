@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.stateful import run_state_machine_as_test
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -31,7 +32,7 @@ from clonos_api.openapi import document
 from clonos_api.settings import Limits
 from clonos_api.store import schema
 from postgres import PostgresServer
-from scripted import ScriptedAgent, create, placed
+from scripted import ScriptedAgent, create, placed, spec
 from serving import PATIENT, Served, served
 
 CHECKS = [
@@ -155,9 +156,7 @@ def _ask(service: Service, name: str, caller: str, mode: GenerationMode, example
             _name_known(case, service)
         if case.query and "wait_s" in case.query:
             case.query["wait_s"] = 0
-        case.headers = {
-            name: value for name, value in dict(case.headers or {}).items() if name.lower() != "authorization"
-        }
+        case.headers = _without_token(case)
         response = case.call(base_url=api.url, headers=headers, timeout=20)
         statuses.add(response.status_code)
         case.validate_response(response, checks=CHECKS)
@@ -167,6 +166,10 @@ def _ask(service: Service, name: str, caller: str, mode: GenerationMode, example
             create(client, "known")
         service.agent.register()  # the same
     ask()
+
+
+def _without_token(case: Case) -> dict[str, str]:
+    return {name: value for name, value in dict(case.headers or {}).items() if name.lower() != "authorization"}
 
 
 def _name_known(case: Case, service: Service) -> None:
@@ -204,6 +207,59 @@ def test_no_answer_to_anybody_is_a_server_error(request: pytest.FixtureRequest, 
             _ask(service, name, caller, mode, examples)
     if "{" not in OPERATIONS[name].path and OPERATIONS[name].method == "get":
         assert 200 in service.statuses[name], "all was refused: nothing was tried"
+
+
+@pytest.mark.parametrize(
+    ("backend", "walks"), [("sqlite", 15), pytest.param("postgresql", 150, marks=pytest.mark.broad)]
+)
+def test_what_answers_name_can_be_asked_for(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, backend: str, walks: int
+) -> None:
+    """Walks from answers to what they name: a job that was created is changed, started, looked at, deleted."""
+    more = {}
+    if backend == "postgresql":
+        more["database_url"] = request.getfixturevalue("postgres").create_database(name)
+        schema.upgrade(more["database_url"])
+    # Who revokes all tokens would be refused from then on.
+    asked = schemathesis.openapi.from_dict(json.loads(document())).exclude(operation_id="revoke_token")
+    done: set[str] = set()
+    made: list[str] = []
+    with _service(tmp_path, **more) as service:
+
+        class Walk(asked.as_state_machine()):  # type: ignore[misc]
+            def get_call_kwargs(self, case: Case) -> dict[str, Any]:
+                headers = {"Authorization": f"Bearer {service.api.admin}"}
+                return {"base_url": service.api.url, "headers": headers, "timeout": 20}
+
+            def before_call(self, case: Case) -> None:
+                case.headers = _without_token(case)
+                if case.headers.get("If-Match"):
+                    case.headers["If-Match"] = "*"
+                if isinstance(case.body, dict) and "artifact" in case.body:
+                    case.body["artifact"] = service.known["sha"]
+                    if case.method == "POST":  # one that is made up is hardly ever one that can be
+                        made.append(f"walk-{len(made)}")
+                        case.body["spec"] = spec(made[-1])
+
+            def validate_response(self, response: Any, case: Case, **_: Any) -> None:
+                if response.status_code < 300:
+                    done.add(case.operation.definition.raw["operationId"])
+                case.validate_response(response, checks=CHECKS)
+
+        run_state_machine_as_test(
+            Walk,
+            settings=settings(
+                max_examples=walks,
+                stateful_step_count=12,
+                derandomize=True,
+                database=None,
+                deadline=None,
+                phases=[Phase.explicit, Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    assert "create_job" in done
+    assert done & {"start_job", "stop_job", "cancel_job", "restart_job", "delete_job", "create_savepoint"}
 
 
 def test_methods_that_a_path_does_not_have(service: Service) -> None:
