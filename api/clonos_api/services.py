@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 from clonos.errors import StoreAway
 from clonos_api.auth.bootstrap import bootstrap
 from clonos_api.feed import EventFeed, LogWatch
+from clonos_api.pace import Pace
 from clonos_api.settings import ApiSettings
 from clonos_api.store import schema
 from clonos_api.store.database import Database
@@ -42,6 +43,7 @@ class Services:
     Attributes:
         feed: The newest events.
         log_watch: Who follows which log.
+        pace: How often agents push.
         streams: Server-sent event streams that are open.
         tasks: What runs besides the requests.
         schema_trouble: Why the database's tables cannot be used; empty: they can.
@@ -53,6 +55,7 @@ class Services:
     database: Database
     feed: EventFeed
     log_watch: LogWatch
+    pace: Pace
     streams: int = 0
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     schema_trouble: str = ""
@@ -64,7 +67,7 @@ class Services:
     def of(cls, settings: ApiSettings) -> Services:
         """The services that `settings` ask for; nothing runs yet."""
         database = Database(settings.database)
-        return cls(settings, database, EventFeed(database), LogWatch(database))
+        return cls(settings, database, EventFeed(database), LogWatch(database), Pace(settings.agent_lease_s))
 
     async def prepare(self) -> None:
         """Bring an embedded database up to date, and see whether the tables can be used."""

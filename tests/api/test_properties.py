@@ -17,9 +17,9 @@ from schemathesis import Case
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
+from clonos.testing.postgres import PostgresServer
 from clonos_api.openapi import document
 from clonos_api.store import schema
-from postgres import PostgresServer
 from scripted import ScriptedAgent, create, placed
 from serving import Served, served
 

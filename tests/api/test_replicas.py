@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from streams import Stream
 
+from clonos.testing.postgres import PostgresMissing, PostgresServer
 from clonos_api.store import schema
 from observe import eventually
-from postgres import PostgresMissing, PostgresServer
 from scripted import ScriptedAgent, create
 from serving import Served, served
 

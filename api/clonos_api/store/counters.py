@@ -11,9 +11,14 @@ from clonos_api.store.rows import upsert
 from clonos_api.store.tables import CounterRow
 
 
-async def add(session: AsyncSession, job: str, sums: Mapping[str, int]) -> None:
-    """Add to a job's counters."""
-    rows = [{"job": job, "name": name, "value": value} for name, value in sorted(sums.items()) if value]
+async def add(session: AsyncSession, sums: Mapping[str, Mapping[str, int]]) -> None:
+    """Add to the counters of jobs."""
+    rows = [
+        {"job": job, "name": name, "value": value}
+        for job, of_job in sorted(sums.items())
+        for name, value in sorted(of_job.items())
+        if value
+    ]
     if rows:
         statement = upsert(session, CounterRow)
         total = CounterRow.value + statement.excluded.value

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, func, select, tuple_, update
+from sqlalchemy import ColumnElement, bindparam, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store import events
 from clonos_api.store.ingest import Claimed
 from clonos_api.store.paging import DEFAULT, Page, wrong
-from clonos_api.store.rows import insert_new
+from clonos_api.store.rows import insert_new, table
 from clonos_api.store.tables import GenerationRow
 
 
@@ -50,14 +51,33 @@ async def _close(session: AsyncSession, *which: ColumnElement[bool], at: datetim
     await session.execute(statement.execution_options(synchronize_session=False))
 
 
-async def counted(session: AsyncSession, job: str, lineage: int, generation: int, epochs: int, records: int) -> None:
-    """A generation finished so many more epochs."""
+async def counted(session: AsyncSession, sums: Mapping[tuple[str, int, int], tuple[int, int]]) -> None:
+    """Generations, by job, lineage and number, finished so many more epochs with so many records."""
+    if not sums:
+        return
+    rows_of = table(GenerationRow)
     statement = (
-        update(GenerationRow)
-        .where(GenerationRow.job == job, GenerationRow.lineage == lineage, GenerationRow.generation == generation)
-        .values(epochs=GenerationRow.epochs + epochs, records=GenerationRow.records + records)
+        update(rows_of)
+        .where(
+            rows_of.c.job == bindparam("of_job"),
+            rows_of.c.lineage == bindparam("of_lineage"),
+            rows_of.c.generation == bindparam("of_generation"),
+        )
+        .values(
+            epochs=rows_of.c.epochs + bindparam("more_epochs"), records=rows_of.c.records + bindparam("more_records")
+        )
     )
-    await session.execute(statement.execution_options(synchronize_session=False))
+    rows = [
+        {
+            "of_job": job,
+            "of_lineage": lineage,
+            "of_generation": generation,
+            "more_epochs": epochs,
+            "more_records": records,
+        }
+        for (job, lineage, generation), (epochs, records) in sorted(sums.items())
+    ]
+    await session.execute(statement, rows)
 
 
 async def newest(session: AsyncSession, job: str) -> GenerationRow | None:

@@ -13,6 +13,8 @@ from clonos.resources.hosts import (
     HeartbeatAnswer,
     LogPush,
     Pushed,
+    Pushes,
+    PushesTaken,
     Standby,
     TaskResult,
     Work,
@@ -75,6 +77,10 @@ class Agents:
         """What it is to do, as soon as the revision is another than `after`, or after `wait_s` seconds."""
         given = {"after": after, "wait_s": wait_s}
         return self._transport.get(Work, f"/agents/{agent}/work", given, timeout_s=wait_s + 10)
+
+    def push(self, agent: str, pushes: Pushes) -> PushesTaken:
+        """What all drivers of an agent wrote."""
+        return decode(PushesTaken, self._transport.post(f"/agents/{agent}/pushes", pushes))
 
     def push_events(self, agent: str, run: str, push: EventsPush) -> Pushed:
         """What a driver told."""

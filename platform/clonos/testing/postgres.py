@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own for tests: made, started and stopped as a user that is not root, in a folder of its own."""
+"""A PostgreSQL of one's own, for tests and benchmarks: made, started and stopped as a user that is not root."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-import psycopg
 
 from clonos.embedded.layout import free_ports
 
@@ -35,14 +33,19 @@ def binaries() -> Path:
         return Path(on_path).resolve().parent
     found = [one.parent for place in _PLACES for one in Path(place).glob("*/bin/initdb")]
     if not found:
-        raise PostgresMissing(f"These tests need PostgreSQL. Install it: {INSTALL}")
+        raise PostgresMissing(f"This needs PostgreSQL. Install it: {INSTALL}")
     return max(found, key=lambda folder: [int(part) for part in folder.parent.name.split(".") if part.isdecimal()])
 
 
 class PostgresServer:
-    """One server on a free port of this machine, with a socket in its own folder."""
+    """One server on a free port of this machine, with a socket in a folder of its own.
 
-    def __init__(self) -> None:
+    Args:
+        durable: Whether what was committed outlives a crash of the machine (`fsync`). A crash of the server it always
+            does.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
         self._binaries = binaries()
         self._folder = Path(tempfile.mkdtemp(prefix="clonos-pg-"))  # pytest's own are closed to other users
         self._data = self._folder / "data"
@@ -58,7 +61,7 @@ class PostgresServer:
             "port": self.port,
             "unix_socket_directories": self._folder,
             "max_connections": 150,
-            "fsync": "off",  # the machine does not crash; the server does, and may
+            "fsync": "on" if durable else "off",
         }
         with (self._data / "postgresql.conf").open("a") as conf:
             conf.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
@@ -85,6 +88,11 @@ class PostgresServer:
         assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
 
     @property
+    def pid(self) -> int:
+        """Of the server's first process."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
+
+    @property
     def log(self) -> str:
         """What the server says."""
         return (self._folder / "log").read_text(errors="replace")
@@ -107,8 +115,7 @@ class PostgresServer:
 
     def create_database(self, name: str) -> str:
         """A new database; its URL."""
-        with psycopg.connect(f"host=127.0.0.1 port={self.port} user=clonos dbname=postgres", autocommit=True) as link:
-            link.execute(f'CREATE DATABASE "{name}"')
+        self._run("createdb", "-h", "127.0.0.1", "-p", self.port, "-U", "clonos", name)
         return f"postgresql+psycopg://clonos@127.0.0.1:{self.port}/{name}"
 
 
