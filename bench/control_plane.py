@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -68,7 +69,8 @@ def service(home: Path, database: str, under: list[str]) -> Iterator[tuple[str, 
         told = json.loads(ready.read_text())
         yield told["url"], psutil.Process(told["pid"])
     finally:
-        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(OSError, ValueError, KeyError):  # not the profiler, which is to write what it has
+            os.kill(json.loads(ready.read_text())["pid"], signal.SIGTERM)
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
@@ -215,8 +217,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--agents", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--under", nargs="+", default=[], metavar="COMMAND", help="run the service under a profiler")
+    parser.add_argument("--under", type=shlex.split, default=[], metavar="COMMAND", help="a profiler for the service")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and end what we have started
     with tempfile.TemporaryDirectory(prefix="clonos-bench-") as home:
         print(json.dumps(measure(given, Path(home)), indent=None if given.json else 2))
 

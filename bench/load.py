@@ -27,6 +27,8 @@ _SETTLE_S: Final = 15.0
 _AT_ONCE: Final = 8
 _LATE_S: Final = 1.0
 _TICK_S: Final = 0.05
+_BURST_S: Final = 300.0
+_SAID_EVERY_S: Final = 1.0
 
 
 class Load:
@@ -111,10 +113,12 @@ class Load:
 
         await asyncio.gather(*(start() for _ in range(_AT_ONCE)))
         asked_s = time.perf_counter() - began
-        async with asyncio.timeout(600):
-            while sum(state == "RUNNING" for state in self._states.values()) < len(jobs):
+        async with asyncio.timeout(_BURST_S):
+            while (running := sum(state == "RUNNING" for state in self._states.values())) < len(jobs):
+                print(f"{running} of {len(jobs)} run; errors: {dict(self._errors)}", file=sys.stderr, flush=True)
                 self._moved.clear()
                 await self._moved.wait()
+                await asyncio.sleep(_SAID_EVERY_S)
         lags = [one for some in self._lags.values() for one in some]
         return {
             "asked_s": round(asked_s, 1),

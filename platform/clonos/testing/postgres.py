@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -124,7 +125,8 @@ def main() -> None:
     server = PostgresServer()
     try:
         server.start()
-        print(server.create_database("clonos"), flush=True)
+        sys.stdout.write(server.create_database("clonos") + "\n")
+        sys.stdout.flush()
         while True:
             time.sleep(3600)
     finally:
