@@ -172,7 +172,7 @@ class HeartbeatAnswer(Resource):
 
     revision: int
     drain: bool = False
-    forward_ms: int = 200
+    forward_ms: int = Field(200, ge=1)
 
 
 class EventsPush(Resource):
