@@ -1,4 +1,4 @@
-"""What all runs have to tell goes together, as often as the control plane wants it; one that is wrong harms no other."""
+"""What all runs have to tell goes together, as often as the control plane wants it; one that is wrong harms none."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def send_heartbeat(
             await _check(session, agent, body.instance)  # says which it is; the reports are rolled back
             raise
 
-    row = await changing(replica.database, None, change)
+    row = await changing(replica.database, None, change, told=True)
     working = sum(one.state != "EXITED" for one in body.runs)
     return HeartbeatAnswer(
         revision=row.revision,
@@ -102,7 +102,7 @@ async def push_events(agent: IdPath, run: RunPath, body: EventsPush, caller: Age
         await _run_of(session, agent, run, body.instance)
         return await epochs.ingest(session, run, body.offset, body.lines, gap=body.gap)
 
-    return Pushed(offset=await changing(store, None, change))
+    return Pushed(offset=await changing(store, None, change, told=True))
 
 
 @router.post("/{agent}/pushes", responses=problems(410))
@@ -122,7 +122,7 @@ async def push_all(agent: IdPath, body: Pushes, caller: AgentCaller, replica: Re
         )
         return taken, {locked.runs[one.run].job for one in taken.logs if one.offset is not None}
 
-    taken, grown = await changing(replica.database, None, change)
+    taken, grown = await changing(replica.database, None, change, told=True)
     for job in grown:
         replica.log_watch.grown(job)
     return taken
@@ -136,7 +136,7 @@ async def push_log(agent: IdPath, run: RunPath, body: LogPush, caller: AgentCall
         row = await _run_of(session, agent, run, body.instance)
         return row, await logs.push(session, run, body.offset, body.text, gap=body.gap)
 
-    row, offset = await changing(replica.database, None, change)
+    row, offset = await changing(replica.database, None, change, told=True)
     replica.log_watch.grown(row.job)
     return Pushed(offset=offset)
 

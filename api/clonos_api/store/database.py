@@ -69,7 +69,7 @@ class Database:
 
     Args:
         url: ``sqlite+aiosqlite:///file`` or ``postgresql+psycopg://…``.
-        pool_size: Connections that are kept and used at once; one more is reserved for the lease.
+        pool_size: Connections that are kept and used at once; as many more for what agents tell, and one for the lease.
         wait_s: How long a transaction waits for a connection, and for a database that is away.
 
     Attributes:
@@ -84,9 +84,10 @@ class Database:
         self.notifier = Notifier()
         self._wait_s = wait_s
         if self.url.drivername == "sqlite+aiosqlite":
-            self._engine = self._reserved = _sqlite_engine(self.url, pool_size, wait_s)
+            self._engine = self._told = self._reserved = _sqlite_engine(self.url, pool_size, wait_s)
         elif self.url.drivername == "postgresql+psycopg":
             self._engine = _postgresql_engine(self.url, pool_size, wait_s)
+            self._told = _postgresql_engine(self.url, pool_size, wait_s, synchronous_commit="off")
             self._reserved = _postgresql_engine(self.url, 1, wait_s)
         else:
             raise SpecError(
@@ -102,12 +103,17 @@ class Database:
         return self._engine.dialect.name
 
     @asynccontextmanager
-    async def transaction(self, *, by: Actor | None = None, reserved: bool = False) -> AsyncIterator[AsyncSession]:
+    async def transaction(
+        self, *, by: Actor | None = None, reserved: bool = False, told: bool = False
+    ) -> AsyncIterator[AsyncSession]:
         """A transaction that may write; it commits at the end, and rolls back if the body raises.
 
         Args:
             by: Who asks; writes that somebody asks for are then in the audit log.
             reserved: Use the connection that is kept for the leader's lease.
+            told: It takes in what an agent tells, and will tell again if it is not known: do not wait for the disk, and
+                use connections of their own, so that agents never keep users and the leader waiting. What is decided
+                on it later is on the disk after it.
 
         Raises:
             StoreAway: The database does not answer; if that is at the commit, it may have been taken.
@@ -116,7 +122,8 @@ class Database:
             if self._writer is not None:
                 await _within(self._writer.acquire(), self._wait_s)
                 stack.callback(self._writer.release)
-            session = await self._begin(self._reserved if reserved else self._engine, read=False)
+            engine = self._reserved if reserved else self._told if told else self._engine
+            session = await self._begin(engine, read=False)
             stack.push_async_callback(_quietly_closed, session)
             session.info[closing.ACTOR] = by
             with _translated():
@@ -166,8 +173,8 @@ class Database:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._engine.dispose()
-        await self._reserved.dispose()
+        for engine in (self._engine, self._told, self._reserved):
+            await engine.dispose()
 
 
 async def _within(awaitable: Any, seconds: float) -> None:
@@ -225,8 +232,9 @@ def _sqlite_away(error: sqlite3.OperationalError) -> bool:
     )
 
 
-def _postgresql_engine(url: URL, pool_size: int, wait_s: float) -> AsyncEngine:
+def _postgresql_engine(url: URL, pool_size: int, wait_s: float, **more: str) -> AsyncEngine:
     options = {
+        **more,
         "statement_timeout": _STATEMENT_MS,
         "lock_timeout": _LOCK_MS,
         "idle_in_transaction_session_timeout": _IDLE_MS,
