@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos_api.store.bulk import insert_all
 from clonos_api.store.rows import upsert
 from clonos_api.store.tables import CounterRow
 
@@ -19,12 +20,7 @@ async def add(session: AsyncSession, sums: Mapping[str, Mapping[str, int]]) -> N
         for name, value in sorted(of_job.items())
         if value
     ]
-    if rows:
-        statement = upsert(session, CounterRow)
-        total = CounterRow.value + statement.excluded.value
-        await session.execute(
-            statement.on_conflict_do_update(index_elements=["job", "name"], set_={"value": total}), rows
-        )
+    await insert_all(session, CounterRow, rows, keys=("job", "name"), add=("value",))
 
 
 async def reach(session: AsyncSession, job: str, name: str, value: int) -> None:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import bindparam, select, tuple_, update
+from sqlalchemy import select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ClonosError, NotFound, SpecError
 from clonos.resources.hosts import EventsPiece
 from clonos.resources.jobs import QueryMetrics
 from clonos_api.store import counters, exceptions, generations, pushed, recoveries
+from clonos_api.store.bulk import insert_all, update_all
 from clonos_api.store.ingest import (
     Claimed,
     Ended,
@@ -34,7 +35,6 @@ from clonos_api.store.ingest import (
     read_lines,
 )
 from clonos_api.store.pushed import Locked, LockedRun
-from clonos_api.store.rows import table, upsert
 from clonos_api.store.tables import EpochRow, GenerationRow, JobRow, RunRow
 
 # Names of the figures of an ``epoch`` event, and of what they are summed as.
@@ -109,14 +109,12 @@ async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[Eve
             continue
         told = Told(**run.told)
         facts = fold(told, read)
-        offsets.append({"of_run": run.id, "new_offset": end, "new_told": told.dump()})
+        offsets.append({"id": run.id, "events_offset": end, "told": told.dump()})
         job = locked.jobs[run.job]
         one = jobs.setdefault(run.job, _Ingestion(session, job.id, job.generation, job.restarts, job.metrics))
         await one.take(run, facts)
     if offsets:
-        statement = update(table(RunRow)).where(table(RunRow).c.id == bindparam("of_run"))
-        statement = statement.values(events_offset=bindparam("new_offset"), told=bindparam("new_told"))
-        await session.execute(statement, offsets)
+        await update_all(session, RunRow, offsets, keys=("id",))
         await _write(session, list(jobs.values()))
     return ends
 
@@ -282,9 +280,7 @@ async def _write(session: AsyncSession, jobs: list[_Ingestion]) -> None:
         if one.columns:
             claimed = update(JobRow).where(JobRow.id == one.job).values(**one.columns)
             await session.execute(claimed.execution_options(synchronize_session=False))
-    statement = update(table(JobRow)).where(table(JobRow).c.id == bindparam("of_job"))
-    statement = statement.values(metrics=bindparam("new_metrics"))
-    await session.execute(statement, [{"of_job": one.job, "new_metrics": one.told()} for one in jobs])
+    await update_all(session, JobRow, [{"id": one.job, "metrics": one.told()} for one in jobs], keys=("id",))
 
 
 async def _write_epochs(session: AsyncSession, jobs: list[_Ingestion]) -> None:
@@ -301,11 +297,8 @@ async def _write_epochs(session: AsyncSession, jobs: list[_Ingestion]) -> None:
         for (lineage, query, number), epoch in sorted(one.epochs.items(), key=lambda item: item[0])
         if epoch.changed
     ]
-    for rows in _chunks(changed):
-        statement = upsert(session, EpochRow)
-        new = {"completed_at": statement.excluded.completed_at, "body": statement.excluded.body}
-        keys = list(EpochRow.__table__.primary_key)
-        await session.execute(statement.on_conflict_do_update(index_elements=keys, set_=new), rows)
+    keys = ("job", "lineage", "query", "epoch")
+    await insert_all(session, EpochRow, changed, keys=keys, replace=("completed_at", "body"))
 
 
 def _key(done: EpochDone) -> _Key:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, bindparam, func, select, tuple_, update
+from sqlalchemy import ColumnElement, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store import events
+from clonos_api.store.bulk import update_all
 from clonos_api.store.ingest import Claimed
 from clonos_api.store.paging import DEFAULT, Page, wrong
-from clonos_api.store.rows import insert_new, table
+from clonos_api.store.rows import insert_new
 from clonos_api.store.tables import GenerationRow
 
 
@@ -53,31 +54,11 @@ async def _close(session: AsyncSession, *which: ColumnElement[bool], at: datetim
 
 async def counted(session: AsyncSession, sums: Mapping[tuple[str, int, int], tuple[int, int]]) -> None:
     """Generations, by job, lineage and number, finished so many more epochs with so many records."""
-    if not sums:
-        return
-    rows_of = table(GenerationRow)
-    statement = (
-        update(rows_of)
-        .where(
-            rows_of.c.job == bindparam("of_job"),
-            rows_of.c.lineage == bindparam("of_lineage"),
-            rows_of.c.generation == bindparam("of_generation"),
-        )
-        .values(
-            epochs=rows_of.c.epochs + bindparam("more_epochs"), records=rows_of.c.records + bindparam("more_records")
-        )
-    )
     rows = [
-        {
-            "of_job": job,
-            "of_lineage": lineage,
-            "of_generation": generation,
-            "more_epochs": epochs,
-            "more_records": records,
-        }
-        for (job, lineage, generation), (epochs, records) in sorted(sums.items())
+        {"job": job, "lineage": lineage, "generation": generation, "epochs": epochs, "records": records}
+        for (job, lineage, generation), (epochs, records) in sums.items()
     ]
-    await session.execute(statement, rows)
+    await update_all(session, GenerationRow, rows, keys=("job", "lineage", "generation"), add=("epochs", "records"))
 
 
 async def newest(session: AsyncSession, job: str) -> GenerationRow | None:

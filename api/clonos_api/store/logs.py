@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ClonosError, NotFound, SpecError
@@ -16,9 +16,9 @@ from clonos.redaction import redact_text
 from clonos.resources.hosts import LogPiece
 from clonos.resources.jobs import LogLines
 from clonos_api.store import pushed
+from clonos_api.store.bulk import insert_all, update_all
 from clonos_api.store.ingest import storable
 from clonos_api.store.pushed import Locked
-from clonos_api.store.rows import table
 from clonos_api.store.tables import LogChunkRow, RunRow
 
 KEPT_BYTES: Final = 4 * 1024 * 1024  # of one run; retention holds all runs of a job to as much
@@ -69,14 +69,11 @@ async def push_all(session: AsyncSession, locked: Locked, pieces: Sequence[LogPi
         if end > start:
             fresh = redact_text(storable(sent[start - piece.offset :].decode("utf-8", "replace")))
             chunks.append({"job": run.job, "run": run.id, "offset": start, "size": end - start, "text": fresh})
-        offsets.append({"of_run": run.id, "new_offset": end})
+        offsets.append({"id": run.id, "log_offset": end})
         if end // _TRIM_BYTES != have // _TRIM_BYTES:
             long.append((run, end))
-    if chunks:
-        await session.execute(insert(table(LogChunkRow)), chunks)
-    if offsets:
-        statement = update(table(RunRow)).where(table(RunRow).c.id == bindparam("of_run"))
-        await session.execute(statement.values(log_offset=bindparam("new_offset")), offsets)
+    await insert_all(session, LogChunkRow, chunks)
+    await update_all(session, RunRow, offsets, keys=("id",))
     for run, end in long:
         old = delete(LogChunkRow).where(
             LogChunkRow.job == run.job, LogChunkRow.run == run.id, LogChunkRow.offset < end - KEPT_BYTES

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from uuid_utils import uuid7
@@ -13,11 +12,6 @@ from clonos.errors import NotFound
 from clonos_api.store.tables import Base
 
 R = TypeVar("R", bound=Base)
-
-
-def table(of: type[Base]) -> Table:
-    """For statements that are executed with many rows at once, which SQLAlchemy's ORM would do one by one."""
-    return cast(Table, of.__table__)
 
 
 def new_id() -> str:
