@@ -191,7 +191,10 @@ class Load:
         self._took[kind].append(value)
 
     def _fault(self, kind: str, error: Exception) -> None:
-        self._errors[f"{kind}: {str(error)[:120]}"] += 1
+        what = str(error.status) if isinstance(error, Refused) else type(error).__name__
+        if (known := f"{kind}: {what}") not in self._errors:
+            print(f"{kind}: {str(error)[:300]}", file=sys.stderr, flush=True)
+        self._errors[known] += 1
 
     def _ordered(self, job: str, goal: str, at: float) -> None:
         self._reconciled(job, goal, {"RUN": "start", "STOP": "stop"}.get(goal, "other"))

@@ -90,7 +90,7 @@ def _bump(replica: Served, agent: str) -> None:
     async def bump() -> None:
         database = Database(replica.settings.database)
         async with database.transaction() as session:
-            await agents.bump(session, agent)
+            agents.bump(session, agent)
         await database.close()
 
     asyncio.run(bump())

@@ -34,7 +34,7 @@ async def create(session: AsyncSession, job: JobRow, agent: AgentRow, order: Run
     )
     session.add(row)
     await session.flush()
-    await agents.bump(session, agent.id)
+    agents.bump(session, agent.id)
     data = {"run": row.id, "agent": agent.name, "version": order.version, "why": why}
     events.append(session, "run.created", job=job.id, agent=agent.id, data=data)
     return row
@@ -47,7 +47,7 @@ async def order(session: AsyncSession, run: RunRow, order: RunOrder) -> RunRow:
         Fenced: Somebody changed the run since.
     """
     row = await swap(session, run, order=_dumped(order))
-    await agents.bump(session, row.agent)
+    agents.bump(session, row.agent)
     return row
 
 
@@ -127,7 +127,7 @@ async def end(session: AsyncSession, run: RunRow) -> RunRow:
         Fenced: Somebody changed the run since.
     """
     row = await swap(session, run, ended_at=await now(session))
-    await agents.bump(session, row.agent)
+    agents.bump(session, row.agent)
     _tell(session, row)
     return row
 
