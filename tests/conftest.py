@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from brokers.interface import KafkaCluster
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from postgres import PostgresMissing, PostgresServer
+from clonos.testing.postgres import PostgresMissing, PostgresServer
 from reporting import left_out, missing, summarise, used
 
 

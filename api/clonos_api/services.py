@@ -19,6 +19,7 @@ from clonos_api.auth import Principal
 from clonos_api.auth.bootstrap import bootstrap
 from clonos_api.feed import EventFeed, LogWatch, while_away
 from clonos_api.holders import Held, Holders
+from clonos_api.pace import Pace
 from clonos_api.settings import ApiSettings
 from clonos_api.store import schema
 from clonos_api.store.database import Database
@@ -45,6 +46,7 @@ class Services:
         feed: The newest events.
         log_watch: Who follows which log.
         holders: Who holds a request open, under which token.
+        pace: How often agents push.
         streams: Server-sent event streams that are open.
         tasks: What runs besides the requests.
         schema_trouble: Why the database's tables cannot be used; empty: they can.
@@ -57,6 +59,7 @@ class Services:
     feed: EventFeed
     log_watch: LogWatch
     holders: Holders
+    pace: Pace
     streams: int = 0
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     schema_trouble: str = ""
@@ -70,7 +73,8 @@ class Services:
         """The services that `settings` ask for; nothing runs yet."""
         database = Database(settings.database)
         holders = Holders()
-        return cls(settings, database, EventFeed(database, hear=holders.hear), LogWatch(database), holders)
+        feed = EventFeed(database, hear=holders.hear)
+        return cls(settings, database, feed, LogWatch(database), holders, Pace(settings.agent_lease_s))
 
     async def prepare(self) -> None:
         """Bring an embedded database up to date, and see whether the tables can be used."""

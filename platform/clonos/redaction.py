@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 HIDDEN: Final = "[redacted]"
@@ -51,6 +52,7 @@ _VALUE: Final = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)  # log lines have the same few names again and again
 def looks_secret(name: str) -> bool:
     """Whether a value under this name is one to hide: ``sasl.password``, ``apiKey``, ``AWS_SECRET_ACCESS_KEY``."""
     words = [word.lower() for word in _WORDS.findall(name)]

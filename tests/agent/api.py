@@ -16,11 +16,13 @@ from fastapi.responses import JSONResponse
 from clonos.resources.hosts import (
     AgentRegister,
     AgentRegistered,
-    EventsPush,
+    EventsPiece,
     Heartbeat,
     HeartbeatAnswer,
-    LogPush,
-    Pushed,
+    LogPiece,
+    PieceTaken,
+    Pushes,
+    PushesTaken,
     RunOrder,
     RunReport,
     TaskOrder,
@@ -46,6 +48,8 @@ class FakeApi:
         self.reports: dict[str, RunReport] = {}
         self.history: dict[str, list[RunReport]] = defaultdict(list)
         self.heartbeats = 0
+        self.pushes = 0
+        self.forward_ms = 200
         self.events: dict[str, list[str]] = defaultdict(list)
         self.events_end: dict[str, int] = defaultdict(int)
         self.log: dict[str, str] = defaultdict(str)
@@ -119,7 +123,7 @@ class FakeApi:
             for one in body.runs:
                 if not self.history[one.run] or self.history[one.run][-1] != one:
                     self.history[one.run].append(one)
-            return HeartbeatAnswer(revision=self.work.revision)
+            return HeartbeatAnswer(revision=self.work.revision, forward_ms=self.forward_ms)
 
         @app.get("/api/v1/agents/{agent}/work")
         async def work(agent: str, after: int, wait_s: float) -> Work:
@@ -128,10 +132,15 @@ class FakeApi:
                 await asyncio.sleep(0.01)
             return self.work
 
-        @app.post("/api/v1/agents/{agent}/runs/{run}/events")
-        async def events(agent: str, run: str, body: EventsPush) -> Any:
+        @app.post("/api/v1/agents/{agent}/pushes")
+        async def pushes(agent: str, body: Pushes) -> PushesTaken:
+            self.pushes += 1
+            return PushesTaken(events=[events(one) for one in body.events], logs=[log(one) for one in body.logs])
+
+        def events(body: EventsPiece) -> PieceTaken:
+            run = body.run
             if self.refuse_events(body.lines):
-                return problem(422, "events-invalid")
+                return PieceTaken(run=run, status=422, detail="events-invalid")
             if body.offset > self.events_end[run] and body.gap:
                 self.gaps.append((run, self.events_end[run], body.offset))
                 self.events_end[run] = body.offset
@@ -141,17 +150,17 @@ class FakeApi:
                     self.events[run].append(line)
                     self.events_end[run] += len(line.encode()) + 1
                 at += len(line.encode()) + 1
-            return Pushed(offset=self.events_end[run])
+            return PieceTaken(run=run, offset=self.events_end[run])
 
-        @app.post("/api/v1/agents/{agent}/runs/{run}/log")
-        async def log(agent: str, run: str, body: LogPush) -> Pushed:
+        def log(body: LogPiece) -> PieceTaken:
+            run = body.run
             if body.offset > self.log_end[run] and body.gap:
                 self.gaps.append((run, self.log_end[run], body.offset))
                 self.log_end[run] = body.offset
             new = body.text.encode()[self.log_end[run] - body.offset :] if body.offset <= self.log_end[run] else b""
             self.log[run] += new.decode(errors="replace")
             self.log_end[run] += len(new)
-            return Pushed(offset=self.log_end[run])
+            return PieceTaken(run=run, offset=self.log_end[run])
 
         @app.post("/api/v1/agents/{agent}/tasks/{task}")
         async def task(agent: str, task: str, body: TaskResult) -> dict[str, str]:

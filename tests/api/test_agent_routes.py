@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -90,6 +91,60 @@ def test_an_epoch_has_its_parts_and_its_checkpoints_size(
     newest, oldest = admin.get(f"/jobs/{name}/checkpoints").json()["history"]
     assert newest["spans"] == oldest["spans"] == spans
     assert (oldest["size_bytes"], newest["size_bytes"]) == (None, 4321)
+
+
+def test_one_push_tells_of_all_runs(admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place) -> None:
+    jobs = [f"{name}-{number}" for number in range(3)]
+    for job in jobs:
+        create(admin, job)
+    runs = [place(job, agent.name) for job in jobs]
+    lines = [
+        json.dumps({"event": "claimed", "job": name, "generation": 1, "at": time.time(), "lineage": 1, "lanes": 1}),
+        json.dumps(_epoch({"job": name, "generation": 1}, 0, time.time())),
+    ]
+    size = sum(len(line) + 1 for line in lines)
+    nobody = "0198c0de-0000-7000-8000-000000000000"
+    body = {
+        "instance": agent.instance,
+        "events": [
+            {"run": runs[0], "offset": 0, "lines": lines},
+            {"run": nobody, "offset": 0, "lines": lines},
+            {"run": runs[1], "offset": 7, "lines": lines},  # a hole
+            {"run": runs[2], "offset": 0, "lines": lines},
+        ],
+        "logs": [{"run": runs[1], "offset": 0, "text": "hello\n"}, {"run": runs[0], "offset": 0, "text": "world\n"}],
+    }
+    for _ in range(2):  # repeated, it changes nothing
+        taken = agent.client.post(f"/agents/{agent.id}/pushes", json=body).json()
+        assert [one["offset"] for one in taken["events"]] == [size, None, 0, size]
+        assert taken["events"][1]["status"] == 404
+        assert [one["offset"] for one in taken["logs"]] == [6, 6]
+    counts = [admin.get(f"/jobs/{job}/checkpoints").json()["counts"]["completed"] for job in jobs]
+    assert counts == [1, 0, 1]
+    assert [admin.get(f"/jobs/{job}/logs").json()["lines"] for job in jobs] == [["world"], ["hello"], []]
+
+    # In the middle of a line: that one is refused, the others are not.
+    body["events"] = [
+        {"run": runs[0], "offset": size - 5, "lines": ["x" * 50]},
+        {"run": runs[2], "offset": size, "lines": [lines[1].replace('"epoch": 0', '"epoch": 1')]},
+    ]
+    taken = agent.client.post(f"/agents/{agent.id}/pushes", json=body).json()
+    assert [one["status"] for one in taken["events"]] == [422, 200]
+    assert admin.get(f"/jobs/{jobs[2]}/checkpoints").json()["counts"]["completed"] == 2
+
+    # A run that is told of twice would be counted twice.
+    body["events"] *= 2
+    assert agent.client.post(f"/agents/{agent.id}/pushes", json=body).status_code == 422
+    body |= {"instance": "another", "events": []}
+    assert agent.client.post(f"/agents/{agent.id}/pushes", json=body).status_code == 409
+
+
+def test_the_more_drivers_the_more_seldom_they_are_told_of(agent: ScriptedAgent) -> None:
+    before = agent.heartbeat()["forward_ms"]
+    none = "0198c0de-0000-7000-8000-{:012}"
+    many = [{"run": none.format(number), "state": "RUNNING"} for number in range(400)]
+    assert 2000 <= agent.heartbeat(*many)["forward_ms"] <= 2000 + before
+    assert agent.heartbeat()["forward_ms"] <= before
 
 
 def test_work_is_waited_for(admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place) -> None:

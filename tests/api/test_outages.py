@@ -19,12 +19,12 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-from load import Load
 
+from clonos.testing.postgres import PostgresServer
 from clonos_api.store import counters, schema
 from clonos_api.store.database import Database
+from load import Load
 from observe import eventually
-from postgres import PostgresServer
 from serving import ApiProcess
 
 TAKEOVER_S = 3.0

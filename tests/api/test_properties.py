@@ -28,10 +28,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from clonos.testing.postgres import PostgresServer
 from clonos_api.openapi import document
 from clonos_api.settings import Limits
 from clonos_api.store import schema
-from postgres import PostgresServer
 from scripted import ScriptedAgent, create, placed, spec
 from serving import PATIENT, Served, served
 

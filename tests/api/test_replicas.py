@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from streams import Stream
 
+from clonos.testing.postgres import PostgresServer
 from clonos_api.auth.bootstrap import bootstrap
 from clonos_api.store import agents, schema
 from clonos_api.store.database import Database
 from observe import eventually
-from postgres import PostgresServer
 from scripted import ScriptedAgent, create
 from serving import Served, served
 
@@ -100,7 +100,7 @@ def _bump(replica: Served, agent: str) -> None:
     async def bump() -> None:
         database = Database(replica.settings.database)
         async with database.transaction() as session:
-            await agents.bump(session, agent)
+            agents.bump(session, agent)
         await database.close()
 
     asyncio.run(bump())

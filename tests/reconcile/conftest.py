@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from clonos.testing.postgres import PostgresServer
 from clonos_api.store import schema
 from clonos_api.store.database import Database
-from postgres import PostgresServer
 from reconcile.acting import Placing
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from clonos.errors import StoreAway
+from clonos.testing.postgres import PostgresServer
 from clonos_api.store import schema
 from clonos_api.store.database import Database
 from clonos_api.store.tables import LeaseRow
-from postgres import PostgresServer
 from reconcile.acting import Placing, Users, eventually, hosts, reconciling
 
 pytestmark = pytest.mark.anyio

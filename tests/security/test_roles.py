@@ -83,6 +83,7 @@ ROUTES = {
     "GET /api/v1/agents/{agent}/work": "g",
     "POST /api/v1/agents/{agent}/runs/{run}/events": "g",
     "POST /api/v1/agents/{agent}/runs/{run}/log": "g",
+    "POST /api/v1/agents/{agent}/pushes": "g",
     "POST /api/v1/agents/{agent}/tasks/{task}": "g",
     "GET /api/v1/health": "v",
     "GET /health/live": "-",

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from clonos.testing.postgres import PostgresServer
 from clonos_api.store import schema
 from clonos_api.store.database import Database
-from postgres import PostgresServer
 
 
 @pytest.fixture

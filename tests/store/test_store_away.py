@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from clonos.errors import SpecError, StoreAway
+from clonos.testing.postgres import PostgresServer
 from clonos_api.store import agents, counters, epochs, events, jobs
 from clonos_api.store.clock import now
 from clonos_api.store.database import Database
 from clonos_api.store.tables import JobRow
-from postgres import PostgresServer
 from stored import EventFile, a_job, a_run, an_agent, unique
 
 pytestmark = pytest.mark.anyio

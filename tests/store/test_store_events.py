@@ -125,7 +125,7 @@ async def test_other_replicas_are_woken_soon(url: str) -> None:
     work = asyncio.create_task(there.notifier.wait_work(agent.id, 1, 5))
     began = time.monotonic()
     async with here.transaction() as session:
-        await agents.bump(session, agent.id)
+        agents.bump(session, agent.id)
         events.append(session, "x")
     assert await work == 2
     assert await event == here.notifier.seq

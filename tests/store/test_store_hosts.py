@@ -123,6 +123,7 @@ async def test_orders_are_the_work_of_an_agent(database: Database) -> None:
         job, agent = await a_job(session), await an_agent(session)
         before = (await runs.work(session, agent.id)).revision
         run = await a_run(session, job, agent)
+    async with database.transaction() as session:
         work = await runs.work(session, agent.id)
         assert [one.run for one in work.runs] == [run.id]
         assert work.revision > before
@@ -183,7 +184,7 @@ async def test_reports_race_with_the_reconciler(database: Database) -> None:
     async def report(attempts: int) -> None:
         async with database.transaction() as session:
             await runs.report(session, run.agent, [RunReport(run=run.id, state="RUNNING", attempts=attempts)])
-            await agents.bump(session, run.agent)
+            agents.bump(session, run.agent)
 
     async def order() -> int:
         fenced = 0

@@ -250,6 +250,21 @@ def _owed(case: Case) -> bool:
     return case.job.state == _S.STOPPING or (case.job.state in (_S.STARTING, _S.RECOVERING) and without)
 
 
+async def unchanged(session: AsyncSession, cases: list[Case]) -> list[Case]:
+    """Lock jobs and their runs, in the store's order; the cases that nobody has changed since they were read."""
+    jobs = select(JobRow.id, JobRow.token).where(JobRow.id.in_([case.job.id for case in cases])).order_by(JobRow.id)
+    tokens = dict((await session.execute(jobs.with_for_update(key_share=True))).all())
+    ids = [case.run.id for case in cases if case.run is not None]
+    if ids:
+        runs = select(RunRow.id, RunRow.token).where(RunRow.id.in_(ids)).order_by(RunRow.id)
+        tokens |= dict((await session.execute(runs.with_for_update(key_share=True))).all())
+    return [
+        case
+        for case in cases
+        if all(tokens.get(row.id) == row.token for row in (case.job, case.run) if row is not None)
+    ]
+
+
 def _chunks(names: Iterable[str]) -> list[list[str]]:
     every = list(names)
     return [every[at : at + _FEW] for at in range(0, len(every), _FEW)]

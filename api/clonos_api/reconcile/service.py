@@ -1,7 +1,8 @@
 """The leader's loop: read, decide, write; on each event and each second, as long as this replica has the lease.
 
-Nothing is kept from one round to the next, so that a new leader goes on where the old one was. Each decision is one
-transaction that checks the leader's token; a job about which something goes wrong does not hold up the others.
+Nothing is kept from one round to the next, so that a new leader goes on where the old one was. Each decision is written
+in one transaction that checks the leader's token, with those about some other jobs; if that fails, each has one of its
+own, so that a job about which something goes wrong does not hold up the others.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import Fenced, StoreAway
 from clonos.resources.jobs import DesiredState, JobState
@@ -24,9 +26,9 @@ from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.facts import Job
 from clonos_api.reconcile.placement import Fleet
-from clonos_api.reconcile.reading import Case, Place, Scene, Settings, read
+from clonos_api.reconcile.reading import Case, Place, Scene, Settings, read, unchanged
 from clonos_api.reconcile.tidying import EVERY_S, tidy
-from clonos_api.reconcile.writes import Move, Write
+from clonos_api.reconcile.writes import Close, Heed, Move, Order, Settle, Wait, Write
 from clonos_api.reconcile.writes import Place as PlaceRun
 from clonos_api.store import agents, lease
 from clonos_api.store.database import Database
@@ -37,11 +39,16 @@ ROUND_S: Final = 1.0
 # Many events in a row are one round.
 _PAUSE_S: Final = 0.05
 _STEPS: Final = 4
+# Jobs in one transaction; pushes about them wait as long.
+_TOGETHER: Final = 20
+_SIMPLE: Final = (Move, Wait, Heed, Settle, PlaceRun, Order, Close)
 _PRUNE_S: Final = 60.0
 # After the service was away, agents that back off come back within this time; until then none of them is lost.
 _REJOIN_S: Final = 5.0
 
 _log = structlog.get_logger("clonos.reconcile")
+
+Decided = tuple[Job, list[Write]]
 
 
 async def run(
@@ -99,6 +106,7 @@ class Term:
         self._patience_s = settings.agent_lease_s + _REJOIN_S
         self._seen_since = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._seen = self._seen_since
+        self._together = _TOGETHER
 
     @property
     def leads(self) -> bool:
@@ -133,10 +141,14 @@ class Term:
         if await self._lose_hosts(scene):
             return True
         again = False
-        for case in scene.cases:
+        for at in range(0, len(scene.cases), self._together):
             if not self.leads:
                 return False
-            again |= await self._settle(case, scene)
+            try:
+                again |= await self._settle_some(scene.cases[at : at + self._together], scene)
+            except _Apart:
+                return True
+        self._together = _TOGETHER
         due = [one for one in pending if ending.is_due(one, scene.hosts, self._place)]
         for one in due:
             if not self.leads:
@@ -151,27 +163,64 @@ class Term:
                 await ending.expire(session)
         return again
 
+    async def _settle_some(self, cases: list[Case], scene: Scene) -> bool:
+        """Bring some jobs on; whether somebody else changed one of them meanwhile.
+
+        What touches nothing but jobs, their runs and their agents' work is one transaction for all: of its round trips
+        most are the transaction's own.
+
+        Raises:
+            _Apart: That failed, for one of them: each is to be done alone.
+        """
+        again = False
+        simple = []
+        for case in cases:
+            writes = decide(*case.facts(self._place), scene.fleet, scene.now)
+            if writes and len(cases) > 1 and all(isinstance(one, _SIMPLE) for one in writes):
+                simple.append(case)
+            elif writes:
+                again |= await self._settle(case, scene)
+        if not simple:
+            return again
+        made: list[Decided] = []
+        try:
+            async with self.database.transaction() as session:
+                await lease.check(session, self.token)
+                still = await unchanged(session, simple)
+                for case in still:
+                    made += await self._bring_on(session, case, scene, only=_SIMPLE)
+        except StoreAway:
+            raise
+        except Exception as error:
+            # The scene counts slots as taken that are not: it is read anew.
+            self._together = 1
+            raise _Apart from error
+        _log_moves(made)
+        return again or len(still) < len(simple)
+
     async def _settle(self, case: Case, scene: Scene) -> bool:
         """Bring one job on; whether somebody else changed it meanwhile."""
-        job, ran = case.facts(self._place)
-        writes = decide(job, ran, scene.fleet, scene.now)
-        if not writes:
-            return False
-        made = []
         with _Alone("job", case.job.id) as fenced:
             async with self.database.transaction() as session:
                 await lease.check(session, self.token)
-                # Of one decision comes the next: a host is lost, the job recovers, and is placed.
-                for _ in range(_STEPS):
-                    case = await apply(session, case, writes, self._place)
-                    made.append((job, writes))
-                    job, ran = case.facts(self._place)
-                    writes = decide(job, ran, scene.fleet, scene.now)
-                    if not writes:
-                        break
-            for decided, written in made:
-                _count(scene.fleet, decided, written)
+                made = await self._bring_on(session, case, scene)
+            _log_moves(made)
         return bool(fenced)
+
+    async def _bring_on(
+        self, session: AsyncSession, case: Case, scene: Scene, *, only: tuple[type[Write], ...] | None = None
+    ) -> list[Decided]:
+        """Write what is decided, and what then is: a host is lost, the job recovers, and is placed."""
+        made: list[Decided] = []
+        for _ in range(_STEPS):
+            job, ran = case.facts(self._place)
+            writes = decide(job, ran, scene.fleet, scene.now)
+            if not writes or (only is not None and not all(isinstance(one, only) for one in writes)):
+                break
+            case = await apply(session, case, writes, self._place)
+            _count(scene.fleet, job, writes)
+            made.append((job, writes))
+        return made
 
     async def _lose_hosts(self, scene: Scene) -> bool:
         """Mark hosts lost whose lease is over; but first let them come back, if it was the service that was away."""
@@ -199,9 +248,19 @@ def _count(fleet: Fleet, job: Job, writes: Sequence[Write]) -> None:
             fleet.take(one.agent)
             fleet.owed = max(0, fleet.owed - 1)
         elif isinstance(one, Move):
-            _log.info("job-moved", job=job.name, source=str(job.state), target=str(one.to))
             leaves = one.to is JobState.STOPPING and job.desired is DesiredState.RUNNING
             fleet.owed += leaves or (one.fresh and job.state is not JobState.STOPPING)
+
+
+def _log_moves(made: list[Decided]) -> None:
+    for job, writes in made:
+        for one in writes:
+            if isinstance(one, Move):
+                _log.info("job-moved", job=job.name, source=str(job.state), target=str(one.to))
+
+
+class _Apart(Exception):
+    """Several jobs cannot be brought on together."""
 
 
 class _Alone(contextlib.AbstractContextManager[list[bool]]):

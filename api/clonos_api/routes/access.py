@@ -45,17 +45,25 @@ async def known_job(job: JobPath, store: Store) -> JobRow:
 OwnJob = Annotated[JobRow, require_owner(job_of_path)]
 
 
-async def changing(database: Database, by: Actor | None, change: Callable[[AsyncSession], Awaitable[T]]) -> T:
+async def changing(
+    database: Database, by: Actor | None, change: Callable[[AsyncSession], Awaitable[T]], *, told: bool = False
+) -> T:
     """Do `change` in a transaction; anew if the reconciler or an agent was faster, so that users do not see that.
+
+    Args:
+        database: The store.
+        by: Who asks.
+        change: What to do.
+        told: `Database.transaction`.
 
     Raises:
         Fenced: It was not to be had in several tries.
     """
     for _ in range(_TRIES - 1):
         try:
-            async with database.transaction(by=by) as session:
+            async with database.transaction(by=by, told=told) as session:
                 return await change(session)
         except Fenced:
             continue
-    async with database.transaction(by=by) as session:
+    async with database.transaction(by=by, told=told) as session:
         return await change(session)

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Path, Query
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import AgentReplaced, Fenced, NotFound
+from clonos.errors import AgentReplaced, ClonosError, Fenced, NotFound
 from clonos.resources.hosts import (
     AgentRegister,
     AgentRegistered,
@@ -16,7 +16,10 @@ from clonos.resources.hosts import (
     HeartbeatAnswer,
     HostState,
     LogPush,
+    PieceTaken,
     Pushed,
+    Pushes,
+    PushesTaken,
     TaskResult,
     Work,
 )
@@ -24,7 +27,7 @@ from clonos_api import outcomes
 from clonos_api.documented import problems
 from clonos_api.routes.access import API, AgentCaller, IdPath, changing
 from clonos_api.services import Replica, Settings, Store
-from clonos_api.store import agents, epochs, logs, runs, tasks
+from clonos_api.store import agents, epochs, logs, pushed, runs, tasks
 from clonos_api.store.tables import AgentRow, RunRow
 
 router = APIRouter(prefix=f"{API}/agents", tags=["agents"])
@@ -47,7 +50,7 @@ async def register_agent(body: AgentRegister, caller: AgentCaller, store: Store,
 
 @router.post("/{agent}/heartbeat", responses=problems(410))
 async def send_heartbeat(
-    agent: IdPath, body: Heartbeat, caller: AgentCaller, store: Store, settings: Settings
+    agent: IdPath, body: Heartbeat, caller: AgentCaller, replica: Replica, settings: Settings
 ) -> HeartbeatAnswer:
     """An agent lives, and how its runs are."""
 
@@ -59,8 +62,13 @@ async def send_heartbeat(
             await _check(session, agent, body.instance)  # says which it is; the reports are rolled back
             raise
 
-    row = await changing(store, None, change)
-    return HeartbeatAnswer(revision=row.revision, drain=row.state == HostState.DRAINING)
+    row = await changing(replica.database, None, change, told=True)
+    working = sum(one.state != "EXITED" for one in body.runs)
+    return HeartbeatAnswer(
+        revision=row.revision,
+        drain=row.state == HostState.DRAINING,
+        forward_ms=replica.pace.forward_ms(agent, working),
+    )
 
 
 @router.get("/{agent}/work", responses=problems(410), response_model_exclude_unset=True)
@@ -94,7 +102,30 @@ async def push_events(agent: IdPath, run: RunPath, body: EventsPush, caller: Age
         await _run_of(session, agent, run, body.instance)
         return await epochs.ingest(session, run, body.offset, body.lines, gap=body.gap)
 
-    return Pushed(offset=await changing(store, None, change))
+    return Pushed(offset=await changing(store, None, change, told=True))
+
+
+@router.post("/{agent}/pushes", responses=problems(410))
+async def push_all(agent: IdPath, body: Pushes, caller: AgentCaller, replica: Replica) -> PushesTaken:
+    """What all drivers of an agent wrote, each piece from its byte offset; one that is wrong holds up no other."""
+
+    async def change(session: AsyncSession) -> tuple[PushesTaken, set[str]]:
+        await _check(session, agent, body.instance)
+        locked = await pushed.lock(
+            session, events=[one.run for one in body.events], logs=[one.run for one in body.logs], agent=agent
+        )
+        told = await epochs.ingest_all(session, locked, body.events)
+        logged = await logs.push_all(session, locked, body.logs)
+        taken = PushesTaken(
+            events=[_taken(piece.run, end) for piece, end in zip(body.events, told, strict=True)],
+            logs=[_taken(piece.run, end) for piece, end in zip(body.logs, logged, strict=True)],
+        )
+        return taken, {locked.runs[one.run].job for one in taken.logs if one.offset is not None}
+
+    taken, grown = await changing(replica.database, None, change, told=True)
+    for job in grown:
+        replica.log_watch.grown(job)
+    return taken
 
 
 @router.post("/{agent}/runs/{run}/log", responses=problems(410))
@@ -105,7 +136,7 @@ async def push_log(agent: IdPath, run: RunPath, body: LogPush, caller: AgentCall
         row = await _run_of(session, agent, run, body.instance)
         return row, await logs.push(session, run, body.offset, body.text, gap=body.gap)
 
-    row, offset = await changing(replica.database, None, change)
+    row, offset = await changing(replica.database, None, change, told=True)
     replica.log_watch.grown(row.job)
     return Pushed(offset=offset)
 
@@ -157,3 +188,9 @@ async def _run_of(session: AsyncSession, agent: str, run: str, instance: str) ->
     if row.agent != agent:
         raise NotFound(f"Agent {agent} has no run {run}.")
     return row
+
+
+def _taken(run: str, end: int | ClonosError) -> PieceTaken:
+    if isinstance(end, ClonosError):
+        return PieceTaken(run=run, status=404 if isinstance(end, NotFound) else 422, detail=end.what)
+    return PieceTaken(run=run, offset=end)

@@ -5,6 +5,8 @@ Events: ``agent.registered``, ``agent.back``, ``agent.lost``, ``agent.drained``,
 
 from __future__ import annotations
 
+from typing import Final
+
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -12,12 +14,15 @@ from clonos.errors import Fenced, StateConflict
 from clonos.resources.hosts import AgentRegister, HostState
 from clonos_api.store import audit, events
 from clonos_api.store.clock import clock, now
+from clonos_api.store.closing import at_the_end
 from clonos_api.store.notifier import wakes
 from clonos_api.store.rows import found, insert_new, new_id
 from clonos_api.store.swap import swap
 from clonos_api.store.tables import AgentRow, RunRow
 
 _ALIVE = (HostState.READY, HostState.DRAINING)
+_BUMPED: Final = "clonos.bumped"
+_BUMP_FIRST: Final = 5
 
 
 async def register(session: AsyncSession, body: AgentRegister, *, lease_s: float) -> AgentRow:
@@ -176,18 +181,25 @@ async def remove(session: AsyncSession, agent: AgentRow) -> AgentRow:
     return row
 
 
-async def bump(session: AsyncSession, agent: str) -> int:
-    """Have an agent look at its work; the new revision. `runs` and `tasks` do it by themselves."""
+def bump(session: AsyncSession, agent: str) -> None:
+    """Have an agent look at its work when this transaction commits. `runs` and `tasks` do it by themselves.
+
+    At its end, and all agents at once: a heartbeat that has a run's row must not wait for us who wait for that row.
+    """
+    session.info.setdefault(_BUMPED, set()).add(agent)
+    at_the_end(session, _BUMP_FIRST, _bump)
+
+
+async def _bump(session: AsyncSession) -> None:
     statement = (
         update(AgentRow)
-        .where(AgentRow.id == agent)
+        .where(AgentRow.id.in_(sorted(session.info.pop(_BUMPED))))
         .values(revision=AgentRow.revision + 1)
-        .returning(AgentRow.revision)
+        .returning(AgentRow.id, AgentRow.revision)
         .execution_options(synchronize_session=False)
     )
-    revision: int = (await session.execute(statement)).scalar_one()
-    wakes(session, revision, agent)
-    return revision
+    for agent, revision in await session.execute(statement):
+        wakes(session, revision, agent)
 
 
 def _present(drained: bool) -> HostState:

@@ -7,19 +7,20 @@ from collections.abc import Mapping
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos_api.store.bulk import insert_all
 from clonos_api.store.rows import upsert
 from clonos_api.store.tables import CounterRow
 
 
-async def add(session: AsyncSession, job: str, sums: Mapping[str, int]) -> None:
-    """Add to a job's counters."""
-    rows = [{"job": job, "name": name, "value": value} for name, value in sorted(sums.items()) if value]
-    if rows:
-        statement = upsert(session, CounterRow)
-        total = CounterRow.value + statement.excluded.value
-        await session.execute(
-            statement.on_conflict_do_update(index_elements=["job", "name"], set_={"value": total}), rows
-        )
+async def add(session: AsyncSession, sums: Mapping[str, Mapping[str, int]]) -> None:
+    """Add to the counters of jobs."""
+    rows = [
+        {"job": job, "name": name, "value": value}
+        for job, of_job in sorted(sums.items())
+        for name, value in sorted(of_job.items())
+        if value
+    ]
+    await insert_all(session, CounterRow, rows, keys=("job", "name"), add=("value",))
 
 
 async def reach(session: AsyncSession, job: str, name: str, value: int) -> None:

@@ -7,6 +7,7 @@ dead peer. A database that restarts costs the transactions under way a `StoreAwa
 from __future__ import annotations
 
 import asyncio
+import select
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -16,7 +17,15 @@ from typing import Any, Final
 
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
@@ -60,7 +69,7 @@ class Database:
 
     Args:
         url: ``sqlite+aiosqlite:///file`` or ``postgresql+psycopg://…``.
-        pool_size: Connections that are kept and used at once; one more is reserved for the lease.
+        pool_size: Connections that are kept and used at once; as many more for what agents tell, and one for the lease.
         wait_s: How long a transaction waits for a connection, and for a database that is away.
 
     Attributes:
@@ -75,9 +84,10 @@ class Database:
         self.notifier = Notifier()
         self._wait_s = wait_s
         if self.url.drivername == "sqlite+aiosqlite":
-            self._engine = self._reserved = _sqlite_engine(self.url, pool_size, wait_s)
+            self._engine = self._told = self._reserved = _sqlite_engine(self.url, pool_size, wait_s)
         elif self.url.drivername == "postgresql+psycopg":
             self._engine = _postgresql_engine(self.url, pool_size, wait_s)
+            self._told = _postgresql_engine(self.url, pool_size, wait_s, synchronous_commit="off")
             self._reserved = _postgresql_engine(self.url, 1, wait_s)
         else:
             raise SpecError(
@@ -93,12 +103,17 @@ class Database:
         return self._engine.dialect.name
 
     @asynccontextmanager
-    async def transaction(self, *, by: Actor | None = None, reserved: bool = False) -> AsyncIterator[AsyncSession]:
+    async def transaction(
+        self, *, by: Actor | None = None, reserved: bool = False, told: bool = False
+    ) -> AsyncIterator[AsyncSession]:
         """A transaction that may write; it commits at the end, and rolls back if the body raises.
 
         Args:
             by: Who asks; writes that somebody asks for are then in the audit log.
             reserved: Use the connection that is kept for the leader's lease.
+            told: It takes in what an agent tells, and will tell again if it is not known: do not wait for the disk, and
+                use connections of their own, so that agents never keep users and the leader waiting. What is decided
+                on it later is on the disk after it.
 
         Raises:
             StoreAway: The database does not answer; if that is at the commit, it may have been taken.
@@ -107,7 +122,8 @@ class Database:
             if self._writer is not None:
                 await _within(self._writer.acquire(), self._wait_s)
                 stack.callback(self._writer.release)
-            session = await self._begin(self._reserved if reserved else self._engine, read=False)
+            engine = self._reserved if reserved else self._told if told else self._engine
+            session = await self._begin(engine, read=False)
             stack.push_async_callback(_quietly_closed, session)
             session.info[closing.ACTOR] = by
             with _translated():
@@ -138,7 +154,7 @@ class Database:
             session = AsyncSession(engine, expire_on_commit=False, autoflush=False)
             try:
                 with _translated():
-                    await session.connection(execution_options={_READ: read})
+                    await session.connection(execution_options=self._options(read))
                 return session
             except StoreAway:
                 await _quietly_closed(session)
@@ -149,10 +165,16 @@ class Database:
                 raise
             await asyncio.sleep(_RETRY_S)
 
+    def _options(self, read: bool) -> dict[str, Any]:
+        # Statements of one transaction see what was committed before each of them, as those of none do: a BEGIN and a
+        # ROLLBACK around what only reads would be two more round trips.
+        alone = read and self.dialect == "postgresql"
+        return {_READ: read, **({"isolation_level": "AUTOCOMMIT"} if alone else {})}
+
     async def close(self) -> None:
         """Close all connections."""
-        await self._engine.dispose()
-        await self._reserved.dispose()
+        for engine in (self._engine, self._told, self._reserved):
+            await engine.dispose()
 
 
 async def _within(awaitable: Any, seconds: float) -> None:
@@ -210,19 +232,19 @@ def _sqlite_away(error: sqlite3.OperationalError) -> bool:
     )
 
 
-def _postgresql_engine(url: URL, pool_size: int, wait_s: float) -> AsyncEngine:
+def _postgresql_engine(url: URL, pool_size: int, wait_s: float, **more: str) -> AsyncEngine:
     options = {
+        **more,
         "statement_timeout": _STATEMENT_MS,
         "lock_timeout": _LOCK_MS,
         "idle_in_transaction_session_timeout": _IDLE_MS,
         "timezone": "UTC",
     }
-    return create_async_engine(
+    engine = create_async_engine(
         url,
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=wait_s,
-        pool_pre_ping=True,
         pool_recycle=1800,
         connect_args={
             "connect_timeout": _CONNECT_S,
@@ -231,6 +253,22 @@ def _postgresql_engine(url: URL, pool_size: int, wait_s: float) -> AsyncEngine:
             "application_name": "clonos",
         },
     )
+    event.listen(engine.sync_engine, "checkout", _checked_out)
+    return engine
+
+
+def _checked_out(connection: Any, _record: Any, _proxy: Any) -> None:
+    """Have the pool connect anew if the server has closed a connection meanwhile.
+
+    Nothing is to be read from one that waits, unless the server ended it or said that it will; so that is looked at,
+    and the server is not asked each time.
+    """
+    waiting = connection.driver_connection
+    readable = select.poll()
+    if not waiting.closed:
+        readable.register(waiting.fileno(), select.POLLIN)
+    if waiting.closed or readable.poll(0):
+        raise DisconnectionError("The server has ended the connection.")
 
 
 def _sqlite_engine(url: URL, pool_size: int, wait_s: float) -> AsyncEngine:

@@ -16,9 +16,11 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import Fenced, NotFound
+from clonos.errors import ClonosError, NotFound, SpecError
+from clonos.resources.hosts import EventsPiece
 from clonos.resources.jobs import QueryMetrics
-from clonos_api.store import counters, exceptions, generations, recoveries
+from clonos_api.store import counters, exceptions, generations, pushed, recoveries
+from clonos_api.store.bulk import insert_all, update_all
 from clonos_api.store.ingest import (
     Claimed,
     Ended,
@@ -32,8 +34,8 @@ from clonos_api.store.ingest import (
     fold,
     read_lines,
 )
-from clonos_api.store.rows import upsert
-from clonos_api.store.tables import AgentRow, EpochRow, GenerationRow, JobRow, RunRow
+from clonos_api.store.pushed import Locked, LockedRun
+from clonos_api.store.tables import EpochRow, GenerationRow, JobRow, RunRow
 
 # Names of the figures of an ``epoch`` event, and of what they are summed as.
 _SUMMED: Final = {
@@ -76,49 +78,56 @@ async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[s
         NotFound: There is no such run.
         SpecError: The lines are not from the same file.
     """
-    # Job before run, as everywhere. It also makes one of several pushes about one job, so the run needs no lock.
-    told_about = select(RunRow.job).where(RunRow.id == run).scalar_subquery()
-    query = select(JobRow.id, JobRow.generation, JobRow.restarts, JobRow.metrics).where(JobRow.id == told_about)
-    job = (await session.execute(query.with_for_update(key_share=True))).one_or_none()
-    if job is None:
-        raise NotFound(f"There is no run {run}.")
-    columns = (RunRow.events_offset, RunRow.told, RunRow.state, RunRow.checkpoint_bytes, AgentRow.name)
-    of_run = select(*columns).join(AgentRow, AgentRow.id == RunRow.agent).where(RunRow.id == run)
-    have, so_far, state, sizes, agent = (await session.execute(of_run)).one()
-    read, end = read_lines(have, offset, lines, gap=gap)
-    if end == have:
-        return end
-    told = Told(**so_far)
-    facts = fold(told, read)
-    statement = (
-        update(RunRow)
-        .where(RunRow.id == run, RunRow.events_offset == have)
-        .values(events_offset=end, told=told.dump())
-        .returning(RunRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    if (await session.execute(statement)).one_or_none() is None:
-        raise Fenced(f"Somebody else told the events of run {run} meanwhile.")
-    known = _Ingestion(
-        session, job.id, job.generation, job.restarts, job.metrics, run, state == "LOST", agent, sizes or {}
-    )
-    await known.take(facts)
-    return end
+    locked = await pushed.lock(session, events=[run])
+    taken = await ingest_all(session, locked, [EventsPiece(run=run, offset=offset, lines=list(lines), gap=gap)])
+    return pushed.answer(taken[0])
+
+
+async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[EventsPiece]) -> list[int | ClonosError]:
+    """Take in lines of several runs' event files, each as `ingest` does; one that is wrong holds up no other.
+
+    Args:
+        session: A transaction.
+        locked: The jobs and runs.
+        pieces: One of a run at the most.
+    """
+    ends: list[int | ClonosError] = []
+    jobs: dict[str, _Ingestion] = {}
+    offsets = []
+    for piece in pieces:
+        run = locked.runs.get(piece.run)
+        if run is None:
+            ends.append(NotFound(f"There is no run {piece.run}."))
+            continue
+        try:
+            read, end = read_lines(run.events_offset, piece.offset, piece.lines, gap=piece.gap)
+        except SpecError as error:
+            ends.append(error)
+            continue
+        ends.append(end)
+        if end == run.events_offset:
+            continue
+        told = Told(**run.told)
+        facts = fold(told, read)
+        offsets.append({"id": run.id, "events_offset": end, "told": told.dump()})
+        job = locked.jobs[run.job]
+        one = jobs.setdefault(run.job, _Ingestion(session, job.id, job.generation, job.restarts, job.metrics))
+        await one.take(run, facts)
+    if offsets:
+        await update_all(session, RunRow, offsets, keys=("id",))
+        await _write(session, list(jobs.values()))
+    return ends
 
 
 @dataclass
 class _Ingestion:
-    """One push: what is known of the job and the run, and what the facts change."""
+    """What one push tells of a job: what is known of it, and what the facts change."""
 
     session: AsyncSession
     job: str
     generation: int
     restarts: int
     known: dict[str, Any] | None
-    run: str
-    lost: bool
-    agent: str
-    sizes: dict[str, int]
     sums: Counter[str] = field(default_factory=Counter)
     epochs: dict[_Key, _Epoch] = field(default_factory=dict)
     finished: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -131,7 +140,9 @@ class _Ingestion:
         self.metrics: dict[str, Any] = {"at": None, "restarts": 0, "queries": {}, **(self.known or {})}
         self.queries: dict[str, Any] = {name: dict(one) for name, one in self.metrics["queries"].items()}
 
-    async def take(self, facts: list[Fact]) -> None:
+    async def take(self, run: LockedRun, facts: list[Fact]) -> None:
+        self.run, self.lost, self.agent = run.id, run.state == "LOST", run.agent
+        self.sizes = run.checkpoint_bytes or {}
         await self._load([fact for fact in facts if isinstance(fact, EpochDone) and fact.replay])
         for fact in facts:
             match fact:
@@ -150,7 +161,6 @@ class _Ingestion:
                     self.truncated_at = fact.at
                 case Unreadable():
                     self.sums["unreadable_events"] += 1
-        await self._write()
 
     async def _load(self, replayed: list[EpochDone]) -> None:
         """Epochs that may be known already: only those that are replayed."""
@@ -247,40 +257,50 @@ class _Ingestion:
             one.update(QueryMetrics().model_dump(mode="json"))
         return one
 
-    async def _write(self) -> None:
-        session, job = self.session, self.job
-        await session.flush()
-        await self._write_epochs()
-        for (lineage, generation), epochs in self.finished.items():
-            records = self.published[lineage, generation]
-            await generations.counted(session, job, lineage, generation, epochs, records)
-        await counters.add(session, job, self.sums)
-        if self.truncated_at is not None:
-            await counters.reach(session, job, "truncated_at", int(self.truncated_at.timestamp()))
+    def told(self) -> dict[str, Any]:
+        """The job's new metrics."""
         self.metrics |= {"queries": self.queries, "restarts": self.metrics["restarts"] + self.sums["restarts"]}
         if self.last_at is not None:
             self.metrics["at"] = self.last_at.isoformat()
-        statement = update(JobRow).where(JobRow.id == job).values(metrics=self.metrics, **self.columns)
-        await session.execute(statement.execution_options(synchronize_session=False))
+        return self.metrics
 
-    async def _write_epochs(self) -> None:
-        changed = [(key, one) for key, one in sorted(self.epochs.items()) if one.changed]
-        for chunk in _chunks(changed):
-            rows = [
-                {
-                    "job": self.job,
-                    "lineage": lineage,
-                    "query": query,
-                    "epoch": epoch,
-                    "completed_at": one.completed_at,
-                    "body": one.body,
-                }
-                for (lineage, query, epoch), one in chunk
-            ]
-            statement = upsert(self.session, EpochRow)
-            new = {"completed_at": statement.excluded.completed_at, "body": statement.excluded.body}
-            keys = list(EpochRow.__table__.primary_key)
-            await self.session.execute(statement.on_conflict_do_update(index_elements=keys, set_=new), rows)
+
+async def _write(session: AsyncSession, jobs: list[_Ingestion]) -> None:
+    """What was told of all jobs, table by table."""
+    await session.flush()
+    await _write_epochs(session, jobs)
+    finished = {
+        (one.job, lineage, generation): (epochs, one.published[lineage, generation])
+        for one in jobs
+        for (lineage, generation), epochs in one.finished.items()
+    }
+    await generations.counted(session, finished)
+    await counters.add(session, {one.job: one.sums for one in jobs})
+    for one in jobs:
+        if one.truncated_at is not None:
+            await counters.reach(session, one.job, "truncated_at", int(one.truncated_at.timestamp()))
+        if one.columns:
+            claimed = update(JobRow).where(JobRow.id == one.job).values(**one.columns)
+            await session.execute(claimed.execution_options(synchronize_session=False))
+    await update_all(session, JobRow, [{"id": one.job, "metrics": one.told()} for one in jobs], keys=("id",))
+
+
+async def _write_epochs(session: AsyncSession, jobs: list[_Ingestion]) -> None:
+    changed = [
+        {
+            "job": one.job,
+            "lineage": lineage,
+            "query": query,
+            "epoch": number,
+            "completed_at": epoch.completed_at,
+            "body": epoch.body,
+        }
+        for one in jobs
+        for (lineage, query, number), epoch in sorted(one.epochs.items(), key=lambda item: item[0])
+        if epoch.changed
+    ]
+    keys = ("job", "lineage", "query", "epoch")
+    await insert_all(session, EpochRow, changed, keys=keys, replace=("completed_at", "body"))
 
 
 def _key(done: EpochDone) -> _Key:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store import events
+from clonos_api.store.bulk import update_all
 from clonos_api.store.ingest import Claimed
 from clonos_api.store.paging import DEFAULT, Page, wrong
 from clonos_api.store.rows import insert_new
@@ -50,14 +52,13 @@ async def _close(session: AsyncSession, *which: ColumnElement[bool], at: datetim
     await session.execute(statement.execution_options(synchronize_session=False))
 
 
-async def counted(session: AsyncSession, job: str, lineage: int, generation: int, epochs: int, records: int) -> None:
-    """A generation finished so many more epochs."""
-    statement = (
-        update(GenerationRow)
-        .where(GenerationRow.job == job, GenerationRow.lineage == lineage, GenerationRow.generation == generation)
-        .values(epochs=GenerationRow.epochs + epochs, records=GenerationRow.records + records)
-    )
-    await session.execute(statement.execution_options(synchronize_session=False))
+async def counted(session: AsyncSession, sums: Mapping[tuple[str, int, int], tuple[int, int]]) -> None:
+    """Generations, by job, lineage and number, finished so many more epochs with so many records."""
+    rows = [
+        {"job": job, "lineage": lineage, "generation": generation, "epochs": epochs, "records": records}
+        for (job, lineage, generation), (epochs, records) in sums.items()
+    ]
+    await update_all(session, GenerationRow, rows, keys=("job", "lineage", "generation"), add=("epochs", "records"))
 
 
 async def newest(session: AsyncSession, job: str) -> GenerationRow | None:

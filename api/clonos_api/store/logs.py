@@ -5,16 +5,20 @@ An agent sends text: a byte that is not UTF-8 goes as ``?``, so that both sides 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import Fenced, SpecError
+from clonos.errors import ClonosError, NotFound, SpecError
 from clonos.redaction import redact_text
+from clonos.resources.hosts import LogPiece
 from clonos.resources.jobs import LogLines
+from clonos_api.store import pushed
+from clonos_api.store.bulk import insert_all, update_all
 from clonos_api.store.ingest import storable
-from clonos_api.store.rows import found
+from clonos_api.store.pushed import Locked
 from clonos_api.store.tables import LogChunkRow, RunRow
 
 KEPT_BYTES: Final = 4 * 1024 * 1024  # of one run; retention holds all runs of a job to as much
@@ -36,36 +40,46 @@ async def push(session: AsyncSession, run: str, offset: int, text: str, *, gap: 
     Raises:
         NotFound: There is no such run.
     """
-    row = (
-        await session.scalars(
-            select(RunRow).where(RunRow.id == run).with_for_update().execution_options(populate_existing=True)
-        )
-    ).one_or_none()
-    row = found(row, f"run {run}")
-    have, sent = row.log_offset, text.encode("utf-8", "surrogatepass")
-    end = offset + len(sent)
-    if end <= have or (offset > have and not gap):
-        return have
-    start = max(have, offset)
-    if end > start:
-        fresh = redact_text(storable(sent[start - offset :].decode("utf-8", "replace")))
-        session.add(LogChunkRow(job=row.job, run=run, offset=start, size=end - start, text=fresh))
-        await session.flush()
-    statement = (
-        update(RunRow)
-        .where(RunRow.id == run, RunRow.log_offset == have)
-        .values(log_offset=end)
-        .returning(RunRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    if (await session.execute(statement)).one_or_none() is None:
-        raise Fenced(f"Somebody else pushed the log of run {run} meanwhile.")
-    if end // _TRIM_BYTES != have // _TRIM_BYTES:
+    locked = await pushed.lock(session, logs=[run])
+    return pushed.answer((await push_all(session, locked, [LogPiece(run=run, offset=offset, text=text, gap=gap)]))[0])
+
+
+async def push_all(session: AsyncSession, locked: Locked, pieces: Sequence[LogPiece]) -> list[int | ClonosError]:
+    """Take in pieces of several runs' logs, each as `push` does.
+
+    Args:
+        session: A transaction.
+        locked: The runs.
+        pieces: One of a run at the most.
+    """
+    ends: list[int | ClonosError] = []
+    chunks, offsets, long = [], [], []
+    for piece in pieces:
+        run = locked.runs.get(piece.run)
+        if run is None:
+            ends.append(NotFound(f"There is no run {piece.run}."))
+            continue
+        have, sent = run.log_offset, piece.text.encode("utf-8", "surrogatepass")
+        end = piece.offset + len(sent)
+        if end <= have or (piece.offset > have and not piece.gap):
+            ends.append(have)
+            continue
+        ends.append(end)
+        start = max(have, piece.offset)
+        if end > start:
+            fresh = redact_text(storable(sent[start - piece.offset :].decode("utf-8", "replace")))
+            chunks.append({"job": run.job, "run": run.id, "offset": start, "size": end - start, "text": fresh})
+        offsets.append({"id": run.id, "log_offset": end})
+        if end // _TRIM_BYTES != have // _TRIM_BYTES:
+            long.append((run, end))
+    await insert_all(session, LogChunkRow, chunks)
+    await update_all(session, RunRow, offsets, keys=("id",))
+    for run, end in long:
         old = delete(LogChunkRow).where(
-            LogChunkRow.job == row.job, LogChunkRow.run == run, LogChunkRow.offset < end - KEPT_BYTES
+            LogChunkRow.job == run.job, LogChunkRow.run == run.id, LogChunkRow.offset < end - KEPT_BYTES
         )
         await session.execute(old.execution_options(synchronize_session=False))
-    return end
+    return ends
 
 
 async def tail(session: AsyncSession, job: str, lines: int) -> LogLines:

@@ -6,7 +6,7 @@ Events: ``run.created``, ``run.state``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -34,7 +34,7 @@ async def create(session: AsyncSession, job: JobRow, agent: AgentRow, order: Run
     )
     session.add(row)
     await session.flush()
-    await agents.bump(session, agent.id)
+    agents.bump(session, agent.id)
     data = {"run": row.id, "agent": agent.name, "version": order.version, "why": why}
     events.append(session, "run.created", job=job.id, agent=agent.id, data=data)
     return row
@@ -47,7 +47,7 @@ async def order(session: AsyncSession, run: RunRow, order: RunOrder) -> RunRow:
         Fenced: Somebody changed the run since.
     """
     row = await swap(session, run, order=_dumped(order))
-    await agents.bump(session, row.agent)
+    agents.bump(session, row.agent)
     return row
 
 
@@ -57,13 +57,16 @@ async def report(session: AsyncSession, agent: str, reports: Sequence[RunReport]
     Reports on runs that are over, or not this agent's, are left out.
     """
     told = {one.run: one for one in reports}
-    query = select(RunRow).where(RunRow.agent == agent, RunRow.id.in_(told), RunRow.ended_at.is_(None))
-    # Most heartbeats have no news: look first, lock then.
-    fresh = query.execution_options(populate_existing=True)
-    news = [row.id for row in await session.scalars(fresh) if _changes(row, told[row.id])]
+    if not told:
+        return []
+    open_ones = (RunRow.agent == agent, RunRow.id.in_(told), RunRow.ended_at.is_(None))
+    # Most heartbeats have no news: look first, and at nothing that is large; lock then.
+    known = await session.execute(select(*_REPORTED).where(*open_ones))
+    news = [row.id for row in known if _changes(row, told[row.id])]
     if not news:
         return []
-    locked = await session.scalars(fresh.where(RunRow.id.in_(news)).order_by(RunRow.id).with_for_update())
+    query = select(RunRow).where(*open_ones, RunRow.id.in_(news)).order_by(RunRow.id).with_for_update()
+    locked = await session.scalars(query.execution_options(populate_existing=True))
     changed = []
     for row in locked.all():
         changes = _changes(row, told[row.id])
@@ -77,7 +80,20 @@ async def report(session: AsyncSession, agent: str, reports: Sequence[RunReport]
     return changed
 
 
-def _changes(row: RunRow, told: RunReport) -> dict[str, Any]:
+_REPORTED: Final = (
+    RunRow.id,
+    RunRow.state,
+    RunRow.driver_state,
+    RunRow.attempts,
+    RunRow.pid,
+    RunRow.exit_code,
+    RunRow.failure,
+    RunRow.started_at,
+    RunRow.ended_at,
+)
+
+
+def _changes(row: Any, told: RunReport) -> dict[str, Any]:
     reported = {
         "state": str(told.state),
         "driver_state": told.driver_state,
@@ -112,7 +128,7 @@ async def end(session: AsyncSession, run: RunRow) -> RunRow:
         Fenced: Somebody changed the run since.
     """
     row = await swap(session, run, ended_at=await now(session))
-    await agents.bump(session, row.agent)
+    agents.bump(session, row.agent)
     _tell(session, row)
     return row
 

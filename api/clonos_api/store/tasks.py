@@ -30,7 +30,7 @@ async def create(
     )
     session.add(row)
     await session.flush()
-    await agents.bump(session, agent)
+    agents.bump(session, agent)
     return row
 
 
@@ -66,5 +66,5 @@ async def end(session: AsyncSession, task: TaskRow) -> bool:
     )
     if (await session.execute(statement)).one_or_none() is None:
         return False
-    await agents.bump(session, task.agent)
+    agents.bump(session, task.agent)
     return True

@@ -19,6 +19,7 @@ import structlog
 
 from clonos.agent.artifacts import Artifacts
 from clonos.agent.client import AgentApi, AgentRemoved, AgentUnknown, ApiAway, ApiRefused
+from clonos.agent.courier import Courier
 from clonos.agent.forward import Forwarder
 from clonos.agent.memory import MemoryLimits, own_cgroup
 from clonos.agent.place import KeptOrders, Place
@@ -27,7 +28,7 @@ from clonos.agent.supervisor import Supervisor
 from clonos.agent.tasks import Tasks
 from clonos.agent.waiting import happens
 from clonos.errors import AgentReplaced, DirectoryTaken, SpecError
-from clonos.resources.hosts import AgentRegister, AgentRegistered, EventsPush, Heartbeat, LogPush, TaskResult, Work
+from clonos.resources.hosts import AgentRegister, AgentRegistered, Heartbeat, Pushes, PushesTaken, TaskResult, Work
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("clonos.agent")
@@ -60,6 +61,7 @@ class Agent:
         self._answer: AgentRegistered | None = None
         self._changed = asyncio.Event()
         self._poll: asyncio.Task[Work] | None = None
+        self._courier = Courier(self.instance, self._push)
 
     async def run(self) -> None:
         """Until it is cancelled, replaced or removed.
@@ -111,7 +113,7 @@ class Agent:
             Artifacts(self._place.artifacts, api.artifact, settings.archive),
             self._memory,
             self._forwarder,
-            self._changed.set,
+            self._run_changed,
         )
         self._tasks = Tasks(self._settings, self._place, self.instance, self._tell_result)
         self._supervisor.adopt()
@@ -132,6 +134,7 @@ class Agent:
         finally:
             await self._tasks.close()
             await self._supervisor.close()
+            await self._courier.close()
 
     async def _stop_drivers(self) -> None:
         _log.info("stopping-drivers")
@@ -187,6 +190,7 @@ class Agent:
             beat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
             try:
                 heard = await self._api.heartbeat(answer.id, beat, timeout_s=_beat_s(answer))
+                self._courier.pause_s = heard.forward_ms / 1000
                 if away:
                     _log.info("control-plane-back")
                 away = False
@@ -261,17 +265,16 @@ class Agent:
             backoff = min(2 * backoff, _MAX_BACKOFF_S)
 
     def _forwarder(self, run: str) -> Forwarder:
-        async def events(run: str, push: EventsPush) -> int:
-            return await self._api.events(await self._id(), run, push)
-
-        async def log(run: str, push: LogPush) -> int:
-            return await self._api.log(await self._id(), run, push)
-
         settings = self._settings
         place = self._place.run(run)
-        return Forwarder(
-            place, self.instance, events, log, log_bytes=settings.log_bytes, events_bytes=settings.events_bytes
-        )
+        return Forwarder(place, self._courier, log_bytes=settings.log_bytes, events_bytes=settings.events_bytes)
+
+    async def _push(self, pushes: Pushes) -> PushesTaken:
+        return await self._api.push(await self._id(), pushes)
+
+    def _run_changed(self) -> None:
+        self._changed.set()
+        self._courier.hurry()  # what its driver told of it is wanted too
 
     async def _tell_result(self, task: str, result: TaskResult) -> None:
         await self._api.task(await self._id(), task, result)

@@ -14,11 +14,10 @@ from clonos.errors import AgentReplaced, ArtifactUnavailable, ClonosError, Envir
 from clonos.resources.hosts import (
     AgentRegister,
     AgentRegistered,
-    EventsPush,
     Heartbeat,
     HeartbeatAnswer,
-    LogPush,
-    Pushed,
+    Pushes,
+    PushesTaken,
     TaskResult,
     Work,
 )
@@ -111,13 +110,9 @@ class AgentApi:
             timeout=httpx.Timeout(wait_s + _POLL_MARGIN_S, connect=3.0),
         )
 
-    async def events(self, agent: str, run: str, push: EventsPush) -> int:
-        """Tell what a driver told; the offset up to which the control plane has it."""
-        return (await self._ask("POST", f"agents/{agent}/runs/{run}/events", Pushed, push)).offset
-
-    async def log(self, agent: str, run: str, push: LogPush) -> int:
-        """Tell what a driver logged; the offset up to which the control plane has it."""
-        return (await self._ask("POST", f"agents/{agent}/runs/{run}/log", Pushed, push)).offset
+    async def push(self, agent: str, pushes: Pushes) -> PushesTaken:
+        """Tell what drivers wrote; what became of each piece."""
+        return await self._ask("POST", f"agents/{agent}/pushes", PushesTaken, pushes)
 
     async def task(self, agent: str, task: str, result: TaskResult) -> None:
         """Tell how a task went."""

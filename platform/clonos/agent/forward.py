@@ -18,25 +18,23 @@ from typing import BinaryIO, Final
 import structlog
 
 from clonos.agent.client import ApiAway, ApiRefused
+from clonos.agent.courier import Courier
 from clonos.agent.place import RunPlace
 from clonos.agent.rotation import RotatedLog
 from clonos.errors import AgentReplaced
-from clonos.resources.hosts import EventsPush, LogPush
+from clonos.resources.hosts import EventsPiece, LogPiece
 
 _log = structlog.get_logger("clonos.agent")
 _CHUNK: Final = 1 << 17
 _LINES: Final = 5000
 _LONGEST_LINE: Final = 1 << 20
 _BLOCK: Final = 1 << 16
-_PAUSE_S: Final = 0.2
+_LOOK_S: Final = 0.05
 _MIN_BACKOFF_S: Final = 0.2
 _MAX_BACKOFF_S: Final = 5.0
 _TOO_MUCH: Final = frozenset({413, 422})
 # A control plane that does not know the run (any more) is asked seldom.
 _REFUSED_S: Final = 10.0
-
-PushEvents = Callable[[str, EventsPush], Awaitable[int]]
-PushLog = Callable[[str, LogPush], Awaitable[int]]
 
 
 class Forwarder:
@@ -44,9 +42,7 @@ class Forwarder:
 
     Args:
         place: The run's folder.
-        instance: Of this agent.
-        push_events: Sends events; answers the offset that the control plane has.
-        push_log: The same for the log.
+        courier: Takes it to the control plane.
         log_bytes: The log is rotated at this size.
         events_bytes: Space of told events is given back in pieces of this size.
     """
@@ -54,19 +50,16 @@ class Forwarder:
     def __init__(
         self,
         place: RunPlace,
-        instance: str,
-        push_events: PushEvents,
-        push_log: PushLog,
+        courier: Courier,
         *,
         log_bytes: int,
         events_bytes: int,
     ) -> None:
         self._run = place.run
-        self._instance = instance
+        self._courier = courier
+        self._turns = {"events": courier.turn(), "log": courier.turn()}
         self._events = _Events(place.events, events_bytes)
         self._log = RotatedLog(place.log, log_bytes)
-        self._push_events = push_events
-        self._push_log = push_log
         self._at_most = _LINES
         self._refused: set[str] = set()
         self._told_events: int | None = None  # what the control plane has; None: nobody asked yet
@@ -83,7 +76,9 @@ class Forwarder:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._behind():
-                    await asyncio.sleep(_PAUSE_S / 4)
+                    for turn in self._turns.values():
+                        turn.hurry()
+                    await asyncio.sleep(_LOOK_S)
 
     def _behind(self) -> bool:
         """Whether something is not told. Up to three bytes may be a character that never came whole."""
@@ -98,7 +93,7 @@ class Forwarder:
                 self._refused.discard(what)
                 backoff = _MIN_BACKOFF_S
                 if not more:
-                    await asyncio.sleep(_PAUSE_S)
+                    await self._turns[what].wait()
             except (ApiAway, OSError) as error:
                 after = error.after_s if isinstance(error, ApiAway) else 0.0
                 await asyncio.sleep(max(after, backoff * random.uniform(0.5, 1.0)))
@@ -112,44 +107,43 @@ class Forwarder:
 
     async def _tell_events(self) -> bool:
         if self._told_events is None:
-            self._told_events = await self._push_events(
-                self._run, EventsPush(instance=self._instance, offset=0, lines=[])
-            )
+            self._told_events = await self._courier.take(EventsPiece(run=self._run, offset=0, lines=[]))
         offset = self._told_events
         start, lines, end = await asyncio.to_thread(self._events.read, offset, self._at_most)
         if not lines and start == offset:
             return False
-        push = EventsPush(instance=self._instance, offset=start, lines=lines, gap=start > offset)
+        piece = EventsPiece(run=self._run, offset=start, lines=lines, gap=start > offset)
         try:
-            self._told_events = await self._push_events(self._run, push)
+            self._told_events = await self._courier.take(piece)
         except ApiRefused as error:
             if error.status not in _TOO_MUCH or not lines:
                 raise
             return await self._tell_less(lines, end, error)
+        # What is written meanwhile has its turn with all others; what is there already has not.
+        more = self._told_events == end and (len(lines) == self._at_most or end - start >= _CHUNK // 2)
         self._at_most = _LINES
         self._events.give_back(self._told_events)
-        return self._told_events == end
+        return more
 
     async def _tell_less(self, lines: list[str], end: int, error: ApiRefused) -> bool:
         """Send half of it; one line that nobody takes must not hold up those after it."""
         self._at_most = max(1, len(lines) // 2)
         if len(lines) == 1:
             _log.error("event-refused", run=self._run, why=error.what, line=lines[0][:500])
-            push = EventsPush(instance=self._instance, offset=end, lines=[], gap=True)
-            self._told_events = await self._push_events(self._run, push)
+            self._told_events = await self._courier.take(EventsPiece(run=self._run, offset=end, lines=[], gap=True))
         return True
 
     async def _tell_log(self) -> bool:
         if self._told_log is None:
-            self._told_log = await self._push_log(self._run, LogPush(instance=self._instance, offset=0, text=""))
+            self._told_log = await self._courier.take(LogPiece(run=self._run, offset=0, text=""))
         offset = max(self._told_log, self._log.start())
         data = self._log.read(offset, _CHUNK)
         text = same_length(whole_characters(data))
         if not text and offset == self._told_log:
             return False
-        push = LogPush(instance=self._instance, offset=offset, text=text, gap=offset > self._told_log)
-        self._told_log = await self._push_log(self._run, push)
-        return True
+        piece = LogPiece(run=self._run, offset=offset, text=text, gap=offset > self._told_log)
+        self._told_log = await self._courier.take(piece)
+        return len(data) == _CHUNK
 
     async def _rotate(self) -> None:
         while True:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from clonos.resources.base import Moment, Resource
 from clonos.resources.jobs import Failure, StartFrom, StopMode
@@ -169,10 +169,12 @@ class HeartbeatAnswer(Resource):
     Attributes:
         revision: Of its work: if it is not what it has, it asks for it.
         drain: It gets nothing new.
+        forward_ms: Push what drivers wrote about as often; more seldom the more drivers there are.
     """
 
     revision: int
     drain: bool = False
+    forward_ms: int = Field(200, ge=1)
 
 
 class EventsPush(Resource):
@@ -210,6 +212,64 @@ class Pushed(Resource):
     """Up to where the control plane has it."""
 
     offset: int
+
+
+class EventsPiece(Resource):
+    """As `EventsPush`, of this run."""
+
+    run: str
+    offset: int = Field(ge=0)
+    lines: list[str] = Field(max_length=5000)
+    gap: bool = False
+
+
+class LogPiece(Resource):
+    """As `LogPush`, of this run."""
+
+    run: str
+    offset: int = Field(ge=0)
+    text: str = Field(max_length=262_144)
+    gap: bool = False
+
+
+_P = TypeVar("_P", EventsPiece, LogPiece)
+
+
+class Pushes(Resource):
+    """What all drivers of an agent wrote, in one request: at most one piece of each kind of a run."""
+
+    instance: str
+    events: list[EventsPiece] = Field(default_factory=list, max_length=1000)
+    logs: list[LogPiece] = Field(default_factory=list, max_length=1000)
+
+    @field_validator("events", "logs")
+    @classmethod
+    def _once(cls, pieces: list[_P]) -> list[_P]:
+        if len({one.run for one in pieces}) < len(pieces):
+            raise ValueError("a run has more than one piece")
+        return pieces
+
+
+class PieceTaken(Resource):
+    """What became of a piece.
+
+    Attributes:
+        offset: Up to where the control plane has it; None: it was refused.
+        status: Why, as the request for this run alone would be answered: 404, 422.
+        detail: The same in words.
+    """
+
+    run: str
+    offset: int | None = None
+    status: int = 200
+    detail: str = ""
+
+
+class PushesTaken(Resource):
+    """What became of each piece, in their order."""
+
+    events: list[PieceTaken] = Field(default_factory=list)
+    logs: list[PieceTaken] = Field(default_factory=list)
 
 
 class TaskResult(Resource):

@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own for tests: made, started and stopped as a user that is not root, in a folder of its own."""
+"""A PostgreSQL of one's own, for tests and benchmarks: made, started and stopped as a user that is not root."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import psycopg
 
 from clonos.embedded.layout import free_ports
 
@@ -43,14 +43,19 @@ def binaries() -> Path:
         return Path(on_path).resolve().parent
     found = [one.parent for place in _PLACES for one in Path(place).glob("*/bin/initdb")]
     if not found:
-        raise PostgresMissing(f"These tests need PostgreSQL. Install it: {INSTALL}")
+        raise PostgresMissing(f"This needs PostgreSQL. Install it: {INSTALL}")
     return max(found, key=lambda folder: [int(part) for part in folder.parent.name.split(".") if part.isdecimal()])
 
 
 class PostgresServer:
-    """One server on a free port of this machine, with a socket in its own folder."""
+    """One server on a free port of this machine, with a socket in a folder of its own.
 
-    def __init__(self) -> None:
+    Args:
+        durable: Whether what was committed outlives a crash of the machine (`fsync`). A crash of the server it always
+            does.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
         self._binaries = binaries()
         self._folder = Path(tempfile.mkdtemp(prefix="clonos-pg-"))  # pytest's own are closed to other users
         self._data = self._folder / "data"
@@ -66,7 +71,7 @@ class PostgresServer:
             "port": self.port,
             "unix_socket_directories": self._folder,
             "max_connections": 150,
-            "fsync": "off",  # the machine does not crash; the server does, and may
+            "fsync": "on" if durable else "off",
         }
         with (self._data / "postgresql.conf").open("a") as conf:
             conf.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
@@ -95,12 +100,12 @@ class PostgresServer:
     @property
     def description(self) -> str:
         """What it is."""
-        with psycopg.connect(self._conninfo) as link:
-            return f"{link.info.server_version // 10_000}, a server of the tests' own"
+        return f"{(self._data / 'PG_VERSION').read_text().strip()}, a server of the tests' own"
 
     @property
-    def _conninfo(self) -> str:
-        return f"host=127.0.0.1 port={self.port} user=clonos dbname=postgres"
+    def pid(self) -> int:
+        """Of the server's first process."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
 
     @property
     def log(self) -> str:
@@ -119,7 +124,7 @@ class PostgresServer:
 
     def crash(self) -> None:
         """Kill its first process (SIGKILL), and see to it that all have ended; it recovers at the next start."""
-        postmaster = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        postmaster = psutil.Process(self.pid)
         children = postmaster.children(recursive=True)
         postmaster.kill()
         # They notice by themselves that it is gone, but a busy one only when its statement is over.
@@ -143,8 +148,7 @@ class PostgresServer:
 
     def create_database(self, name: str) -> str:
         """A new database; its URL."""
-        with psycopg.connect(self._conninfo, autocommit=True) as link:
-            link.execute(f'CREATE DATABASE "{name}"')
+        self._run("createdb", "-h", "127.0.0.1", "-p", self.port, "-U", "clonos", name)
         return f"postgresql+psycopg://clonos@127.0.0.1:{self.port}/{name}"
 
 
@@ -153,7 +157,8 @@ def main() -> None:
     server = PostgresServer()
     try:
         server.start()
-        print(server.create_database("clonos"), flush=True)
+        sys.stdout.write(server.create_database("clonos") + "\n")
+        sys.stdout.flush()
         while True:
             time.sleep(3600)
     finally:
