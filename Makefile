@@ -5,11 +5,13 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 CORE := $(if $(filter all,$(CLONOS_TESTS)),,--core)
 SUMMARY := build/tests.txt
+COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo $(BIN)/docker-compose) --file docker/compose.yaml
 NAME ?= orders
 KILLS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example test begin-summary unit store security contracts integration chaos chaos-full containers image-kafka \
+.PHONY: help setup demo example test begin-summary unit service contracts integration chaos chaos-full containers image-kafka \
+	images compose compose-down \
 	lint format bench lock clean
 
 help: ## Show this help
@@ -40,7 +42,7 @@ example: setup ## One example, killed and checked: NAME=orders (or enrich, wordc
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
-test: begin-summary lint unit store security contracts integration chaos ## Lint and the core tests (ten minutes); CLONOS_TESTS=all: all of them
+test: begin-summary lint unit service contracts integration chaos ## Lint and the core tests (ten minutes); CLONOS_TESTS=all: all of them
 	@if { docker/engine $(or $(CLONOS_TEST_ENGINE),status) && docker/base-image; } 2>build/engine.txt; then \
 		$(MAKE) --no-print-directory containers; \
 	else \
@@ -56,11 +58,8 @@ begin-summary:
 unit: setup ## Tests without Kafka and Spark
 	$(PYTEST) tests/unit -q
 
-store: .venv/.installed ## The control plane's store and reconciler, on SQLite and PostgreSQL (apt-get install -y postgresql)
-	$(PYTEST) tests/store tests/reconcile -q
-
-security: .venv/.installed ## Who may do what, hostile uploads and requests, secrets that must not show
-	$(PYTEST) tests/security -q
+service: setup ## Control plane, agents, command line, security; on SQLite and PostgreSQL (apt-get install -y postgresql)
+	$(PYTEST) tests/store tests/reconcile tests/api tests/security tests/agent tests/cli -q $(CORE)
 
 contracts: setup ## The commit protocol on a real broker, crashed at every step
 	$(PYTEST) tests/contracts -v $(CORE)
@@ -75,11 +74,20 @@ chaos-full: setup ## The same at every point, twenty races, fifty kills (about a
 	$(PYTEST) tests/chaos -v --capture=no --every-point
 	$(BIN)/clonos demo --example all --kills 50 --no-plain --json
 
-containers: setup ## The same without chaos, and broker failures, on Kafka in containers; needs a Docker engine
-	$(PYTEST) tests/contracts tests/integration tests/chaos/test_broker_failures.py -v --kafka container $(CORE)
+containers: setup ## The same without chaos, broker failures, the platform by compose; in containers, needs a Docker engine
+	$(PYTEST) tests/contracts tests/integration tests/chaos/test_broker_failures.py tests/containers -v --kafka container $(CORE)
 
 image-kafka: .venv/.prepared ## Build the image of Kafka that the tests run, unless it is there; print its name
 	@$(BIN)/python docker/kafka/build.py
+
+images: .venv/.installed ## Build the images of docker/compose.yaml that are not there; their names go to build/compose.env
+	@mkdir -p build && $(BIN)/python docker/images.py >build/compose.env.new && mv build/compose.env.new build/compose.env
+
+compose: images ## Start the platform in containers: API on https://127.0.0.1:8484; see docker/README.md
+	@$(COMPOSE) --env-file build/compose.env up --detach --no-build --wait
+
+compose-down: .venv/.installed ## End it; with its data
+	@$(COMPOSE) --profile '*' down --volumes
 
 lint: .venv/.installed ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
@@ -97,6 +105,8 @@ bench: setup ## Benchmarks (one JSON object each)
 lock: .venv/.installed ## Resolve the dependencies anew
 	$(BIN)/uv pip compile pyproject.toml --extra formats --extra api --group dev --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-emit-index-url --no-annotate --upgrade --quiet --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra formats --extra api --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-emit-index-url --no-annotate --quiet --constraint requirements.lock --output-file docker/requirements.lock
 
 clean: ## Remove the environment and caches of the tools
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

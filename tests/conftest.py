@@ -1,4 +1,4 @@
-"""One broker for the whole session, and topics of their own for every test.
+"""One broker and one PostgreSQL for the whole session; topics and databases of their own for every test.
 
 `--kafka` says where brokers run: `embedded` (processes of this machine, the default) or `container` (testcontainers).
 """
@@ -15,9 +15,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from brokers.interface import KafkaCluster
-from brokers.reporting import left_out, summarise, used
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
+from clonos.testing.postgres import PostgresMissing, PostgresServer
+from reporting import left_out, missing, summarise, used
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +39,7 @@ def start_cluster(
 
             cluster = EmbeddedCluster(tmp_path_factory.mktemp("kafka"), brokers=brokers)
         cluster.start()
-        used(pytestconfig, cluster.description)
+        used(pytestconfig, "Kafka", cluster.description)
         try:
             yield cluster
         finally:
@@ -52,6 +53,22 @@ def kafka(start_cluster: Callable[[int], AbstractContextManager[KafkaCluster]]) 
     """A real broker."""
     with start_cluster(1) as cluster:
         yield cluster.kafka
+
+
+@pytest.fixture(scope="session")
+def postgres(pytestconfig: pytest.Config) -> Iterator[PostgresServer]:
+    """A real PostgreSQL. A test that stops it starts it again."""
+    try:
+        server = PostgresServer()
+    except PostgresMissing as error:
+        missing(pytestconfig, "PostgreSQL", str(error))
+        raise
+    try:
+        server.start()
+        used(pytestconfig, "PostgreSQL", server.description)
+        yield server
+    finally:
+        server.remove()
 
 
 @pytest.fixture
@@ -82,8 +99,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    in_containers = config.getoption("--kafka") == "container"
     for asked, mark in (
-        (config.getoption("--kafka") == "container", "embedded"),
+        (in_containers, "embedded"),
+        (not in_containers, "engine"),
         (config.getoption("--core"), "broad"),
     ):
         out = [item for item in items if asked and item.get_closest_marker(mark)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from clonos_api.store import agents, jobs, runs
+from clonos_api.store import agents, jobs, runs, savepoints
 from clonos_api.store.database import Database
 from serving import Served
 from stored import an_order
@@ -51,6 +51,7 @@ class ScriptedAgent:
             made = admin.post("/tokens", json={"name": f"agent-{name}", "role": "agent", "agent": name})
             assert made.status_code == 201, made.text
         self.name = name
+        self.token = str(made.json()["id"])
         self.instance = secrets.token_hex(8)
         self.client = served.client(made.json()["token"])
         self.events: dict[str, int] = {}
@@ -119,5 +120,17 @@ async def placed(served: Served, job: str, agent: str) -> str:
             made = await runs.create(session, row, host, an_order(row))
             await jobs.change(session, row, run=made.id)
             return made.id
+    finally:
+        await database.close()
+
+
+async def saved(served: Served, job: str, **epochs: int) -> str:
+    """A savepoint that is whole."""
+    database = Database(served.settings.database)
+    try:
+        async with database.transaction() as session:
+            row = await jobs.get(session, job, deleted=True)
+            made = await savepoints.create(session, row, name=secrets.token_hex(4), location="/save")
+            return (await savepoints.complete(session, made, epochs=epochs, size_bytes=1)).id
     finally:
         await database.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -80,23 +81,31 @@ def served(home: Path, **settings: Any) -> Iterator[Served]:
 
 
 class ApiProcess:
-    """A replica as a process of its own."""
+    """A replica as a process of its own.
 
-    def __init__(self, home: Path, **settings: Any) -> None:
-        self.settings = ApiSettings(home=home, port=0, **{"reconcile": False, **settings})
-        ready = home / "ready.json"
+    Args:
+        home: May be that of other replicas.
+        log: A file for its log, a JSON object a line; default: the test's own output.
+        settings: Fields of `ApiSettings`.
+    """
+
+    def __init__(self, home: Path, *, log: Path | None = None, **settings: Any) -> None:
+        self.settings = ApiSettings(home=home, **{"port": 0, "reconcile": False, **settings})
+        ready = home / f"ready-{secrets.token_hex(4)}.json"
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("CLONOS_")},
             "CLONOS_HOME": str(home),
+            "CLONOS_LOG_FORMAT": "console" if log is None else "json",
             "CLONOS_API__PORT": "0",
             "CLONOS_API__RECONCILE": str(self.settings.reconcile),
             "CLONOS_API__READY_FILE": str(ready),
             **{f"CLONOS_API__{name.upper()}": _text(value) for name, value in settings.items()},
         }
-        ready.unlink(missing_ok=True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "clonos_api"], env=environment, stdout=subprocess.PIPE, text=True
-        )
+        with contextlib.ExitStack() as stack:
+            written = None if log is None else stack.enter_context(log.open("a"))
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "clonos_api"], env=environment, stdout=subprocess.PIPE, stderr=written, text=True
+            )
         eventually(lambda: ready.exists() or self.process.poll() is not None, "the API process starts", timeout_s=60)
         assert self.process.poll() is None, f"the API process ended with {self.process.returncode}"
         told = json.loads(ready.read_text())

@@ -44,10 +44,17 @@ BYTES: Final[dict[int | str, dict[str, Any]]] = {
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
+# What a client makes of the lines of one event; comments show only that the stream lives.
+_SSE: Final = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+    "required": ["data"],
+    "additionalProperties": False,
+}
 STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "Server-sent events, until the client or the service ends the stream.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"schema": _SSE}},
     }
 }
 LOCATION: Final[dict[int | str, dict[str, Any]]] = {

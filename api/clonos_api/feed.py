@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -88,15 +89,21 @@ class _Bell:
 class EventFeed:
     """The newest events.
 
+    Args:
+        database: Where they are.
+        kept: So many are kept in memory.
+        hear: Told of each before the streams are.
+
     Attributes:
         newest: Number of the newest event; a stream that names no other place starts after it.
         closed: The service ends: streams end too.
     """
 
-    def __init__(self, database: Database, *, kept: int = _KEPT) -> None:
+    def __init__(self, database: Database, *, kept: int = _KEPT, hear: Callable[[Event], None] | None = None) -> None:
         self.newest = 0
         self.closed = False
         self._database = database
+        self._hear = hear
         self._kept: deque[Told] = deque(maxlen=kept)
         self._complete_after = 0  # everything after this number is in `_kept`
         self._bell = _Bell()
@@ -119,6 +126,10 @@ class EventFeed:
         self._started.set()
         self._bell.ring()
 
+    def wake(self) -> None:
+        """Have all streams look whether they are over."""
+        self._bell.ring()
+
     async def wait(self, after: int, timeout_s: float) -> bool:
         """Wait for an event after number `after`; whether there is one."""
         if self.newest <= after and not self.closed:
@@ -132,12 +143,16 @@ class EventFeed:
             StoreAway: They are not in memory any more, and the database does not answer.
         """
         if seq >= self._complete_after:
-            return [one for one in self._kept if one.event.seq > seq and one.event in wanted], max(seq, self.newest)
+            return [one for one in self._kept_after(seq) if one.event in wanted], max(seq, self.newest)
         known = self.newest  # committed before we read, and so is everything before it
         async with self._database.reading() as session:
             found = [Told.of(row) for row in await events.after(session, seq, job=wanted.job, limit=_READ)]
         end = found[-1].event.seq if len(found) == _READ else max(seq, known, *(one.event.seq for one in found))
         return [one for one in found if one.event in wanted], end
+
+    def _kept_after(self, seq: int) -> list[Told]:
+        """Most streams are near the end: that is where to look."""
+        return list(itertools.takewhile(lambda one: one.event.seq > seq, reversed(self._kept)))[::-1]
 
     async def _start(self) -> None:
         async with self._database.reading() as session:
@@ -152,6 +167,8 @@ class EventFeed:
             if len(self._kept) == self._kept.maxlen:
                 self._complete_after = self._kept[0].event.seq
             self._kept.append(Told.of(row))
+            if self._hear is not None:
+                self._hear(self._kept[-1].event)
         # Numbers up to `told` that are not among a short answer will never be: retention dropped them.
         self.newest = rows[-1].seq if len(rows) == _READ else max(self.newest, told, *(row.seq for row in rows))
         self._bell.ring()
@@ -188,6 +205,10 @@ class LogWatch:
     def close(self) -> None:
         """Wake all followers for good."""
         self.closed = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Have all followers look whether they are over."""
         for one in self._jobs.values():
             one.ring()
 

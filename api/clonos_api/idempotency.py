@@ -7,10 +7,10 @@ so the work is done and its answer known, or neither. Work that fails gives its 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
-import structlog
 from fastapi import Depends, FastAPI, Header, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import SpecError, StoreAway
 from clonos_api.auth.requirements import principal_of
+from clonos_api.services import Services, services_of
 from clonos_api.store import idempotency
 from clonos_api.store.database import Database
 from clonos_api.store.idempotency import Answer, Reservation
@@ -25,7 +26,6 @@ from clonos_api.store.idempotency import Answer, Reservation
 KEY: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
 _JSON: Final = "application/json"
-_log = structlog.get_logger(__name__)
 
 
 class AnsweredBefore(Exception):
@@ -68,31 +68,37 @@ async def _once(
     if key is None:
         yield Once(None)
         return
-    database: Database = request.app.state.database
+    services = services_of(request)
+    database = services.database
     fingerprint = await _fingerprint(request)
     async with database.transaction() as session:
         found = await idempotency.reserve(session, principal_of(request).subject, key, fingerprint)
     if isinstance(found, Answer):
         raise AnsweredBefore(found)
-    once = Once(found)
+    once, forget = Once(found), partial(_forget, database, found)
     try:
         yield once
     except StoreAway:
-        # Whether it was done is not known: the key stays taken rather than be used for a second time.
+        # It may have been done; then the answer is there and stays. If not, the next one need not wait.
+        services.later(forget)
         raise
     except BaseException:
-        await _forget(database, found)
+        await _now_or_later(services, forget)
         raise
     if not once.answered:
-        await _forget(database, found)
+        await _now_or_later(services, forget)
+
+
+async def _now_or_later(services: Services, work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except StoreAway:
+        services.later(work)
 
 
 async def _forget(database: Database, reservation: Reservation) -> None:
-    try:
-        async with database.transaction() as session:
-            await idempotency.forget(session, reservation)
-    except StoreAway as error:
-        _log.warning("an idempotency key stays taken until it expires", why=error.what)
+    async with database.transaction() as session:
+        await idempotency.forget(session, reservation)
 
 
 async def _fingerprint(request: Request) -> str:

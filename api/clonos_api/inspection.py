@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from clonos.errors import ArchiveRefused, SpecError
 from clonos.lint import Finding, lint
-from clonos.resources.archives import unpack
+from clonos.resources.archives import check_name, unpack
 from clonos.resources.service import FieldProblem, LintFinding
 from clonos_api.store.tables import ArtifactRow
 
@@ -29,10 +29,15 @@ async def findings(row: ArtifactRow, content: bytes, main: str) -> tuple[list[Li
 
 
 def _findings(row: ArtifactRow, content: bytes, main: str) -> tuple[list[LintFinding], list[FieldProblem]]:
+    try:
+        check_name((main or "job.py").removeprefix("./"))
+    except ArchiveRefused as error:
+        return [], [FieldProblem(field="spec.spec.main", what=error.what, hint="a path inside of the uploaded code.")]
     with tempfile.TemporaryDirectory(prefix="clonos-lint-") as folder:
         place = Path(folder).resolve()
         try:
             if row.kind == "py":
+                # Only now is it a place of ours: the name is whatever the request says.
                 file = place / (main or row.main or "job.py")
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
@@ -50,8 +55,6 @@ def _findings(row: ArtifactRow, content: bytes, main: str) -> tuple[list[LintFin
                         )
                     ]
                 file = place / name
-            if not file.resolve().is_relative_to(place):
-                return [], [FieldProblem(field="spec.spec.main", what=f"{main!r} leads out of the artifact.")]
             report = lint([file])
         except (SpecError, ArchiveRefused) as error:
             return [], [FieldProblem(field="artifact", what=error.what.replace(f"{place}/", ""), hint=error.hint)]

@@ -41,14 +41,17 @@ async def settle(session: AsyncSession, task: TaskRow, told: TaskResult) -> None
     savepoint = await savepoints.get(session, str(task.arguments["savepoint"]))
     failure = None if told.ok else (told.failure or _UNTOLD)
     if task.kind == "delete-savepoint":
-        if failure is None and savepoint.state == "DELETING":
-            await savepoints.remove(session, savepoint)
+        if savepoint.state == "DELETING":
+            if failure is None:
+                await savepoints.remove(session, savepoint)
+            else:
+                await savepoints.fail(session, savepoint, failure)
     elif savepoint.state == "IN_PROGRESS":
         if failure is None:
             copied = _copied(told)
             await savepoints.complete(session, savepoint, epochs=copied.epochs, size_bytes=copied.size_bytes)
         else:
-            await savepoints.fail(session, savepoint)
+            await savepoints.fail(session, savepoint, failure)
     if task.operation is not None:
         await _end(session, task.operation, {"savepoint": savepoint.id}, failure)
 

@@ -14,7 +14,9 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 from starlette.types import Scope
 
 from clonos import errors
@@ -126,6 +128,9 @@ def install(app: FastAPI) -> None:
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            # The framework names the methods of one of the path's routes only.
+            error.headers = {**(error.headers or {}), "Allow": _allowed(app, request.url.path)}
         return http_response(error, request.url.path)
 
     async def on_unexpected(request: Request, error: Exception) -> Response:
@@ -135,6 +140,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_unexpected)
+
+
+def _allowed(app: FastAPI, path: str) -> str:
+    """The methods that a path has."""
+    if not hasattr(app.state, "patterns"):
+        routes = iter_route_contexts(app.routes)
+        app.state.patterns = [(compile_path(one.path or "")[0], one.methods or ()) for one in routes]
+    return ", ".join(sorted({one for pattern, methods in app.state.patterns if pattern.match(path) for one in methods}))
 
 
 def _field_problem(error: Mapping[str, Any]) -> FieldProblem:

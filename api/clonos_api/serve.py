@@ -20,10 +20,12 @@ from typing import Final
 
 import structlog
 import uvicorn
+from pydantic import ValidationError
 
-from clonos.errors import ClonosError, PortTaken
+from clonos.errors import ClonosError, PortTaken, SpecError
 from clonos.logs import configure_logs
 from clonos.settings import Settings
+from clonos.spec import explain
 from clonos_api.app import create_app
 from clonos_api.services import Services
 from clonos_api.settings import ApiSettings
@@ -98,11 +100,25 @@ def main() -> int:
     configure_logs(process.log_format, process.log_level)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
-        return serve(ApiSettings())
+        return serve(settings_of_environment())
     except ClonosError as error:
         structlog.get_logger("clonos.api").error("The control plane cannot run", error=error.slug)
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+
+
+def settings_of_environment() -> ApiSettings:
+    """The settings of the environment.
+
+    Raises:
+        SpecError: Naming those that cannot be used.
+    """
+    try:
+        return ApiSettings()
+    except ValidationError as error:
+        raise SpecError(
+            f"The control plane's settings cannot be used: {explain(error)}.", hint="correct CLONOS_API__…."
+        ) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -14,9 +14,11 @@ import structlog
 from fastapi import Depends, HTTPException
 from starlette.requests import HTTPConnection
 
-from clonos.errors import StoreAway
+from clonos.errors import StoreAway, Unauthenticated
+from clonos_api.auth import Principal
 from clonos_api.auth.bootstrap import bootstrap
-from clonos_api.feed import EventFeed, LogWatch
+from clonos_api.feed import EventFeed, LogWatch, while_away
+from clonos_api.holders import Held, Holders
 from clonos_api.pace import Pace
 from clonos_api.settings import ApiSettings
 from clonos_api.store import schema
@@ -43,6 +45,7 @@ class Services:
     Attributes:
         feed: The newest events.
         log_watch: Who follows which log.
+        holders: Who holds a request open, under which token.
         pace: How often agents push.
         streams: Server-sent event streams that are open.
         tasks: What runs besides the requests.
@@ -55,19 +58,22 @@ class Services:
     database: Database
     feed: EventFeed
     log_watch: LogWatch
+    holders: Holders
     pace: Pace
     streams: int = 0
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     schema_trouble: str = ""
     waits: set[asyncio.Task[int]] = field(default_factory=set)
     ending: bool = False
+    _later: set[asyncio.Task[None]] = field(default_factory=set)
     _failures: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: ApiSettings) -> Services:
         """The services that `settings` ask for; nothing runs yet."""
         database = Database(settings.database)
-        return cls(settings, database, EventFeed(database), LogWatch(database), Pace(settings.agent_lease_s))
+        holders, pace = Holders(), Pace(settings.agent_lease_s)
+        return cls(settings, database, EventFeed(database, hear=holders.hear), LogWatch(database), holders, pace)
 
     async def prepare(self) -> None:
         """Bring an embedded database up to date, and see whether the tables can be used."""
@@ -115,6 +121,12 @@ class Services:
 
         self.tasks[name] = asyncio.create_task(run(), name=f"clonos-{name}")
 
+    def later(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` as soon as the database answers; nobody waits for it."""
+        task = asyncio.create_task(while_away(work))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
     def failing(self) -> dict[str, str]:
         """What failed within the last minute, and how."""
         since = time.monotonic() - _RECENT_S
@@ -128,27 +140,35 @@ class Services:
         for wait in self.waits:
             wait.cancel()
         # While connections end, whoever leads gives the lease up.
-        for task in self.tasks.values():
+        for task in (*self.tasks.values(), *self._later):
             task.cancel()
 
-    async def wait_for_work(self, agent: str, after: int, timeout_s: float) -> None:
-        """Wait until an agent's work is at another revision than `after`, or the time is over, or we end."""
-        if self.ending:
+    async def wait_for_work(self, caller: Principal, agent: str, after: int, timeout_s: float) -> None:
+        """Wait until an agent's work is at another revision than `after`, or the time is over, or we end.
+
+        Raises:
+            Unauthenticated: The caller's token was revoked meanwhile.
+        """
+        if self.ending or timeout_s <= 0:
             return
         wait = asyncio.create_task(self.database.notifier.wait_work(agent, after, timeout_s))
         self.waits.add(wait)
-        try:
-            await asyncio.wait((wait,))
-        finally:
-            self.waits.discard(wait)
-            wait.cancel()
+        with self.holders.holding(caller, timeout_s, wait.cancel) as held:
+            try:
+                await asyncio.wait((wait,))
+            finally:
+                self.waits.discard(wait)
+                wait.cancel()
+        if held.revoked:
+            raise Unauthenticated("The token is not valid.")
 
     @contextmanager
-    def stream(self) -> Iterator[None]:
-        """Count an open stream."""
+    def stream(self, caller: Principal, wake: Callable[[], object]) -> Iterator[Held]:
+        """Count an open stream, and know when it is to end: it is to look after `wake`."""
         self.streams += 1
         try:
-            yield
+            with self.holders.holding(caller, self.settings.limits.stream_s, wake) as held:
+                yield held
         finally:
             self.streams -= 1
 

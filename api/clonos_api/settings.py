@@ -6,9 +6,9 @@ import ipaddress
 import secrets
 import socket
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from clonos.errors import SpecError
@@ -68,7 +68,8 @@ class ApiSettings(BaseSettings):
         ready_file: Where to write our address as JSON once we answer.
         reconcile: Whether this replica stands for leader.
         agent_heartbeat_s: How often agents tell that they live.
-        agent_lease_s: An agent that was not heard of for so long has lost its host.
+        agent_lease_s: An agent that was not heard of for so long has lost its host. More than three heartbeats, so
+            that it takes three in a row that fail.
     """
 
     model_config = SettingsConfigDict(env_prefix="CLONOS_API__", env_nested_delimiter="__", extra="ignore")
@@ -91,6 +92,12 @@ class ApiSettings(BaseSettings):
     agent_heartbeat_s: float = Field(1.0, gt=0)
     agent_lease_s: float = Field(4.0, gt=0)
     limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _lease_covers_heartbeats(self) -> Self:
+        if self.agent_lease_s <= 3 * self.agent_heartbeat_s:
+            raise ValueError("agent_lease_s must be more than three times agent_heartbeat_s")
+        return self
 
     @property
     def database(self) -> str:

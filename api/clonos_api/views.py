@@ -73,7 +73,7 @@ def job_exception(row: ExceptionRow) -> JobException:
 
 def savepoint(row: SavepointRow) -> Savepoint:
     """A savepoint."""
-    same = "id job job_name name state location epochs size_bytes version artifact created_at completed_at"
+    same = "id job job_name name state location epochs size_bytes failure version artifact created_at completed_at"
     return Savepoint.model_validate(_columns(row, same))
 
 

@@ -133,11 +133,12 @@ class AnswerServer(ThreadingHTTPServer):
 def main() -> None:
     """Serve until SIGTERM or Ctrl-C; the first line on stdout is the server's address."""
     parser = argparse.ArgumentParser(description="An HTTP server with a list of banned words that keeps changing.")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (0: a free one)")
     parser.add_argument("--record", type=Path, default=Path("answers.jsonl"), help="file that answers are appended to")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with AnswerServer(arguments.record, arguments.port) as server:
+    with AnswerServer(arguments.record, arguments.port, arguments.host) as server:
         print(server.url, flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -89,6 +89,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("subject", "key", name=op.f("pk_idempotency")),
     )
     op.create_table(
+        "job_names",
+        sa.Column("name", sa.String(length=100), nullable=False),
+        sa.Column("owner", sa.String(length=100), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_job_names")),
+    )
+    op.create_table(
         "leases",
         sa.Column("name", sa.String(length=64), nullable=False),
         sa.Column("holder", sa.String(length=64), nullable=False),
@@ -112,6 +118,8 @@ def upgrade() -> None:
         sa.Column("ended_at", TIME, nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_operations")),
     )
+    op.create_index("ix_operations_created_at", "operations", ["created_at", "id"], unique=False)
+    op.create_index("ix_operations_job_created_at", "operations", ["job", "created_at"], unique=False)
     op.create_index("ix_operations_state_deadline", "operations", ["state", "deadline"], unique=False)
     op.create_table(
         "tokens",
@@ -158,6 +166,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["artifact"], ["artifacts.id"], name=op.f("fk_jobs_artifact")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
     )
+    op.create_index("ix_jobs_created_at", "jobs", ["created_at", "id"], unique=False)
     op.create_index("ix_jobs_state_deadline", "jobs", ["state", "state_deadline"], unique=False)
     op.create_index(
         "uq_jobs_name_live",
@@ -180,6 +189,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tasks")),
     )
     op.create_index("ix_tasks_agent_ended_at", "tasks", ["agent", "ended_at"], unique=False)
+    op.create_index("ix_tasks_operation", "tasks", ["operation"], unique=False)
     op.create_table(
         "counters",
         sa.Column("job", sa.String(length=36), nullable=False),
@@ -264,6 +274,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_recoveries")),
     )
     op.create_index("ix_recoveries_job", "recoveries", ["job", "started_at"], unique=False)
+    op.create_index(
+        "ix_recoveries_open",
+        "recoveries",
+        ["job"],
+        unique=False,
+        sqlite_where=sa.text("ended_at IS NULL"),
+        postgresql_where=sa.text("ended_at IS NULL"),
+    )
     op.create_table(
         "runs",
         sa.Column("id", sa.String(length=36), nullable=False),
@@ -277,6 +295,7 @@ def upgrade() -> None:
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("failure", JSON, nullable=True),
         sa.Column("driver_state", sa.String(length=16), nullable=True),
+        sa.Column("checkpoint_bytes", JSON, nullable=True),
         sa.Column("told", JSON, nullable=False),
         sa.Column("events_offset", sa.BigInteger(), nullable=False),
         sa.Column("log_offset", sa.BigInteger(), nullable=False),
@@ -300,6 +319,7 @@ def upgrade() -> None:
         sa.Column("location", sa.Text(), nullable=False),
         sa.Column("epochs", JSON, nullable=False),
         sa.Column("size_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("failure", JSON, nullable=True),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("artifact", sa.String(length=64), nullable=False),
         sa.Column("created_at", TIME, nullable=False),
@@ -332,6 +352,12 @@ def downgrade() -> None:
     op.drop_index("ix_runs_job", table_name="runs")
     op.drop_index("ix_runs_agent_ended_at", table_name="runs")
     op.drop_table("runs")
+    op.drop_index(
+        "ix_recoveries_open",
+        table_name="recoveries",
+        sqlite_where=sa.text("ended_at IS NULL"),
+        postgresql_where=sa.text("ended_at IS NULL"),
+    )
     op.drop_index("ix_recoveries_job", table_name="recoveries")
     op.drop_table("recoveries")
     op.drop_index("ix_log_chunks_job_seq", table_name="log_chunks")
@@ -343,6 +369,7 @@ def downgrade() -> None:
     op.drop_index("ix_epochs_job_completed_at", table_name="epochs")
     op.drop_table("epochs")
     op.drop_table("counters")
+    op.drop_index("ix_tasks_operation", table_name="tasks")
     op.drop_index("ix_tasks_agent_ended_at", table_name="tasks")
     op.drop_table("tasks")
     op.drop_index(
@@ -352,11 +379,15 @@ def downgrade() -> None:
         postgresql_where=sa.text("deleted_at IS NULL"),
     )
     op.drop_index("ix_jobs_state_deadline", table_name="jobs")
+    op.drop_index("ix_jobs_created_at", table_name="jobs")
     op.drop_table("jobs")
     op.drop_table("tokens")
     op.drop_index("ix_operations_state_deadline", table_name="operations")
+    op.drop_index("ix_operations_job_created_at", table_name="operations")
+    op.drop_index("ix_operations_created_at", table_name="operations")
     op.drop_table("operations")
     op.drop_table("leases")
+    op.drop_table("job_names")
     op.drop_table("idempotency")
     op.drop_index("ix_events_job_seq", table_name="events")
     op.drop_table("events")

@@ -46,7 +46,8 @@
     │   ├── SourceOffsetsExpired   the source no longer holds what the checkpoint needs               54
     │   ├── CausalLogDamaged       the log lacks what it must hold                                    55
     │   │   └── ForeignRecord      the log holds a record that its owner did not write                56
-    │   └── ReplayDivergence       a replay computed something else than was published                57
+    │   ├── ReplayDivergence       a replay computed something else than was published                57
+    │   └── WouldPublishAgain      a start from an older point would publish what is published        58
     ├── Superseded                 a newer generation owns the job                                    70
     ├── EpochFailed                this attempt at an epoch failed; a replay may succeed              71
     │   └── OutcomeUnknown         a commit's outcome was unknown and it is not in the log            72
@@ -513,6 +514,15 @@ class ReplayDivergence(ConsistencyError):
         "use clonos.random, clonos.clock, clonos.uuid4 or a @clonos.service instead of raw calls, "
         "and avoid order-sensitive aggregates; `clonos lint` names such calls."
     )
+
+
+class WouldPublishAgain(ConsistencyError):
+    """A start from an older point would publish again what was published after it, and nobody said that it may."""
+
+    slug = "would-publish-again"
+    exit_code = 58
+    kept_default = "nothing was changed."
+    hint_default = "start it from a newer point; or, if readers can take those records twice, say --publish-again."
 
 
 class Superseded(ClonosError):

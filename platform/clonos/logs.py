@@ -22,8 +22,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Fields = Callable[[], Mapping[str, object]]
 
 _Event = MutableMapping[str, Any]
-# py4j tells of every call from the JVM at the level of information.
-_CHATTY: Final = ("py4j",)
+# These tell of every call from the JVM and of every request at the level of information.
+_CHATTY: Final = ("py4j", "httpx")
 
 _process: dict[str, object] = {}
 

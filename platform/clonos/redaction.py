@@ -43,8 +43,9 @@ _SHAPES: Final[Sequence[tuple[re.Pattern[str], str]]] = (
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,31}://[^\s/:@]{0,256}:)[^\s/@]{1,512}@"), rf"\1{HIDDEN}@"),
     (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), HIDDEN),
 )
-# `password=…`, `"api_key": "…"`: a name and its sign; then a value, in quotes or up to the next space.
-_NAMED: Final = re.compile(r"""(?P<name>[A-Za-z0-9_.-]{1,128})["']?\s{0,3}[=:]\s{0,3}""")
+# `password=…`, `"api_key": "…"`: a name and its sign; then a value, in quotes or up to the next space. A name is taken
+# whole and never tried from its middle, or long words (a digest, base64) would cost the square of their length.
+_NAMED: Final = re.compile(r"""(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]++)["']?\s{0,3}[=:]\s{0,3}""")
 # So long at the most: a line that is nothing but names and signs is looked through in proportion to its length.
 _VALUE: Final = re.compile(
     r"""(?P<quote>["'])(?:\\.|(?!(?P=quote))[^\\]){0,16384}(?P=quote)?|[^\s,;&"'}\]]{1,16384}""", re.DOTALL

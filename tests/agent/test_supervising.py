@@ -17,6 +17,7 @@ import pytest
 
 from agent.api import FakeApi
 from agent.hosts import ThreadAgent, alive, order, processes_of
+from clonos.agent.measuring import sizes
 from clonos.resources.hosts import RestartOrder, RunReport
 from observe import eventually
 
@@ -33,6 +34,26 @@ def reported(api: FakeApi, run: str, state: str, **fields: Any) -> RunReport:
 
     report: RunReport = eventually(found, f"{run} is {state} {fields}, not {api.reports.get(run)}", timeout_s=20)
     return report
+
+
+def test_the_size_of_a_checkpoint_is_told(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
+    query = tmp_path / "jobs" / "fake" / "checkpoint" / "out"
+    (query / "commits").mkdir(parents=True)
+    (query / "metadata").write_bytes(b"12")
+    (query / "commits" / "0").write_bytes(b"345")
+    api.order(order(run, api.upload(b"until_stopped()")))
+    host(measure_s=0.05)
+    reported(api, run, "RUNNING", checkpoint_bytes={"out": 5})
+    (query / "commits" / "1").write_bytes(b"6789")
+    reported(api, run, "RUNNING", checkpoint_bytes={"out": 9})
+
+
+def test_the_size_of_a_checkpoint_elsewhere_is_not_known(tmp_path: Path) -> None:
+    elsewhere = order("r1", "a" * 64)
+    assert sizes(elsewhere, tmp_path) is None
+    spec = elsewhere.spec.spec.model_copy(update={"checkpoint": "s3a://bucket/job"})
+    moved = elsewhere.model_copy(update={"spec": elsewhere.spec.model_copy(update={"spec": spec})})
+    assert sizes(moved, tmp_path) is None
 
 
 def test_starts_stops_and_forgets(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,9 @@ import pytest
 from agent.api import FakeApi
 from agent.hosts import ThreadAgent, order
 from agent.test_supervising import reported
-from clonos.agent.restoring import restore
-from clonos.errors import SavepointMissing, SpecError
+from clonos.agent.restoring import published_beyond, restore
+from clonos.errors import SavepointMissing, SpecError, WouldPublishAgain
+from clonos.log.control import ControlState
 from clonos.resources.hosts import TaskOrder
 from observe import eventually
 
@@ -82,6 +83,48 @@ def test_going_back_to_a_savepoint_is_done_once(tmp_path: Path) -> None:
     assert epochs_of(tmp_path / "job.before-w2") == ["0", "1", "2", "3"]
 
 
+def test_only_what_was_put_aside_last_is_kept(tmp_path: Path) -> None:
+    """It is as large as the checkpoint; an empty folder goes on to say that the older wish is done."""
+    place, saved = checkpoint(tmp_path / "job", 5), checkpoint(tmp_path / "saved", 2)
+    other = checkpoint(tmp_path / "job-2.before-w1", 2)
+    (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
+    for wish in ("w1", "w2", "w3"):
+        restore(str(place), str(saved), None, wish)
+        assert epochs_of(tmp_path / f"job.before-{wish}") == (
+            ["0", "1"] if wish != "w1" else [str(n) for n in range(5)]
+        )
+    assert [list((tmp_path / f"job.before-{wish}").iterdir()) for wish in ("w1", "w2")] == [[], []]
+    assert epochs_of(other) == ["0", "1"]  # another job's
+    checkpoint(place, 7)
+    restore(str(place), str(saved), None, "w1")  # a driver on a host that was taken for lost repeats its wish
+    assert epochs_of(place) == [str(n) for n in range(7)]
+
+
+def test_what_the_log_knows_is_not_published_again_unasked(tmp_path: Path) -> None:
+    place = checkpoint(tmp_path / "job", 5)
+    state = ControlState(ended={"q": 4})
+    asked: list[dict[str, int]] = []
+
+    def allow(epochs: Mapping[str, int]) -> None:
+        asked.append(dict(epochs))
+        published_beyond(state, epochs)
+
+    with pytest.raises(WouldPublishAgain):
+        restore(str(place), str(place), 2, "w1", allow)
+    assert epochs_of(place) == ["0", "1", "2", "3", "4"]  # nothing was touched
+    assert not (tmp_path / "job.before-w1").exists()
+    restore(str(place), str(place), 4, "w2", allow)
+    state.ended["q"] = 9  # the job went on from there; a restart of its driver repeats the wish
+    restore(str(place), str(place), 4, "w2", allow)
+    assert asked == [{"q": 2}, {"q": 4}]
+    saved = checkpoint(tmp_path / "saved", 2)
+    (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
+    with pytest.raises(WouldPublishAgain):
+        restore(str(place), str(saved), None, "w3", allow)
+    restore(str(place), str(saved), None, "w3")
+    assert epochs_of(place) == ["0", "1"]
+
+
 def test_going_back_to_an_epoch_of_its_own(tmp_path: Path) -> None:
     place = checkpoint(tmp_path / "job", 5)
     for _ in range(2):
@@ -89,7 +132,8 @@ def test_going_back_to_an_epoch_of_its_own(tmp_path: Path) -> None:
         assert epochs_of(place) == ["0", "1", "2"]
     with pytest.raises(SavepointMissing):
         restore(str(place), str(place), 7, "w2")
-    restore(str(place), str(place), 1, "w2")  # what was put aside is still there to go back to
+    assert epochs_of(place) == ["0", "1", "2"]  # nothing was touched
+    restore(str(place), str(place), 1, "w2")
     assert epochs_of(place) == ["0", "1"]
     with pytest.raises(SpecError):
         restore("s3a://bucket/job", "s3a://bucket/saved", None, "w1")
@@ -99,7 +143,8 @@ def test_a_driver_starts_from_a_savepoint(api: FakeApi, host: Host, run: str, tm
     saved = checkpoint(tmp_path / "saved", 2)
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
     code = api.upload(b"print(sys.argv[3:], flush=True); until_stopped()")
-    api.order(order(run, code, restore_location=str(saved), wish="w1", start_from={"savepoint": "s1"}))
+    point = {"savepoint": "s1", "publish_again": True}
+    api.order(order(run, code, restore_location=str(saved), wish="w1", start_from=point))
     host()
     report = reported(api, run, "RUNNING")
     assert epochs_of(tmp_path / "jobs" / "fake" / "checkpoint") == ["0", "1"]

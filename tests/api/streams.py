@@ -17,11 +17,13 @@ from serving import Served
 class Stream:
     """A stream that is read in a thread, so that a test can wait for what comes with a deadline."""
 
-    def __init__(self, served: Served, path: str, *, last_event_id: str | None = None, **query: Any) -> None:
+    def __init__(
+        self, served: Served, path: str, *, last_event_id: str | None = None, token: str | None = None, **query: Any
+    ) -> None:
         self.found: queue.Queue[dict[str, str]] = queue.Queue()
         self.ended = threading.Event()
         self.alive = threading.Event()
-        self._client = served.client()
+        self._client = served.client(token)
         self._headers = {"Last-Event-ID": last_event_id} if last_event_id is not None else {}
         self._query = {name: value for name, value in query.items() if value is not None}
         self._path = path

@@ -129,6 +129,24 @@ def test_the_more_drivers_the_more_seldom_they_are_told_of(agent: ScriptedAgent)
     assert agent.heartbeat()["forward_ms"] <= before
 
 
+def test_an_epoch_has_its_parts_and_its_checkpoints_size(
+    admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place
+) -> None:
+    """The driver tells the parts, its agent how large the checkpoint was when it looked last."""
+    create(admin, name)
+    run = place(name, agent.name)
+    told = {"job": name, "generation": 1}
+    spans = [{"name": "plan", "duration_ms": 2.5}, {"name": "publish", "duration_ms": 9.0}]
+    agent.tell(run, {**_epoch(told, 0, time.time()), "spans": spans})
+    report = {"run": run, "state": "RUNNING", "driver_state": "RUNNING", "attempts": 1}
+    agent.heartbeat({**report, "checkpoint_bytes": {"out": 4321}})
+    agent.heartbeat(report)  # it does not say so each time
+    agent.tell(run, {**_epoch(told, 1, time.time()), "spans": spans})
+    newest, oldest = admin.get(f"/jobs/{name}/checkpoints").json()["history"]
+    assert newest["spans"] == oldest["spans"] == spans
+    assert (oldest["size_bytes"], newest["size_bytes"]) == (None, 4321)
+
+
 def test_work_is_waited_for(admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place) -> None:
     create(admin, name)
     before = agent.work()

@@ -1,32 +1,50 @@
-"""The API against its own OpenAPI document: whatever is asked, no answer is a server error, and each is documented."""
+"""The API against its own OpenAPI document: whatever anybody asks, no answer is a server error, and each is documented.
+
+Requests are made from the document, those that it allows and those that it does not, by every kind of caller; the same
+ones in each run. `test_roles` says who may do what; here everybody may ask for everything.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import Case
+from hypothesis.stateful import run_state_machine_as_test
+from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from clonos.testing.postgres import PostgresServer
 from clonos_api.openapi import document
+from clonos_api.settings import Limits
 from clonos_api.store import schema
-from scripted import ScriptedAgent, create, placed
-from serving import Served, served
+from scripted import ScriptedAgent, create, placed, spec
+from serving import PATIENT, Served, served
 
-# It goes on for ever; `test_streams` reads it.
-STREAMS = {"stream_events"}
-CORE = ["create_job", "list_jobs", "update_job", "stop_job", "get_logs", "list_events", "register_agent", "push_events"]
-CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+CALLERS = ("admin", "owner", "stranger", "viewer", "agent", "nobody")
+# Streams end at once.
+LIMITS = Limits(**{**PATIENT.model_dump(), "stream_s": 0.02, "failures_per_s": 10_000, "failures_burst": 100_000})
 
 
 def _operations() -> dict[str, Any]:
@@ -35,7 +53,7 @@ def _operations() -> dict[str, Any]:
     for result in loaded.get_all_operations():
         operation = result.ok()
         found[operation.definition.raw["operationId"]] = operation
-    return {name: operation for name, operation in found.items() if name not in STREAMS}
+    return found
 
 
 OPERATIONS = _operations()
@@ -43,12 +61,19 @@ OPERATIONS = _operations()
 
 @dataclass
 class Service:
-    """A replica with one of each kind of resource."""
+    """A replica with one of each kind of resource.
+
+    Attributes:
+        tokens: Of each kind of caller.
+        known: What is there, by the name that paths have for it.
+    """
 
     api: Served
     agent: ScriptedAgent
+    tokens: dict[str, str | None]
     known: dict[str, str]
     asked: int = 0
+    statuses: dict[str, set[int]] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module")
@@ -58,41 +83,62 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def on_postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    server = PostgresServer()
-    try:
-        server.start()
-        url = server.create_database("properties")
-        schema.upgrade(url)
-        with _service(tmp_path_factory.mktemp("postgresql"), database_url=url) as one:
-            yield one
-    finally:
-        server.remove()
+def on_postgresql(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    url = postgres.create_database("properties")
+    schema.upgrade(url)
+    with _service(tmp_path_factory.mktemp("postgresql"), database_url=url) as one:
+        yield one
 
 
 @contextlib.contextmanager
 def _service(home: Path, **settings: Any) -> Iterator[Service]:
-    with served(home, **settings) as api, api.client() as client, ScriptedAgent(api, "known") as agent:
+    with (
+        served(home, limits=LIMITS, **settings) as api,
+        api.client() as admin,
+        ScriptedAgent(api, "known") as agent,
+    ):
         agent.register()
-        job = create(client, "known")
-        known = {
-            "job": "known",
-            "agent": agent.id,
-            "run": asyncio.run(placed(api, "known", agent.name)),
-            "sha": job["artifact"],
-            "kind": "source",
-            "operation": client.post("/jobs/known/start").json()["id"],
+
+        def token(role: str, subject: str) -> str:
+            made = admin.post("/tokens", json={"name": subject, "role": role, "subject": subject})
+            return str(made.json()["token"])
+
+        tokens: dict[str, str | None] = {
+            "admin": api.admin,
+            "owner": token("operator", "ada"),
+            "stranger": token("operator", "bob"),
+            "viewer": token("viewer", "eve"),
+            "agent": agent.client.headers["Authorization"].removeprefix("Bearer "),
+            "nobody": None,
         }
-        assert client.post("/jobs/known/savepoints").status_code == 202
-        known["savepoint"] = client.get("/savepoints").json()["data"][0]["id"]
-        yield Service(api, agent, known)
+        with api.client(tokens["owner"]) as owner:
+            job = create(owner, "known")
+            known = {
+                "job": "known",
+                "agent": agent.id,
+                "run": asyncio.run(placed(api, "known", agent.name)),
+                "sha": job["artifact"],
+                "kind": "source",
+                "operation": owner.post("/jobs/known/start").json()["id"],
+            }
+            assert owner.post("/jobs/known/savepoints").status_code == 202
+            known["savepoint"] = owner.get("/savepoints").json()["data"][0]["id"]
+        yield Service(api, agent, tokens, known)
 
 
-def _ask(service: Service, operation: Any, examples: int) -> None:
-    api, agent = service.api, service.agent
-    raw = operation.definition.raw
-    agents_own = bool(raw["security"]) and raw["security"][0]["token"] == ["agent"]
-    token = agent.client.headers["Authorization"] if agents_own else f"Bearer {api.admin}"
+def _callers(operation: Any) -> list[str]:
+    """Who may ask for it; the first is the one that may do most with it."""
+    security = operation.definition.raw["security"]
+    return ["agent"] if security and security[0]["token"] == ["agent"] else ["owner", "admin"]
+
+
+def _ask(service: Service, name: str, caller: str, mode: GenerationMode, examples: int) -> None:
+    operation, api = OPERATIONS[name], service.api
+    if mode is GenerationMode.NEGATIVE and not {"parameters", "requestBody"} & operation.definition.raw.keys():
+        return  # there is nothing to be wrong
+    token = service.tokens[caller]
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    statuses = service.statuses.setdefault(name, set())
 
     @settings(
         max_examples=examples,
@@ -102,7 +148,7 @@ def _ask(service: Service, operation: Any, examples: int) -> None:
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=operation.as_strategy())
+    @given(case=operation.as_strategy(generation_mode=mode))
     def ask(case: Case) -> None:
         service.asked += 1
         # Of three cases two name what is there, or all would end with 404.
@@ -110,17 +156,20 @@ def _ask(service: Service, operation: Any, examples: int) -> None:
             _name_known(case, service)
         if case.query and "wait_s" in case.query:
             case.query["wait_s"] = 0
-        if case.query and case.query.get("follow"):
-            case.query["follow"] = False
-        case.headers = {name: value for name, value in (case.headers or {}).items() if name.lower() != "authorization"}
-        response = case.call(base_url=api.url, headers={"Authorization": token}, timeout=20)
+        case.headers = _without_token(case)
+        response = case.call(base_url=api.url, headers=headers, timeout=20)
+        statuses.add(response.status_code)
         case.validate_response(response, checks=CHECKS)
 
-    with api.client() as client:
+    with api.client(service.tokens["owner"]) as client:
         if client.get("/jobs/known").status_code == 404:  # an earlier case has deleted it
             create(client, "known")
-        agent.register()  # the same
+        service.agent.register()  # the same
     ask()
+
+
+def _without_token(case: Case) -> dict[str, str]:
+    return {name: value for name, value in dict(case.headers or {}).items() if name.lower() != "authorization"}
 
 
 def _name_known(case: Case, service: Service) -> None:
@@ -140,12 +189,91 @@ def _name_known(case: Case, service: Service) -> None:
         case.headers["If-Match"] = "*"
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_no_answer_is_a_server_error(service: Service, name: str) -> None:
-    _ask(service, OPERATIONS[name], 15)
+    _ask(service, name, _callers(OPERATIONS[name])[0], GenerationMode.POSITIVE, 6)
+    _ask(service, name, _callers(OPERATIONS[name])[0], GenerationMode.NEGATIVE, 3)
 
 
 @pytest.mark.broad
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
-def test_no_answer_of_any_operation_is_a_server_error(on_postgresql: Service, name: str) -> None:
-    _ask(on_postgresql, OPERATIONS[name], 60)
+def test_no_answer_to_anybody_is_a_server_error(request: pytest.FixtureRequest, backend: str, name: str) -> None:
+    service: Service = request.getfixturevalue("service" if backend == "sqlite" else "on_postgresql")
+    for caller in CALLERS:
+        # Who may not ask hears so whatever it is.
+        examples = 30 if caller in _callers(OPERATIONS[name]) else 4
+        for mode in GenerationMode:
+            _ask(service, name, caller, mode, examples)
+    if "{" not in OPERATIONS[name].path and OPERATIONS[name].method == "get":
+        assert 200 in service.statuses[name], "all was refused: nothing was tried"
+
+
+@pytest.mark.parametrize(
+    ("backend", "walks"), [("sqlite", 15), pytest.param("postgresql", 150, marks=pytest.mark.broad)]
+)
+def test_what_answers_name_can_be_asked_for(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, backend: str, walks: int
+) -> None:
+    """Walks from answers to what they name: a job that was created is changed, started, looked at, deleted."""
+    more = {}
+    if backend == "postgresql":
+        more["database_url"] = request.getfixturevalue("postgres").create_database(name)
+        schema.upgrade(more["database_url"])
+    # Who revokes all tokens would be refused from then on.
+    asked = schemathesis.openapi.from_dict(json.loads(document())).exclude(operation_id="revoke_token")
+    done: set[str] = set()
+    made: list[str] = []
+    with _service(tmp_path, **more) as service:
+
+        class Walk(asked.as_state_machine()):  # type: ignore[misc]
+            def get_call_kwargs(self, case: Case) -> dict[str, Any]:
+                headers = {"Authorization": f"Bearer {service.api.admin}"}
+                return {"base_url": service.api.url, "headers": headers, "timeout": 20}
+
+            def before_call(self, case: Case) -> None:
+                case.headers = _without_token(case)
+                if case.headers.get("If-Match"):
+                    case.headers["If-Match"] = "*"
+                if isinstance(case.body, dict) and "artifact" in case.body:
+                    case.body["artifact"] = service.known["sha"]
+                    if case.method == "POST":  # one that is made up is hardly ever one that can be
+                        made.append(f"walk-{len(made)}")
+                        case.body["spec"] = spec(made[-1])
+
+            def validate_response(self, response: Any, case: Case, **_: Any) -> None:
+                if response.status_code < 300:
+                    done.add(case.operation.definition.raw["operationId"])
+                case.validate_response(response, checks=CHECKS)
+
+        run_state_machine_as_test(
+            Walk,
+            settings=settings(
+                max_examples=walks,
+                stateful_step_count=12,
+                derandomize=True,
+                database=None,
+                deadline=None,
+                phases=[Phase.explicit, Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    assert "create_job" in done
+    assert done & {"start_job", "stop_job", "cancel_job", "restart_job", "delete_job", "create_savepoint"}
+
+
+def test_methods_that_a_path_does_not_have(service: Service) -> None:
+    patterns = [
+        (re.compile(re.sub(r"\{\w+\}", "[^/]+", operation.path) + "$"), operation.method.upper())
+        for operation in OPERATIONS.values()
+    ]
+    with service.api.client() as client:
+        for path in sorted({operation.path for operation in OPERATIONS.values()}):
+            asked = re.sub(r"\{(\w+)\}", lambda named: service.known.get(named[1], "x"), path)
+            methods = {method for pattern, method in patterns if pattern.match(asked)}
+            for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "TRACE"} - methods:
+                answer = client.request(method, service.api.url + asked)
+                assert answer.status_code == 405, f"{method} {asked}: {answer.status_code}"
+                assert {one.strip() for one in answer.headers["Allow"].split(",")} == methods
+                if method != "HEAD":
+                    assert answer.json()["type"].endswith("/method-not-allowed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -11,24 +12,13 @@ from pathlib import Path
 import pytest
 from streams import Stream
 
-from clonos.testing.postgres import PostgresMissing, PostgresServer
-from clonos_api.store import schema
+from clonos.testing.postgres import PostgresServer
+from clonos_api.auth.bootstrap import bootstrap
+from clonos_api.store import agents, schema
+from clonos_api.store.database import Database
 from observe import eventually
 from scripted import ScriptedAgent, create
 from serving import Served, served
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    try:
-        server = PostgresServer()
-    except PostgresMissing as error:
-        pytest.fail(str(error))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture
@@ -81,12 +71,32 @@ def test_work_is_heard_of_through_the_other_replica(replicas: list[Served], name
         assert found[0] != revision
 
 
+def test_a_token_that_the_other_replica_revoked_ends_its_streams(replicas: list[Served]) -> None:
+    with replicas[0].client() as one, replicas[1].client() as other:
+        token = one.post("/tokens", json={"name": "reader", "role": "viewer"}).json()
+        with Stream(replicas[0], "/events", token=token["token"]) as stream:
+            assert other.delete(f"/tokens/{token['id']}").status_code == 204
+            assert stream.ended.wait(3.0)
+
+
+def test_replicas_that_start_at_once_make_one_first_token(postgres: PostgresServer, tmp_path: Path, name: str) -> None:
+    url = postgres.create_database(name)
+    schema.upgrade(url)
+    files = [tmp_path / str(number) / "admin.token" for number in range(8)]
+
+    async def start() -> list[bool]:
+        databases = [Database(url) for _ in files]
+        made = await asyncio.gather(*(bootstrap(*one) for one in zip(databases, files, strict=True)))
+        for database in databases:
+            await database.close()
+        return made
+
+    made = asyncio.run(start())
+    assert [file.exists() for file in files] == made
+    assert sum(made) == 1
+
+
 def _bump(replica: Served, agent: str) -> None:
-    import asyncio
-
-    from clonos_api.store import agents
-    from clonos_api.store.database import Database
-
     async def bump() -> None:
         database = Database(replica.settings.database)
         async with database.transaction() as session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import httpx
 import pytest
 from streams import Stream
 
+from observe import eventually
 from scripted import ScriptedAgent, create
 from serving import Served, served
 
@@ -61,6 +63,30 @@ def test_a_stream_is_resumed_without_loss_or_repetition(api: Served, admin: http
     with Stream(api, "/events", job=name, last_event_id=last) as stream:
         missed = stream.take(10)
     assert min(one["seq"] for one in missed) > seen[-1]
+
+
+def test_the_newest_events_without_the_rest(admin: httpx.Client, agent: ScriptedAgent, name: str) -> None:
+    made = create(admin, name)
+    for _ in range(3):
+        admin.post(f"/jobs/{name}/stop")
+    every = admin.get("/events/history", params={"job": name, "limit": 200}).json()["data"]
+    told = admin.get("/events/history", params={"job": name, "tail": 2}).json()
+    assert told["data"] == every[-2:]
+    assert int(told["next"]) >= every[-1]["seq"]
+    assert not told["has_more"]
+    of_type = admin.get("/events/history", params={"job": name, "tail": 2, "type": "job.desired"}).json()["data"]
+    assert [one["type"] for one in of_type] == ["job.desired"] * 2
+    assert of_type == [one for one in every if one["type"] == "job.desired"][-2:]
+    first = admin.get("/events/history", params={"job": made["id"], "limit": 1, "type": ["job", "run"]}).json()
+    assert (first["data"][0]["type"], first["has_more"]) == ("job.created", True)
+    late = admin.get("/events/history", params={"job": name, "since": every[2]["at"], "limit": 200}).json()["data"]
+    assert late == [one for one in every if one["at"] >= every[2]["at"]]
+    assert (
+        admin.get("/events/history", params={"job": name, "tail": 2, "since": "2999-01-01T00:00:00Z"}).json()["data"]
+        == []
+    )
+    for wrong in ("2999-01-01T00:00:00", "0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00"):
+        assert admin.get("/events/history", params={"since": wrong}).status_code == 422
 
 
 def _history(admin: httpx.Client, job: str) -> list[dict[str, int]]:
@@ -119,6 +145,48 @@ def test_so_many_streams_and_no_more(tmp_path: Path) -> None:
             assert refused.headers["Retry-After"]
         with Stream(service, "/events"):
             pass
+
+
+def _token(admin: httpx.Client, **more: object) -> dict[str, str]:
+    made = admin.post("/tokens", json={"name": "reader", "role": "viewer", **more})
+    assert made.status_code == 201, made.text
+    token: dict[str, str] = made.json()
+    return token
+
+
+def test_a_stream_ends_with_its_token(api: Served, admin: httpx.Client, name: str) -> None:
+    create(admin, name)
+    revoked, other = _token(admin), _token(admin)
+    logs = f"/jobs/{name}/logs"
+    with (
+        Stream(api, "/events", token=revoked["token"]) as events,
+        Stream(api, logs, token=revoked["token"], follow="true") as log,
+        Stream(api, "/events", token=other["token"], type="token.revoked") as others,
+    ):
+        assert admin.delete(f"/tokens/{revoked['id']}").status_code == 204
+        assert events.ended.wait(2.0)
+        assert log.ended.wait(2.0)
+        assert revoked["id"] in others.next()["data"], "only the revoked token's streams end"
+        assert not others.ended.is_set()
+
+
+def test_a_stream_ends_when_its_token_expires(api: Served, admin: httpx.Client) -> None:
+    with Stream(api, "/events", token=_token(admin, expires_in_s=2)["token"]) as events:
+        assert not events.ended.wait(0.5)
+        assert events.ended.wait(3.0)
+
+
+def test_a_revoked_agent_is_given_no_work(api: Served, admin: httpx.Client, agent: ScriptedAgent) -> None:
+    revision = agent.work()["revision"]
+    answers: list[int] = []
+    asked = {"after": revision, "wait_s": 20.0}
+    path = f"/agents/{agent.id}/work"
+    poller = threading.Thread(target=lambda: answers.append(agent.client.get(path, params=asked).status_code))
+    poller.start()
+    eventually(lambda: api.app is not None and api.app.state.services.waits, "it waits")
+    assert admin.delete(f"/tokens/{agent.token}").status_code == 204
+    poller.join(2.0)
+    assert answers == [401]
 
 
 def test_a_log_is_tailed_read_on_and_followed(

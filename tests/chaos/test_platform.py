@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +170,26 @@ def test_crashes_of_everything(machine: Machine, tmp_path: Path, request: pytest
     shout.check()
     machine.clonos("down")
     assert machine.processes() == []
+
+
+def test_sigterm_ends_all_with_a_driver_that_works(
+    machine: Machine, tmp_path: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> None:
+    """And the next `clonos up` goes on with the job."""
+    up = machine.json("up", "--detach")
+    token = (machine.home / "admin.token").read_text().strip()
+    plain = httpx.Client(base_url=f"{up['api']}/api/v1", headers={"Authorization": f"Bearer {token}"})
+    request.addfinalizer(plain.close)
+    shout = Shout(plain, up["kafka"])
+    (tmp_path / "job.py").write_text(JOB)
+    machine.json("submit", str(tmp_path / "job.py"), "-p", "in=in", "-p", "out=out")
+    shout.feed()
+    shout.await_all("the first records are published")
+    shout.feed(200)
+    took_s = machine.sigterm()
+    record_property("ended_s", round(took_s, 2))
+    assert took_s < 3.0
+    machine.json("up", "--detach", "--port", up["api"].rsplit(":", 1)[1])
+    shout.feed()
+    shout.await_all("the job goes on")
+    shout.check()

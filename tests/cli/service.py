@@ -42,6 +42,7 @@ from clonos.resources.jobs import (
     Phase,
     QueryMetrics,
     Recovery,
+    Run,
     StartFrom,
     StopRequest,
 )
@@ -256,6 +257,11 @@ class FakeService:
             query = QueryMetrics(epoch=41, epochs=42, records_in=1200, records_out=1100, lag={"lines": 7})
             return Metrics(at=NOW, queries={"words": query})
 
+        @app.get(f"{root}/jobs/{{name}}/runs")
+        async def runs(name: str, limit: int = 50) -> Page[Run]:
+            made = Run(id="r", agent="host-1", version=1, state="RUNNING", attempts=2, pid=4711, created_at=NOW)
+            return Page(data=[made])
+
         @app.get(f"{root}/jobs/{{name}}/generations")
         async def generations(name: str, limit: int = 50) -> Page[Generation]:
             common: dict[str, Any] = {"lineage": 0, "driver": "d", "run": "r", "agent": "host-1", "attempt": 1}
@@ -344,8 +350,12 @@ class FakeService:
             return None
 
         @app.get(f"{root}/events/history")
-        async def history(after: int = 0, limit: int = 50) -> Page[Event]:
-            found = [event for event in self.events if event.seq > after]
+        async def history(
+            after: int = 0, limit: int = 50, tail: int | None = None, since: datetime | None = None
+        ) -> Page[Event]:
+            found = [event for event in self.events if event.seq > after and (since is None or event.at >= since)]
+            if tail is not None:
+                return Page(data=found[-tail:], next=str(self.events[-1].seq if self.events else 0))
             more = len(found) > limit
             return Page(data=found[:limit], has_more=more, next=str(found[limit - 1].seq) if more else None)
 

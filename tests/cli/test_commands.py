@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from clonos import errors
 from clonos.cli import watching
 from clonos.client.credentials import Credentials, resolve
 from clonos.resources.jobs import Failure, JobException, JobState
+from clonos.resources.service import Event
 from observe import eventually
 
 JOB = '@clonos.job(name="shout")\ndef shout(ctx):\n    pass\n'
@@ -54,11 +58,19 @@ def test_inspect_tells_what_matters(clonos: Clonos, service: FakeService) -> Non
     service.recoveries.append(recovery())
     service.exceptions.append(JobException(seq=1, at=NOW, generation=1, failure=BROKEN))
     told = clonos("job", "inspect", "wordcount").stdout
-    for part in ("RUNNING", "host-2", "crash", "gap 2.3 s", "host-1 → host-2", "7 records", "topic-missing"):
+    for part in (
+        "RUNNING",
+        "host-2, process 4711",
+        "crash",
+        "gap 2.3 s",
+        "host-1 → host-2",
+        "7 records",
+        "topic-missing",
+    ):
         assert part in told, part
     assert "What to do: create it." in told
     whole = body(clonos("job", "inspect", "wordcount", "-o", "json"))
-    assert set(whole) == {"job", "metrics", "generation", "recovery", "error"}
+    assert set(whole) == {"job", "metrics", "run", "generation", "recovery", "error"}
     assert whole["recovery"]["gap_ms"] == 2345.0  # type: ignore[index]
 
 
@@ -210,6 +222,34 @@ def test_events(clonos: Clonos, service: FakeService) -> None:
     lines = clonos("events", "--tail", "2", "-o", "json").stdout.splitlines()
     assert [json.loads(line)["seq"] for line in lines] == [4, 5]
     assert clonos("events").stdout.count("job.state") == 5
+    asked = service.requests("GET", "/events/history")
+    assert len(asked) == 2  # the newest ones only, whatever there is
+    assert clonos("events", "--all").stdout.count("job.state") == 5
+    assert clonos("events", "--tail", "0").stdout == ""
+    service.events[-1] = service.events[-1].model_copy(update={"at": datetime.now(UTC)})
+    assert clonos("events", "--since", "10m").stdout.count("job.state") == 1
+    with pytest.raises(errors.SpecError):
+        clonos("events", "--since", "yesterday")
+
+
+def test_events_are_followed_from_the_end(clonos: Clonos, service: FakeService) -> None:
+    """Of a long history nothing is read but what is shown."""
+    for number in range(300):
+        service.tell("job.state", "wordcount", number=number)
+    new = Event(seq=301, at=datetime.now(UTC), type="job.deleted", job="wordcount", data={})
+    service.streams.append(f"id: 301\nevent: job.deleted\ndata: {new.model_dump_json()}\n\n".encode())
+
+    def interrupt() -> None:
+        eventually(lambda: len(service.requests("GET", "/events")) > 1, "the stream ended, and is asked for again")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    other = threading.Thread(target=interrupt)
+    other.start()
+    found = clonos("events", "-f", "--tail", "2", "-o", "json").stdout.splitlines()
+    other.join()
+    assert [json.loads(line)["seq"] for line in found] == [299, 300, 301]
+    assert len(service.requests("GET", "/events/history")) == 1
+    assert service.requests("GET", "/events")[0][1]["last-event-id"] == "300"
 
 
 def test_validate_ends_with_one_if_options_are_not_usable(clonos: Clonos) -> None:

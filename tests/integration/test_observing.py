@@ -187,7 +187,8 @@ def test_void_and_foreign_records_are_shown_as_such(
     source, out = make_topic(1, "in"), make_topic(1, "out")
     feed(kafka, source, 1, 5)
     run_job(judging(source, out), name)
-    groups = AdminClient(client_config(kafka)).list_consumer_groups().result(15).valid
+    admin = AdminClient(client_config(kafka))  # kept: one that goes away takes its requests with it
+    groups = admin.list_consumer_groups().result(15).valid
     before = claim(kafka, name)
     older = before.owner
     before.control.dispose()
@@ -223,7 +224,7 @@ def test_void_and_foreign_records_are_shown_as_such(
     assert 0 < overview["determinants_bytes"] < overview["bytes"]
     assert name in command("log", "ls")
 
-    after = AdminClient(client_config(kafka)).list_consumer_groups().result(15).valid
+    after = admin.list_consumer_groups().result(15).valid
     assert {group.group_id for group in after} == {group.group_id for group in groups}, "no group was made"
 
 

@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -44,6 +46,28 @@ class Machine:
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self.clonos(*arguments, "-o", "json"))
+
+    def sigterm(self) -> float:
+        """End all by SIGTERM to the supervisor, while somebody reads events; the seconds until nothing is left."""
+        state = json.loads((self.home / "local" / "state.json").read_text())
+        token = json.loads((self.home / "credentials.json").read_text())["token"]
+        with (
+            httpx.Client(
+                base_url=state["api"], headers={"Authorization": f"Bearer {token}"}, trust_env=False
+            ) as client,
+            client.stream("GET", "/api/v1/events") as events,
+        ):
+            lines = events.iter_lines()
+            assert next(lines) == ": alive"
+            begun = time.monotonic()
+            os.kill(state["supervisor"]["pid"], signal.SIGTERM)
+            list(lines)  # to its end
+            told_s = time.monotonic() - begun
+            eventually(lambda: not self.processes(), "all have ended", timeout_s=60)
+            took_s = time.monotonic() - begun
+        print(f"the stream ended after {told_s:.2f} s, the last process after {took_s:.2f} s")
+        assert not (self.home / "local" / "state.json").exists(), "it ended in order"
+        return took_s
 
     def processes(self) -> list[str]:
         """Commands of all that belongs to this home."""
@@ -105,6 +129,14 @@ def test_everything_on_one_machine(machine: Machine, tmp_path: Path) -> None:
     assert again["hosts"] == ["host-1"]
     assert machine.json("token", "show")["role"] == "admin"
     assert len([one for one in machine.json("token", "ls")["data"] if one["role"] == "agent"]) == 2, "used again"
+
+
+def test_sigterm_ends_all_of_it_in_time(machine: Machine, record_property: Callable[[str, object], None]) -> None:
+    """Kafka, the control plane and two agents."""
+    machine.json("up", "--detach")
+    took_s = machine.sigterm()
+    record_property("ended_s", round(took_s, 2))
+    assert took_s < 3.0
 
 
 def test_a_crash_of_all_is_cleaned_up(machine: Machine) -> None:

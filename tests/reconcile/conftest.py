@@ -1,8 +1,7 @@
-"""A fresh database for each test, on SQLite and on PostgreSQL; the server is the store's."""
+"""A fresh database for each test, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,20 +12,22 @@ from clonos.testing.postgres import PostgresServer
 from clonos_api.store import schema
 from clonos_api.store.database import Database
 from reconcile.acting import Placing
-from store.conftest import anyio_backend, postgres
 
-__all__ = ["anyio_backend", "postgres"]
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-async def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database with all tables."""
     if request.param == "sqlite":
         url = f"sqlite+aiosqlite:///{tmp_path}/store.db"
     else:
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.create_database(f"r{secrets.token_hex(4)}")
-    await asyncio.to_thread(schema.upgrade, url)
+    schema.upgrade(url)
     return url
 
 

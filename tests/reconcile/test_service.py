@@ -15,7 +15,7 @@ from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.reading import Place, read
 from clonos_api.reconcile.states import starting
-from clonos_api.store import agents, jobs, lease, operations, recoveries, savepoints
+from clonos_api.store import agents, epochs, jobs, lease, operations, recoveries, savepoints
 from clonos_api.store.database import Database
 from clonos_api.store.tables import JobRow, OperationRow, RunRow, TaskRow
 from reconcile.acting import Actor, Placing, Users, eventually, hosts, reconciling
@@ -87,6 +87,68 @@ async def test_a_lost_host_loses_its_jobs_to_another_and_kills_its_driver_when_i
 
         await eventually(killed, "the host that is back kills its driver")
         assert (await users.job()).run == job.run
+
+
+async def test_an_agent_that_is_slower_than_its_driver_begins_no_second_recovery(
+    database: Database, placing: Placing
+) -> None:
+    """What drivers wrote and how they are comes by two ways; the second recovery would wait for an epoch for ever."""
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a") as on:
+        await users.submit()
+        job = await users.until("RUNNING")
+        (host,) = on.values()
+        (driver,) = host.drivers.values()
+
+        async def told() -> bool:
+            return driver.told == len(driver.file.lines)
+
+        await eventually(told, "all is told")
+        host.hidden, host.starts = True, False
+        driver.file.start(2)  # it was killed, and is back already
+        driver.file.epoch(2)
+        async with database.transaction() as session:
+            lines = driver.file.lines[driver.told :]
+            await epochs.ingest(session, driver.order.run, driver.file.offset(driver.told), lines)
+        driver.told = len(driver.file.lines)
+        died = Failure(error="driver-died", what="The driver was ended by SIGKILL.", domain="run", retry=True)
+        driver.report |= {"state": "STARTING", "driver_state": "CLAIMING", "attempts": 2, "failure": died}
+        host.hidden = False
+        await users.until("RECOVERING")
+        driver.report |= {"state": "RUNNING", "driver_state": "RUNNING", "generation": 2}
+        await users.until("RUNNING")
+        async with database.reading() as session:
+            (recovery,) = (await recoveries.page(session, job.id)).rows
+        assert (recovery.body["outcome"], recovery.body["generation"]) == ("finished", 2)
+        assert recovery.body["failure"]["error"] == "driver-died"
+
+
+async def test_a_crash_is_a_recovery_before_the_next_attempt_tells(database: Database, placing: Placing) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a") as on:
+        await users.submit()
+        job = await users.until("RUNNING")
+        (host,) = on.values()
+        (driver,) = host.drivers.values()
+        host.starts = False
+        died = Failure(error="driver-died", what="The driver was ended by SIGKILL.", domain="run", retry=True)
+        driver.report |= {"state": "EXITED", "exit_code": -9, "failure": died}
+        await users.until("RECOVERING")
+        driver.report |= {"state": "STARTING", "driver_state": None, "attempts": 2}
+        async with database.reading() as session:
+            (recovery,) = (await recoveries.page(session, job.id)).rows
+        assert (recovery.ended_at, recovery.body["failure"]["error"]) == (None, "driver-died")
+        driver.file.start(2)
+        driver.file.epoch(2)
+        driver.report |= {"state": "RUNNING", "driver_state": "RUNNING", "generation": 2}
+
+        async def ended() -> str | None:
+            async with database.reading() as session:
+                (row,) = (await recoveries.page(session, job.id)).rows
+                outcome: str | None = row.body.get("outcome")
+                return outcome
+
+        assert await eventually(ended, "the recovery ends") == "finished"
 
 
 async def test_a_job_with_a_local_checkpoint_waits_for_its_host(

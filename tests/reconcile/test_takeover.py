@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -120,44 +121,40 @@ async def test_another_replica_takes_over(database: Database, replicas: Replicas
         assert await asyncio.to_thread(replicas.processes["two"].wait, 3) == 0
 
 
-async def test_a_database_that_was_away_for_longer_than_leases_last_costs_no_host(tmp_path: Path) -> None:
-    server = PostgresServer()
-    try:
-        server.start()
-        url = server.create_database("away")
-        await asyncio.to_thread(schema.upgrade, url)
-        database = Database(url, wait_s=0.5)
-        users, placing = Users(database), Placing(home=tmp_path, agent_lease_s=1.0)
-        async with reconciling(database, placing), hosts(database, "a", "b", lease_s=1.0) as on:
-            await users.submit("before")
-            first = await users.until("RUNNING", name="before")
-            for actor in on.values():
-                actor.hidden = True  # they back off, and come back a little later than the leader
-            await asyncio.to_thread(server.stop)
+async def test_a_database_that_was_away_for_longer_than_leases_last_costs_no_host(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    url = postgres.create_database(f"away{secrets.token_hex(4)}")
+    await asyncio.to_thread(schema.upgrade, url)
+    database = Database(url, wait_s=0.5)
+    users, placing = Users(database), Placing(home=tmp_path, agent_lease_s=1.0)
+    async with reconciling(database, placing), hosts(database, "a", "b", lease_s=1.0) as on:
+        await users.submit("before")
+        first = await users.until("RUNNING", name="before")
+        for actor in on.values():
+            actor.hidden = True  # they back off, and come back a little later than the leader
+        with postgres.away():  # no lease is renewed meanwhile
             begun = time.monotonic()
 
             async def long() -> bool:
                 return time.monotonic() - begun > 3.0
 
             await eventually(long, "all leases are over")
-            await asyncio.to_thread(server.start)
 
-            async def back() -> bool:
-                with contextlib.suppress(StoreAway):
-                    return (await users.job("before")).run == first.run
-                return False
+        async def back() -> bool:
+            with contextlib.suppress(StoreAway):
+                return (await users.job("before")).run == first.run
+            return False
 
-            await eventually(back, "the database is back")
-            await users.submit("after")
-            await users.until("STARTING", name="after")
-            for actor in on.values():
-                actor.hidden = False
-            await users.until("RUNNING", name="after")
-            assert (await users.job("before")).run == first.run
-            assert not await users.happened("agent.lost")
-        await database.close()
-    finally:
-        server.remove()
+        await eventually(back, "the database is back")
+        await users.submit("after")
+        await users.until("STARTING", name="after")
+        for actor in on.values():
+            actor.hidden = False
+        await users.until("RUNNING", name="after")
+        assert (await users.job("before")).run == first.run
+        assert not await users.happened("agent.lost")
+    await database.close()
 
 
 async def _in_order(users: Users) -> None:

@@ -16,7 +16,7 @@ import pytest
 from clonos_api.guards.hosts import HostCheck
 from clonos_api.rates import Buckets, address_of
 from clonos_api.settings import ApiSettings, Limits
-from scripted import CODE
+from scripted import CODE, upload
 from serving import Served, served
 
 MB = 1 << 20
@@ -299,3 +299,16 @@ def test_host_names_are_compared_whole() -> None:
     assert refusal("CLONOS.example:443") is None
     for host in ("clonos.example.evil", "evilclonos.example", "a.clonos.example", "clonos.example:443:443"):
         assert refusal(host)
+
+
+@pytest.mark.parametrize("where", ["absolute", "above"])
+def test_looking_at_a_job_writes_nowhere_else(service: Served, tmp_path: Path, where: str) -> None:
+    """The job file's name comes from the specification, and looking at code puts the code somewhere."""
+    target = tmp_path / "new" / "evil.py"
+    main = str(target) if where == "absolute" else "../" * 20 + str(target).lstrip("/")
+    with service.client() as client:
+        body = {"spec": {"metadata": {"name": "evil"}, "spec": {"main": main}}, "artifact": upload(client)}
+        answer = client.post("/jobs/validate", json=body)
+    assert answer.status_code == 200
+    assert not answer.json()["valid"]
+    assert not target.parent.exists()

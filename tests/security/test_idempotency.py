@@ -7,7 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 
+from clonos.errors import StoreAway
+from clonos_api.routes import actions
+from observe import eventually
 from scripted import spec, upload
 from serving import Served
 
@@ -45,6 +49,35 @@ def test_a_request_that_failed_gives_its_key_back(service: Served, name: str) ->
         wrong = {**wanted(admin, name), "artifact": "0" * 64}
         assert admin.post("/jobs", json=wrong, headers={KEY: name}).status_code >= 400
         assert admin.post("/jobs", json=wanted(admin, name), headers={KEY: name}).status_code == 201
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_request_during_which_the_database_went_away_may_come_again_at_once(
+    service: Served, name: str, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """Whether the work was done or not: it is done once."""
+    inner = actions.changing
+
+    async def broken(*given: Any) -> Any:
+        monkeypatch.setattr(actions, "changing", inner)
+        if done:
+            await inner(*given)
+        raise StoreAway("The database does not answer.")
+
+    with service.client() as admin:
+        assert admin.post("/jobs", json=wanted(admin, name)).status_code == 201
+        monkeypatch.setattr(actions, "changing", broken)
+        assert admin.post(f"/jobs/{name}/start", headers={KEY: name}).status_code == 503
+        answers: list[httpx.Response] = []
+
+        def accepted() -> bool:
+            answers.append(admin.post(f"/jobs/{name}/start", headers={KEY: name}))
+            return answers[-1].status_code == 202
+
+        eventually(accepted, "it is accepted", timeout_s=3)
+        assert ("idempotency-replayed" in answers[-1].headers) is done
+        (only,) = admin.get("/operations", params={"job": name}).json()["data"]
+        assert answers[-1].json()["id"] == only["id"]
 
 
 def test_keys_belong_to_subjects(service: Served, name: str, caller: Callable[..., httpx.Client]) -> None:

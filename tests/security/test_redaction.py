@@ -100,7 +100,7 @@ def test_command_lines() -> None:
 def test_long_texts_take_little_time(text: str) -> None:
     begun = time.process_time()
     redact_text(text)
-    assert time.process_time() - begun < 5
+    assert time.process_time() - begun < 0.5
 
 
 LOGGING = f"""

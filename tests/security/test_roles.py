@@ -5,6 +5,7 @@ The table is written by hand, and OpenAPI must have the same routes.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import uuid
@@ -19,7 +20,7 @@ import pytest
 from clonos.resources.service import Role
 from clonos_api.app import create_app
 from clonos_api.settings import ApiSettings
-from scripted import ScriptedAgent, create, upload
+from scripted import ScriptedAgent, create, saved, upload
 from serving import Served
 
 # v viewer, o operator, O operator who owns it, a admin, g agent of its own name, G any agent, - whoever.
@@ -57,7 +58,7 @@ ROUTES = {
     "GET /api/v1/jobs/{job}/savepoints": "v",
     "GET /api/v1/savepoints": "v",
     "GET /api/v1/savepoints/{savepoint}": "v",
-    "DELETE /api/v1/savepoints/{savepoint}": "o",  # its owner: `test_savepoints_belong_to_the_owner_of_their_job`
+    "DELETE /api/v1/savepoints/{savepoint}": "O",
     "GET /api/v1/operations": "v",
     "GET /api/v1/operations/{operation}": "v",
     "GET /api/v1/events": "v",
@@ -159,6 +160,7 @@ def made(service: Served, callers: dict[str, str | None]) -> Iterator[World]:
         yield World(
             {
                 "job": job["id"],
+                "savepoint": asyncio.run(saved(service, job["id"])),
                 "sha": upload(ada, f"# {secrets.token_hex(4)}\n".encode()),
                 "agent": agent.id,
                 "name": agent.name,

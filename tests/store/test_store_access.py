@@ -12,6 +12,7 @@ from sqlalchemy import select, update
 from clonos.errors import Fenced, KeyMisused, NameTaken, NotFound, RequestUnderWay, StateConflict
 from clonos.resources.jobs import Failure
 from clonos.resources.service import Role, TokenCreate
+from clonos_api.reconcile.states.failures import untaken
 from clonos_api.store import audit, events, idempotency, operations, savepoints, standbys, tokens
 from clonos_api.store.clock import clock, now
 from clonos_api.store.database import Actor, Database
@@ -239,7 +240,9 @@ async def test_savepoints(database: Database) -> None:
         assert (made.state, made.epochs, made.size_bytes) == ("COMPLETED", {"out": 7}, 2**40)
         with pytest.raises(Fenced):
             await savepoints.complete(session, made, epochs={}, size_bytes=None)
-        failed = await savepoints.fail(session, await savepoints.create(session, job, name="two", location="x"))
+        failed = await savepoints.fail(
+            session, await savepoints.create(session, job, name="two", location="x"), untaken()
+        )
         assert failed.state == "FAILED"
     async with database.transaction() as session:
         assert [one.name for one in (await savepoints.page(session, job=job.id)).rows] == ["two", "one"]

@@ -11,11 +11,11 @@ import pytest
 
 from clonos.errors import SpecError, StoreAway
 from clonos.testing.postgres import PostgresServer
-from clonos_api.store import counters, epochs, events, jobs
+from clonos_api.store import agents, counters, epochs, events, jobs
 from clonos_api.store.clock import now
 from clonos_api.store.database import Database
 from clonos_api.store.tables import JobRow
-from stored import EventFile, a_job, a_run, unique
+from stored import EventFile, a_job, a_run, an_agent, unique
 
 pytestmark = pytest.mark.anyio
 # SQLite is a file: it does not go away.
@@ -156,6 +156,25 @@ async def test_a_connection_that_is_cut_in_the_middle(database: Database, restar
         await cut()
     async with database.reading() as session:
         assert (await jobs.page(session, name=name)).rows == []
+
+
+@ON_POSTGRESQL
+async def test_a_replica_that_is_stopped_keeps_no_agent_from_renewing_its_lease(database: Database) -> None:
+    """In the middle of a transaction that holds the agent's row."""
+    async with database.transaction() as session:
+        agent = await an_agent(session, lease_s=4.0)
+    begun = time.monotonic()
+
+    async def stopped() -> None:
+        async with database.transaction() as stopped:
+            await agents.heartbeat(stopped, agent.id, agent.instance, lease_s=4.0)
+            async with database.transaction() as session:
+                await agents.heartbeat(session, agent.id, agent.instance, lease_s=4.0)
+
+    with pytest.raises(StoreAway):
+        await stopped()
+    # Since the heartbeat before, which may have been a second ago.
+    assert time.monotonic() - begun < 3.0
 
 
 async def test_all_connections_in_use(url: str) -> None:

@@ -251,7 +251,6 @@ async def test_what_a_job_wrote_into_its_event_file_stops_nothing(database: Data
         {"duration_ms": "long"},
         {"offsets": {"a": 1}},
         {"spans": 3},
-        {"size_bytes": "x"},
         {"generation": None},
     ):
         file.lines.append(json.dumps({**base, **wrong}))
@@ -298,10 +297,30 @@ async def test_a_job_that_moves_to_another_host(database: Database) -> None:
         newest = await generations.newest(session, job.id)
         assert newest is not None
         assert (newest.generation, newest.cause, newest.run) == (2, "host-lost", run.id)
-        assert await generations.newest_of_run(session, run.id, job.id) is newest
         (recovery,) = (await recoveries.page(session, job.id)).rows
         assert (recovery.body["to_agent"], recovery.body["generation"]) == (other.name, 2)
         assert [one["name"] for one in recovery.body["phases"]] == ["detect", "start", "claim", "restore", "replay"]
+
+
+async def test_a_second_failure_before_the_first_epoch_ends_the_recovery_before(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1)
+    file.epoch(0)
+    file.start(2)  # killed
+    file.start(3)  # killed again, before it got to an epoch
+    file.restart(4)
+    file.epoch(1)
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        found = list(reversed((await recoveries.page(session, run.job)).rows))
+        assert [one.body["outcome"] for one in found] == ["superseded", "superseded", "finished"]
+        assert [(one.body["failed_generation"], one.body["generation"]) for one in found] == [(1, 2), (2, 3), (3, 4)]
+        assert all(one.ended_at is not None for one in found)
+        told = [
+            one.data["outcome"] for one in await events.after(session, 0, types=["job.recovery.ended"], job=run.job)
+        ]
+        assert told == ["superseded", "superseded", "finished"]
 
 
 async def test_a_clean_stop_and_start_is_no_recovery(database: Database) -> None:

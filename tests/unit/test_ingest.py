@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clonos.errors import SpecError
-from clonos_api.store.ingest import Claimed, EpochDone, Told, Troubled, Unreadable, fold, kind_of, read_lines, storable
+from clonos.resources.failures import kind_of
+from clonos_api.store.ingest import Claimed, EpochDone, Told, Troubled, Unreadable, fold, read_lines, storable
 from stored import EventFile
 
 LINES = st.lists(st.text(st.characters(exclude_characters="\n"), max_size=20), max_size=12)

@@ -72,7 +72,7 @@ class Authentication:
         if scheme.lower() == "bearer" and 0 < len(presented) <= _LONGEST and presented.isascii():
             row = await tokens.authenticate(self._database, presented)
             if row is not None:
-                return Principal(row.id, row.subject, Role(row.role), row.agent)
+                return Principal(row.id, row.subject, Role(row.role), row.agent, row.expires_at)
         await self._refuse(request, presented)
         raise Unauthenticated("The request has no token." if not given else "The token is not valid.")
 

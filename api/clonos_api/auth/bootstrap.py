@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import Final
 
-from sqlalchemy import exists, select
+from sqlalchemy import exists, select, text
 
 from clonos.resources.service import Role, TokenCreate
 from clonos_api.store import tokens
 from clonos_api.store.database import Database
 from clonos_api.store.tables import TokenRow
+
+_ANY: Final = select(exists().select_from(TokenRow))
 
 
 async def bootstrap(database: Database, path: Path) -> bool:
@@ -25,8 +28,14 @@ async def bootstrap(database: Database, path: Path) -> bool:
     Raises:
         OSError: The file cannot be written; then there is no token either.
     """
+    async with database.reading() as session:
+        if await session.scalar(_ANY):
+            return False
     async with database.transaction() as session:
-        if await session.scalar(select(exists().select_from(TokenRow))):
+        if database.dialect == "postgresql":
+            # Of two replicas that start at once one waits here, and then sees the other's. SQLite has one writer.
+            await session.execute(text(f"LOCK TABLE {TokenRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
+        if await session.scalar(_ANY):
             return False
         body = TokenCreate(name="bootstrap", role=Role.ADMIN, subject="admin", expires_in_s=None)
         _, secret = await tokens.create(session, body)

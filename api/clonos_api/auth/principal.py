@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from clonos.errors import Forbidden
@@ -22,12 +23,14 @@ class Principal:
         subject: Whose it is; jobs belong to subjects.
         role: What it may do.
         agent: The only agent name that it may use; None for people.
+        expires_at: When the token ends by itself.
     """
 
     token: str
     subject: str
     role: Role
     agent: str | None = None
+    expires_at: datetime | None = None
 
     @property
     def actor(self) -> Actor:

@@ -18,8 +18,9 @@ from clonos_api.reconcile import writes as w
 from clonos_api.reconcile.orders import run_order
 from clonos_api.reconcile.reading import Case, Place
 from clonos_api.reconcile.saving import begin_save, give_up
+from clonos_api.reconcile.states.failures import untaken
 from clonos_api.reconcile.transitions import Asked, allowed
-from clonos_api.store import jobs, recoveries, runs
+from clonos_api.store import generations, jobs, recoveries, runs
 from clonos_api.store.clock import clock, now
 from clonos_api.store.tables import AgentRow, JobRow, RunRow
 
@@ -56,7 +57,7 @@ async def apply(session: AsyncSession, case: Case, writes: list[w.Write], place:
         if isinstance(one, w.Save):
             savepoint = await begin_save(session, job, one.agent, case.checkpoint(place), place)
         elif isinstance(one, w.GiveUpSave) and savepoint is not None:
-            savepoint = await give_up(session, savepoint, [before.agent] if before else [])
+            savepoint = await give_up(session, savepoint, [before.agent] if before else [], untaken())
     left = before is not None and run is not None and (run.id != before.id or run.state == "LOST")
     return Case(
         job,
@@ -115,6 +116,14 @@ def _failure(failure: Failure | None, moment: datetime) -> dict[str, Any] | None
 
 async def _fall(session: AsyncSession, job: JobRow, run: RunRow | None, fall: w.Fall, moment: datetime) -> None:
     assert run is not None
+    if fall.cause == "restart":
+        return  # the driver is there, and tells of it itself
+    # The attempt that follows the one that fell.
+    after = run.attempts + (run.state in ("EXITED", "PENDING"))
+    if fall.cause == "crash" and await generations.claimed_by(session, job.id, run.id, after):
+        # The driver has told more than its agent: that there is a recovery, or was; not why.
+        await recoveries.explain(session, job.id, fall.failure)
+        return
     agent = await session.get(AgentRow, run.agent)
     lost = fall.cause == "host-lost" and agent is not None
     await recoveries.begin(

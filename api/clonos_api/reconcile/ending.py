@@ -71,6 +71,8 @@ async def end(session: AsyncSession, one: Pending, hosts: list[AgentRow], place:
         Fenced: Somebody changed it since it was read, or another replica leads.
     """
     verdict = _verdict(one)
+    if verdict is not None and one.task_agent is not None:
+        await _end_tasks(session, one.operation)
     if isinstance(verdict, Completed):
         if one.operation.kind == "delete" and one.job is not None and one.job.deleted_at is None:
             await jobs.delete(session, one.job)
@@ -83,8 +85,7 @@ async def end(session: AsyncSession, one: Pending, hosts: list[AgentRow], place:
     if agent is None or one.savepoint is None or one.job is None:
         return
     if one.task_agent is not None:
-        for task in await tasks.open_of_operation(session, one.operation.id):
-            await tasks.end(session, task)
+        await _end_tasks(session, one.operation)
     if one.operation.kind == "savepoint":
         await saving.copy(session, one.savepoint, agent, _checkpoint(one.job, place), one.operation.id)
     else:
@@ -96,13 +97,18 @@ async def expire(session: AsyncSession) -> int:
     rows = await operations.expire(session)
     for row in rows:
         waiting = await tasks.open_of_operation(session, row.id)
-        if row.kind == "savepoint":
+        if row.kind in _COPIES:
             savepoint = await session.get(SavepointRow, str(row.arguments.get("savepoint")), populate_existing=True)
             if savepoint is not None:
-                await saving.give_up(session, savepoint, [task.agent for task in waiting])
-        for task in waiting:
-            await tasks.end(session, task)
+                failure = Failure.model_validate(row.failure)
+                await saving.give_up(session, savepoint, [task.agent for task in waiting], failure)
+        await _end_tasks(session, row)
     return len(rows)
+
+
+async def _end_tasks(session: AsyncSession, operation: OperationRow) -> None:
+    for task in await tasks.open_of_operation(session, operation.id):
+        await tasks.end(session, task)
 
 
 def _verdict(one: Pending) -> Completed | Failed | None:
@@ -110,8 +116,10 @@ def _verdict(one: Pending) -> Completed | Failed | None:
     if job is None:
         return Failed(_gone("The job"))
     if row.kind in _COPIES:
-        done = one.savepoint is None or one.savepoint.state not in ("IN_PROGRESS", "DELETING")
-        return Failed(_gone("The savepoint")) if done else None
+        if one.savepoint is None:
+            return Failed(_gone("The savepoint"))
+        over = one.savepoint.state not in saving.UNDER_WAY
+        return Failed(_failure_of(one.savepoint) or _gone("The savepoint")) if over else None
     if job.deleted_at is not None:
         return Completed() if row.kind in ("delete", "cancel") else Failed(_gone("The job"))
     saved = one.savepoint.id if one.savepoint is not None and one.savepoint.state == "COMPLETED" else None
@@ -147,6 +155,10 @@ def _checkpoint(job: JobRow, place: Place) -> str:
 def _wants_savepoint(row: OperationRow) -> bool:
     stop: Any = row.arguments.get("stop")
     return row.kind == "stop" and isinstance(stop, dict) and stop.get("mode") == StopMode.CHECKPOINT
+
+
+def _failure_of(savepoint: SavepointRow) -> Failure | None:
+    return Failure.model_validate(savepoint.failure) if savepoint.failure else None
 
 
 def _gone(what: str) -> Failure:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostState
+from clonos.resources.jobs import Failure
 from clonos_api.reconcile import checkpoints
 from clonos_api.reconcile.reading import Place
 from clonos_api.store import savepoints, tasks
 from clonos_api.store.rows import new_id
-from clonos_api.store.swap import swap
 from clonos_api.store.tables import AgentRow, JobRow, SavepointRow
+
+# A savepoint in these waits for an agent.
+UNDER_WAY: Final = frozenset({"IN_PROGRESS", "DELETING"})
 
 
 async def begin_save(session: AsyncSession, job: JobRow, agent: str, checkpoint: str, place: Place) -> SavepointRow:
@@ -24,10 +28,7 @@ async def begin_save(session: AsyncSession, job: JobRow, agent: str, checkpoint:
 async def copy(
     session: AsyncSession, savepoint: SavepointRow, agent: str, checkpoint: str, operation: str | None = None
 ) -> SavepointRow:
-    """Have an agent copy a checkpoint into the folder of a savepoint, which no other savepoint has."""
-    if not savepoint.location.endswith(savepoint.id):
-        target = f"{savepoint.location.rstrip('/')}/{savepoint.job_name}/{savepoint.id}"
-        savepoint = await swap(session, savepoint, location=target)
+    """Have an agent copy a checkpoint into the folder of a savepoint."""
     arguments = {"savepoint": savepoint.id, "location": checkpoint, "target": savepoint.location}
     await tasks.create(session, agent, "savepoint", arguments, operation=operation)
     return savepoint
@@ -39,13 +40,15 @@ async def remove(session: AsyncSession, savepoint: SavepointRow, agent: str, ope
     await tasks.create(session, agent, "delete-savepoint", arguments, operation=operation)
 
 
-async def give_up(session: AsyncSession, savepoint: SavepointRow, agents: Iterable[str]) -> SavepointRow:
-    """Nobody copied it in time: what an agent tells of it from now on does not count."""
+async def give_up(
+    session: AsyncSession, savepoint: SavepointRow, agents: Iterable[str], failure: Failure
+) -> SavepointRow:
+    """Nobody copied or deleted it in time: what an agent tells of it from now on does not count."""
     for agent in sorted(set(agents)):
         for task in await tasks.open_of_agent(session, agent):
             if task.arguments.get("savepoint") == savepoint.id:
                 await tasks.end(session, task)
-    return await savepoints.fail(session, savepoint) if savepoint.state == "IN_PROGRESS" else savepoint
+    return await savepoints.fail(session, savepoint, failure) if savepoint.state in UNDER_WAY else savepoint
 
 
 def agent_for(job: JobRow, run_agent: str | None, hosts: Iterable[AgentRow], where: str, place: Place) -> str | None:

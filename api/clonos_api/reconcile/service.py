@@ -27,6 +27,7 @@ from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.facts import Job
 from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.reading import Case, Place, Scene, Settings, read, unchanged
+from clonos_api.reconcile.tidying import EVERY_S, tidy
 from clonos_api.reconcile.writes import Close, Heed, Move, Order, Settle, Wait, Write
 from clonos_api.reconcile.writes import Place as PlaceRun
 from clonos_api.store import agents, lease
@@ -74,10 +75,12 @@ async def run(
             _log.info("leading", token=token)
             term = Term(database, settings, leader, token, notifier or database.notifier)
             pruning = group.create_task(_prune(term, limits), name="clonos-retention")
+            tidying = group.create_task(_tidy(term), name="clonos-tidying")
             try:
                 await term.lead()
             finally:
                 pruning.cancel()
+                tidying.cancel()
             _log.warning("not-leading", token=token)
 
 
@@ -287,6 +290,22 @@ async def _changed(leader: lease.Leader) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ROUND_S / 2):
             await leader.changed()
+
+
+async def _tidy(term: Term) -> None:
+    while True:
+        await asyncio.sleep(EVERY_S)
+        try:
+            async with term.database.transaction() as session:
+                await lease.check(session, term.token)
+                ended = await tidy(session)
+        except (StoreAway, Fenced) as error:
+            _log.warning("not-tidied", why=error.what)
+        except Exception:
+            _log.exception("not-tidied")
+        else:
+            if ended:
+                _log.info("tidied", ended=ended)
 
 
 async def _prune(term: Term, limits: Limits) -> None:

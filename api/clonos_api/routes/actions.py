@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import DesiredState, StartFrom, StopMode, StopRequest
 from clonos.resources.service import Operation
-from clonos_api import views
+from clonos_api import start_points, views
 from clonos_api.documented import LOCATION
 from clonos_api.idempotency import Once, idempotent
 from clonos_api.routes.access import API, Operator, OwnJob, changing
@@ -86,6 +86,8 @@ async def _ask(
 ) -> Response:
     async def change(session: AsyncSession) -> Response:
         row = await jobs.get(session, job.id)
+        if isinstance(point := how.get("start_from"), StartFrom):
+            await start_points.check(session, caller, row.name, point, row)
         arguments = {name: one.model_dump(mode="json") for name, one in how.items() if hasattr(one, "model_dump")}
         begun = await operations.begin(
             session, kind, job=row.id, arguments=arguments, timeout_s=timeout_s, by=caller.subject

@@ -88,7 +88,7 @@ async def get_work(
             row = await _existing(session, agent)
         # What the database says counts; the notifier may not know of the agent yet, or know an older revision.
         if row.revision == after:
-            await replica.wait_for_work(agent, after, min(wait_s, replica.settings.limits.wait_s))
+            await replica.wait_for_work(caller, agent, after, min(wait_s, replica.settings.limits.wait_s))
     async with store.reading() as session:
         await _existing(session, agent)
         return await runs.work(session, agent)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 
 from clonos.errors import StoreAway
-from clonos.resources.base import Page
+from clonos.resources.base import Moment, Page
 from clonos.resources.service import Event
 from clonos_api import views
+from clonos_api.auth import Principal
 from clonos_api.bodies import Limit, page
 from clonos_api.documented import STREAM, problems
 from clonos_api.feed import Wanted
@@ -52,7 +52,7 @@ async def stream_events(
     asked = int(last_event_id) if last_event_id is not None else after
     start = replica.feed.newest if asked is None else asked
     gap = await _gap(replica, start) if asked is not None else b""
-    return EventStream(_stream(replica, Wanted(of, tuple(types or ())), start, gap))
+    return EventStream(_stream(replica, caller, Wanted(of, tuple(types or ())), start, gap))
 
 
 @router.get("/history", responses=problems(404))
@@ -62,21 +62,23 @@ async def list_events(
     job: JobQuery = None,
     types: Types = None,
     after: Annotated[int, Query(ge=0, le=_LARGEST, description="Start after this number.")] = 0,
+    since: Annotated[Moment | None, Query(description="Only what happened then or later.")] = None,
+    tail: Annotated[
+        int | None, Query(ge=1, le=1000, description="Without pages, the newest so many; follow from `next`.")
+    ] = None,
     limit: Limit = 50,
 ) -> Page[Event]:
     """Events, oldest first; go on with `after` = `next`."""
-    wanted = Wanted(None, tuple(types or ()))
     async with store.reading() as session:
         of = None if job is None else (await jobs.get(session, job, deleted=True)).id
-        found: list[Event] = []
-        while len(found) <= limit:
-            rows = await events.after(session, after, job=of)
-            found += [one for one in map(views.event, rows) if one in wanted]
-            if not rows:
-                break
-            after = rows[-1].seq
-    more = len(found) > limit
-    return page(found[:limit], str(found[limit - 1].seq) if more else None)
+        wanted: dict[str, Any] = {"job": of, "types": types, "since": since}
+        if tail is not None:
+            # Read first: what comes between is told twice rather than never, and has its number.
+            _, newest = await events.bounds(session)
+            rows = await events.after(session, after, **wanted, limit=tail, newest=True)
+            return Page(data=[views.event(row) for row in rows], next=str(max(newest, *(row.seq for row in rows), 0)))
+        rows = await events.after(session, after, **wanted, limit=limit + 1)
+    return page(map(views.event, rows[:limit]), str(rows[limit - 1].seq) if len(rows) > limit else None)
 
 
 async def _gap(replica: Services, start: int) -> bytes:
@@ -88,15 +90,17 @@ async def _gap(replica: Services, start: int) -> bytes:
     return encode(f'{{"oldest": {oldest}, "newest": {replica.feed.newest}}}', event="gap")
 
 
-async def _stream(replica: Services, wanted: Wanted, place: int, gap: bytes) -> AsyncIterator[bytes]:
+async def _stream(replica: Services, caller: Principal, wanted: Wanted, place: int, gap: bytes) -> AsyncIterator[bytes]:
     feed, settings = replica.feed, replica.settings
-    with replica.stream():
+    with replica.stream(caller, feed.wake) as held:
         # Answers begin at once: who waits for the first event knows that the stream is there.
         yield gap or HEARTBEAT
         place = min(place, feed.newest)
-        ends_at = time.monotonic() + settings.limits.stream_s
-        while not feed.closed and time.monotonic() < ends_at:
-            if not await feed.wait(place, settings.heartbeat_s):
+        while not feed.closed and not held.over():
+            more = await feed.wait(place, min(settings.heartbeat_s, held.left_s))
+            if held.over():
+                return
+            if not more:
                 yield HEARTBEAT
                 continue
             try:

@@ -10,16 +10,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import SpecError
 from clonos.resources.base import Page
 from clonos.resources.jobs import DesiredState, Job, JobCreate, JobPatch, JobState, JobVersion
-from clonos.resources.service import JobValidation, Operation
+from clonos.resources.service import JobValidation, Operation, Role
 from clonos.spec import JobSpec
-from clonos_api import lookups, spec_guards, views
+from clonos_api import checkpoint_owners, lookups, spec_guards, start_points, views
 from clonos_api.bodies import IfMatch, Limit, StartingAfter, document_of, etag, job_create, matched_version, page
 from clonos_api.documented import ETAG, LOCATION, document_body, problems
 from clonos_api.idempotency import Once, idempotent
 from clonos_api.inspection import findings
 from clonos_api.routes.access import API, Operator, OwnJob, Viewer, changing, known_job
 from clonos_api.routes.operations import accepted
-from clonos_api.services import Store
+from clonos_api.services import Settings, Store
 from clonos_api.store import artifacts, jobs, operations, runs
 from clonos_api.store.tables import JobRow
 
@@ -39,12 +39,14 @@ _DELETE_S = 120.0
 async def create_job(
     caller: Operator,
     store: Store,
+    settings: Settings,
     body: Annotated[JobCreate, Depends(job_create)],
     once: Annotated[Once, idempotent()],
 ) -> Response:
     """Create a job, and start it at once unless it says otherwise."""
     spec_guards.refuse(spec_guards.check_spec(body.spec))
     async with store.transaction(by=caller.actor) as session:
+        await checkpoint_owners.check(session, caller, body.spec, settings)
         row = await jobs.create(
             session,
             body.spec,
@@ -52,7 +54,10 @@ async def create_job(
             owner=caller.subject,
             start=body.start,
             start_from=body.start_from,
+            any_name=caller.may(Role.ADMIN),
         )
+        if body.start_from is not None:
+            await start_points.check(session, caller, body.spec.name, body.start_from, None)
         headers = {"Location": f"{API}/jobs/{row.id}", "ETag": etag(row.version)}
         return await once.answer(session, 201, views.job(row, None), headers=headers)
 
@@ -108,6 +113,7 @@ async def update_job(
     caller: Operator,
     job: OwnJob,
     store: Store,
+    settings: Settings,
     body: Annotated[JobPatch, Depends(document_of(JobPatch))],
     response: Response,
     if_match: IfMatch = None,
@@ -121,6 +127,8 @@ async def update_job(
         version = matched_version(if_match, row.version)
         if body.spec is None and body.artifact is None:
             return row
+        if body.spec is not None:
+            await checkpoint_owners.check(session, caller, body.spec, settings)
         return await jobs.patch(
             session, row, version=version, spec=body.spec, artifact=body.artifact, by=caller.subject
         )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query
 from starlette.responses import Response
 
+from clonos.errors import StoreAway
 from clonos.resources.jobs import LogLines
+from clonos_api.auth import Principal
 from clonos_api.documented import STREAM
 from clonos_api.routes.access import API, Viewer, known_job
 from clonos_api.services import Replica, Services
@@ -48,22 +49,25 @@ async def get_logs(
             lines = await logs.tail(session, row.id, tail)
         else:
             lines = await logs.read(session, row.id, place, _LINES)
-    return EventStream(_follow(replica, row.id, lines)) if follow else lines
+    return EventStream(_follow(replica, caller, row.id, lines)) if follow else lines
 
 
-async def _follow(replica: Services, job: str, lines: LogLines) -> AsyncIterator[bytes]:
-    with replica.stream(), replica.log_watch.following(job) as more:
-        ends_at = time.monotonic() + replica.settings.limits.stream_s
+async def _follow(replica: Services, caller: Principal, job: str, lines: LogLines) -> AsyncIterator[bytes]:
+    watch = replica.log_watch
+    with replica.stream(caller, watch.wake) as held, watch.following(job) as more:
         while True:
             yield _written(lines) or HEARTBEAT
             place = lines.next
             # Only a whole batch may have more behind it; else wait until the log has grown.
             if len(lines.lines) < _LINES:
-                await more(replica.settings.heartbeat_s)
-            if replica.log_watch.closed or time.monotonic() > ends_at:
+                await more(min(replica.settings.heartbeat_s, held.left_s))
+            if watch.closed or held.over():
                 return
-            async with replica.database.reading() as session:
-                lines = await logs.read(session, job, place, _LINES)
+            try:
+                async with replica.database.reading() as session:
+                    lines = await logs.read(session, job, place, _LINES)
+            except StoreAway:
+                return  # the client comes back with the last place that it got
 
 
 def _written(lines: LogLines) -> bytes:

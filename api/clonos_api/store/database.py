@@ -41,8 +41,8 @@ _RETRY_S: Final = 0.1
 _STATEMENT_MS: Final = 15_000
 _LOCK_MS: Final = 5_000
 # A replica that is stopped in the middle of a transaction (SIGSTOP, a sleeping laptop) must not hold its locks for
-# longer.
-_IDLE_MS: Final = 10_000
+# longer: through the other replicas agents could not renew their leases, and would lose their hosts.
+_IDLE_MS: Final = 2_000
 _READ: Final = "clonos_read"
 _NO_PARENT: Final = "23503"
 # deadlock, lock not available, query cancelled (statement_timeout), too many connections, starting up or shutting down

@@ -141,7 +141,7 @@ class _Ingestion:
         self.queries: dict[str, Any] = {name: dict(one) for name, one in self.metrics["queries"].items()}
 
     async def take(self, run: LockedRun, facts: list[Fact]) -> None:
-        self.run, self.lost, self.agent = run.id, run.state == "LOST", run.agent
+        self.run, self.lost, self.agent, self.sizes = run.id, run.state == "LOST", run.agent, run.checkpoint_bytes or {}
         await self._load([fact for fact in facts if isinstance(fact, EpochDone) and fact.replay])
         for fact in facts:
             match fact:
@@ -215,6 +215,7 @@ class _Ingestion:
                 self.sums["recoveries"] += 1
         self.last_at = done.at
         epoch, body = done.checkpoint, done.checkpoint.model_dump(mode="json")
+        body["size_bytes"] = self.sizes.get(epoch.query)
         known = self.epochs.get(_key(done))
         new = known is None
         if known is not None:  # published in parts: what the attempts before published counts too

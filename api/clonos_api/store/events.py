@@ -8,9 +8,10 @@ right before the insert, at the end of the transaction, and holds it through the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import func, insert, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store.clock import now
@@ -52,15 +53,31 @@ async def after(
     *,
     job: str | None = None,
     types: Sequence[str] | None = None,
+    since: datetime | None = None,
     limit: int = 500,
+    newest: bool = False,
 ) -> list[EventRow]:
-    """Events after number `seq`, oldest first."""
-    query = select(EventRow).where(EventRow.seq > seq).order_by(EventRow.seq).limit(limit)
+    """Events after number `seq`, oldest first.
+
+    Args:
+        session: A transaction.
+        seq: A number.
+        job: Of this job only.
+        types: Whole types (``job.state``) or their first parts (``job``); any of these.
+        since: That happened then or later.
+        limit: So many at the most.
+        newest: Of more than `limit` the newest ones.
+    """
+    query = select(EventRow).where(EventRow.seq > seq).limit(limit)
     if job is not None:
         query = query.where(EventRow.job == job)
     if types:
-        query = query.where(EventRow.type.in_(types))
-    return list(await session.scalars(query))
+        parts = [EventRow.type.startswith(f"{one}.", autoescape=True) for one in types]
+        query = query.where(or_(EventRow.type.in_(types), *parts))
+    if since is not None:
+        query = query.where(EventRow.at >= since)
+    rows = list(await session.scalars(query.order_by(EventRow.seq.desc() if newest else EventRow.seq)))
+    return rows[::-1] if newest else rows
 
 
 async def bounds(session: AsyncSession) -> tuple[int, int]:

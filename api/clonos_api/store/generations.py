@@ -69,10 +69,12 @@ async def newest(session: AsyncSession, job: str) -> GenerationRow | None:
     ).first()
 
 
-async def newest_of_run(session: AsyncSession, run: str, job: str) -> GenerationRow | None:
-    """The newest generation that a run claimed; None before its first claim was told."""
-    query = select(GenerationRow).where(GenerationRow.job == job, GenerationRow.run == run)
-    return (await session.scalars(query.order_by(GenerationRow.generation.desc()).limit(1))).first()
+async def claimed_by(session: AsyncSession, job: str, run: str, attempt: int) -> bool:
+    """Whether this attempt of a run has claimed, or one after it."""
+    query = select(GenerationRow.generation).where(
+        GenerationRow.job == job, GenerationRow.run == run, GenerationRow.attempt >= attempt
+    )
+    return (await session.execute(query.limit(1))).first() is not None
 
 
 async def page(

@@ -2,7 +2,7 @@
 
 A key is reserved in a transaction of its own, so that a second request sees at once that the first is under way; the
 answer is written in the transaction of the work itself, so that both are there or neither. A reservation whose
-process died is taken over.
+process died or sleeps is taken over; a transaction of it that is open still cannot commit then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clonos_api.store.clock import clock, now
 from clonos_api.store.rows import insert_new
 from clonos_api.store.tables import IdempotencyRow
 
-_GIVEN_UP_S: Final = 60.0
+_GIVEN_UP_S: Final = 10.0
 _DAY_S: Final = 86_400.0
 
 
@@ -96,7 +96,10 @@ async def answer(
 
 
 async def forget(session: AsyncSession, reservation: Reservation) -> None:
-    """The work was refused or failed: the key may be used again."""
+    """The attempt is over: the key may be used again, unless there is an answer.
+
+    Also where it is not known whether the work was committed: until that is decided, this waits for the answer's row.
+    """
     statement = delete(IdempotencyRow).where(*_reserved(reservation))
     await session.execute(statement.execution_options(synchronize_session=False))
 

@@ -11,28 +11,16 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, Final, Literal
 
-from clonos import errors
-from clonos.errors import ClonosError, SpecError
+from clonos.errors import SpecError
 from clonos.redaction import redact_text
 from clonos.resources.checkpoints import Checkpoint
+from clonos.resources.failures import kind_of
 from clonos.resources.jobs import Failure
+from clonos.runner.events import FIGURES
 
 Event = dict[str, Any]
-Domain = Literal["user", "environment", "consistency", "run", "internal"]
-# Counts of an ``epoch`` event.
-FIGURES: Final = (
-    "read",
-    "records",
-    "recorded",
-    "replayed",
-    "skipped_lanes",
-    "diverged_lanes",
-    "dead_letters",
-    "dropped",
-)
 # What columns and sums can hold: a file that a job wrote into must not stop the ingestion of what follows.
 _INTEGER: Final = 2**31
 _BIG: Final = 2**53
@@ -91,7 +79,7 @@ class EpochDone:
     """A finished epoch.
 
     Attributes:
-        figures: Its counts, by the names in `FIGURES`.
+        figures: Its counts, by the names in `clonos.runner.events.FIGURES`.
         marks: Of the claim before it, if it is the first after one.
     """
 
@@ -306,7 +294,6 @@ def _epoch(told: Told, event: Event) -> EpochDone:
         duration_ms=float(event["duration_ms"]),
         records_in=figures["read"],
         records_out=figures["records"],
-        size_bytes=event.get("size_bytes"),
         offsets=event.get("offsets") or {},
         spans=event.get("spans") or [],
     )
@@ -350,31 +337,6 @@ def failure_of(event: Event, at: datetime) -> Failure:
         retry=retry,
         at=at,
     )
-
-
-def kind_of(slug: str) -> tuple[Domain, bool]:
-    """Whose an error is to mend, and whether another attempt can help."""
-    return _kinds().get(slug, ("internal", False))
-
-
-@cache
-def _kinds() -> dict[str, tuple[Domain, bool]]:
-    families: dict[type[ClonosError], Domain] = {
-        errors.UserError: "user",
-        errors.EnvironmentFault: "environment",
-        errors.ConsistencyError: "consistency",
-        errors.Superseded: "run",
-        errors.EpochFailed: "run",
-        errors.RestartsExhausted: "run",
-    }
-    kinds: dict[str, tuple[Domain, bool]] = {}
-    for one in vars(errors).values():
-        if isinstance(one, type) and issubclass(one, ClonosError):
-            domain: Domain = next(
-                (one_of for family, one_of in families.items() if issubclass(one, family)), "internal"
-            )
-            kinds[one.slug] = domain, one.retry
-    return kinds
 
 
 def _moment(at: float) -> datetime:

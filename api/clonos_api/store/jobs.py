@@ -16,15 +16,15 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import NameTaken, SpecError, StateConflict, VersionStale
+from clonos.errors import Forbidden, NameTaken, SpecError, StateConflict, VersionStale
 from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopRequest
 from clonos.spec import JobSpec
 from clonos_api.store import artifacts, audit, events, recoveries
 from clonos_api.store.clock import clock, now
 from clonos_api.store.paging import DEFAULT, Page, by_number, by_time
-from clonos_api.store.rows import found, insert_new, new_id
+from clonos_api.store.rows import found, insert_new, new_id, upsert
 from clonos_api.store.swap import swap
-from clonos_api.store.tables import JobRow, JobVersionRow
+from clonos_api.store.tables import JobNameRow, JobRow, JobVersionRow
 
 # Nothing runs in these and nothing is under way.
 SETTLED: Final = frozenset({JobState.CREATED, JobState.STOPPED, JobState.CANCELED, JobState.FAILED, JobState.FINISHED})
@@ -45,6 +45,7 @@ async def create(
     owner: str,
     start: bool = True,
     start_from: StartFrom | None = None,
+    any_name: bool = False,
 ) -> JobRow:
     """A new job.
 
@@ -55,9 +56,11 @@ async def create(
         owner: The subject whose it is.
         start: Whether it is to run at once.
         start_from: Where its first start begins.
+        any_name: Also under the name of a deleted job of somebody else.
 
     Raises:
         NameTaken: A job that is not deleted has the name.
+        Forbidden: Somebody else's job had it.
         NotFound: There is no such artifact.
     """
     await artifacts.get(session, artifact)
@@ -80,9 +83,10 @@ async def create(
     )
     if row is None:
         raise NameTaken(f"There is a job {spec.name!r} already.")
+    await _take_name(session, row, any_name)
     await _remember_version(session, row, owner)
     events.append(session, "job.created", job=row.id, data={"name": row.name, "desired_state": row.desired_state})
-    await audit.asked(session, "job.create", row.id, name=row.name, artifact=artifact)
+    await audit.asked(session, "job.create", row.id, name=row.name, artifact=artifact, start_from=row.start_from)
     return row
 
 
@@ -132,12 +136,6 @@ async def page(
             raise SpecError(f"{key!r} is no label.", kept="nothing was changed.", hint="leave out the quotes.")
         query = query.where(JobRow.labels[key].as_string() == value)
     return await by_time(session, query, JobRow.created_at, JobRow.id, limit=limit, starting_after=starting_after)
-
-
-async def in_states(session: AsyncSession, states: Iterable[str]) -> list[JobRow]:
-    """All jobs in these states that are not deleted, oldest first."""
-    query = select(JobRow).where(JobRow.state.in_(list(states)), JobRow.deleted_at.is_(None))
-    return list(await session.scalars(query.order_by(JobRow.created_at, JobRow.id)))
 
 
 async def patch(
@@ -221,7 +219,8 @@ async def desire(
     )
     data = {"desired_state": str(state), "restart": restart}
     events.append(session, "job.desired", job=row.id, data=data)
-    await audit.asked(session, "job.restart" if restart else f"job.{_VERBS[state]}", row.id, stop=row.stop)
+    how = {"stop": row.stop, "start_from": start_from.model_dump(mode="json") if start_from else None}
+    await audit.asked(session, "job.restart" if restart else f"job.{_VERBS[state]}", row.id, **how)
     return row
 
 
@@ -311,6 +310,21 @@ async def versions(
     """The specifications that a job had, newest first."""
     query = select(JobVersionRow).where(JobVersionRow.job == job)
     return await by_number(session, query, JobVersionRow.version, limit=limit, starting_after=starting_after)
+
+
+async def _take_name(session: AsyncSession, job: JobRow, any_name: bool) -> None:
+    """A name stays its owner's when the job is deleted: its checkpoint and causal log are found by it."""
+    statement = upsert(session, JobNameRow).values(name=job.name, owner=job.owner)
+    statement = statement.on_conflict_do_update(
+        index_elements=[JobNameRow.name],
+        set_={"owner": job.owner},
+        where=None if any_name else JobNameRow.owner == job.owner,
+    ).returning(JobNameRow.name)
+    if (await session.execute(statement.execution_options(synchronize_session=False))).one_or_none() is None:
+        raise Forbidden(
+            f"The name {job.name!r} was that of a job of somebody else: its checkpoint and causal log are there still.",
+            hint="choose another name, or have an admin create the job.",
+        )
 
 
 async def _remember_version(session: AsyncSession, job: JobRow, by: str) -> None:

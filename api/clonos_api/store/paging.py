@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Select, tuple_
@@ -44,11 +44,12 @@ async def by_time(
     if starting_after is not None:
         moment, last = _decoded(starting_after)
         try:
-            cursor = (datetime.fromisoformat(moment), last)
-        except ValueError as error:
+            at = datetime.fromisoformat(moment)
+            if at.tzinfo is None:
+                raise wrong(starting_after)
+            cursor = (at.astimezone(UTC), last)
+        except (ValueError, OverflowError) as error:
             raise wrong(starting_after) from error
-        if cursor[0].tzinfo is None:
-            raise wrong(starting_after)
         query = query.where(tuple_(time, key) < tuple_(*cursor))
     rows = list(await session.scalars(query.order_by(time.desc(), key.desc()).limit(limit + 1)))
     return _cut(rows, limit, lambda row: f"{getattr(row, time.key).isoformat()} {getattr(row, key.key)}")

@@ -40,6 +40,7 @@ class LockedRun:
     events_offset: int
     told: dict[str, Any]
     log_offset: int
+    checkpoint_bytes: dict[str, int] | None
     agent: str
 
 
@@ -78,6 +79,7 @@ async def lock(
             RunRow.events_offset,
             RunRow.told,
             RunRow.log_offset,
+            RunRow.checkpoint_bytes,
             AgentRow.name,
         )
         .join(AgentRow, AgentRow.id == RunRow.agent)

@@ -1,7 +1,8 @@
 """Recoveries: from one failure to the first epoch after it.
 
 The reconciler begins one when it knows first (a host is lost), ingestion when a driver tells of it; the first wins,
-and the other adds nothing. A job has at most one open recovery. Events: ``job.recovery.began``,
+and the other adds nothing. A job has at most one open recovery: if the generation that it brought fails too, the next
+one takes its place. Each ends, and says how (`Recovery.outcome`). Events: ``job.recovery.began``,
 ``job.recovery.ended``.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -22,6 +23,7 @@ from clonos_api.store.paging import DEFAULT, Page, by_time
 from clonos_api.store.rows import found, new_id
 from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
 
+Outcome = Literal["finished", "superseded", "overtaken", "idle", "abandoned"]
 # Parts of a claim, and the phase of the recovery that ends with each.
 _PHASES = (("claiming", "start"), ("claimed", "claim"), ("running", "restore"))
 
@@ -52,6 +54,9 @@ async def begin(
     # Several writers may notice at once: the job's row orders them.
     await session.execute(select(JobRow.id).where(JobRow.id == job).with_for_update(key_share=True))
     known = await opened(session, job)
+    if known is not None and failed_generation >= (known.body.get("generation") or failed_generation + 1):
+        await end(session, known, "superseded", at)
+        known = None
     if known is not None:
         if failure is not None and known.body.get("failure") is None:
             known.body = {**known.body, "failure": failure.model_dump(mode="json")}
@@ -74,6 +79,15 @@ async def begin(
     data = {"recovery": row.id, "cause": cause, "failed_generation": failed_generation}
     events.append(session, "job.recovery.began", job=job, data=data)
     return row
+
+
+async def explain(session: AsyncSession, job: str, failure: Failure | None) -> None:
+    """Why there was the newest recovery of a job, if it does not say so yet."""
+    query = select(RecoveryRow).where(RecoveryRow.job == job).order_by(RecoveryRow.started_at.desc()).limit(1)
+    row = (await session.scalars(query)).first()
+    if row is not None and failure is not None and row.body.get("failure") is None:
+        row.body = {**row.body, "failure": failure.model_dump(mode="json")}
+        await session.flush()
 
 
 async def placed(session: AsyncSession, job: str, agent: str) -> None:
@@ -112,6 +126,7 @@ async def finished(session: AsyncSession, job: str, done: EpochDone, before: dat
     row.ended_at = max(done.at, row.started_at)
     row.body = {
         **row.body,
+        "outcome": "finished",
         "generation": done.checkpoint.generation,
         "phases": phases,
         "gap_ms": _ms(gap.total_seconds()),
@@ -120,8 +135,7 @@ async def finished(session: AsyncSession, job: str, done: EpochDone, before: dat
         "replayed_determinants": done.figures["replayed"],
     }
     await session.flush()
-    data = {"recovery": row.id, "generation": done.checkpoint.generation, "gap_ms": row.body["gap_ms"]}
-    events.append(session, "job.recovery.ended", job=job, data=data)
+    _tell(session, row)
     return row
 
 
@@ -129,10 +143,22 @@ async def abandon(session: AsyncSession, job: str) -> None:
     """The job has ended: its open recovery, if any, will see no epoch."""
     row = await opened(session, job)
     if row is not None:
-        row.ended_at = max(await now(session), row.started_at)
-        await session.flush()
-        data = {"recovery": row.id, "generation": row.body.get("generation"), "gap_ms": None}
-        events.append(session, "job.recovery.ended", job=job, data=data)
+        await end(session, row, "abandoned")
+
+
+async def end(session: AsyncSession, row: RecoveryRow, outcome: Outcome, at: datetime | None = None) -> None:
+    """A recovery ends without an epoch of its own."""
+    row.ended_at = max(at or await now(session), row.started_at)
+    row.body = {**row.body, "outcome": outcome}
+    await session.flush()
+    _tell(session, row)
+
+
+async def newest_since(session: AsyncSession, row: RecoveryRow) -> int:
+    """The generation of the newest epoch that was finished after the failure; 0: there is none."""
+    query = select(EpochRow.body).where(EpochRow.job == row.job, EpochRow.completed_at > row.started_at)
+    newest = (await session.scalars(query.order_by(EpochRow.completed_at.desc()).limit(1))).first()
+    return 0 if newest is None else int(newest["generation"])
 
 
 async def last_epoch_at(session: AsyncSession, job: str) -> datetime | None:
@@ -174,6 +200,11 @@ async def _amend(session: AsyncSession, job: str, **fields: Any) -> None:
     if row is not None:
         row.body = {**row.body, **fields}
         await session.flush()
+
+
+def _tell(session: AsyncSession, row: RecoveryRow) -> None:
+    told = {name: row.body.get(name) for name in ("generation", "gap_ms", "outcome")}
+    events.append(session, "job.recovery.ended", job=row.job, data={"recovery": row.id, **told})
 
 
 def _phase(name: str, began: datetime, ended: datetime) -> dict[str, Any]:

@@ -88,6 +88,7 @@ _REPORTED: Final = (
     RunRow.pid,
     RunRow.exit_code,
     RunRow.failure,
+    RunRow.checkpoint_bytes,
     RunRow.started_at,
     RunRow.ended_at,
 )
@@ -102,6 +103,7 @@ def _changes(row: Any, told: RunReport) -> dict[str, Any]:
         "exit_code": told.exit_code,
         "failure": told.failure.model_dump(mode="json") if told.failure else None,
         "started_at": told.started_at or row.started_at,
+        "checkpoint_bytes": told.checkpoint_bytes or row.checkpoint_bytes,
     }
     changes = {name: value for name, value in reported.items() if getattr(row, name) != value}
     if told.final and row.ended_at is None:

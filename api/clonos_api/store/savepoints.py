@@ -1,5 +1,8 @@
 """Savepoints; they outlive their jobs.
 
+``IN_PROGRESS`` and ``DELETING`` last as long as an operation, or the job's stop, that waits for it; whatever becomes
+of that, `clonos_api.reconcile.tidying` sees to it that they end.
+
 Events: ``savepoint.created``, ``savepoint.completed``, ``.failed``, ``.deleting``, ``.deleted``.
 """
 
@@ -11,6 +14,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import NameTaken, StateConflict
+from clonos.resources.jobs import Failure
 from clonos_api.store import audit, events
 from clonos_api.store.clock import now
 from clonos_api.store.paging import DEFAULT, Page, by_time
@@ -20,20 +24,21 @@ from clonos_api.store.tables import JobRow, SavepointRow
 
 
 async def create(session: AsyncSession, job: JobRow, *, name: str, location: str) -> SavepointRow:
-    """A savepoint that is being taken.
+    """A savepoint that is being taken, in a folder of its own below `location`.
 
     Raises:
         NameTaken: The job has one of this name.
     """
+    made = new_id()
     row = await insert_new(
         session,
         SavepointRow,
-        id=new_id(),
+        id=made,
         job=job.id,
         job_name=job.name,
         name=name,
         state="IN_PROGRESS",
-        location=location,
+        location=f"{location.rstrip('/')}/{job.name}/{made}",
         epochs={},
         version=job.observed_version or job.version,
         artifact=job.artifact,
@@ -60,13 +65,13 @@ async def complete(
     return row
 
 
-async def fail(session: AsyncSession, savepoint: SavepointRow) -> SavepointRow:
-    """It could not be taken, or not be deleted.
+async def fail(session: AsyncSession, savepoint: SavepointRow, failure: Failure) -> SavepointRow:
+    """It could not be taken, or not be deleted: nothing starts from it, and it can be deleted (again).
 
     Raises:
         Fenced: Somebody changed it since.
     """
-    row = await swap(session, savepoint, state="FAILED")
+    row = await swap(session, savepoint, state="FAILED", failure=failure.model_dump(mode="json"))
     _tell(session, row, "failed")
     return row
 
@@ -75,12 +80,14 @@ async def begin_delete(session: AsyncSession, savepoint: SavepointRow) -> Savepo
     """It is going to be deleted, and nothing starts from it any more.
 
     Raises:
-        StateConflict: It is being taken.
+        StateConflict: It is being taken, or deleted already.
         Fenced: Somebody changed it since.
     """
     if savepoint.state == "IN_PROGRESS":
         raise StateConflict(f"Savepoint {savepoint.name} is being taken.", hint="wait until it is there.")
-    row = await swap(session, savepoint, state="DELETING")
+    if savepoint.state == "DELETING":
+        raise StateConflict(f"Savepoint {savepoint.name} is being deleted.", hint="wait until it is gone, or FAILED.")
+    row = await swap(session, savepoint, state="DELETING", failure=None)
     _tell(session, row, "deleting")
     await audit.asked(session, "savepoint.delete", row.id, job=row.job, name=row.name)
     return row

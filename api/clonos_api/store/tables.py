@@ -100,6 +100,7 @@ class JobRow(Base):
             postgresql_where=text("deleted_at IS NULL"),
         ),
         Index("ix_jobs_state_deadline", "state", "state_deadline"),
+        Index("ix_jobs_created_at", "created_at", "id"),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -128,6 +129,15 @@ class JobRow(Base):
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
+
+
+class JobNameRow(Base):
+    """Whose a job's name is. It outlives its jobs, as the checkpoint and the causal log of that name do."""
+
+    __tablename__ = "job_names"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(100))
 
 
 class JobVersionRow(Base):
@@ -182,6 +192,7 @@ class RunRow(Base):
     exit_code: Mapped[int | None]
     failure: Mapped[dict[str, Any] | None]
     driver_state: Mapped[str | None] = mapped_column(String(16))  # as its agent reports; tells FINISHED from STOPPED
+    checkpoint_bytes: Mapped[dict[str, Any] | None]  # query → size, as its agent measured last
     told: Mapped[dict[str, Any]] = mapped_column(default=dict)  # what ingestion remembers between two pushes
     events_offset: Mapped[int] = mapped_column(BigInteger, default=0)
     log_offset: Mapped[int] = mapped_column(BigInteger, default=0)
@@ -212,7 +223,15 @@ class RecoveryRow(Base):
     """From one failure to the first epoch after it."""
 
     __tablename__ = "recoveries"
-    __table_args__ = (Index("ix_recoveries_job", "job", "started_at"),)
+    __table_args__ = (
+        Index("ix_recoveries_job", "job", "started_at"),
+        Index(
+            "ix_recoveries_open",
+            "job",
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
@@ -260,6 +279,7 @@ class SavepointRow(Base):
     location: Mapped[str] = mapped_column(Text)
     epochs: Mapped[dict[str, Any]]
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    failure: Mapped[dict[str, Any] | None]  # why it could not be taken, or not be deleted
     version: Mapped[int]
     artifact: Mapped[str] = mapped_column(ForeignKey("artifacts.id"))
     created_at: Mapped[datetime]
@@ -297,7 +317,10 @@ class TaskRow(Base):
     """Something for an agent to do once."""
 
     __tablename__ = "tasks"
-    __table_args__ = (Index("ix_tasks_agent_ended_at", "agent", "ended_at"),)
+    __table_args__ = (
+        Index("ix_tasks_agent_ended_at", "agent", "ended_at"),
+        Index("ix_tasks_operation", "operation"),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     agent: Mapped[str] = mapped_column(ForeignKey("agents.id"))
@@ -312,7 +335,11 @@ class OperationRow(Base):
     """Something that takes a while; the leader ends it at its deadline."""
 
     __tablename__ = "operations"
-    __table_args__ = (Index("ix_operations_state_deadline", "state", "deadline"),)
+    __table_args__ = (
+        Index("ix_operations_state_deadline", "state", "deadline"),
+        Index("ix_operations_job_created_at", "job", "created_at"),
+        Index("ix_operations_created_at", "created_at", "id"),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     token: Mapped[int] = mapped_column(default=1)

@@ -37,6 +37,7 @@ _MIN_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
 _COALESCE_S: Final = 0.05
 _LEAVE_S: Final = 2.0
+_LEAST_BEAT_S: Final = 0.5
 
 
 class Agent:
@@ -120,7 +121,7 @@ class Agent:
             self._supervisor.take(self._orders.work)
             self._tasks.take(self._orders.work.tasks)
         try:
-            await _first(self._talk(), self._supervisor.failure())
+            await _first(self._talk(), self._supervisor.failure(), self._supervisor.measure())
         except AgentRemoved:
             _log.warning("host-removed")
             self._registered.clear()
@@ -142,7 +143,7 @@ class Agent:
             with contextlib.suppress(ApiAway, ApiRefused, AgentReplaced, TimeoutError):
                 async with asyncio.timeout(_LEAVE_S):
                     beat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
-                    await self._api.heartbeat(self._answer.id, beat)
+                    await self._api.heartbeat(self._answer.id, beat, timeout_s=_LEAVE_S)
                     await self._api.leave(self._answer.id)
 
     async def _talk(self) -> None:
@@ -188,7 +189,7 @@ class Agent:
             self._changed.clear()
             beat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
             try:
-                heard = await self._api.heartbeat(answer.id, beat)
+                heard = await self._api.heartbeat(answer.id, beat, timeout_s=_beat_s(answer))
                 self._courier.pause_s = heard.forward_ms / 1000
                 if away:
                     _log.info("control-plane-back")
@@ -204,7 +205,9 @@ class Agent:
                 if not away:
                     _log.warning("control-plane-away", why=error.what)
                 away = True
-                await asyncio.sleep(random.uniform(0.0, answer.heartbeat_s / 2))
+                # Sooner than usual, for the lease runs; jittered, so that agents do not all come back in one moment.
+                await asyncio.sleep(random.uniform(0.5, 1.0) * answer.heartbeat_s)
+                continue
             if await happens(self._changed, answer.heartbeat_s):
                 await asyncio.sleep(_COALESCE_S)
 
@@ -287,6 +290,11 @@ class Agent:
             raise SpecError("Only an agent that is root can run drivers as another user.", hint="leave --uid out.")
         if settings.memory_limit_mb is not None and not self._memory.available:
             _log.warning("memory-not-limited", why="there is no cgroup (v2) with the memory controller to be changed")
+
+
+def _beat_s(answer: AgentRegistered) -> float:
+    """For so long a heartbeat's answer is waited for: one that hangs must leave time for another within the lease."""
+    return max(answer.lease_s / 4, _LEAST_BEAT_S)
 
 
 async def _first(*works: Awaitable[None]) -> None:

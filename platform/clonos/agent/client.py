@@ -24,8 +24,6 @@ from clonos.resources.hosts import (
 
 _M = TypeVar("_M", bound=BaseModel)
 _TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
-# One that hangs costs the lease; the next one may get through.
-_BEAT_S: Final = 3.0
 _POLL_MARGIN_S: Final = 10.0
 # What passes by itself.
 _AWAY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -87,15 +85,20 @@ class AgentApi:
         """Tell that an agent starts."""
         return await self._ask("POST", "agents", AgentRegistered, agent)
 
-    async def heartbeat(self, agent: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    async def heartbeat(self, agent: str, heartbeat: Heartbeat, *, timeout_s: float) -> HeartbeatAnswer:
         """Tell that it lives, and how its runs are.
+
+        Args:
+            agent: Its id.
+            heartbeat: What it tells.
+            timeout_s: So long the answer is waited for.
 
         Raises:
             AgentUnknown: It must register.
             AgentReplaced: A newer one has its name.
             AgentRemoved: The host was removed.
         """
-        return await self._ask("POST", f"agents/{agent}/heartbeat", HeartbeatAnswer, heartbeat, timeout=_BEAT_S)
+        return await self._ask("POST", f"agents/{agent}/heartbeat", HeartbeatAnswer, heartbeat, timeout=timeout_s)
 
     async def work(self, agent: str, after: int, wait_s: float) -> Work:
         """What there is to do, as soon as its revision is another one than `after`; or after `wait_s`."""
@@ -137,7 +140,8 @@ class AgentApi:
     async def _ask(self, method: str, path: str, kind: type[_M], body: BaseModel | None = None, **how: Any) -> _M:
         answer = await self._send(method, path, body, **how)
         try:
-            return kind.model_validate_json(answer.content)
+            # A control plane is upgraded before its agents: what they do not know yet is left out.
+            return kind.model_validate_json(answer.content, extra="ignore")
         except ValidationError as error:
             raise ApiAway(f"{method} {path} answered something else than a {kind.__name__}.") from error
 

@@ -16,14 +16,16 @@ import yaml
 
 from clonos.agent.artifacts import Artifacts
 from clonos.agent.environment import driver_environment
+from clonos.agent.measuring import sizes
 from clonos.agent.memory import MemoryLimits, join
 from clonos.agent.place import RunPlace
 from clonos.agent.process import DriverProcess, end_all, find, identity, launch
 from clonos.agent.settings import AgentSettings
 from clonos.agent.told import Told
-from clonos.agent.verdict import Verdict, failure_of, judge
+from clonos.agent.verdict import Verdict, judge
 from clonos.agent.waiting import happens
 from clonos.errors import ClonosError, EnvironmentFault, RestartsExhausted
+from clonos.resources.failures import failure_of
 from clonos.resources.hosts import RunOrder, RunReport
 from clonos.resources.jobs import Failure, StopMode
 from clonos.resources.spec_secrets import from_folder, resolved
@@ -71,6 +73,7 @@ class Keeper:
         self._stopping = False
         self._not_before = 0.0
         self._trouble: Failure | None = None
+        self._sizes: dict[str, int] | None = None
         self._log = _log.bind(run=place.run)
 
     def take(self, order: RunOrder) -> None:
@@ -94,6 +97,11 @@ class Keeper:
         """Whether there is a driver."""
         return self._process is not None
 
+    async def measure(self) -> None:
+        """Look how large its checkpoint is."""
+        if self._process is not None and self._order is not None:
+            self._sizes = await asyncio.to_thread(sizes, self._order, self._settings.home)
+
     def report(self) -> RunReport:
         """How the run is doing."""
         self._told.read()
@@ -115,6 +123,7 @@ class Keeper:
             exit_code=record.exit_code,
             failure=self._trouble or record.failure,
             final=record.final,
+            checkpoint_bytes=self._sizes,
             started_at=record.started,
             ended_at=record.ended,
         )
@@ -345,5 +354,7 @@ def _restored_first(order: RunOrder, place: RunPlace, command: list[str]) -> lis
     epoch = order.start_from.epoch if order.start_from is not None else None
     wish = order.wish or order.run
     first = [sys.executable, "-m", "clonos.agent.restoring"]
+    again = order.start_from is not None and order.start_from.publish_again
     first += [str(place.spec), str(place.events), location, "-" if epoch is None else str(epoch), wish]
+    first.append("publish-again" if again else "-")
     return [*first, *command, "--new-lineage", "--wish", wish]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from clonos.agent.verdict import failure_of
 from clonos.engine.savepoint import delete_savepoint, take_savepoint
 from clonos.errors import ClonosError, SpecError
+from clonos.resources.failures import failure_of
 from clonos.resources.hosts import TaskOrder, TaskResult
 
 

@@ -38,6 +38,7 @@ class AgentSettings(BaseModel):
         events_bytes: What was forwarded of an event file is given back to the disk in pieces of this size.
         stop_drivers: End the drivers when the agent is ended; otherwise they go on and the next agent adopts them.
         stop_grace_s: How long they may take then.
+        measure_s: How often the sizes of checkpoints are looked at.
         archive: How large code may be.
         secrets: Folder with a file for each secret that specifications may refer to; default below `home`.
     """
@@ -64,6 +65,7 @@ class AgentSettings(BaseModel):
     events_bytes: int = Field(16 << 20, ge=1 << 12)
     stop_drivers: bool = False
     stop_grace_s: float = Field(10.0, gt=0)
+    measure_s: float = Field(60.0, gt=0)
     archive: Limits = LIMITS
     secrets: Path | None = None
 

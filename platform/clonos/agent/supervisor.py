@@ -21,6 +21,8 @@ _log = structlog.get_logger("clonos.agent")
 # What a driver told last is not forgotten before it is told, also if the control plane is away for long.
 _LAST_WORDS_S: Final = 86_400.0
 _LOOK_S: Final = 0.02
+# A job has a first checkpoint by then.
+_FIRST_S: Final = 15.0
 
 
 class Supervisor:
@@ -85,6 +87,15 @@ class Supervisor:
             Exception: It has.
         """
         await self._failed
+
+    async def measure(self) -> None:
+        """Look how large the checkpoints are, now and then, one after the other."""
+        pause_s = min(_FIRST_S, self._settings.measure_s)
+        while True:
+            await asyncio.sleep(pause_s)
+            for keeper in list(self._keepers.values()):
+                await keeper.measure()
+            pause_s = self._settings.measure_s
 
     async def stop_all(self) -> None:
         """End all drivers gracefully, or else by force."""

@@ -17,8 +17,8 @@ from clonos.agent.client import ApiAway, ApiRefused
 from clonos.agent.environment import needed
 from clonos.agent.place import Place
 from clonos.agent.settings import AgentSettings
-from clonos.agent.verdict import failure_of
 from clonos.errors import AgentReplaced, ClonosError
+from clonos.resources.failures import failure_of
 from clonos.resources.hosts import TaskOrder, TaskResult
 
 _log = structlog.get_logger("clonos.agent")

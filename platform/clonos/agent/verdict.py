@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final
 
-from clonos import errors
 from clonos.agent.told import Told
 from clonos.errors import ClonosError, DriverDied
+from clonos.resources.failures import BY_SLUG, CLASSES, failure_of
 from clonos.resources.jobs import Failure
 from clonos.runner.states import DriverState
 
-_Domain = Literal["user", "environment", "consistency", "run", "internal"]
-_CLASSES: Final = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, ClonosError)]
-_BY_CODE: Final = {one.exit_code: one for one in _CLASSES}
-_BY_SLUG: Final = {one.slug: one for one in _CLASSES}
-_DOMAINS: Final[tuple[tuple[range, _Domain], ...]] = (
-    (range(10, 30), "user"),
-    (range(30, 50), "environment"),
-    (range(50, 70), "consistency"),
-    (range(70, 80), "run"),
-)
+_BY_CODE: Final = {one.exit_code: one for one in CLASSES}
 
 
 @dataclass(frozen=True)
@@ -64,23 +54,9 @@ def judge(exit_code: int | None, told: Told) -> Verdict:
     return Verdict(exit_code, failure_of(error, slug=trouble.get("error")), again=kind.retry)
 
 
-def failure_of(error: ClonosError, *, slug: Any = None) -> Failure:
-    """An error as the API has it."""
-    domain = next((name for codes, name in _DOMAINS if error.exit_code in codes), "internal")
-    return Failure(
-        error=slug if isinstance(slug, str) and slug else error.slug,
-        what=error.what,
-        kept=error.kept,
-        hint=error.hint,
-        domain=domain,
-        retry=error.retry,
-        at=datetime.now(UTC),
-    )
-
-
 def _told_code(told: Told) -> int | None:
     if told.trouble is not None:
-        return _BY_SLUG.get(str(told.trouble.get("error")), ClonosError).exit_code
+        return BY_SLUG.get(str(told.trouble.get("error")), ClonosError).exit_code
     if told.summary is not None and told.summary.get("state") in {DriverState.STOPPED, DriverState.FINISHED}:
         return 0
     return None

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
 
-from clonos.cli.options import Api, Limit, Listed, Listing, Lists, Output, Token, connect
+from clonos.cli.options import Api, Limit, Listed, Listing, Lists, Output, Token, connect, seconds
 from clonos.errors import SpecError
 
 app = typer.Typer(no_args_is_help=True, help="Tokens: who may do what.")
 
 ROLES = ("viewer", "operator", "admin", "agent")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @app.command()
@@ -53,12 +51,7 @@ def create(
 
 
 def _seconds(text: str) -> int | None:
-    if text == "never":
-        return None
-    found = re.fullmatch(r"(\d+)([smhd])", text)
-    if found is None:
-        raise SpecError(f"--expires {text} is not a time.", hint="use a number with s, m, h or d (12h), or never.")
-    return int(found[1]) * _UNITS[found[2]]
+    return None if text == "never" else seconds(text, "--expires")
 
 
 @app.command("ls")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import Api, Output, Token, connect, until_interrupted
+from clonos.cli.options import Api, Output, Token, connect, seconds, until_interrupted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -21,12 +22,19 @@ def events(
         list[str] | None, typer.Option("--type", help="Of this type only (job.state, or job); may be repeated.")
     ] = None,
     after: Annotated[int, typer.Option(min=0, help="After this number only.")] = 0,
-    tail: Annotated[int, typer.Option(min=0, help="The last so many; 0: all that are kept.")] = 50,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="No older than this: 90s, 10m, 2h, 1d. Without --tail all of these."),
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=0, max=1000, help="Begin with the last so many (default 50); 0: with none.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Begin with all that are kept.")] = False,
     output: Annotated[Output, typer.Option("--output", "-o", help="json: one event of the API a line.")] = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """What happened, oldest first."""
+    """What happened, oldest first: the newest events, and with -f those that come."""
     from clonos.cli import show
 
     out = show.console()
@@ -38,11 +46,16 @@ def events(
             out.print(line_of(event))
 
     with connect(api, token) as client, until_interrupted():
-        known = client.events.history(job=job, types=types, after=after).data
-        for event in known[-tail:] if tail else known:
+        begun = datetime.now(UTC) - timedelta(seconds=seconds(since, "--since")) if since else None
+        # Where to follow from is read first, or what happens meanwhile would be missed.
+        newest, last = client.events.newest(max(tail or 50, 1), job=job, types=types, after=after, since=begun)
+        if everything or (since and tail is None):
+            known = client.events.history(job=job, types=types, after=after, since=begun).data
+            newest, last = known, max([last, *(event.seq for event in known)])
+        for event in newest if tail != 0 else []:
             tell(event)
         if follow:
-            for event in client.events.follow(job=job, types=types, after=known[-1].seq if known else after):
+            for event in client.events.follow(job=job, types=types, after=last):
                 tell(event)
 
 

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clonos.cli import records
 from clonos.cli.options import Listed, Output
 
 if TYPE_CHECKING:
     from clonos.embedded.broker import EmbeddedKafka
     from clonos.embedded.cluster import ClusterStatus
 
-app = typer.Typer(no_args_is_help=True, help="The embedded Kafka of this machine.")
+app = typer.Typer(no_args_is_help=True, help="The embedded Kafka of this machine; topics and records by hand.")
+app.command()(records.create)
+app.command()(records.produce)
+app.command()(records.consume)
 
 _LOOK_S = 0.5
 

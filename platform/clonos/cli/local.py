@@ -25,7 +25,7 @@ def up(
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Of API and dashboard (default: the first free one from 8484 on)."),
+        typer.Option(min=1, max=65535, help="Of the API (default: the first free one from 8484 on)."),
     ] = None,
     agents: Annotated[int, typer.Option(min=0, max=20, help="How many hosts to stand for.")] = 2,
     slots: Annotated[int, typer.Option(min=1, help="Jobs that each of them may run at once.")] = 2,
@@ -115,7 +115,7 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
         return
     typer.echo("Clonos is up already." if already else "Clonos is up.")
     for name, value in {
-        "API and dashboard": state.api,
+        "API": state.api,
         "Kafka": state.kafka,
         "hosts": ", ".join(state.agents) or "none",
         "your token": f"{credentials} (`clonos` finds it; nobody else can read it)",

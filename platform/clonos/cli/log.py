@@ -24,8 +24,8 @@ def list_jobs(output: Listed = Output.TABLE) -> None:
     from rich.console import Console
 
     from clonos.cli.causal import overview_json, overview_table
+    from clonos.embedded.reachable import reachable_kafka
     from clonos.log.survey import survey
-    from clonos.runner.process import reachable_kafka
     from clonos.settings import Settings
 
     found = survey(reachable_kafka(Settings()))
@@ -53,8 +53,8 @@ def cat(
 ) -> None:
     """The records of a job's causal log, in order of time."""
     from clonos.cli.causal import printer, wanted
+    from clonos.embedded.reachable import reachable_kafka
     from clonos.log.history import History
-    from clonos.runner.process import reachable_kafka
     from clonos.settings import Settings
 
     keep = wanted(epoch, query, partition, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from clonos.errors import SpecError, Unauthenticated
 
 if TYPE_CHECKING:
     from clonos.client import Client
+
+
+_TIME = re.compile(r"(\d{1,6})([smhd])")
 
 
 class Output(StrEnum):
@@ -112,3 +116,15 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
             raise SpecError(f"{option} {text!r} is not name=value.")
         found[key] = value
     return found
+
+
+def seconds(text: str, option: str) -> int:
+    """A time as people write it: 90s, 10m, 12h, 30d.
+
+    Raises:
+        SpecError: It is none.
+    """
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise SpecError(f"{option} {text} is not a time.", hint="use a number with s, m, h or d, such as 12h.")
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[found[2]]

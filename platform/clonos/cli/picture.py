@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clonos.cli.show import age, clock, duration, number, state
-from clonos.resources.jobs import Generation, Job, JobException, JobState, Metrics, Recovery
+from clonos.resources.jobs import Generation, Job, JobException, JobState, Metrics, Recovery, Run
 
 if TYPE_CHECKING:
     from clonos.client import Client
@@ -24,6 +24,7 @@ class Inspection(BaseModel):
     """What ``clonos job inspect`` shows; each part is a body of the API.
 
     Attributes:
+        run: The newest: where it was placed, and the process of its driver.
         generation: The newest.
         recovery: The newest.
         error: The newest error that a driver told.
@@ -31,6 +32,7 @@ class Inspection(BaseModel):
 
     job: Job
     metrics: Metrics
+    run: Run | None
     generation: Generation | None
     recovery: Recovery | None
     error: JobException | None
@@ -39,12 +41,14 @@ class Inspection(BaseModel):
 def look(client: Client, name: str) -> Inspection:
     """Ask for all parts."""
     job = client.jobs.get(name)
+    runs = client.jobs.runs(job.id, limit=1).data
     generations = client.jobs.generations(job.id, limit=1).data
     recoveries = client.jobs.recoveries(job.id, limit=1).data
     exceptions = client.jobs.exceptions(job.id, limit=1).data
     return Inspection(
         job=job,
         metrics=client.jobs.metrics(job.id),
+        run=runs[0] if runs else None,
         generation=generations[0] if generations else None,
         recovery=recoveries[0] if recoveries else None,
         error=exceptions[0] if exceptions else None,
@@ -78,7 +82,8 @@ def _facts(found: Inspection) -> Table:
     table.add_column()
     table.add_row("id", job.id)
     table.add_row("generation", _generation(job, generation))
-    table.add_row("runs on", job.agent or "no host")
+    process = f", process {found.run.pid}" if job.agent and found.run and found.run.state == "RUNNING" else ""
+    table.add_row("runs on", f"{job.agent}{process}" if job.agent else "no host")
     version = f"{job.version}"
     if job.observed_version not in (0, job.version):
         version += f" (its driver still runs {job.observed_version}: `clonos job restart {job.name}`)"
@@ -131,7 +136,7 @@ def _queries(metrics: Metrics) -> Table:
 
 def _recovery(recovery: Recovery) -> Iterator[Text]:
     over = f"generation {recovery.failed_generation} → {recovery.generation or '…'}"
-    gap = f"gap {duration(recovery.gap_ms)}" if recovery.gap_ms is not None else "still going on"
+    gap = f"gap {duration(recovery.gap_ms)}" if recovery.gap_ms is not None else recovery.outcome or "still going on"
     where = recovery.from_agent if recovery.to_agent in (None, recovery.from_agent) else moved(recovery)
     yield Text.assemble(
         ("last recovery", "dim"),

@@ -32,7 +32,13 @@ PHASES = {
     "claim": "until it owned the causal log, and the old one was fenced",
     "restore": "until checkpoint and state were read",
     "replay": "until what was in doubt was computed again, with the recorded answers",
-    "commit": "until the first epoch was published",
+    "epoch": "until the first epoch was published; none was in doubt",
+}
+OUTCOMES = {
+    "superseded": "the next failure came before its first epoch",
+    "overtaken": "the job went on before it was noticed",
+    "idle": "the job runs, and had no input to work on",
+    "abandoned": "the job ended",
 }
 
 
@@ -58,6 +64,7 @@ def show_recoveries(page: Page[Recovery], output: Listing) -> None:
             "cause": lambda one: one.cause,
             "generation": lambda one: f"{one.failed_generation} → {one.generation or '…'}",
             "host": lambda one: _where(one),
+            "outcome": lambda one: one.outcome or "…",
             "gap#": lambda one: show.duration(one.gap_ms),
             "replayed#": lambda one: show.number(one.replayed_records),
             "skipped lanes#": lambda one: show.number(one.skipped_lanes),
@@ -137,8 +144,10 @@ def _told(recovery: Recovery) -> Iterator[RenderableType]:
     if recovery.phases:
         yield table
         yield Text()
-    if recovery.gap_ms is None:
+    if recovery.ended_at is None:
         yield Text(f"It still goes on, since {show.age(recovery.started_at)}.", "bold yellow")
+    elif recovery.gap_ms is None:
+        yield Text(f"It ended: {OUTCOMES.get(recovery.outcome or '', recovery.outcome)}.")
     else:
         yield Text.assemble("Without output: ", (str(show.duration(recovery.gap_ms)), "bold"), ".")
 

@@ -75,7 +75,7 @@ def _looked(client: Client, job: str, before: Inspection) -> Inspection:
 
 def _tell(client: Client, job: Job, *, as_json: bool) -> Job:
     """Its events from now on; what came before is told by one line."""
-    newest = _newest(client, job.id)
+    _, newest = client.events.newest(1, job=job.id)
     job = client.jobs.get(job.id)  # after that, so that no change falls in between
     if not as_json:
         typer.echo(f"{job.name} is {job.state}, generation {job.generation}.")
@@ -92,8 +92,3 @@ def _tell(client: Client, job: Job, *, as_json: bool) -> Job:
             if is_over(job):
                 stop.set()
     return job
-
-
-def _newest(client: Client, job: str) -> int:
-    known = client.events.history(job=job).data
-    return known[-1].seq if known else 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from clonos.client.hosts import Agents, Hosts, Standbys
+from clonos.client.hosts import Hosts, Standbys
 from clonos.client.jobs import JobCheckpoints, Jobs, Savepoints
 from clonos.client.service import Artifacts, Audit, Connectors, Events, HealthChecks, Operations, Tokens
 from clonos.client.transport import Transport
@@ -43,7 +43,6 @@ class Client:
         self.events = Events(transport)
         self.hosts = Hosts(transport)
         self.standbys = Standbys(transport)
-        self.agents = Agents(transport)
         self.connectors = Connectors(transport)
         self.tokens = Tokens(transport)
         self.audit = Audit(transport)

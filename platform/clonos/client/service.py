@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any, Final
 
 from clonos.client.packing import Packed
@@ -146,11 +147,35 @@ class Events:
                 yield decode(Event, event.data)
 
     def history(
-        self, *, after: int = 0, job: str | None = None, types: list[str] | None = None, limit: int | None = None
+        self,
+        *,
+        after: int = 0,
+        job: str | None = None,
+        types: list[str] | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
     ) -> Page[Event]:
         """What happened, oldest first."""
-        asked: dict[str, Any] = {"job": job, "type": types}
+        asked = _asked(job, types, since)
         return self._transport.pages(Event, "/events/history", asked, limit=limit, cursor="after", first=str(after))
+
+    def newest(
+        self,
+        tail: int,
+        *,
+        after: int = 0,
+        job: str | None = None,
+        types: list[str] | None = None,
+        since: datetime | None = None,
+    ) -> tuple[list[Event], int]:
+        """The newest so many (1000 at the most), oldest first, and the number to follow from."""
+        asked = {**_asked(job, types, since), "after": after, "tail": tail}
+        found = self._transport.get(Page[Event], "/events/history", asked)
+        return found.data, int(found.next or after)
+
+
+def _asked(job: str | None, types: list[str] | None, since: datetime | None) -> dict[str, Any]:
+    return {"job": job, "type": types, "since": since.isoformat() if since else None}
 
 
 class Tokens:

@@ -27,7 +27,7 @@ ROOT: Final = "/api/v1"
 _TOO_MANY: Final = 429
 _AWAY: Final = frozenset({502, 503, 504})
 _LONGEST_WAIT_S: Final = 5.0
-_FIRST_PATIENCE_S: Final = 1.0
+_FIRST_PATIENCE_S: Final = 5.0
 
 
 class _Busy(Exception):
@@ -191,8 +191,10 @@ class Transport:
 
         def wait(error: Exception) -> bool | float:
             if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-                # Where nobody was ever met there is likely nobody: a wrong address should not take long to tell.
-                return self._met or time.monotonic() - begun < _FIRST_PATIENCE_S
+                if self._met:
+                    return True
+                # The control plane may be starting again, and has got nothing; a wrong name or address stays wrong.
+                return _refused(error) and time.monotonic() - begun < _FIRST_PATIENCE_S
             if repeat == "unless sent":
                 return False
             if isinstance(error, _Busy):
@@ -244,6 +246,15 @@ class Transport:
                     raise httpx.ReadError(str(error))
                 raise error
             yield response.iter_lines()
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Whether the machine is there, and nobody listens."""
+    while error is not None:
+        if isinstance(error, ConnectionRefusedError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _plain(error: ClonosError, response: httpx.Response) -> bool:

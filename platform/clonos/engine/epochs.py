@@ -134,17 +134,20 @@ class EpochRunner:
         planned = self._planned(frame)
         ended = epoch <= self._own.state.ended.get(name, -1)
         plan = self._replayed(known, planned, entry) if known else self._fresh(planned, epoch, entry, ended)
+        planned_at = time.monotonic()
         reach("plan-committed", query=name, epoch=epoch, replay=replay)
         self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._scope(plan, replay)))
         reports = self._write(frame, self._sink_epoch(plan, planned.lanes(), replay, ended))
         self._noted(plan, reports)
         # What tasks run between epochs (none should) is not part of this one.
         self._spark.sparkContext.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
+        published_at = time.monotonic()
         records = sum(report.records for report in reports)
         if not ended:
             with self._lock:
                 end = End(self._own.owner, name, epoch, records)
                 self._own.state.take(self._own.control.append(end), end)
+        ended_at = time.monotonic()
         reach("end-committed", query=name, epoch=epoch, replay=replay)
         progress = progress_of(entry)
         self._on_progress(name, progress)
@@ -166,6 +169,7 @@ class EpochRunner:
             # An ended epoch is only looked at again: what it dropped was told when it ended.
             dropped=0 if ended else dropped,
             duration_ms=round((time.monotonic() - began) * 1000),
+            spans=_spans(plan=planned_at - began, publish=published_at - planned_at, commit=ended_at - published_at),
             offsets=progress,
         )
         self._attempt = 0
@@ -318,6 +322,11 @@ class EpochRunner:
             if report.offset >= 0:
                 partition = plan.partitions[report.lane]
                 self._own.known[partition] = max(report.offset, self._own.known[partition])
+
+
+def _spans(**seconds: float) -> list[dict[str, Any]]:
+    """Parts of an epoch, as its event tells them."""
+    return [{"name": name, "duration_ms": round(one * 1000, 1)} for name, one in seconds.items()]
 
 
 def _show(scans: tuple[tuple[Held, ...], ...]) -> str:

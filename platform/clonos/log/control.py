@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from clonos.errors import CausalLogDamaged, EpochFailed, ForeignRecord, Superseded
+from clonos.kafka import topics_missing
 from clonos.log.reading import LogReader, Positioned
 from clonos.log.records import Allot, Allotment, Claim, End, Owner, Plan, Record, Resolution, encode
-from clonos.log.topic import CONTROL
+from clonos.log.topic import CONTROL, log_topic
 from clonos.log.transaction import Aborted, TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
 
@@ -143,6 +144,22 @@ def read_control(reader: LogReader) -> ControlState:
             hint="restore the log topic, or start a new lineage to a new output.",
         )
     return state
+
+
+def known_control(kafka: KafkaSettings, job: str) -> ControlState | None:
+    """What the log of `job` says, without claiming it; None if there is no log.
+
+    Raises:
+        BrokerUnavailable: Kafka did not answer.
+    """
+    topic = log_topic(job)
+    if topics_missing(kafka, [topic]):
+        return None
+    reader = LogReader(kafka, topic)
+    try:
+        return read_control(reader)
+    finally:
+        reader.close()
 
 
 def control_id(job: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -13,6 +13,10 @@ T = TypeVar("T")
 def _utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         raise ValueError("a time needs its zone")
+    try:
+        moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("there is no such time in UTC") from error
     return moment
 
 

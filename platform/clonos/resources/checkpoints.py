@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from clonos.resources.base import Moment, Resource
+from clonos.resources.jobs import Failure
 
 
 class Span(Resource):
@@ -22,7 +23,10 @@ class Checkpoint(Resource):
     Attributes:
         offsets: Topic → partition → offset up to which the epoch read.
         retained: Whether a job can be started from it.
-        size_bytes: Of its checkpoint files; None where it is not known.
+        size_bytes: Of all files of the query's checkpoint, as its host measured them last before the epoch was told
+            (each minute); None where the checkpoint is no path of a host.
+        spans: Parts of its duration: ``plan`` (the plan's commit), ``publish`` (computing and writing all lanes),
+            ``commit`` (the epoch's end).
     """
 
     epoch: int
@@ -91,6 +95,7 @@ class Savepoint(Resource):
 
     Attributes:
         epochs: Query → the newest finished epoch in it.
+        failure: Of one that FAILED: why it could not be taken, or not be deleted (that can be asked for again).
     """
 
     id: str
@@ -101,6 +106,7 @@ class Savepoint(Resource):
     location: str
     epochs: dict[str, int] = Field(default_factory=dict)
     size_bytes: int | None = None
+    failure: Failure | None = None
     version: int
     artifact: str
     created_at: Moment

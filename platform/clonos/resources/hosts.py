@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -139,6 +139,7 @@ class RunReport(Resource):
         attempts: Driver processes started, `RunOrder.attempt_base` included.
         exit_code: Of the newest process that ended, also while the next one runs; so is `failure`.
         final: It ended and the agent will not start it again: exit code, failure, or the attempts are used up.
+        checkpoint_bytes: Query → size of its checkpoint, as last measured; None where that cannot be done.
     """
 
     run: str
@@ -150,6 +151,7 @@ class RunReport(Resource):
     exit_code: int | None = None
     failure: Failure | None = None
     final: bool = False
+    checkpoint_bytes: dict[str, Annotated[int, Field(ge=0, lt=2**53)]] | None = Field(None, max_length=1000)
     started_at: Moment | None = None
     ended_at: Moment | None = None
 

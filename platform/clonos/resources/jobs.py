@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from clonos.resources.base import Moment, Resource
 from clonos.spec import JobSpec
@@ -61,18 +61,24 @@ class Failure(Resource):
 
 
 class StartFrom(Resource):
-    """Start from an older point: a new lineage.
+    """Start from an older point, once: a new lineage.
 
     Attributes:
-        savepoint: Id of a savepoint.
+        savepoint: Id of a savepoint, of a job of one's own.
         epoch: Or a retained epoch of the job's own checkpoint.
         publish_again: What was published after that point is published again; without this word a job only starts
-            there if nothing was.
+            there if nothing was. It counts for this one start, and the audit log has it.
     """
 
     savepoint: str | None = None
-    epoch: int | None = None
+    epoch: int | None = Field(None, ge=0, le=2**62)
     publish_again: bool = False
+
+    @model_validator(mode="after")
+    def _one_point(self) -> StartFrom:
+        if (self.savepoint is None) == (self.epoch is None):
+            raise ValueError("name a savepoint or an epoch, and not both")
+        return self
 
 
 class JobCreate(Resource):
@@ -119,7 +125,7 @@ class Job(Resource):
         state_deadline: When a transient state is given up.
         run: Id of the newest run.
         agent: Name of the agent that has it.
-        restarts: Attempts after the first, since the job was started.
+        restarts: Claims that followed a failure or a move, since the job was created.
         owner: Who created it.
     """
 
@@ -192,7 +198,7 @@ class Generation(Resource):
 
 
 class Phase(Resource):
-    """A part of a recovery: ``detect``, ``start``, ``claim``, ``restore``, ``replay``, ``commit``."""
+    """A part of a recovery: ``detect``, ``start``, ``claim``, ``restore``, then ``replay`` or ``epoch``."""
 
     name: str
     started_at: Moment
@@ -203,7 +209,11 @@ class Recovery(Resource):
     """From the failure of one generation to the first epoch of the next.
 
     Attributes:
-        gap_ms: Time without published output, from the last epoch before to the first one after; None while it lasts.
+        outcome: How it ended: its first epoch was told (``finished``), the next failure came first (``superseded``), an
+            epoch came that it did not wait for (``overtaken``), the job had no input to work on (``idle``), or the job
+            ended (``abandoned``).
+        gap_ms: Time without published output, from the last epoch before to the first one after; None if that was not
+            told.
         replayed_records: What the epoch in doubt held.
         skipped_lanes: Lanes of it that were published already.
     """
@@ -218,6 +228,7 @@ class Recovery(Resource):
     to_agent: str | None = None
     started_at: Moment
     ended_at: Moment | None = None
+    outcome: Literal["finished", "superseded", "overtaken", "idle", "abandoned"] | None = None
     gap_ms: float | None = None
     phases: list[Phase] = Field(default_factory=list)
     replayed_records: int = 0

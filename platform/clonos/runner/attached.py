@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from clonos.embedded.reachable import reachable_kafka
 from clonos.engine.attached import check_connector, check_session, check_workers, tell_workers
 from clonos.engine.repeatable import check_sources, streaming_scans
 from clonos.errors import ClonosError, SpecError
@@ -28,7 +29,6 @@ from clonos.job import Job, JobContext, code_hash, find_connector
 from clonos.kafka import await_brokers
 from clonos.runner.driver import Driver
 from clonos.runner.events import Event, Events, log_event
-from clonos.runner.process import reachable_kafka
 from clonos.runner.states import DriverState
 from clonos.settings import KafkaSettings, Settings
 from clonos.sinks import Sink

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -17,6 +17,17 @@ from clonos.errors import ClonosError
 Emit = Callable[..., None]
 Event = dict[str, Any]
 Teller = Callable[[Event], None]
+# Counts of an ``epoch`` event, which are added up.
+FIGURES: Final = (
+    "read",
+    "records",
+    "recorded",
+    "replayed",
+    "skipped_lanes",
+    "diverged_lanes",
+    "dead_letters",
+    "dropped",
+)
 
 
 class Events:
@@ -68,7 +79,7 @@ def trouble(error: ClonosError) -> Event:
 
 
 def log_event(event: Event, logger: Any = None) -> None:
-    """Tell an event as a log line, without offsets; what went wrong as a warning or an error.
+    """Tell an event as a log line, without offsets and spans; what went wrong as a warning or an error.
 
     Args:
         event: The event.
@@ -77,5 +88,5 @@ def log_event(event: Event, logger: Any = None) -> None:
     level = {"lint": "warning", "restart": "warning", "superseded": "error", "failed": "error"}.get(
         event["event"], "info"
     )
-    fields = {name: value for name, value in event.items() if name not in ("event", "at", "offsets")}
+    fields = {name: value for name, value in event.items() if name not in ("event", "at", "offsets", "spans")}
     getattr(logger or structlog.get_logger("clonos"), level)(event["event"], **fields)

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from clonos import logs
 from clonos.causal.scope import worker_environment
-from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
+from clonos.embedded.reachable import reachable_kafka
 from clonos.engine.attached import tell_workers
 from clonos.engine.session import build_session
-from clonos.errors import BrokerUnavailable, ClonosError
+from clonos.errors import ClonosError
 from clonos.faults import DRIVER_GROUP
 from clonos.job import Job
-from clonos.kafka import await_brokers
 from clonos.runner.advice import advise
 from clonos.runner.driver import Driver, default_checkpoint, stop_on_signals
 from clonos.runner.events import Event, Events, Teller, trouble
@@ -110,26 +109,6 @@ def _run(
     finally:
         lag.stop()
         session.stop()
-
-
-def reachable_kafka(settings: Settings) -> KafkaSettings:
-    """The Kafka of the settings, or the embedded broker of this home if it runs.
-
-    Raises:
-        BrokerUnavailable: Neither answers.
-    """
-    kafka = settings.kafka
-    if not kafka.bootstrap_servers:
-        embedded = EmbeddedKafka(settings.home / "kafka")
-        if not embedded.status().running:
-            raise BrokerUnavailable(
-                "No Kafka is set and the embedded one does not run.",
-                kept="nothing was started.",
-                hint="start it with `clonos kafka start`, or set CLONOS_KAFKA__BOOTSTRAP_SERVERS.",
-            )
-        kafka = kafka.model_copy(update={"bootstrap_servers": embedded.bootstrap_servers})
-    await_brokers(kafka, timeout_s=10.0)
-    return kafka
 
 
 def _prepare_environment(job: Job, kafka: KafkaSettings) -> None:

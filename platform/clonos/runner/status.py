@@ -8,21 +8,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from clonos.runner.events import Event
+from clonos.runner.events import FIGURES, Event
 
 MINUTE_S: Final = 60.0
 _RATE_S: Final = 10.0
-# Fields of an ``epoch`` event that are added up.
-SUMMED: Final = (
-    "read",
-    "records",
-    "recorded",
-    "replayed",
-    "skipped_lanes",
-    "diverged_lanes",
-    "dead_letters",
-    "dropped",
-)
 
 
 class Finished(NamedTuple):
@@ -50,7 +39,7 @@ class QueryStatus:
     Attributes:
         epoch: Its newest finished epoch; -1 before the first.
         epochs: How many finished since this process started.
-        sums: Sums over these epochs, by the names in `SUMMED`.
+        sums: Sums over these epochs, by the names in `FIGURES`.
         lag: Source topic → records not yet read; empty until known.
         recent: The epochs of the last minute.
     """
@@ -65,7 +54,7 @@ class QueryStatus:
         """Take in a finished epoch."""
         self.epoch = event["epoch"]
         self.epochs += 1
-        for name in SUMMED:
+        for name in FIGURES:
             self.sums[name] += event.get(name, 0)
         finished = Finished(event["at"], event["duration_ms"], event.get("read", 0), event["records"])
         self.recent.append(finished)
@@ -146,6 +135,6 @@ class JobStatus:
                 "state": self.state,
                 "seconds": round((time.time() if now is None else now) - self.started, 1),
                 "epochs": sum(query.epochs for query in self.queries.values()),
-                **{name: sums[name] for name in SUMMED},
+                **{name: sums[name] for name in FIGURES},
                 "restarts": self.restarts,
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -9,8 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import psutil
+import psycopg
 
 from clonos.embedded.layout import free_ports
 
@@ -24,11 +29,16 @@ class PostgresMissing(RuntimeError):
 
 
 def binaries() -> Path:
-    """Where ``initdb`` and ``pg_ctl`` are: the newest that is installed.
+    """Where ``initdb`` and ``pg_ctl`` are: in ``CLONOS_TEST_POSTGRES``, on the path, or the newest that is installed.
 
     Raises:
         PostgresMissing: Nowhere.
     """
+    chosen = os.environ.get("CLONOS_TEST_POSTGRES")
+    if chosen:
+        if (Path(chosen) / "initdb").is_file():
+            return Path(chosen)
+        raise PostgresMissing(f"CLONOS_TEST_POSTGRES names {chosen}, which holds no initdb.")
     on_path = shutil.which("initdb")
     if on_path and shutil.which("pg_ctl"):
         return Path(on_path).resolve().parent
@@ -94,6 +104,16 @@ class PostgresServer:
         return int((self._data / "postmaster.pid").read_text().split()[0])
 
     @property
+    def description(self) -> str:
+        """What it is."""
+        with psycopg.connect(self._conninfo) as link:
+            return f"{link.info.server_version // 10_000}, a server of the tests' own"
+
+    @property
+    def _conninfo(self) -> str:
+        return f"host=127.0.0.1 port={self.port} user=clonos dbname=postgres"
+
+    @property
     def log(self) -> str:
         """What the server says."""
         return (self._folder / "log").read_text(errors="replace")
@@ -104,9 +124,27 @@ class PostgresServer:
         self._run("pg_ctl", "-D", self._data, "-l", self._folder / "log", "-w", "-t", _START_S, "start")
 
     def stop(self, *, kill: bool = False) -> None:
-        """Stop it; `kill`: as if its processes were killed, so that it recovers at the next start."""
+        """Stop it, its sessions too; `kill`: without a clean end, so that it recovers at the next start."""
         mode = "immediate" if kill else "fast"
         self._run("pg_ctl", "-D", self._data, "-m", mode, "-w", "-t", _START_S, "stop")
+
+    def crash(self) -> None:
+        """Kill its first process (SIGKILL), and see to it that all have ended; it recovers at the next start."""
+        postmaster = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        children = postmaster.children(recursive=True)
+        postmaster.kill()
+        # They notice by themselves that it is gone, but a busy one only when its statement is over.
+        _, left = psutil.wait_procs([postmaster, *children], _START_S)
+        assert not left, left
+
+    @contextlib.contextmanager
+    def away(self, how: Callable[[], None] | None = None) -> Iterator[None]:
+        """Stop it by `how` (default `stop`), and start it again at the end."""
+        (how or self.stop)()
+        try:
+            yield
+        finally:
+            self.start()
 
     def remove(self) -> None:
         """Stop it and remove all that it wrote."""
@@ -116,7 +154,8 @@ class PostgresServer:
 
     def create_database(self, name: str) -> str:
         """A new database; its URL."""
-        self._run("createdb", "-h", "127.0.0.1", "-p", self.port, "-U", "clonos", name)
+        with psycopg.connect(self._conninfo, autocommit=True) as link:
+            link.execute(f'CREATE DATABASE "{name}"')
         return f"postgresql+psycopg://clonos@127.0.0.1:{self.port}/{name}"
 
 

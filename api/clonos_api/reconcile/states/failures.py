@@ -61,3 +61,15 @@ def start_lost(why: str) -> Failure:
         hint="start it from another savepoint, or where it ended.",
         domain="user",
     )
+
+
+def untaken() -> Failure:
+    """A savepoint that nobody took, or deleted, while somebody waited for it."""
+    return Failure(
+        error="savepoint-given-up",
+        what="No agent took (or deleted) the savepoint while somebody waited for it.",
+        kept="the job's own checkpoint.",
+        hint="see that the job's host is READY, and ask again; a savepoint that FAILED can be deleted.",
+        domain="environment",
+        retry=True,
+    )

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from clonos.resources.jobs import JobState
 from clonos_api.reconcile.deadlines import CLAIM_S
 from clonos_api.reconcile.facts import Job, Run
 from clonos_api.reconcile.placement import Fleet
-from clonos_api.reconcile.states import failures, ways, wishes
-from clonos_api.reconcile.writes import Move, Write
+from clonos_api.reconcile.states import ways
+from clonos_api.reconcile.writes import Write
 
 
 def decide(job: Job, run: Run | None, fleet: Fleet, now: datetime) -> list[Write]:
     """Place it, and wait for the first claim."""
-    wish = wishes.heed(job, run)
-    if wish is not None:
-        return wish
-    if run is None or not run.ours:
-        if job.lost_start:
-            return [Move(JobState.FAILED, failure=failures.start_lost(job.lost_start))]
-        return ways.placed(job, fleet, CLAIM_S)
-    if run.over:
-        return [*ways.settled(job, run), *ways.ended(job, run)]
-    if not fleet.alive(run.agent):
-        return ways.lost(job, run, fleet)
-    if run.works:
-        return [*ways.settled(job, run), Move(JobState.RUNNING)]
-    return ways.settled(job, run) or ways.waited(
-        job, run, now, CLAIM_S, f"The driver of job {job.name} did not claim its log in time."
-    )
+    return ways.under_way(job, run, fleet, now, CLAIM_S, f"The driver of job {job.name} did not claim its log in time.")

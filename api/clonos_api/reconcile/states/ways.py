@@ -8,8 +8,35 @@ from clonos.resources.jobs import Failure, JobState
 from clonos_api.reconcile.deadlines import due
 from clonos_api.reconcile.facts import Job, Run
 from clonos_api.reconcile.placement import Fleet, Placed, place
-from clonos_api.reconcile.states import failures
+from clonos_api.reconcile.states import failures, wishes
 from clonos_api.reconcile.writes import Fall, Lose, Move, Order, Place, Settle, Wait, Write
+
+
+def under_way(job: Job, run: Run | None, fleet: Fleet, now: datetime, within_s: float, late: str) -> list[Write]:
+    """A job is to run and does not yet: place it, and wait until its driver works.
+
+    Args:
+        job: The job.
+        run: Its newest run.
+        fleet: All hosts.
+        now: By the database's clock.
+        within_s: How long an attempt may take.
+        late: What to say if it takes longer.
+    """
+    wish = wishes.heed(job, run)
+    if wish is not None:
+        return wish
+    if run is None or not run.ours:
+        if job.lost_start:
+            return [Move(JobState.FAILED, failure=failures.start_lost(job.lost_start))]
+        return placed(job, fleet, within_s)
+    if run.over:
+        return [*settled(job, run), *ended(job, run)]
+    if not fleet.alive(run.agent):
+        return lost(job, run, fleet)
+    if run.works:
+        return [*settled(job, run), Move(JobState.RUNNING)]
+    return settled(job, run) or waited(job, run, now, within_s, late)
 
 
 def placed(job: Job, fleet: Fleet, within_s: float) -> list[Write]:

