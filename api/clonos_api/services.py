@@ -72,9 +72,8 @@ class Services:
     def of(cls, settings: ApiSettings) -> Services:
         """The services that `settings` ask for; nothing runs yet."""
         database = Database(settings.database)
-        holders = Holders()
-        feed = EventFeed(database, hear=holders.hear)
-        return cls(settings, database, feed, LogWatch(database), holders, Pace(settings.agent_lease_s))
+        holders, pace = Holders(), Pace(settings.agent_lease_s)
+        return cls(settings, database, EventFeed(database, hear=holders.hear), LogWatch(database), holders, pace)
 
     async def prepare(self) -> None:
         """Bring an embedded database up to date, and see whether the tables can be used."""

@@ -75,24 +75,6 @@ def test_a_push_may_be_repeated(admin: httpx.Client, agent: ScriptedAgent, name:
     assert admin.get(f"/jobs/{name}/checkpoints").json()["counts"]["completed"] == 1
 
 
-def test_an_epoch_has_its_parts_and_its_checkpoints_size(
-    admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place
-) -> None:
-    """The driver tells the parts, its agent how large the checkpoint was when it looked last."""
-    create(admin, name)
-    run = place(name, agent.name)
-    told = {"job": name, "generation": 1}
-    spans = [{"name": "plan", "duration_ms": 2.5}, {"name": "publish", "duration_ms": 9.0}]
-    agent.tell(run, {**_epoch(told, 0, time.time()), "spans": spans})
-    report = {"run": run, "state": "RUNNING", "driver_state": "RUNNING", "attempts": 1}
-    agent.heartbeat({**report, "checkpoint_bytes": {"out": 4321}})
-    agent.heartbeat(report)  # it does not say so each time
-    agent.tell(run, {**_epoch(told, 1, time.time()), "spans": spans})
-    newest, oldest = admin.get(f"/jobs/{name}/checkpoints").json()["history"]
-    assert newest["spans"] == oldest["spans"] == spans
-    assert (oldest["size_bytes"], newest["size_bytes"]) == (None, 4321)
-
-
 def test_one_push_tells_of_all_runs(admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place) -> None:
     jobs = [f"{name}-{number}" for number in range(3)]
     for job in jobs:
@@ -145,6 +127,24 @@ def test_the_more_drivers_the_more_seldom_they_are_told_of(agent: ScriptedAgent)
     many = [{"run": none.format(number), "state": "RUNNING"} for number in range(400)]
     assert 2000 <= agent.heartbeat(*many)["forward_ms"] <= 2000 + before
     assert agent.heartbeat()["forward_ms"] <= before
+
+
+def test_an_epoch_has_its_parts_and_its_checkpoints_size(
+    admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place
+) -> None:
+    """The driver tells the parts, its agent how large the checkpoint was when it looked last."""
+    create(admin, name)
+    run = place(name, agent.name)
+    told = {"job": name, "generation": 1}
+    spans = [{"name": "plan", "duration_ms": 2.5}, {"name": "publish", "duration_ms": 9.0}]
+    agent.tell(run, {**_epoch(told, 0, time.time()), "spans": spans})
+    report = {"run": run, "state": "RUNNING", "driver_state": "RUNNING", "attempts": 1}
+    agent.heartbeat({**report, "checkpoint_bytes": {"out": 4321}})
+    agent.heartbeat(report)  # it does not say so each time
+    agent.tell(run, {**_epoch(told, 1, time.time()), "spans": spans})
+    newest, oldest = admin.get(f"/jobs/{name}/checkpoints").json()["history"]
+    assert newest["spans"] == oldest["spans"] == spans
+    assert (oldest["size_bytes"], newest["size_bytes"]) == (None, 4321)
 
 
 def test_work_is_waited_for(admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place) -> None:

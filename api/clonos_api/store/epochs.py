@@ -141,8 +141,7 @@ class _Ingestion:
         self.queries: dict[str, Any] = {name: dict(one) for name, one in self.metrics["queries"].items()}
 
     async def take(self, run: LockedRun, facts: list[Fact]) -> None:
-        self.run, self.lost, self.agent = run.id, run.state == "LOST", run.agent
-        self.sizes = run.checkpoint_bytes or {}
+        self.run, self.lost, self.agent, self.sizes = run.id, run.state == "LOST", run.agent, run.checkpoint_bytes or {}
         await self._load([fact for fact in facts if isinstance(fact, EpochDone) and fact.replay])
         for fact in facts:
             match fact:

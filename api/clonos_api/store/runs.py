@@ -88,6 +88,7 @@ _REPORTED: Final = (
     RunRow.pid,
     RunRow.exit_code,
     RunRow.failure,
+    RunRow.checkpoint_bytes,
     RunRow.started_at,
     RunRow.ended_at,
 )
