@@ -98,19 +98,14 @@ class PostgresServer:
         assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
 
     @property
+    def description(self) -> str:
+        """What it is."""
+        return f"{(self._data / 'PG_VERSION').read_text().strip()}, a server of the tests' own"
+
+    @property
     def pid(self) -> int:
         """Of the server's first process."""
         return int((self._data / "postmaster.pid").read_text().split()[0])
-
-    @property
-    def description(self) -> str:
-        """What it is."""
-        with psycopg.connect(self._conninfo) as link:
-            return f"{link.info.server_version // 10_000}, a server of the tests' own"
-
-    @property
-    def _conninfo(self) -> str:
-        return f"host=127.0.0.1 port={self.port} user=clonos dbname=postgres"
 
     @property
     def log(self) -> str:
@@ -153,8 +148,7 @@ class PostgresServer:
 
     def create_database(self, name: str) -> str:
         """A new database; its URL."""
-        with psycopg.connect(self._conninfo, autocommit=True) as link:
-            link.execute(f'CREATE DATABASE "{name}"')
+        self._run("createdb", "-h", "127.0.0.1", "-p", self.port, "-U", "clonos", name)
         return f"postgresql+psycopg://clonos@127.0.0.1:{self.port}/{name}"
 
 
