@@ -28,6 +28,28 @@ def restarted(postgres: PostgresServer) -> PostgresServer:
     return postgres
 
 
+async def test_who_is_cancelled_while_its_turn_comes_is_cancelled(database: Database) -> None:
+    """It was forgotten, and a leader that was to end went on for ever."""
+
+    async def for_ever() -> None:
+        while True:
+            async with database.transaction():
+                pass
+            await asyncio.sleep(0)
+
+    async with database.transaction():
+        waiting = [asyncio.create_task(for_ever()) for _ in range(3)]
+        for _ in range(10):
+            await asyncio.sleep(0)  # all wait
+    await asyncio.sleep(0)  # the first of them has its turn now, and does not know it yet
+    for task in waiting:
+        task.cancel()
+    _, left = await asyncio.wait(waiting, timeout=5)
+    for task in left:
+        task.cancel()
+    assert not left
+
+
 @ON_POSTGRESQL
 async def test_a_restart_under_load_loses_nothing(database: Database, restarted: PostgresServer) -> None:
     """Eight writers and an ingestion; the server is killed twice in the middle of it."""

@@ -178,8 +178,10 @@ class Database:
 
 
 async def _within(awaitable: Any, seconds: float) -> None:
+    # Not `asyncio.wait_for`, which in Python 3.11 forgets that it was cancelled if that comes in the same moment.
     try:
-        await asyncio.wait_for(awaitable, seconds)
+        async with asyncio.timeout(seconds):
+            await awaitable
     except TimeoutError as error:
         raise StoreAway(f"The database was busy for {seconds:g} s.") from error
 
