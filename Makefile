@@ -42,7 +42,7 @@ example: setup ## One example, killed and checked: NAME=orders (or enrich, wordc
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
-test: begin-summary lint unit service contracts integration chaos ## Lint and the core tests (ten minutes); CLONOS_TESTS=all: all of them
+test: begin-summary lint unit service contracts integration chaos ## Lint and the core tests (a quarter of an hour); CLONOS_TESTS=all: all of them
 	@if { docker/engine $(or $(CLONOS_TEST_ENGINE),status) && docker/base-image; } 2>build/engine.txt; then \
 		$(MAKE) --no-print-directory containers; \
 	else \
@@ -74,8 +74,9 @@ chaos-full: setup ## The same at every point, twenty races, fifty kills (about a
 	$(PYTEST) tests/chaos -v --capture=no --every-point
 	$(BIN)/clonos demo --example all --kills 50 --no-plain --json
 
-containers: setup ## The same without chaos, broker failures, the platform by compose; in containers, needs a Docker engine
-	$(PYTEST) tests/contracts tests/integration tests/chaos/test_broker_failures.py tests/containers -v --kafka container $(CORE)
+containers: setup ## Contracts, core integration, broker failures, the platform by compose; in containers, needs a Docker engine
+	$(PYTEST) tests/contracts tests/integration -v --kafka container --core
+	$(PYTEST) tests/chaos/test_broker_failures.py tests/containers -v --kafka container $(CORE)
 
 image-kafka: .venv/.prepared ## Build the image of Kafka that the tests run, unless it is there; print its name
 	@$(BIN)/python docker/kafka/build.py
