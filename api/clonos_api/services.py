@@ -30,6 +30,9 @@ _LOOK_S: Final = 5.0
 _AGAIN_S: Final = 1.0
 _RECENT_S: Final = 60.0
 
+# Of the connections for what agents tell (`Database.transaction`).
+_PUSHES: Final = 4
+
 
 class Reconcile(Protocol):
     """Does the leader's work whenever this replica leads, until cancelled; then gives the lease up."""
@@ -52,6 +55,7 @@ class Services:
         schema_trouble: Why the database's tables cannot be used; empty: they can.
         waits: Long-polls that are open.
         ending: The service is about to end.
+        pushing: As many pushes at once as leave connections and time for heartbeats.
     """
 
     settings: ApiSettings
@@ -65,6 +69,7 @@ class Services:
     schema_trouble: str = ""
     waits: set[asyncio.Task[int]] = field(default_factory=set)
     ending: bool = False
+    pushing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PUSHES))
     _later: set[asyncio.Task[None]] = field(default_factory=set)
     _failures: dict[str, tuple[float, str]] = field(default_factory=dict)
 

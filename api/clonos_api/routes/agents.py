@@ -122,7 +122,8 @@ async def push_all(agent: IdPath, body: Pushes, caller: AgentCaller, replica: Re
         )
         return taken, {locked.runs[one.run].job for one in taken.logs if one.offset is not None}
 
-    taken, grown = await changing(replica.database, None, change, told=True)
+    async with replica.pushing:
+        taken, grown = await changing(replica.database, None, change, told=True)
     for job in grown:
         replica.log_watch.grown(job)
     return taken
