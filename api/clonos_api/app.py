@@ -78,6 +78,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     services = Services.of(settings)
     app.state.services = services
     app.state.database = services.database
+    app.state.known_agents = services.known_agents
     problems.install(app)
     idempotency.install(app)
     guards.install(app, guards.GuardSettings.of(settings))

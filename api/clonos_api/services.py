@@ -15,8 +15,10 @@ from fastapi import Depends, HTTPException
 from starlette.requests import HTTPConnection
 
 from clonos.errors import StoreAway, Unauthenticated
+from clonos.resources.service import Event
 from clonos_api.auth import Principal
 from clonos_api.auth.bootstrap import bootstrap
+from clonos_api.auth.known_agents import KnownAgents
 from clonos_api.feed import EventFeed, LogWatch, while_away
 from clonos_api.holders import Held, Holders
 from clonos_api.pace import Pace
@@ -49,6 +51,7 @@ class Services:
         feed: The newest events.
         log_watch: Who follows which log.
         holders: Who holds a request open, under which token.
+        known_agents: Agents whose tokens were looked up a moment ago.
         pace: How often agents push.
         streams: Server-sent event streams that are open.
         tasks: What runs besides the requests.
@@ -63,6 +66,7 @@ class Services:
     feed: EventFeed
     log_watch: LogWatch
     holders: Holders
+    known_agents: KnownAgents
     pace: Pace
     streams: int = 0
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -77,8 +81,14 @@ class Services:
     def of(cls, settings: ApiSettings) -> Services:
         """The services that `settings` ask for; nothing runs yet."""
         database = Database(settings.database)
-        holders, pace = Holders(), Pace(settings.agent_lease_s)
-        return cls(settings, database, EventFeed(database, hear=holders.hear), LogWatch(database), holders, pace)
+        holders, known = Holders(), KnownAgents()
+
+        def hear(event: Event) -> None:
+            holders.hear(event)
+            known.hear(event)
+
+        feed = EventFeed(database, hear=hear)
+        return cls(settings, database, feed, LogWatch(database), holders, known, Pace(settings.agent_lease_s))
 
     async def prepare(self) -> None:
         """Bring an embedded database up to date, and see whether the tables can be used."""

@@ -15,7 +15,7 @@ def run(folder: Path, **environment: str) -> tuple[int, str, str]:
     """Exit code, report and summary of one test on SQLite and PostgreSQL, where there is no PostgreSQL."""
     summary = folder / "summary.txt"
     chosen = {"CLONOS_TEST_POSTGRES": str(folder), "CLONOS_TEST_SUMMARY": str(summary), **environment}
-    kept = {name: value for name, value in os.environ.items() if name != "CLONOS_TESTS"}
+    kept = {name: value for name, value in os.environ.items() if name not in ("CLONOS_TESTS", "PYTEST_ADDOPTS")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", TEST, "-p", "no:cacheprovider"],
         cwd=TESTS.parent,

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from clonos.errors import ClonosError, TooMany, Unauthenticated
 from clonos.resources.service import Role
 from clonos_api.auth.denials import record_unauthenticated
+from clonos_api.auth.known_agents import KnownAgents
 from clonos_api.auth.principal import Principal
 from clonos_api.problems import problem_response
 from clonos_api.rates import Buckets, address_of
@@ -32,18 +33,22 @@ _log = structlog.get_logger(__name__)
 class Authentication:
     """Middleware: 401 for whoever has no valid token; `scope["clonos.principal"]` for the others.
 
-    The store is asked each time, so that a token that is revoked is refused at once.
+    The store is asked each time, so that a token that is revoked is refused at once; agents': see `KnownAgents`.
 
     Args:
         app: What comes after.
         database: Where the tokens are.
+        known: Agents that were let in a moment ago.
         failures: How often an address may be wrong before it hears 429; valid tokens do not count.
         needed: Whether requests without a token are refused.
     """
 
-    def __init__(self, app: ASGIApp, *, database: Database, failures: Buckets, needed: bool = True) -> None:
+    def __init__(
+        self, app: ASGIApp, *, database: Database, known: KnownAgents, failures: Buckets, needed: bool = True
+    ) -> None:
         self._app = app
         self._database = database
+        self._known = known
         self._failures = failures
         self._needed = needed
 
@@ -70,9 +75,14 @@ class Authentication:
         scheme, _, presented = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         presented = presented.strip()
         if scheme.lower() == "bearer" and 0 < len(presented) <= _LONGEST and presented.isascii():
+            known = self._known.find(presented)
+            if known is not None:
+                return known
             row = await tokens.authenticate(self._database, presented)
             if row is not None:
-                return Principal(row.id, row.subject, Role(row.role), row.agent, row.expires_at)
+                principal = Principal(row.id, row.subject, Role(row.role), row.agent, row.expires_at)
+                self._known.remember(presented, principal)
+                return principal
         await self._refuse(request, presented)
         raise Unauthenticated("The request has no token." if not given else "The token is not valid.")
 

@@ -82,7 +82,7 @@ def install(app: FastAPI, settings: GuardSettings) -> None:
     """Put the guards in front of all routes of `app`, those to come included.
 
     Args:
-        app: The application; `app.state.database` is where the tokens are.
+        app: The application; `app.state.database` is where the tokens are, `app.state.known_agents` who was let in.
         settings: What they let through.
     """
     database: Database = app.state.database
@@ -99,6 +99,7 @@ def install(app: FastAPI, settings: GuardSettings) -> None:
     app.add_middleware(
         Authentication,
         database=database,
+        known=app.state.known_agents,
         failures=Buckets(rate=settings.failures_per_s, burst=settings.failures_burst),
         needed=settings.auth,
     )

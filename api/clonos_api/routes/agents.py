@@ -53,22 +53,29 @@ async def send_heartbeat(
     agent: IdPath, body: Heartbeat, caller: AgentCaller, replica: Replica, settings: Settings
 ) -> HeartbeatAnswer:
     """An agent lives, and how its runs are."""
+    lease_s = settings.agent_lease_s
+    working = sum(one.state != "EXITED" for one in body.runs)
+    forward_ms = replica.pace.forward_ms(agent, working)
+    if replica.database.dialect == "postgresql":
+        # Most tell nothing new: for them two statements will do.
+        async with replica.database.statements() as session:
+            known = None
+            if not await runs.news(session, agent, body.runs):
+                known = await agents.unchanged(session, agent, body.instance, lease_s=lease_s)
+        if known is not None:
+            revision, drain = known
+            return HeartbeatAnswer(revision=revision, drain=drain, forward_ms=forward_ms)
 
     async def change(session: AsyncSession) -> AgentRow:
         await runs.report(session, agent, body.runs)
         try:
-            return await agents.heartbeat(session, agent, body.instance, lease_s=settings.agent_lease_s)
+            return await agents.heartbeat(session, agent, body.instance, lease_s=lease_s)
         except (Fenced, NotFound):
             await _check(session, agent, body.instance)  # says which it is; the reports are rolled back
             raise
 
     row = await changing(replica.database, None, change, told=True)
-    working = sum(one.state != "EXITED" for one in body.runs)
-    return HeartbeatAnswer(
-        revision=row.revision,
-        drain=row.state == HostState.DRAINING,
-        forward_ms=replica.pace.forward_ms(agent, working),
-    )
+    return HeartbeatAnswer(revision=row.revision, drain=row.state == HostState.DRAINING, forward_ms=forward_ms)
 
 
 @router.get("/{agent}/work", responses=problems(410), response_model_exclude_unset=True)

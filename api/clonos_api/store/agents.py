@@ -93,6 +93,19 @@ async def heartbeat(session: AsyncSession, agent: str, instance: str, *, lease_s
     return row
 
 
+async def unchanged(session: AsyncSession, agent: str, instance: str, *, lease_s: float) -> tuple[int, bool] | None:
+    """Extend the lease of an agent that is no news itself; its revision and whether it is drained, else None."""
+    statement = (
+        update(AgentRow)
+        .where(AgentRow.id == agent, AgentRow.instance == instance, AgentRow.state.in_(_ALIVE))
+        .values(heartbeat_at=clock(), lease_until=clock(lease_s))
+        .returning(AgentRow.revision, AgentRow.state)
+        .execution_options(synchronize_session=False)
+    )
+    row = (await session.execute(statement)).one_or_none()
+    return None if row is None else (row.revision, row.state == HostState.DRAINING)
+
+
 async def check(session: AsyncSession, agent: str, instance: str) -> AgentRow:
     """The agent, if this process is it.
 

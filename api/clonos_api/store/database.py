@@ -140,7 +140,22 @@ class Database:
         Raises:
             StoreAway: The database does not answer.
         """
-        session = await self._begin(self._engine, read=True)
+        async with self._reading(self._engine) as session:
+            yield session
+
+    @asynccontextmanager
+    async def statements(self) -> AsyncIterator[AsyncSession]:
+        """For what agents tell (`transaction`), on PostgreSQL: each statement commits by itself, and wakes nobody.
+
+        Raises:
+            StoreAway: The database does not answer.
+        """
+        async with self._reading(self._told) as session:
+            yield session
+
+    @asynccontextmanager
+    async def _reading(self, engine: AsyncEngine) -> AsyncIterator[AsyncSession]:
+        session = await self._begin(engine, read=True)
         try:
             with _translated():
                 yield session

@@ -7,6 +7,7 @@ any order.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -95,6 +96,7 @@ async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[Eve
     jobs: dict[str, _Ingestion] = {}
     offsets = []
     for piece in pieces:
+        await asyncio.sleep(0)  # a push tells of many runs, and heartbeats are not to wait for all of them
         run = locked.runs.get(piece.run)
         if run is None:
             ends.append(NotFound(f"There is no run {piece.run}."))

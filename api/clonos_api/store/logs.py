@@ -5,6 +5,7 @@ An agent sends text: a byte that is not UTF-8 goes as ``?``, so that both sides 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -55,6 +56,7 @@ async def push_all(session: AsyncSession, locked: Locked, pieces: Sequence[LogPi
     ends: list[int | ClonosError] = []
     chunks, offsets, long = [], [], []
     for piece in pieces:
+        await asyncio.sleep(0)  # as in `epochs.ingest_all`
         run = locked.runs.get(piece.run)
         if run is None:
             ends.append(NotFound(f"There is no run {piece.run}."))

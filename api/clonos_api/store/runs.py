@@ -5,10 +5,10 @@ Events: ``run.created``, ``run.state``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import RunOrder, RunReport, TaskOrder, Work
@@ -56,16 +56,11 @@ async def report(session: AsyncSession, agent: str, reports: Sequence[RunReport]
 
     Reports on runs that are over, or not this agent's, are left out.
     """
-    told = {one.run: one for one in reports}
+    # Most heartbeats have no news: look first, and at nothing that is large; lock then.
+    told = await news(session, agent, reports)
     if not told:
         return []
-    open_ones = (RunRow.agent == agent, RunRow.id.in_(told), RunRow.ended_at.is_(None))
-    # Most heartbeats have no news: look first, and at nothing that is large; lock then.
-    known = await session.execute(select(*_REPORTED).where(*open_ones))
-    news = [row.id for row in known if _changes(row, told[row.id])]
-    if not news:
-        return []
-    query = select(RunRow).where(*open_ones, RunRow.id.in_(news)).order_by(RunRow.id).with_for_update()
+    query = select(RunRow).where(*_open(agent, told)).order_by(RunRow.id).with_for_update()
     locked = await session.scalars(query.execution_options(populate_existing=True))
     changed = []
     for row in locked.all():
@@ -78,6 +73,19 @@ async def report(session: AsyncSession, agent: str, reports: Sequence[RunReport]
         if row.state != before or row.ended_at is not None:
             _tell(session, row)
     return changed
+
+
+async def news(session: AsyncSession, agent: str, reports: Sequence[RunReport]) -> dict[str, RunReport]:
+    """By run, those reports that say anything new."""
+    told = {one.run: one for one in reports}
+    if not told:
+        return {}
+    known = await session.execute(select(*_REPORTED).where(*_open(agent, told)))
+    return {row.id: told[row.id] for row in known if _changes(row, told[row.id])}
+
+
+def _open(agent: str, runs: Iterable[str]) -> tuple[ColumnElement[bool], ...]:
+    return RunRow.agent == agent, RunRow.id.in_(runs), RunRow.ended_at.is_(None)
 
 
 _REPORTED: Final = (
