@@ -36,6 +36,7 @@ _ENDING_S: Final = 1.0
 _log = structlog.get_logger("clonos.api")
 
 _ROUTERS: Final = (
+    agents.router,  # first, because routes are looked through in order, and agents ask most
     artifacts.router,
     jobs.router,
     actions.router,
@@ -51,7 +52,6 @@ _ROUTERS: Final = (
     connectors.router,
     tokens.router,
     tokens.audit_router,
-    agents.router,
     health.open_router,
     health.router,
 )
