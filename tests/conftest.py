@@ -95,7 +95,11 @@ def make_topic(kafka: KafkaSettings) -> Callable[..., str]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kafka", choices=("embedded", "container"), default="embedded", help="where brokers run")
     parser.addoption("--core", action="store_true", help="leave out the tests marked broad (`make test` does)")
-    parser.addoption("--every-point", action="store_true", help="chaos tests: every point and twenty races (slow)")
+    parser.addoption(
+        "--every-point",
+        action="store_true",
+        help="chaos tests: every point and twenty races; property tests: four times as many requests (slow)",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
