@@ -61,11 +61,11 @@ class Shell:
         )
 
     def type(self, command: str) -> str:
-        """What it prints; it must succeed. What goes on until Ctrl-C gets one after five seconds."""
+        """What it prints; it must succeed. What goes on until Ctrl-C gets a SIGTERM after five seconds."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         if any(part in command for part in _UNTIL_INTERRUPTED) and "job.recovery.ended" not in command:
-            command = f"timeout --preserve-status -s INT 5 {command}"
+            command = f"timeout --preserve-status 5 {command}"
         elif "/events?" in command:
             command = f"timeout 60 {command} | grep -m 1 job.recovery.ended"
         print(f"$ {command}", flush=True)
@@ -79,7 +79,7 @@ class Shell:
         text = "".join(told)
         print(text, flush=True)
         interrupted = command.startswith("timeout") and "curl" in command and "grep" not in command
-        assert line.strip() in ("<<0", "<<130" if interrupted else "<<0"), f"{command}: {line}"
+        assert line.strip() in ("<<0", "<<143" if interrupted else "<<0"), f"{command}: {line}"
         return text
 
     def json(self, command: str) -> Any:

@@ -241,7 +241,7 @@ def test_events_are_followed_from_the_end(clonos: Clonos, service: FakeService) 
 
     def interrupt() -> None:
         eventually(lambda: len(service.requests("GET", "/events")) > 1, "the stream ended, and is asked for again")
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)  # SIGINT is ignored by what a shell starts in the background
 
     other = threading.Thread(target=interrupt)
     other.start()
