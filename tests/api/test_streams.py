@@ -11,6 +11,10 @@ import httpx
 import pytest
 from streams import Stream
 
+from clonos_api.routes.events import start_after
+from clonos_api.services import Services
+from clonos_api.settings import ApiSettings
+from clonos_api.store import events
 from observe import eventually
 from scripted import ScriptedAgent, create
 from serving import Served, served
@@ -211,3 +215,20 @@ def test_a_log_is_tailed_read_on_and_followed(
     # Only the last event of a piece has an id; who lost the stream goes on from there.
     with Stream(api, f"/jobs/{name}/logs", follow="true", last_event_id=first["id"]) as stream:
         assert [stream.next()["data"] for _ in range(3)] == ["one", "two", "three"]
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_has_not_heard_of_an_event_yet_goes_on_after_it(tmp_path: Path) -> None:
+    """Another one has told it; that is no gap, and nothing comes twice."""
+    services = Services.of(ApiSettings(home=tmp_path))
+    await services.prepare()
+    for number in range(10):
+        async with services.database.transaction() as session:
+            events.append(session, "job.state", data={"number": number})
+    async with services.database.reading() as session:
+        _, newest = await events.bounds(session)
+    services.feed.newest = newest - 2
+    assert await start_after(services, newest) == (newest, b"")
+    start, said = await start_after(services, newest + 1)
+    assert (start, said.startswith(b"event: gap\n")) == (newest, True), "a number of another database"
+    await services.database.close()

@@ -50,8 +50,7 @@ async def stream_events(
             of = (await jobs.get(session, job, deleted=True)).id
     await replica.feed.started()
     asked = int(last_event_id) if last_event_id is not None else after
-    start = replica.feed.newest if asked is None else asked
-    gap = await _gap(replica, start) if asked is not None else b""
+    start, gap = (replica.feed.newest, b"") if asked is None else await start_after(replica, asked)
     return EventStream(_stream(replica, caller, Wanted(of, tuple(types or ())), start, gap))
 
 
@@ -81,13 +80,17 @@ async def list_events(
     return page(map(views.event, rows[:limit]), str(rows[limit - 1].seq) if len(rows) > limit else None)
 
 
-async def _gap(replica: Services, start: int) -> bytes:
-    """What to say if events after `start` are not kept any more, or the numbers are of another database."""
+async def start_after(replica: Services, asked: int) -> tuple[int, bytes]:
+    """Where a stream begins that is to go on after a number, and what it says first.
+
+    Events after `asked` may not be kept any more, or the number may be of another database. That this replica has not
+    heard of it yet means nothing: another one has told it.
+    """
     async with replica.database.reading() as session:
-        oldest, _ = await events.bounds(session)
-    if oldest <= start + 1 and start <= replica.feed.newest:
-        return b""
-    return encode(f'{{"oldest": {oldest}, "newest": {replica.feed.newest}}}', event="gap")
+        oldest, newest = await events.bounds(session)
+    if oldest <= asked + 1 and asked <= newest:
+        return asked, b""
+    return min(asked, newest), encode(f'{{"oldest": {oldest}, "newest": {newest}}}', event="gap")
 
 
 async def _stream(replica: Services, caller: Principal, wanted: Wanted, place: int, gap: bytes) -> AsyncIterator[bytes]:
@@ -95,7 +98,6 @@ async def _stream(replica: Services, caller: Principal, wanted: Wanted, place: i
     with replica.stream(caller, feed.wake) as held:
         # Answers begin at once: who waits for the first event knows that the stream is there.
         yield gap or HEARTBEAT
-        place = min(place, feed.newest)
         while not feed.closed and not held.over():
             more = await feed.wait(place, min(settings.heartbeat_s, held.left_s))
             if held.over():
