@@ -12,9 +12,17 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 
+_SHOWN_S = 1.0
+
 
 def read_committed(kafka: KafkaSettings, topic: str) -> list[Message]:
-    """Everything that a read_committed reader of `topic` sees, by partition and offset."""
+    """Everything that a read_committed reader of `topic` sees, by partition and offset.
+
+    A broker shows a commit a moment after it confirmed it: that moment is waited for. What stays open is not seen.
+    """
+    deadline = time.monotonic() + _SHOWN_S
+    while not ends_agree(kafka, topic) and time.monotonic() < deadline:
+        time.sleep(0.01)
     consumer = Consumer(
         client_config(
             kafka,
