@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -99,6 +100,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services.start("schema", services.watch_schema)
     if services.settings.reconcile:
         services.start("reconciler", services.reconcile)
+    # What is there now stays: looking through it again and again would hold all requests up for a tenth of a second.
+    gc.collect()
+    gc.freeze()
     try:
         yield
     finally:

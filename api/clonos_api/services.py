@@ -33,7 +33,7 @@ _AGAIN_S: Final = 1.0
 _RECENT_S: Final = 60.0
 
 # Of the connections for what agents tell (`Database.transaction`).
-_PUSHES: Final = 4
+_PUSHES: Final = 2
 
 
 class Reconcile(Protocol):
