@@ -103,6 +103,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     # What is there now stays: looking through it again and again would hold all requests up for a tenth of a second.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     try:
         yield
     finally:
