@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -100,10 +99,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services.start("schema", services.watch_schema)
     if services.settings.reconcile:
         services.start("reconciler", services.reconcile)
-    # What is there now stays: looking through it again and again would hold all requests up for a tenth of a second.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
     try:
         yield
     finally:

@@ -49,6 +49,8 @@ def test_a_revoked_one_is_forgotten(known: KnownAgents) -> None:
     assert known.find("clonos_t1_ab") == AGENT
     known.hear(revoked("t1"))
     assert known.find("clonos_t1_ab") is None
+    known.remember("clonos_t1_ab", AGENT)
+    assert known.find("clonos_t1_ab") is None, "it was being looked up while it was revoked"
 
 
 def test_an_expired_one_is_not_let_in(known: KnownAgents) -> None:

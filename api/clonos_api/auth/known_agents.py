@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -18,6 +18,7 @@ from clonos_api.auth.principal import Principal
 
 _FOR_S: Final = 5.0
 _MOST: Final = 10_000
+_REVOKED: Final = 1_000
 
 
 class KnownAgents:
@@ -30,6 +31,8 @@ class KnownAgents:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()  # longest ago first
+        # For a token that was being looked up while it was revoked.
+        self._revoked: deque[str] = deque(maxlen=_REVOKED)
 
     def find(self, presented: str) -> Principal | None:
         """Whose token this is, if that was found out a moment ago."""
@@ -42,7 +45,7 @@ class KnownAgents:
 
     def remember(self, presented: str, principal: Principal) -> None:
         """This was found out now."""
-        if principal.role is not Role.AGENT:
+        if principal.role is not Role.AGENT or principal.token in self._revoked:
             return
         digest = _digest(presented)
         self._known.pop(digest, None)
@@ -54,6 +57,7 @@ class KnownAgents:
         """Forget a token that is revoked."""
         if event.type == "token.revoked":
             token = str(event.data.get("token"))
+            self._revoked.append(token)
             for digest in [digest for digest, (_, principal) in self._known.items() if principal.token == token]:
                 del self._known[digest]
 
