@@ -197,7 +197,7 @@ class Agent:
             if answer is not None:
                 self._pause_s = answer["forward_ms"] / 1000
                 told = {one["run"]: one["state"] for one in reports}
-            if await _happens(self._changed, self._beat_s):
+            if await _happens(self._changed, self._beat_s * random.uniform(0.9, 1.1)):  # as the real one
                 await asyncio.sleep(_COALESCE_S)
 
     async def _ask(self) -> None:

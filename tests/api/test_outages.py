@@ -99,6 +99,13 @@ class World:
         """Let all come to rest, compare what was told with what there is, and go on."""
         load = self.load
         load.rest()
+        try:
+            self._compare()
+        finally:
+            load.resume()
+
+    def _compare(self) -> None:
+        load = self.load
         eventually(lambda: not self._every("/operations", state="IN_PROGRESS"), "operations end", timeout_s=60)
         eventually(lambda: not self._under_way(), "no job is on its way", timeout_s=60)
         jobs = {job["name"]: job for job in self._every("/jobs")}
@@ -115,7 +122,6 @@ class World:
             eventually(lambda seen=seen: seen and seen[-1] >= seqs[-1], "the reader has read all")
             assert seen == seqs, "each event once and in order"
         assert asyncio.run(self._epochs({job["id"]: name for name, job in jobs.items()})) == load.told
-        load.resume()
 
     def _under_way(self) -> list[dict[str, Any]]:
         return [

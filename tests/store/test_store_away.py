@@ -124,6 +124,22 @@ async def test_a_restart_under_load_loses_nothing(database: Database, restarted:
 
 
 @ON_POSTGRESQL
+async def test_an_event_that_was_seen_outlives_a_crash(database: Database, restarted: PostgresServer) -> None:
+    """Also one of those that do not wait for the disk: a reader would see it twice, under two numbers."""
+    kind = unique("e.")
+    for number in range(3):
+        async with database.transaction(told=True) as session:
+            events.append(session, kind, data={"number": number})
+        async with database.reading() as session:
+            seen = [row.seq for row in await events.after(session, 0, types=[kind])]
+        await asyncio.to_thread(restarted.crash)
+        await asyncio.to_thread(restarted.start)
+        async with database.reading() as session:
+            assert [row.seq for row in await events.after(session, 0, types=[kind])] == seen
+        assert len(seen) == number + 1
+
+
+@ON_POSTGRESQL
 async def test_waiting_for_a_database_that_is_away_is_bounded(url: str, restarted: PostgresServer) -> None:
     database = Database(url, wait_s=1.0)
     async with database.reading() as session:

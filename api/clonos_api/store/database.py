@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import event
+from sqlalchemy import event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     DataError,
@@ -32,7 +32,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from clonos.errors import SpecError, StateConflict, StoreAway
 from clonos_api.store import closing
 from clonos_api.store.clock import clock, now
-from clonos_api.store.notifier import Notifier
+from clonos_api.store.notifier import Notifier, wakes_somebody
 
 __all__ = ["Actor", "Database", "clock", "now", "sqlite_connection"]
 
@@ -113,7 +113,7 @@ class Database:
             reserved: Use the connection that is kept for the leader's lease.
             told: It takes in what an agent tells, and will tell again if it is not known: do not wait for the disk, and
                 use connections of their own, so that agents never keep users and the leader waiting. What is decided
-                on it later is on the disk after it.
+                on it later is on the disk after it; events and new work, which others see at once, are waited for.
 
         Raises:
             StoreAway: The database does not answer; if that is at the commit, it may have been taken.
@@ -130,6 +130,9 @@ class Database:
                 yield session
                 await session.flush()
                 await closing.close(session)
+                if told and self.dialect == "postgresql" and wakes_somebody(session):
+                    # Others would see a number that the server gives out again if it crashed now.
+                    await session.execute(text("SET LOCAL synchronous_commit = on"))
                 await session.commit()
         self.notifier.told(session.info)
 

@@ -30,6 +30,11 @@ def wakes(session: AsyncSession, revision: int, agent: str = _EVENTS) -> None:
     told[agent] = max(revision, told.get(agent, 0))
 
 
+def wakes_somebody(session: AsyncSession) -> bool:
+    """Whether this transaction's commit has anything to tell."""
+    return bool(session.info.get(_WAKES))
+
+
 class Notifier:
     """The newest event and each agent's newest work, as far as this process knows.
 

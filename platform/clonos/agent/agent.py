@@ -181,7 +181,7 @@ class Agent:
         return self._answer
 
     async def _beat(self, answer: AgentRegistered) -> None:
-        """Tell that it lives: each `heartbeat_s`, and at once when a run has changed."""
+        """Tell that it lives: each `heartbeat_s` or so, and at once when a run has changed."""
         away = False
         behind = 0
         while True:
@@ -208,7 +208,8 @@ class Agent:
                 # Sooner than usual, for the lease runs; jittered, so that agents do not all come back in one moment.
                 await asyncio.sleep(random.uniform(0.5, 1.0) * answer.heartbeat_s)
                 continue
-            if await happens(self._changed, answer.heartbeat_s):
+            # Jittered: agents that a slow moment of the service let answer together would stay together for ever.
+            if await happens(self._changed, random.uniform(0.9, 1.1) * answer.heartbeat_s):
                 await asyncio.sleep(_COALESCE_S)
 
     async def _ask(self, answer: AgentRegistered) -> None:
