@@ -170,15 +170,19 @@ class Load:
                 await self._ask_for(people, job, "stop", "STOP")
 
     async def _watch(self) -> None:
-        """Follow the service's events, as a dashboard does."""
+        """Follow the service's events, as a dashboard does: the service ends a stream in time, and it comes back."""
         moves = {"RUNNING": "RUNNING", "STOPPED": "EXITED"}
-        async for line in self._connection().lines("/events?type=job.state"):
-            if line.startswith("data: "):
-                event = json.loads(line[6:])
-                self._states[event["job"]] = to = event["data"]["to"]
-                self._moved.set()
-                if to in moves:
-                    self._reconciled(event["job"], moves[to], f"report {moves[to]}")
+        after = ""
+        while True:
+            async for line in self._connection().lines(f"/events?type=job.state{after}"):
+                if line.startswith("id: "):
+                    after = f"&after={line[4:]}"
+                elif line.startswith("data: "):
+                    event = json.loads(line[6:])
+                    self._states[event["job"]] = to = event["data"]["to"]
+                    self._moved.set()
+                    if to in moves:
+                        self._reconciled(event["job"], moves[to], f"report {moves[to]}")
 
     async def _tick(self) -> None:
         """How late this process itself is: its share of all figures."""

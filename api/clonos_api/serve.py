@@ -90,7 +90,7 @@ def serve(settings: ApiSettings) -> int:
     # What is there now stays: looking through it again and again would hold all requests up for a tenth of a second.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(10_000, 20, 50)
     try:
         server.run(sockets=[listening])
     finally:

@@ -203,14 +203,20 @@ def services_of(connection: HTTPConnection) -> Services:
     return found
 
 
-def _store(connection: HTTPConnection) -> Database:
+# Coroutines, although nothing is awaited: FastAPI has a thread of its own do what is none, and on a busy service that
+# thread waits for its turn of the interpreter longer than all else takes.
+async def _replica(connection: HTTPConnection) -> Services:
+    return services_of(connection)
+
+
+async def _store(connection: HTTPConnection) -> Database:
     return services_of(connection).database
 
 
-def _settings(connection: HTTPConnection) -> ApiSettings:
+async def _settings(connection: HTTPConnection) -> ApiSettings:
     return services_of(connection).settings
 
 
-Replica = Annotated[Services, Depends(services_of)]
+Replica = Annotated[Services, Depends(_replica)]
 Store = Annotated[Database, Depends(_store)]
 Settings = Annotated[ApiSettings, Depends(_settings)]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import iter_route_contexts
 
+from clonos_api.app import create_app
 from clonos_api.openapi import document
 
 COMMITTED = Path(__file__).parents[2] / "api" / "openapi.json"
@@ -51,3 +56,21 @@ def test_references_lead_somewhere(described: dict[str, Any]) -> None:
     text = json.dumps(described)
     for part in text.split('"#/components/schemas/')[1:]:
         assert part.partition('"')[0] in described["components"]["schemas"]
+
+
+def test_nothing_of_a_request_is_done_by_a_thread() -> None:
+    """FastAPI has one do each dependency that is no coroutine; on a busy service it waits for the interpreter."""
+    found = {one.call for route in _routes() for one in _all(route)}
+    calls = [one if inspect.isfunction(one) else type(one).__call__ for one in found if one is not None]
+    assert len(calls) > 50
+    assert not [one for one in calls if not (inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one))]
+
+
+def _routes() -> list[Dependant]:
+    return [found for one in iter_route_contexts(create_app().routes) if (found := getattr(one, "dependant", None))]
+
+
+def _all(dependant: Dependant) -> Iterator[Dependant]:
+    yield dependant
+    for one in dependant.dependencies:
+        yield from _all(one)
