@@ -58,6 +58,8 @@ def service(home: Path, database: str, under: list[str]) -> Iterator[tuple[str, 
         # One person with one token does here what many do.
         "CLONOS_API__LIMITS__REQUESTS_PER_S": "10000",
         "CLONOS_API__LIMITS__BURST": "10000",
+        # A short run, too, is to see a stream end and come back.
+        "CLONOS_API__LIMITS__STREAM_S": "30",
     }
     process = subprocess.Popen([*under, sys.executable, "-m", "clonos_api"], env=environment, stdout=subprocess.DEVNULL)
     try:
