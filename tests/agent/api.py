@@ -55,6 +55,7 @@ class FakeApi:
         self.log: dict[str, str] = defaultdict(str)
         self.log_end: dict[str, int] = defaultdict(int)
         self.gaps: list[tuple[str, int, int]] = []
+        self.lasts: list[str] = []
         self.results: dict[str, list[TaskResult]] = defaultdict(list)
         self.work = Work(revision=1)
         self.tokens: set[str | None] = set()
@@ -139,6 +140,7 @@ class FakeApi:
 
         def events(body: EventsPiece) -> PieceTaken:
             run = body.run
+            self.lasts += [run] if body.last else []
             if self.refuse_events(body.lines):
                 return PieceTaken(run=run, status=422, detail="events-invalid")
             if body.offset > self.events_end[run] and body.gap:

@@ -81,6 +81,24 @@ def test_a_control_plane_that_lost_some_gets_it_again(api: FakeApi, host: Host, 
     assert found == list(range(len(found)))
 
 
+def test_the_last_words_are_told_again_if_they_are_forgotten(
+    api: FakeApi, host: Host, run: str, tmp_path: Path
+) -> None:
+    """A database that crashes forgets what it had not written; nobody tells more, which would find it out."""
+    code = api.upload(_TALKER)
+    api.order(order(run, code))
+    host()
+    eventually(lambda: len(api.events[run]) > 20, "events arrive")
+    stop_and_settle(api, run, code, tmp_path)
+    told = list(api.events[run])
+    api.events[run] = told[:-2]
+    api.events_end[run] = sum(len(line) + 1 for line in api.events[run])
+    api.order()
+    eventually(lambda: not (tmp_path / "agent" / "host-1" / "runs" / run).exists(), "the run is forgotten")
+    assert api.events[run] == told
+    assert api.lasts == [run, run], "what was told after that is asked for again"
+
+
 def test_logs_are_rotated_and_arrive(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
     code = api.upload(_TALKER)
     api.order(order(run, code))

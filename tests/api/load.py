@@ -40,6 +40,7 @@ class Driver:
     pushed: int = 0
     next_epoch_at: float = 0.0
     report: dict[str, Any] = field(default_factory=dict)
+    unwanted: bool = False
 
     def measure(self) -> None:
         """Know the offsets of new lines."""
@@ -169,7 +170,8 @@ class Load:
         self.resting = False
 
     def _all_told(self) -> bool:
-        return all(one.pushed == len(one.file.lines) for drivers in self._drivers for one in drivers.values())
+        living = [one for drivers in self._drivers for one in drivers.values()]
+        return all(one.pushed == len(one.file.lines) and not one.unwanted for one in living)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -317,8 +319,8 @@ class Load:
             for order in work["runs"]:
                 self._follow(drivers.setdefault(order["run"], Driver(order["name"])), order)
             wanted = {order["run"] for order in work["runs"]}
-            for run in [run for run in drivers if run not in wanted]:
-                del drivers[run]
+            for run, one in drivers.items():
+                one.unwanted = run not in wanted
 
     def _follow(self, one: Driver, order: dict[str, Any]) -> None:
         if one.report.get("final"):
@@ -340,6 +342,8 @@ class Load:
                 elif one.report.get("state") == "STOPPING":
                     one.report = {**one.report, "state": "EXITED", "driver_state": "STOPPED", "exit_code": 0}
                     one.report["final"] = True
+                elif one.unwanted and await self._push(caller, f"{path}/runs/{run}/events", instance, one, last=True):
+                    del drivers[run]  # as an agent: only when all that was told is kept
             await asyncio.sleep(0.05)
 
     def _act(self, one: Driver) -> None:
@@ -355,16 +359,18 @@ class Load:
             self.told[one.job] = self.told.get(one.job, 0) + 1
         one.measure()
 
-    async def _push(self, caller: Caller, path: str, instance: str, one: Driver) -> None:
+    async def _push(self, caller: Caller, path: str, instance: str, one: Driver, *, last: bool = False) -> bool:
+        """Whether all was taken."""
         lines = one.file.lines[one.pushed : one.pushed + 50]
-        body = {"instance": instance, "offset": one.offsets[one.pushed], "lines": lines}
+        body = {"instance": instance, "offset": one.offsets[one.pushed], "lines": lines, "last": last}
         answer = await caller.ask("POST", path, json=body)
         if answer is not None and answer.is_success:
             self.counted.append(time.monotonic())
             one.pushed = one.offsets.index(answer.json()["offset"])
-            return
+            return one.pushed == len(one.file.lines)
         assert answer is None or answer.status_code == 503, f"{path}: {answer.status_code} {answer.text}"
         one.pushed = max(0, one.pushed - 3)  # as an agent that was started anew: what is known already comes again
+        return False
 
     # Readers
 

@@ -140,6 +140,29 @@ async def test_an_event_that_was_seen_outlives_a_crash(database: Database, resta
 
 
 @ON_POSTGRESQL
+async def test_what_is_asked_for_last_outlives_a_crash(database: Database, restarted: PostgresServer) -> None:
+    """A push is not waited for; to ask for its end, as agents do before they forget a run, has it written."""
+    async with database.transaction() as session:
+        run = await a_run(session)
+    file = EventFile()
+    file.start(1)
+    end = 0
+    for number in range(3):
+        start, lines = end, file.lines[:]
+        file.lines.clear()
+        file.epoch(number)
+        async with database.transaction(told=True) as session:
+            end = await epochs.ingest(session, run.id, start, [*lines, *file.lines])
+        file.lines.clear()
+        async with database.transaction() as session:
+            assert await epochs.ingest(session, run.id, end, []) == end
+        await asyncio.to_thread(restarted.crash)
+        await asyncio.to_thread(restarted.start)
+        async with database.reading() as session:
+            assert (await counters.of_job(session, run.job))["epochs"] == number + 1
+
+
+@ON_POSTGRESQL
 async def test_waiting_for_a_database_that_is_away_is_bounded(url: str, restarted: PostgresServer) -> None:
     database = Database(url, wait_s=1.0)
     async with database.reading() as session:

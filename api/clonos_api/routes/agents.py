@@ -109,7 +109,7 @@ async def push_events(agent: IdPath, run: RunPath, body: EventsPush, caller: Age
         await _run_of(session, agent, run, body.instance)
         return await epochs.ingest(session, run, body.offset, body.lines, gap=body.gap)
 
-    return Pushed(offset=await changing(store, None, change, told=True))
+    return Pushed(offset=await changing(store, None, change, told=not body.last))
 
 
 @router.post("/{agent}/pushes", responses=problems(410))
@@ -130,7 +130,7 @@ async def push_all(agent: IdPath, body: Pushes, caller: AgentCaller, replica: Re
         return taken, {locked.runs[one.run].job for one in taken.logs if one.offset is not None}
 
     async with replica.pushing:
-        taken, grown = await changing(replica.database, None, change, told=True)
+        taken, grown = await changing(replica.database, None, change, told=not any(one.last for one in body.events))
     for job in grown:
         replica.log_watch.grown(job)
     return taken

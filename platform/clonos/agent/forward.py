@@ -75,7 +75,7 @@ class Forwarder:
         """Wait until everything is told, or nobody wants to hear it; for so long at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._behind():
+                while self._behind() or not await self._is_kept():
                     for turn in self._turns.values():
                         turn.hurry()
                     await asyncio.sleep(_LOOK_S)
@@ -84,6 +84,21 @@ class Forwarder:
         """Whether something is not told. Up to three bytes may be a character that never came whole."""
         events = "events" not in self._refused and (self._told_events or 0) < self._events.whole()
         return events or ("log" not in self._refused and (self._told_log or 0) + 3 < self._log.end())
+
+    async def _is_kept(self) -> bool:
+        """Whether what was told outlives a crash of the control plane's database.
+
+        Its answers do not wait for the disk. Whoever goes on telling learns from the next one what was forgotten; whoever
+        has told all must ask.
+        """
+        with contextlib.suppress(ApiAway, AgentReplaced, OSError):
+            try:
+                last = EventsPiece(run=self._run, offset=self._told_events or 0, lines=[], last=True)
+                self._told_events = await self._courier.take(last)
+            except ApiRefused:
+                return True
+            return not self._behind()
+        return False
 
     async def _go_on(self, what: str, tell: Callable[[], Awaitable[bool]]) -> None:
         backoff = _MIN_BACKOFF_S

@@ -187,12 +187,15 @@ class EventsPush(Resource):
 
     Attributes:
         gap: What is between the control plane's offset and this one is lost on the host: go on here.
+        last: Nothing comes after it: all that was pushed is on the control plane's disk before it answers. Any other
+            push may be forgotten in a crash of its database; the next one finds out.
     """
 
     instance: str
     offset: int = Field(ge=0)
     lines: list[str] = Field(max_length=5000)
     gap: bool = False
+    last: bool = False
 
 
 class LogPush(Resource):
@@ -221,6 +224,7 @@ class EventsPiece(Resource):
     offset: int = Field(ge=0)
     lines: list[str] = Field(max_length=5000)
     gap: bool = False
+    last: bool = False
 
 
 class LogPiece(Resource):
