@@ -88,8 +88,8 @@ class Forwarder:
     async def _is_kept(self) -> bool:
         """Whether what was told outlives a crash of the control plane's database.
 
-        Its answers do not wait for the disk. Whoever goes on telling learns from the next one what was forgotten; whoever
-        has told all must ask.
+        Its answers do not wait for the disk. Whoever goes on telling learns from the next one what was forgotten;
+        whoever has told all must ask.
         """
         with contextlib.suppress(ApiAway, AgentReplaced, OSError):
             try:
