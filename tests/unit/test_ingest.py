@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clonos.errors import SpecError
@@ -21,11 +21,12 @@ PUSHES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=8)
 
 
 @given(LINES, PUSHES)
+@example(["\ud800", "a"], [])
 def test_pushes_cover_each_byte_once(lines: list[str], pushes: list[tuple[int, int]]) -> None:
     """However lines are cut into pushes that repeat and overlap, each is read once."""
     starts = [0]
     for line in lines:
-        starts.append(starts[-1] + len(line.encode()) + 1)
+        starts.append(starts[-1] + len(line.encode("utf-8", "surrogatepass")) + 1)
     have, read = 0, 0
     for back, more in [*pushes, (0, len(lines))]:
         first = max(0, read - back)
