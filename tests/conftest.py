@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -14,19 +13,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from hypothesis import settings
 
 from brokers.interface import KafkaCluster
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.postgres import PostgresMissing, PostgresServer
 from reporting import left_out, missing, summarise, used
-
-# Where one failure holds up others, properties are tried with the same examples each time; where people work, with new
-# ones.
-settings.register_profile("same", derandomize=True, print_blob=True)
-if os.environ.get("CLONOS_TEST_EXAMPLES") == "same":
-    settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")
