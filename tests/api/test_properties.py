@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -257,18 +257,20 @@ def test_what_answers_name_can_be_asked_for(
                     done.add(case.operation.definition.raw["operationId"])
                 case.validate_response(response, checks=CHECKS)
 
-        run_state_machine_as_test(
-            Walk,
-            settings=settings(
-                max_examples=walks,
-                stateful_step_count=12,
-                derandomize=True,
-                database=None,
-                deadline=None,
-                phases=[Phase.explicit, Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        # Each walk by itself: what one can ask depends on what those before have left, and hypothesis takes walks that
+        # begin alike and go on differently for a mistake of the test.
+        for walk in range(walks):
+            run_state_machine_as_test(
+                seed(walk)(Walk),
+                settings=settings(
+                    max_examples=1,
+                    stateful_step_count=12,
+                    database=None,
+                    deadline=None,
+                    phases=[Phase.explicit, Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
     assert "create_job" in done
     assert done & {"start_job", "stop_job", "cancel_job", "restart_job", "delete_job", "create_savepoint"}
 
