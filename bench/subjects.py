@@ -31,7 +31,7 @@ _FIRST_S = 120.0
 
 def say(text: str) -> None:
     """Progress, for whoever watches."""
-    print(text, file=sys.stderr, flush=True)
+    print(f"{time.strftime('%X')} {text}", file=sys.stderr, flush=True)
 
 
 def make_topic(kafka: KafkaSettings, prefix: str) -> str:

@@ -95,6 +95,7 @@ def make_topic(kafka: KafkaSettings) -> Callable[..., str]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kafka", choices=("embedded", "container"), default="embedded", help="where brokers run")
     parser.addoption("--core", action="store_true", help="leave out the tests marked broad (`make test` does)")
+    parser.addoption("--no-stories", action="store_true", help="leave out the tests marked story (CI does)")
     parser.addoption(
         "--every-point",
         action="store_true",
@@ -108,6 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (in_containers, "embedded"),
         (not in_containers, "engine"),
         (config.getoption("--core"), "broad"),
+        (config.getoption("--core") or config.getoption("--no-stories"), "story"),
     ):
         out = [item for item in items if asked and item.get_closest_marker(mark)]
         if out:

@@ -70,9 +70,10 @@ class ScriptedAgent:
         self.id = told["id"]
         return told
 
-    def heartbeat(self, *runs: dict[str, Any]) -> dict[str, Any]:
+    def heartbeat(self, *runs: dict[str, Any], beat_s: float = 1.0) -> dict[str, Any]:
         """Say that it lives."""
-        return self._post(f"/agents/{self.id}/heartbeat", {"instance": self.instance, "runs": list(runs)})
+        body = {"instance": self.instance, "runs": list(runs), "beat_s": beat_s}
+        return self._post(f"/agents/{self.id}/heartbeat", body)
 
     def work(self, after: int | None = None, wait_s: float = 0.0) -> dict[str, Any]:
         """Ask for work."""

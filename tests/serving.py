@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -56,6 +57,10 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.config.app.state.services.end_waits()  # type: ignore[union-attr]
         await super().shutdown(sockets)
+        # Whoever did not go in time would be a socket that nobody closes.
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # type: ignore[union-attr]
+        await asyncio.sleep(0)
 
 
 @contextlib.contextmanager
@@ -68,7 +73,7 @@ def served(home: Path, **settings: Any) -> Iterator[Served]:
         app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=2
     )
     server = _Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="api")
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="api", daemon=True)
     thread.start()
     try:
         eventually(lambda: server.started or not thread.is_alive(), "the API starts")

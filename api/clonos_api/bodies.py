@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from clonos.errors import SpecError, VersionStale
 from clonos.resources import base
 from clonos.resources.jobs import JobCreate
+from clonos.standby.states import StandbyState
 
 JSON: Final = "application/json"
 YAML: Final = "application/yaml"
@@ -30,6 +31,7 @@ Limit = Annotated[int, Query(ge=1, le=200, description="So many at the most.")]
 StartingAfter = Annotated[
     str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the page before.")
 ]
+StandbyStates = Annotated[list[StandbyState] | None, Query(description="Any of these.")]
 IfMatch = Annotated[str | None, Header(alias="If-Match", max_length=200, description="The job's ETag as it was read.")]
 
 

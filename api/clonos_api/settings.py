@@ -68,6 +68,8 @@ class ApiSettings(BaseSettings):
         ready_file: Where to write our address as JSON once we answer.
         reconcile: Whether this replica stands for leader.
         agent_heartbeat_s: How often agents tell that they live.
+        agent_guarded_heartbeat_s: The same where a driver has a standby that is ready: one takes over when four are
+            missing, without its host being lost yet.
         agent_lease_s: An agent that was not heard of for so long has lost its host. More than three heartbeats, so
             that it takes three in a row that fail.
     """
@@ -90,6 +92,7 @@ class ApiSettings(BaseSettings):
     ready_file: Path | None = None
     reconcile: bool = True
     agent_heartbeat_s: float = Field(1.0, gt=0)
+    agent_guarded_heartbeat_s: float = Field(0.3, gt=0)
     agent_lease_s: float = Field(4.0, gt=0)
     limits: Limits = Limits()
 

@@ -50,9 +50,8 @@ def job_version(row: JobVersionRow) -> JobVersion:
 def run(row: RunRow, agents: Names) -> Run:
     """A placement."""
     same = "id state attempts pid exit_code created_at started_at ended_at"
-    return Run.model_validate(
-        {**_columns(row, same), "agent": agents.get(row.agent, row.agent), "version": row.order["version"]}
-    )
+    ordered = {"version": row.order["version"], "standby": row.order.get("standby", False)}
+    return Run.model_validate({**_columns(row, same), "agent": agents.get(row.agent, row.agent), **ordered})
 
 
 def generation(row: GenerationRow, agent: str) -> Generation:
@@ -89,14 +88,15 @@ def event(row: EventRow) -> Event:
 
 def host(row: AgentRow, runs: int) -> Agent:
     """A host with so many runs."""
-    same = "id name state failure_domain slots versions labels limits registered_at heartbeat_at"
+    same = "id name state failure_domain slots spares versions labels limits registered_at heartbeat_at"
     return Agent.model_validate({**_columns(row, same), "runs": runs, "free": max(0, row.slots - runs)})
 
 
-def standby(row: StandbyRow, agents: Names) -> Standby:
+def standby(row: StandbyRow, agents: Names, lag_epochs: int | None) -> Standby:
     """A warm driver."""
+    told = {"why_here": row.body.get("why_here", ""), "lag_epochs": lag_epochs}
     return Standby.model_validate(
-        {**row.body, **_columns(row, "id job mode state since"), "agent": agents.get(row.agent, row.agent)}
+        {**told, **_columns(row, "id job mode state since"), "agent": agents.get(row.agent, row.agent)}
     )
 
 

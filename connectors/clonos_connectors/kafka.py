@@ -89,6 +89,7 @@ class KafkaSource:
         self._max_per_epoch = max_per_epoch
         self._options = dict(options or {})
         self._progress: dict[str, _ProgressGroup] = {}
+        self._admin: AdminClient | None = None
 
     def topics(self) -> frozenset[str]:
         """The topics that users know of; none for a pattern."""
@@ -190,23 +191,46 @@ class KafkaSource:
         }
         if not wanted:
             return
-        admin = AdminClient(client_config(kafka))
+        lost = []
+        for (tp, offset), bounds in zip(wanted.items(), self._bounds(kafka, list(wanted)), strict=True):
+            if bounds is None:
+                lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, is gone")
+            elif not bounds[0] <= offset <= bounds[1]:
+                lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, has {bounds[0]}..{bounds[1]}")
+        if lost:
+            raise SourceOffsetsExpired(f"The source no longer holds what the checkpoint needs: {'; '.join(lost)}.")
+
+    def _bounds(self, kafka: KafkaSettings, wanted: list[TopicPartition]) -> list[tuple[int, int] | None]:
+        """The offsets that each partition holds; None where it is gone."""
+        asked_before = self._admin is not None
+        admin = self._connected(kafka)
         first, end = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
         earliest = admin.list_offsets(dict.fromkeys(wanted, first), request_timeout=_TIMEOUT_S)
         latest = admin.list_offsets(dict.fromkeys(wanted, end), request_timeout=_TIMEOUT_S)
-        lost = []
-        for (tp, offset), low, high in zip(wanted.items(), earliest.values(), latest.values(), strict=True):
+        found: list[tuple[int, int] | None] = []
+        for low, high in zip(earliest.values(), latest.values(), strict=True):
             try:
-                first_offset, end_offset = low.result().offset, high.result().offset
+                found.append((low.result().offset, high.result().offset))
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    # It goes by what it knew of the brokers for minutes, also when they were started again.
+                    self._admin = None
+                    if asked_before:
+                        return self._bounds(kafka, wanted)
                     raise unanswered("The source's offsets cannot be read", error.args[0]) from error
-                lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, is gone")
-                continue
-            if not first_offset <= offset <= end_offset:
-                lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, has {first_offset}..{end_offset}")
-        if lost:
-            raise SourceOffsetsExpired(f"The source no longer holds what the checkpoint needs: {'; '.join(lost)}.")
+                found.append(None)
+        return found
+
+    def _connected(self, kafka: KafkaSettings) -> AdminClient:
+        """A client that knows the brokers: otherwise its first question about offsets may wait for three seconds."""
+        if self._admin is None:
+            admin = AdminClient(client_config(kafka))
+            try:
+                admin.list_topics(timeout=_TIMEOUT_S)
+            except KafkaException as error:
+                raise unanswered("The source's offsets cannot be read", error.args[0]) from error
+            self._admin = admin
+        return self._admin
 
     def publish_progress(self, kafka: KafkaSettings, group: str, progress: Progress) -> None:
         """Commit `progress` to a consumer group without members, so that lag tools show the job."""

@@ -53,6 +53,9 @@
     │   └── OutcomeUnknown         a commit's outcome was unknown and it is not in the log            72
     ├── RestartsExhausted          an epoch, or the driver, kept failing                              73
     ├── DriverDied                 a driver was killed, or ended without a word                       74
+    │   └── DriverHung             no sign of life, or no epoch although input waits       75
+    ├── NotMoved                   a planned move or an upgrade came to nothing                       76
+    ├── UpgradeFailed              a new version failed at once; the job went back                    77
     ├── StoreError                 what the control plane knows does not allow what was asked         80
     │   ├── Fenced                 somebody else changed it meanwhile                                 81
     │   ├── NotFound               there is no such resource                                          82
@@ -709,3 +712,30 @@ class DriverDied(ClonosError):
     retry = True
     kept_default = "everything published so far; the epoch in doubt is replayed by the next attempt."
     hint_default = "nothing to do: it is started again; if that goes on, look into its log and the host's memory."
+
+
+class DriverHung(DriverDied):
+    """A driver gave no sign of life, or finished no epoch although input waited; it was ended."""
+
+    slug = "driver-hung"
+    exit_code = 75
+    hint_default = (
+        "nothing to do: it is started again; if its epochs do take that long, raise stallTimeoutS in its specification."
+    )
+
+
+class NotMoved(ClonosError):
+    """A planned move, or an upgrade, came to nothing before it touched the job."""
+
+    slug = "not-moved"
+    exit_code = 76
+    kept_default = "the job goes on where it was, as it was."
+    hint_default = "see `clonos standby ls` and the hosts' slots, then ask again."
+
+
+class UpgradeFailed(ClonosError):
+    """A new version took over and failed before its first epoch was finished: the job went back."""
+
+    slug = "upgrade-failed"
+    exit_code = 77
+    hint_default = "mend it, and upgrade again."

@@ -56,6 +56,28 @@ class RestartPolicy(_Part):
     max_backoff_ms: int = Field(10_000, alias="maxBackoffMs", ge=0)
 
 
+class Standbys(_Part):
+    """Warm drivers that take over when the job's own falls.
+
+    Attributes:
+        replicas: How many, each on a host of its own as far as there are.
+        mode: ``dedicated``: they wait for this job alone; ``pool``: there are none, but its driver is one of the spares
+            of whatever host starts it (``clonos agent --spares``), if that has one; ``none``: neither, whatever
+            `replicas` says.
+        alone_after_s: One takes over by itself when its host does not hear of the control plane and the causal log
+            shows no progress for so long although input waits; 0: it waits to be told.
+    """
+
+    replicas: int = Field(0, ge=0, le=8)
+    mode: Literal["dedicated", "pool", "none"] = "dedicated"
+    alone_after_s: float = Field(0.0, alias="aloneAfterS", ge=0)
+
+    @property
+    def wanted(self) -> int:
+        """How many there are to be."""
+        return self.replicas if self.mode == "dedicated" else 0
+
+
 class Spec(_Part):
     """What a job needs to run.
 
@@ -68,6 +90,9 @@ class Spec(_Part):
         delivery: Promise of sinks that name none.
         sharing_depth: How many holders must acknowledge a determinant: 0 (off), 1 (leader), full.
         driver_memory_mb: Heap of the driver's JVM.
+        standby: Warm drivers (only with the control plane).
+        stall_timeout_s: End the driver, so that another one goes on, when input waits and no epoch ends for so long; 0:
+            never. The pause of `trigger` comes on top of it.
     """
 
     main: str = ""
@@ -80,6 +105,8 @@ class Spec(_Part):
     sharing_depth: SharingDepth = Field("full", alias="sharingDepth")
     restart_policy: RestartPolicy = Field(RestartPolicy(), alias="restartPolicy")
     driver_memory_mb: int = Field(1024, alias="driverMemoryMb", ge=256)
+    standby: Standbys = Standbys()
+    stall_timeout_s: float = Field(600.0, alias="stallTimeoutS", ge=0)
 
     @field_validator("params", "spark_conf", mode="before")
     @classmethod
@@ -93,6 +120,12 @@ class Spec(_Part):
     @classmethod
     def _depth(cls, value: object) -> object:
         return str(value) if isinstance(value, int) else value
+
+    @property
+    def any_jvm(self) -> bool:
+        """Whether its driver's JVM may be one that was started before anything was known of the job."""
+        own = {"master", "driver_memory_mb", "spark_conf"}
+        return self.model_dump(include=own) == Spec().model_dump(include=own)
 
 
 def _text(value: object) -> object:

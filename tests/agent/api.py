@@ -32,6 +32,7 @@ from clonos.resources.hosts import (
 from observe import eventually
 
 HEARTBEAT_S = 0.2
+GUARDED_S = 0.05
 
 
 class FakeApi:
@@ -48,6 +49,8 @@ class FakeApi:
         self.reports: dict[str, RunReport] = {}
         self.history: dict[str, list[RunReport]] = defaultdict(list)
         self.heartbeats = 0
+        self.spares = 0
+        self.beats_s: list[float] = []
         self.pushes = 0
         self.forward_ms = 200
         self.events: dict[str, list[str]] = defaultdict(list)
@@ -108,7 +111,9 @@ class FakeApi:
         async def register(body: AgentRegister) -> AgentRegistered:
             self.registered.append(body)
             self.instances[body.name] = body.instance
-            return AgentRegistered(id=f"id-{body.name}", lease_s=1.0, heartbeat_s=HEARTBEAT_S)
+            return AgentRegistered(
+                id=f"id-{body.name}", lease_s=1.0, heartbeat_s=HEARTBEAT_S, guarded_heartbeat_s=GUARDED_S
+            )
 
         @app.post("/api/v1/agents/{agent}/heartbeat")
         async def heartbeat(agent: str, body: Heartbeat) -> Any:
@@ -120,6 +125,8 @@ class FakeApi:
             if known != body.instance:
                 return problem(409, "agent-replaced")
             self.heartbeats += 1
+            self.spares = body.spares
+            self.beats_s.append(body.beat_s)
             self.reports = {one.run: one for one in body.runs}
             for one in body.runs:
                 if not self.history[one.run] or self.history[one.run][-1] != one:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,9 @@ import pytest
 
 from agent.api import FakeApi
 from agent.hosts import ThreadAgent, alive, order, processes_of
+from clonos.agent import keeper
 from clonos.agent.measuring import sizes
+from clonos.agent.process import end_all
 from clonos.resources.hosts import RestartOrder, RunReport
 from observe import eventually
 
@@ -103,6 +106,42 @@ def test_a_stop_becomes_a_forced_one(api: FakeApi, host: Host, run: str) -> None
     reported(api, run, "STOPPING")
     api.order(order(run, code, "STOP", stop_mode="force"))
     assert reported(api, run, "EXITED", final=True).exit_code == -signal.SIGKILL
+
+
+def test_a_frozen_driver_is_ended_and_started_again(
+    api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def patiently(*which: Any) -> int:
+        """End what the driver started, but not before somebody was told that it is frozen."""
+        heard = threading.Event()
+        while report.pid == which[1] and not heard.wait(0.01) and time.monotonic() < deadline:
+            if any(one.state == "EXITED" for one in api.history[run]):
+                heard.set()
+        return end_all(*which)
+
+    deadline = time.monotonic() + 15
+    monkeypatch.setattr(keeper, "end_all", patiently)
+    api.order(order(run, api.upload(b"until_stopped()"), restart=RestartOrder(yield_s=1.0)))
+    host(silent_s=2.0)
+    report = reported(api, run, "RUNNING", attempts=1)
+    assert report.pid is not None
+    os.kill(report.pid, signal.SIGSTOP)
+    again = reported(api, run, "RUNNING", attempts=2)
+    assert again.pid != report.pid
+    told = [one for one in api.history[run] if one.state == "EXITED"]
+    assert {one.failure.error for one in told if one.failure} == {"driver-hung"}
+    assert told[0].pid == report.pid, "told before it was killed: a standby need not wait for that"
+    assert len({one.failure.at for one in told if one.failure}) == 1, "the time of the failure is one"
+
+
+def test_a_driver_that_shows_that_it_lives_goes_on(api: FakeApi, host: Host, run: str) -> None:
+    """It may have nothing to tell; it is silent for as long as its agent listens, and no longer."""
+    api.order(order(run, api.upload(b"until_stopped()")))
+    host(silent_s=0.9)
+    reported(api, run, "RUNNING", attempts=1)
+    heard = api.heartbeats
+    eventually(lambda: api.heartbeats > heard + 15, "three seconds pass", timeout_s=20)
+    reported(api, run, "RUNNING", attempts=1)
 
 
 @pytest.mark.parametrize("how", ["force", "GONE", "forgotten", "crash", "stop"])
@@ -254,6 +293,23 @@ def test_a_driver_sees_no_secret_of_its_agent(
     assert environment["CLONOS_HOME"] == str(tmp_path)
     assert environment["CLONOS_LOG_FORMAT"] == "json"
     assert Path(directory).name == "work"
+
+
+def test_what_a_killed_driver_kept_for_itself_goes_with_it(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
+    code = api.upload(b"import tempfile; tempfile.mkdtemp(prefix='state-'); until_stopped()")
+    kept = tmp_path / "agent" / "host-1" / "runs" / run / "tmp"
+    api.order(order(run, code))
+    host()
+    first = reported(api, run, "RUNNING", attempts=1)
+    (before,) = kept.iterdir()
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
+    reported(api, run, "RUNNING", attempts=2)
+    (after,) = kept.iterdir()
+    assert after != before
+    api.order(order(run, code, "STOP"))
+    reported(api, run, "EXITED", final=True)
+    assert not kept.exists()
 
 
 _PROBE = """

@@ -27,7 +27,7 @@ from load import Load
 from observe import eventually
 from serving import ApiProcess
 
-TAKEOVER_S = 3.0
+TAKEOVER_S = 10.0  # three where nothing else runs: a lease lasts two
 # From the moment that the database takes connections.
 RECOVERED_S = 5.0
 SETTLED = {"RUNNING": "RUNNING", "STOPPED": "STOPPED"}

@@ -46,7 +46,7 @@ def test_it_ends_in_time_with_clients_that_wait(tmp_path: Path, number: signal.S
                 assert poller.is_alive()
                 took = process.end(number)
                 print(f"it ended after {took:.2f} s")
-                assert took < 3.0
+                assert took < 10.0
                 assert process.process.returncode == 0
                 assert events.ended.wait(2), "the stream did not end"
             poller.join(5)

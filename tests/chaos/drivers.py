@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import yaml
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
@@ -201,6 +202,15 @@ class Feeder:
         self._stop.set()
         self._thread.join()
         assert self._producer.flush(30) == 0
+
+
+def make_topics(kafka: KafkaSettings, **partitions: int) -> dict[str, str]:
+    """Topics by their roles."""
+    admin = AdminClient(client_config(kafka))
+    new = {role: NewTopic(role, count) for role, count in partitions.items()}
+    for future in admin.create_topics(list(new.values())).values():
+        future.result(15)
+    return {role: topic.topic for role, topic in new.items()}
 
 
 @dataclass

@@ -49,6 +49,7 @@ def java(tmp_path: Path) -> dict[str, str]:
     return {"JAVA_HOME": java_home(tmp_path / "java")}
 
 
+@pytest.mark.story
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("delivery", ["exactly-once", "atomic-epoch"])
 def test_a_program_killed_at_named_points(

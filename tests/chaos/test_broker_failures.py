@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
-from drivers import JOBS, Driver, Feeder, JobRun, Published, caught_up
+from confluent_kafka.admin import AdminClient
+from drivers import JOBS, Driver, Feeder, JobRun, Published, caught_up, make_topics
 
 from brokers.interface import KafkaCluster
 from clonos.errors import BrokerUnavailable
@@ -28,14 +28,6 @@ EVERY_S = 0.01  # enough input for every epoch to have several rows in each lane
 EPOCHS_APART = 5
 UNAVAILABLE_S = 3.0
 OUTAGE_S = 45.0  # longer than any single wait of the commit path
-
-
-def make_topics(kafka: KafkaSettings, **partitions: int) -> dict[str, str]:
-    admin = AdminClient(client_config(kafka))
-    new = {role: NewTopic(role, count) for role, count in partitions.items()}
-    for future in admin.create_topics(list(new.values())).values():
-        future.result(15)
-    return {role: topic.topic for role, topic in new.items()}
 
 
 @pytest.fixture
@@ -135,6 +127,7 @@ def test_broker_killed_and_frozen_in_the_middle_of_commits(
     finish(run, driver, feeder)
 
 
+@pytest.mark.story
 @pytest.mark.timeout(600)
 def test_one_of_three_brokers_is_lost(three: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun]) -> None:
     """Lost in turn: the coordinator of a lane's transaction, and the leader of its part of the log."""

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.broad]
 
 
 # `make demo` and `make chaos-full` play wordcount.
+@pytest.mark.story
 @pytest.mark.parametrize("name", ["orders", "enrich"])
 def test_an_example_is_exactly_once_through_a_kill(
     kafka: KafkaSettings, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

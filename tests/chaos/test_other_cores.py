@@ -26,6 +26,7 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
     run.end()
 
 
+@pytest.mark.story
 @pytest.mark.timeout(400)
 def test_a_restart_with_other_cores(kafka: KafkaSettings, run: JobRun) -> None:
     feeder = Feeder(kafka, run.params["input"], 3)

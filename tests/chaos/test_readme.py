@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from observe import eventually
 
-pytestmark = [pytest.mark.broad, pytest.mark.chaos, pytest.mark.embedded, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broad, pytest.mark.chaos, pytest.mark.embedded, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -103,6 +104,13 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         made.end()
 
 
+def waiting(shell: Shell) -> Any:
+    """The standby that could take over now, asked for cheaply: it is being warmed at a low priority."""
+    known = json.loads((shell.work.parent / ".clonos" / "credentials.json").read_text())
+    found = httpx.get(f"{known['api']}/api/v1/standbys", headers={"Authorization": f"Bearer {known['token']}"})
+    return next((one for one in found.json()["data"] if one["state"] == "READY"), None)
+
+
 def test_on_the_platform(shell: Shell) -> None:
     (shell.work / "job.py").write_text(blocks("A first job", "python")[0])
     start, kill, besides, by_curl = (commands(block) for block in blocks("On the platform", "sh"))
@@ -110,6 +118,7 @@ def test_on_the_platform(shell: Shell) -> None:
     for command in start:
         shell.type(command)
     eventually(lambda: shell.rows("totals"), "something is published", timeout_s=_S)
+    standby = eventually(lambda: waiting(shell), "a standby is READY", timeout_s=2 * _S)
 
     for command in kill[:1]:
         shell.type(command)
@@ -122,9 +131,13 @@ def test_on_the_platform(shell: Shell) -> None:
     found = eventually(recovered, "the recovery is told", timeout_s=_S)
     assert (found["job"]["state"], found["job"]["generation"]) == ("RUNNING", 2)
     assert (found["generation"]["cause"], found["recovery"]["cause"]) == ("crash", "crash")
+    home = found["recovery"]["from_agent"]
+    assert found["job"]["agent"] == found["recovery"]["to_agent"] == standby["agent"] != home, "the standby drives"
     told = "".join(shell.type(command) for command in kill[1:])
     assert re.search(r"generation\s+2 since .*because of: crash", told)
-    assert re.search(r"crash, generation 1 → 2, gap \d", told)
+    assert re.search(rf"crash, generation 1 → 2, gap \d.* on {home} → {standby['agent']}", told)
+    assert re.search(rf"{standby['id']} .* PROMOTED", told)
+    assert f"Generation 2, a standby on {standby['agent']}, took over" in told
 
     for command in besides:
         shell.type(command)

@@ -10,10 +10,10 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import uvicorn
-from fastapi import FastAPI, Request, Response, UploadFile
+from fastapi import FastAPI, Query, Request, Response, UploadFile
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
@@ -27,7 +27,7 @@ from clonos.resources.checkpoints import (
     Savepoint,
     Span,
 )
-from clonos.resources.hosts import Agent, AgentRegister, HostState
+from clonos.resources.hosts import Agent, AgentRegister, HostState, Standby
 from clonos.resources.jobs import (
     DesiredState,
     Failure,
@@ -39,12 +39,14 @@ from clonos.resources.jobs import (
     JobState,
     LogLines,
     Metrics,
+    MoveRequest,
     Phase,
     QueryMetrics,
     Recovery,
     Run,
     StartFrom,
     StopRequest,
+    UpgradeRequest,
 )
 from clonos.resources.service import Event, Health, Operation, Role, Token, TokenCreate, TokenCreated
 
@@ -76,6 +78,7 @@ class FakeService:
         self.exceptions: list[JobException] = []
         self.savepoints: list[Savepoint] = []
         self.hosts: list[Agent] = []
+        self.standbys: list[Standby] = []
         self.tokens: list[Token] = []
         self.events: list[Event] = []
         self.streams: deque[bytes] = deque()
@@ -139,6 +142,7 @@ class FakeService:
             "state": state,
             "state_since": NOW,
             "generation": 1,
+            "run": "r",
             "agent": "host-1",
             "owner": "ada",
             "created_at": NOW,
@@ -239,6 +243,14 @@ class FakeService:
         async def restart(name: str) -> Response:
             return self._steer(name, "restart", JobState.RUNNING)
 
+        @app.post(f"{root}/jobs/{{name}}/move")
+        async def move(name: str, body: MoveRequest | None = None) -> Response:
+            return self._steer(name, "move", JobState.RUNNING)
+
+        @app.post(f"{root}/jobs/{{name}}/upgrade")
+        async def upgrade(name: str, body: UpgradeRequest | None = None) -> Response:
+            return self._steer(name, "upgrade", JobState.RUNNING)
+
         @app.post(f"{root}/jobs/{{name}}/cancel")
         async def cancel(name: str) -> Response:
             return self._steer(name, "cancel", JobState.CANCELED)
@@ -257,10 +269,10 @@ class FakeService:
             query = QueryMetrics(epoch=41, epochs=42, records_in=1200, records_out=1100, lag={"lines": 7})
             return Metrics(at=NOW, queries={"words": query})
 
-        @app.get(f"{root}/jobs/{{name}}/runs")
-        async def runs(name: str, limit: int = 50) -> Page[Run]:
-            made = Run(id="r", agent="host-1", version=1, state="RUNNING", attempts=2, pid=4711, created_at=NOW)
-            return Page(data=[made])
+        @app.get(f"{root}/jobs/{{name}}/runs/{{run}}")
+        async def run(name: str, run: str) -> Response:
+            made = Run(id=run, agent="host-1", version=1, state="RUNNING", attempts=2, pid=4711, created_at=NOW)
+            return shown(made) if run == "r" else missing(run)
 
         @app.get(f"{root}/jobs/{{name}}/generations")
         async def generations(name: str, limit: int = 50) -> Page[Generation]:
@@ -315,6 +327,10 @@ class FakeService:
         @app.delete(f"{root}/savepoints/{{name}}")
         async def delete_savepoint(name: str) -> Response:
             return self._begin("delete-savepoint", None)
+
+        @app.get(f"{root}/standbys")
+        async def standbys(state: Annotated[list[str] | None, Query()] = None, limit: int = 50) -> Page[Standby]:
+            return Page(data=[one for one in self.standbys if state is None or one.state in state][:limit])
 
         @app.get(f"{root}/hosts")
         async def hosts() -> Page[Agent]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,6 +21,7 @@ from cli.service import NOW, TOKEN, FakeService, host, problem, recovery, savepo
 from clonos import errors
 from clonos.cli import watching
 from clonos.client.credentials import Credentials, resolve
+from clonos.resources.hosts import Standby
 from clonos.resources.jobs import Failure, JobException, JobState
 from clonos.resources.service import Event
 from observe import eventually
@@ -75,7 +78,7 @@ def test_inspect_tells_what_matters(clonos: Clonos, service: FakeService) -> Non
 
 
 def test_inspect_of_a_job_that_never_ran(clonos: Clonos, service: FakeService) -> None:
-    service.add("wordcount", JobState.CREATED, generation=0, agent=None)
+    service.add("wordcount", JobState.CREATED, generation=0, run=None, agent=None)
     told = clonos("job", "inspect", "wordcount").stdout
     assert "none yet" in told
     assert "no host" in told
@@ -91,6 +94,21 @@ def test_steering_waits_and_tells_the_state(clonos: Clonos, service: FakeService
     assert "deleted" in clonos("job", "rm", "wordcount").stdout
     with pytest.raises(errors.SpecError, match="--mode fast"):
         clonos("job", "stop", "wordcount", "--mode", "fast")
+
+
+def test_a_move_and_an_upgrade(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
+    service.add("wordcount")
+    assert body(clonos("job", "move", "wordcount", "--to", "host-2", "-o", "json"))["kind"] == "move"
+    ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/move")
+    assert json.loads(sent) == {"to": "host-2", "timeout_s": 180.0}
+    (tmp_path / "job.py").write_text('import clonos\n\n@clonos.job(name="wordcount")\ndef count(ctx):\n    pass\n')
+    clonos("job", "upgrade", "wordcount", str(tmp_path), "--timeout", "9")
+    ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/upgrade")
+    assert json.loads(sent) == {"timeout_s": 9.0}
+    methods = [(method, path.split("/")[3]) for method, path, *_ in service.asked if method != "GET"]
+    assert methods[-3:] == [("POST", "artifacts"), ("PATCH", "jobs"), ("POST", "jobs")]
+    with pytest.raises(errors.SpecError, match="PATH"):
+        clonos("job", "upgrade", "wordcount", "-p", "a=b")
 
 
 def test_an_operation_that_fails_is_its_error(clonos: Clonos, service: FakeService) -> None:
@@ -119,12 +137,14 @@ def test_starting_from_a_savepoint_or_an_epoch(clonos: Clonos, service: FakeServ
 
 def test_submit_uploads_and_creates(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
-    made = body(clonos("submit", str(tmp_path / "job.py"), "-p", "a=b", "--name", "loud", "-o", "json"))
+    wishes = ("-p", "a=b", "--name", "loud", "--standbys", "2")
+    made = body(clonos("submit", str(tmp_path / "job.py"), *wishes, "-o", "json"))
     (content,) = service.uploads.values()
     assert content == JOB.encode()
     assert made["artifact"] in service.uploads
     assert made["name"] == "loud"
     assert made["spec"]["spec"]["params"] == {"a": "b"}  # type: ignore[index]
+    assert made["spec"]["spec"]["standby"]["replicas"] == 2  # type: ignore[index]
     with pytest.raises(errors.NameTaken):
         clonos("submit", str(tmp_path / "job.py"), "--name", "loud")
 
@@ -182,7 +202,7 @@ def test_a_recovery_in_words(clonos: Clonos, service: FakeService) -> None:
     service.recoveries += [recovery(), recovery(id="rec-0", generation=None, gap_ms=None, ended_at=None)]
     told = clonos("recovery", "explain", "wordcount").stdout
     for part in (
-        "Generation 2 took over on host-2",
+        "Generation 2, a new driver on host-2, took over",
         "120 records",
         "17 recorded answers",
         "3 lanes",
@@ -250,6 +270,21 @@ def test_events_are_followed_from_the_end(clonos: Clonos, service: FakeService) 
     assert [json.loads(line)["seq"] for line in found] == [299, 300, 301]
     assert len(service.requests("GET", "/events/history")) == 1
     assert service.requests("GET", "/events")[0][1]["last-event-id"] == "300"
+
+
+def test_standbys_that_are_over_are_shown_on_request(clonos: Clonos, service: FakeService) -> None:
+    job = service.add("wordcount")
+    common: dict[str, Any] = {"job": job.id, "mode": "dedicated", "since": NOW, "why_here": "least loaded"}
+    service.standbys += [
+        Standby(id="s1", agent="host-1", state="WARMING", **common),
+        Standby(id="s2", agent="host-2", state="PROMOTED", **common),
+        Standby(id="s3", agent="host-2", state="FAILED", **common),
+    ]
+    told = clonos("standby", "ls").stdout
+    assert re.search("s1 +wordcount +host-1 .* WARMING .* least loaded", told)
+    assert "s2" not in told
+    assert clonos("standby", "ls", "-o", "name").stdout.split() == ["s1"]
+    assert clonos("standby", "ls", "--all", "-o", "name").stdout.split() == ["s1", "s2", "s3"]
 
 
 def test_validate_ends_with_one_if_options_are_not_usable(clonos: Clonos) -> None:

@@ -77,6 +77,17 @@ def test_parameters_and_another_name(folder: Path) -> None:
     assert set(read.spec.model_dump(exclude_unset=True)["spec"]) == {"main", "params"}
 
 
+def test_standbys_win_over_the_specification(folder: Path) -> None:
+    assert read_submission(folder).spec.spec.standby.wanted == 0
+    read = read_submission(folder, standbys=2)
+    assert read.spec.spec.standby.wanted == 2
+    assert set(read.spec.model_dump(exclude_unset=True)["spec"]) == {"main", "params", "standby"}
+    (folder / "job.yaml").write_text(YAML + "  standby: {replicas: 3, mode: none}\n")
+    assert read_submission(folder).spec.spec.standby.wanted == 0
+    assert read_submission(folder, standbys=1).spec.spec.standby.wanted == 1
+    assert read_submission(folder, standbys=0).spec.spec.standby.wanted == 0
+
+
 def test_a_lone_file_is_sent_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "shout.py"
     file.write_text(JOB)

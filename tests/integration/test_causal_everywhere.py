@@ -31,6 +31,7 @@ from test_replay import MakeTopic, feed, published
 
 import clonos
 from clonos.causal.scope import current_epoch, worker_kafka
+from clonos.causal.shape import has_rows_of_nothing
 from clonos.errors import CheckpointMismatch, OperatorUnknown, RestartsExhausted, SpecError
 from clonos.job import JobContext
 from clonos.settings import KafkaSettings
@@ -558,6 +559,19 @@ def test_shapes_that_are_refused(
         run_job(job, name)
     assert refused.value.hint
     assert run_job.told("claimed") == []
+
+
+def test_what_has_a_row_where_there_is_no_input(spark: SparkSession, kafka: KafkaSettings) -> None:
+    frame = spark.readStream.format("rate").load()
+    sums = {
+        "of all": frame.agg(F.sum("value")),
+        "of all, behind a filter": frame.where("value > 5")
+        .agg(F.count("*").alias("n"))
+        .withColumn("m", F.col("n") + 1),
+        "of groups": frame.groupBy("value").count(),
+        "none": frame.select("value"),
+    }
+    assert [name for name, sum_ in sums.items() if has_rows_of_nothing(sum_)] == ["of all", "of all, behind a filter"]
 
 
 def test_a_shuffle_between_an_operator_and_coalesce_is_fine(

@@ -18,6 +18,7 @@ from clonos.embedded.jars import ensure_jars
 from clonos.settings import KafkaSettings, Settings
 
 _SESSION = """
+import os
 import sys
 import pandas as pd
 from confluent_kafka import Producer
@@ -47,6 +48,9 @@ with build_session("test", master="local[2]") as session:
     query = counted.writeStream.outputMode("update").option("checkpointLocation", folder).foreachBatch(write)
     query.trigger(availableNow=True).start().awaitTermination(60)
     assert found == {0: 10, 1: 10, 2: 10}, found
+    kept = os.listdir(os.environ["TMPDIR"])
+    for kind in ("blockmgr-", "librocksdbjni", "spark-"):
+        assert any(name.startswith(kind) for name in kept), (kind, kept)
 assert not session.gateway.running
 """
 
@@ -72,6 +76,10 @@ def test_a_session_reads_kafka_calls_python_and_keeps_state(
     tools.mkdir()
     (tools / "chmod").write_text(f"#!/bin/sh\ntouch {called}\nexit 1\n")
     (tools / "chmod").chmod(0o755)
+    # All that Spark keeps while it runs is there; the path is too long for sockets.
+    scratch = tmp_path / ("long" * 20)
+    scratch.mkdir()
+    environment["TMPDIR"] = str(scratch)
     environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
     command = [sys.executable, "-c", _SESSION, make_topic(2), str(tmp_path / "checkpoint")]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, umask=0o027)

@@ -34,7 +34,7 @@ from clonos.runner.lag import LagMeter
 from clonos.settings import KafkaSettings
 from clonos.spec import JobSpec, Metadata
 from clonos.testing import abort, replay, run_through, script
-from observe import read_committed
+from observe import eventually, read_committed
 
 pytestmark = pytest.mark.broad
 
@@ -274,6 +274,21 @@ def test_lag_is_what_is_not_read_yet(kafka: KafkaSettings, make_topic: MakeTopic
     meter.note("q", {one: {0: 5, 1: 5}, two: {0: 0}})
     meter.look(admin)
     assert told[1:] == [{"event": "lag", "query": "q", "topics": {one: 0, two: 0}}]
+
+
+def test_input_that_waits_without_progress_is_a_stall(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
+    one = make_topic(1, "one")
+    feed(kafka, one, 1, 10)
+    stalls: list[tuple[str, float]] = []
+    meter = LagMeter(kafka, lambda *_, **__: None, stalled=lambda *how: stalls.append(how), stalled_s=0.5, every_s=0.05)
+    meter.note("idle", {one: {0: 10}})
+    meter.note("slow", {one: {0: 3}})
+    meter.start()
+    eventually(lambda: len(stalls) > 3, "the stall is told")
+    meter.note("slow", {one: {0: 4}})
+    meter.stop()
+    assert {query for query, _ in stalls} == {"slow"}
+    assert 0.5 < stalls[0][1] < 5
 
 
 JOB = """

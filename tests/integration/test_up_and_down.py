@@ -136,7 +136,7 @@ def test_sigterm_ends_all_of_it_in_time(machine: Machine, record_property: Calla
     machine.json("up", "--detach")
     took_s = machine.sigterm()
     record_property("ended_s", round(took_s, 2))
-    assert took_s < 3.0
+    assert took_s < 10.0  # one or two where nothing else runs
 
 
 def test_a_crash_of_all_is_cleaned_up(machine: Machine) -> None:

@@ -12,10 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from clonos.errors import Fenced, StoreAway
 from clonos.resources.hosts import AgentRegister, RunOrder, RunReport
 from clonos.resources.jobs import DesiredState, Failure, StartFrom, StopMode, StopRequest
+from clonos.spec import Standbys
 from clonos_api.reconcile import service
+from clonos_api.routes.access import changing
 from clonos_api.store import agents, epochs, events, jobs, operations, runs, savepoints, tasks
 from clonos_api.store.database import Database
 from clonos_api.store.tables import JobRow, OperationRow, RunRow
@@ -56,6 +60,7 @@ class Actor:
 
     # A generation is what the log says; all agents of a test see one log for each job.
     claims: dict[str, int]
+    warms = True  # whether standbys get READY
 
     def __init__(self, database: Database, claims: dict[str, int], name: str, slots: int = 2, lease_s: float = 2.0):
         self.database, self.claims, self.name, self.slots, self.lease_s = database, claims, name, slots, lease_s
@@ -87,7 +92,7 @@ class Actor:
             self._follow(self.drivers.setdefault(order.run, Acted(order, EventFile())), order)
         async with self.database.transaction() as session:
             await runs.report(session, self.id, [RunReport(run=run, **one.report) for run, one in self.drivers.items()])
-            await agents.heartbeat(session, self.id, self.instance, lease_s=self.lease_s)
+            await agents.heartbeat(session, self.id, self.instance, agents.Lives(self.lease_s))
         for run, one in self.drivers.items():
             if lines := one.file.lines[one.told :]:
                 async with self.database.transaction() as session:
@@ -113,9 +118,12 @@ class Actor:
             killed = order.goal == "GONE" or order.stop_mode is StopMode.FORCE
             one.report |= {"state": "EXITED", "exit_code": -9 if killed else 0, "final": True}
             one.report["driver_state"] = one.report.get("driver_state") if killed else "STOPPED"
-        elif not one.report:
+        elif order.standby:
+            state = "READY" if self.warms else "WARMING"
+            one.report = {"state": "RUNNING", "driver_state": state, "attempts": order.attempt_base + 1}
+        elif not one.report or one.report.get("driver_state") == "READY":
             one.report = {"state": "STARTING", "attempts": order.attempt_base + 1, "started_at": datetime.now(UTC)}
-        elif self.starts and one.report["state"] == "STARTING":
+        elif self.starts and (one.report["state"] == "STARTING" or one.report.get("driver_state") == "READY"):
             generation = self.claims[order.job] = self.claims.get(order.job, 0) + 1
             one.file.start(generation)
             one.file.epoch(generation)
@@ -129,10 +137,10 @@ class Users:
         self.database = database
 
     async def submit(self, name: str = "words", *, start: bool = True, checkpoint: str | None = None,
-                     **labels: str) -> JobRow:  # fmt: skip
+                     standbys: int = 0, **labels: str) -> JobRow:  # fmt: skip
         made = spec(name, **labels)
-        if checkpoint:
-            made = made.model_copy(update={"spec": made.spec.model_copy(update={"checkpoint": checkpoint})})
+        changed = {"checkpoint": checkpoint, "standby": Standbys(replicas=standbys)}
+        made = made.model_copy(update={"spec": made.spec.model_copy(update=changed)})
         async with self.database.transaction() as session:
             sha = await an_artifact(session)
             return await jobs.create(session, made, sha, owner="ada", start=start)
@@ -147,7 +155,8 @@ class Users:
         timeout_s: float = 60.0,
     ) -> str:
         wanted = {"stop": DesiredState.STOPPED, "cancel": DesiredState.CANCELED, "delete": DesiredState.CANCELED}
-        async with self.database.transaction() as session:
+
+        async def change(session: AsyncSession) -> str:
             row = await jobs.get(session, name)
             arguments = {"stop": stop.model_dump(mode="json")} if stop else {}
             made = await operations.begin(session, kind, job=row.id, arguments=arguments, timeout_s=timeout_s, by="ada")
@@ -159,7 +168,9 @@ class Users:
                 start_from=start_from,
                 restart=kind == "restart",
             )
-        return made.id
+            return made.id
+
+        return await changing(self.database, None, change)
 
     async def job(self, name: str = "words") -> JobRow:
         async with self.database.reading() as session:

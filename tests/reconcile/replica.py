@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import signal
 import sys
 from pathlib import Path
@@ -24,4 +25,5 @@ async def main(url: str, home: Path, name: str) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
     asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))

@@ -13,7 +13,7 @@ from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, Sto
 from clonos_api.reconcile import writes as w
 from clonos_api.reconcile.deadlines import ATTEMPTS_AT_MOST, CLAIM_S, RECOVER_S
 from clonos_api.reconcile.decide import decide
-from clonos_api.reconcile.facts import Host, Job, Run
+from clonos_api.reconcile.facts import Host, Job, Run, Waiting
 from clonos_api.reconcile.operations import Completed, Failed, Seen, judge
 from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.transitions import Asked
@@ -75,6 +75,24 @@ def test_a_driver_that_is_on_the_way_again_makes_the_job_recovering(driver_state
     assert moved(decide(job(S.RUNNING), told, fleet(), NOW)) is S.RECOVERING
     assert moved(decide(job(S.RECOVERING), told, fleet(), NOW)) is None
     assert moved(decide(job(S.RECOVERING), working(), fleet(), NOW)) is S.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("fallen", "taken"),
+    [
+        ({"state": "EXITED", "exit_code": -9}, True),
+        ({"state": "PENDING"}, False),  # its agent was started again, and has not found the driver yet
+        ({"state": "STARTING"}, False),
+        ({"state": "RUNNING", "driver_state": "CLAIMING"}, False),
+        ({"state": "EXITED", "spent": True}, False),  # each that takes over falls: it is the job's own doing
+    ],
+)
+@pytest.mark.parametrize("state", [S.RUNNING, S.RECOVERING])
+def test_a_standby_takes_over_from_a_driver_that_is_gone(state: JobState, fallen: dict[str, Any], taken: bool) -> None:
+    waits = (Waiting(run="s", agent="b", state="READY"),)
+    hosts = fleet(HostState.READY, Host(id="b", name="b", used=1))
+    writes = decide(job(state, standbys=waits, warm=True, deadline=NOW), run(**fallen), hosts, NOW)
+    assert (w.Promote("s", "b") in writes) == taken
 
 
 def test_superseded_by_a_stranger_is_final_and_by_a_ghost_of_ours_is_not() -> None:

@@ -15,12 +15,24 @@ from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.reading import Place, read
 from clonos_api.reconcile.states import starting
-from clonos_api.store import agents, epochs, jobs, lease, operations, recoveries, savepoints
+from clonos_api.reconcile.writes import Promote
+from clonos_api.store import agents, epochs, jobs, lease, operations, recoveries, savepoints, standbys
 from clonos_api.store.database import Database
-from clonos_api.store.tables import JobRow, OperationRow, RunRow, TaskRow
+from clonos_api.store.tables import JobRow, OperationRow, RunRow, StandbyRow, TaskRow
 from reconcile.acting import Actor, Placing, Users, eventually, hosts, reconciling
 
 pytestmark = pytest.mark.anyio
+
+
+async def taken(database: Database, holder: str) -> int:
+    """The lease's token, once nobody has it any more: who gives it up has only a moment for that."""
+
+    async def free() -> int | None:
+        async with database.transaction() as session:
+            return await lease.acquire(session, holder, ttl_s=60)
+
+    token: int = await eventually(free, "the lease is free")
+    return token
 
 
 async def test_a_job_starts_stops_starts_again_restarts_and_is_cancelled(database: Database, placing: Placing) -> None:
@@ -354,9 +366,8 @@ async def test_a_stale_leader_writes_nothing(database: Database, placing: Placin
     users = Users(database)
     async with hosts(database, "a"):
         await users.submit()
+        stale = await taken(database, "old")
         async with database.transaction() as session:
-            stale = await lease.acquire(session, "old", ttl_s=60)
-            assert stale is not None
             await lease.release(session, "old", stale)
             assert await lease.acquire(session, "new", ttl_s=60) == stale + 1
         leader = lease.Leader(database, "old")
@@ -370,6 +381,116 @@ async def test_a_stale_leader_writes_nothing(database: Database, placing: Placin
         async with database.reading() as session:
             assert not list(await session.scalars(select(RunRow)))
             assert not list(await session.scalars(select(OperationRow)))
+
+
+async def test_a_standby_that_is_moved_to_a_better_host_is_there_again_at_once(
+    database: Database, placing: Placing
+) -> None:
+    """Nothing is wrong with it: only one that ended by itself is not followed by another for a while."""
+
+    async def placed(agent: str) -> bool:
+        async with database.reading() as session:
+            query = select(StandbyRow.agent).where(StandbyRow.state.in_(standbys.WAITING))
+            return list(await session.scalars(query)) == [agent]
+
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a", slots=3) as on:
+        await users.submit(standbys=1)
+        await users.until("RUNNING")
+        await eventually(lambda: placed(on["a"].id), "there is no other host")
+        async with hosts(database, "b") as more:
+            await eventually(lambda: placed(more["b"].id), "it is on the better host", timeout_s=10)
+
+
+async def test_a_standby_that_dies_while_it_takes_over_is_followed_by_the_next(
+    database: Database, placing: Placing
+) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), hosts(database, "a", "b", "c") as on:
+        await users.submit(standbys=2)
+        job = await users.until("RUNNING")
+
+        async def ready() -> bool:
+            async with database.reading() as session:
+                return list(await session.scalars(select(StandbyRow.state))) == ["READY", "READY"]
+
+        await eventually(ready, "two standbys are READY")
+        for actor in on.values():
+            actor.starts = False  # who is promoted claims nothing
+        died = Failure(error="driver-died", what="The driver was ended by SIGKILL.", domain="run", retry=True)
+        fallen = [job.run]
+        for _ in range(2):
+            driver = next(one for host in on.values() for one in host.drivers.values() if one.order.run == fallen[-1])
+            driver.report |= {"state": "EXITED", "exit_code": -9, "failure": died}
+
+            async def followed() -> str | None:
+                run = (await users.job()).run
+                told = [host.drivers[run].report["state"] for host in on.values() if run in host.drivers]
+                return run if run not in fallen and told == ["STARTING"] else None
+
+            fallen.append(await eventually(followed, "the next one takes over"))
+        for actor in on.values():
+            actor.starts = True
+        row = await users.until("RUNNING")
+        assert row.run == fallen[-1]
+        async with database.reading() as session:
+            (recovery,) = (await recoveries.page(session, job.id)).rows
+        assert (recovery.body["cause"], recovery.body["standby"]) == ("crash", fallen[-1])
+
+
+async def test_a_stale_leader_promotes_nobody_and_two_at_once_promote_one(database: Database, placing: Placing) -> None:
+    users, place = Users(database), Place.of(placing)
+    async with hosts(database, "a", "b", "c", lease_s=20.0) as on:
+        async with reconciling(database, placing):
+            await users.submit(standbys=2)
+            job = await users.until("RUNNING")
+
+            async def guarded() -> bool:
+                async with database.reading() as session:
+                    states = await session.scalars(select(StandbyRow.state))
+                return list(states) == ["READY", "READY"]
+
+            await eventually(guarded, "two standbys are READY")
+        driver = next(one for host in on.values() for one in host.drivers.values() if one.order.run == job.run)
+        driver.report |= {"state": "EXITED", "exit_code": -9}
+
+        async def fell() -> bool:
+            async with database.reading() as session:
+                row = await session.get(RunRow, job.run)
+            return row is not None and row.state == "EXITED"
+
+        await eventually(fell, "its driver is gone")
+        stale = await taken(database, "old")
+        async with database.transaction() as session:
+            await lease.release(session, "old", stale)
+            assert await lease.acquire(session, "new", ttl_s=60) == stale + 1
+        leader = lease.Leader(database, "old")
+        leader._token, leader._until = stale, float("inf")
+        assert await service.Term(database, placing, leader, stale, database.notifier).round()
+        row = await users.job()
+        assert (row.state, row.run) == ("RUNNING", job.run)
+        assert await guarded()
+
+        # Even if neither had a lease to lose.
+        async with database.reading() as session:
+            scenes = [await read(session), await read(session)]
+        fenced = 0
+        for scene in scenes:
+            (case,) = scene.cases
+            facts, run = case.facts(place)
+            writes = decide(facts, run, scene.fleet, scene.now)
+            assert [one for one in writes if isinstance(one, Promote)]
+            try:
+                async with database.transaction() as session:
+                    await apply(session, case, writes, place)
+            except Fenced:
+                fenced += 1
+        assert fenced == 1
+        async with database.reading() as session:
+            states = sorted(await session.scalars(select(StandbyRow.state)))
+            ordered = [one.order for one in await session.scalars(select(RunRow)) if one.order["goal"] == "RUN"]
+        assert states == ["PROMOTING", "READY"]
+        assert [one["run"] for one in ordered if not one.get("standby")] == [(await users.job()).run]
 
 
 async def test_two_leaders_at_once_would_not_both_place_a_job(database: Database, placing: Placing) -> None:

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from clonos.resources.hosts import RunOrder, RunReport
 from clonos.resources.jobs import JobState
+from clonos.standby.states import StandbyState
 from clonos_api.reconcile import ending
 from clonos_api.reconcile.tidying import tidy
-from clonos_api.store import epochs, events, jobs, operations, recoveries, savepoints, tasks
+from clonos_api.store import agents, epochs, events, jobs, operations, recoveries, runs, savepoints, standbys, tasks
 from clonos_api.store.clock import now
 from clonos_api.store.database import Database
-from clonos_api.store.tables import JobRow, RecoveryRow, SavepointRow
-from stored import EventFile, a_job, a_run, an_agent
+from clonos_api.store.tables import AgentRow, JobRow, RecoveryRow, RunRow, SavepointRow, StandbyRow
+from stored import EventFile, a_job, a_run, an_agent, an_order
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +108,7 @@ async def a_recovery(database: Database, *, state: str = "RUNNING", since_s: flo
         since = await now(session) - timedelta(seconds=since_s)
         await session.execute(update(JobRow).where(JobRow.id == job.id).values(state=state, state_since=since))
         return await recoveries.begin(
-            session, job.id, cause="crash", from_agent="a", at=at, **{"failed_generation": 2, **begun}
+            session, job.id, from_agent="a", at=at, **{"cause": "crash", "failed_generation": 2, **begun}
         )
 
 
@@ -134,3 +136,59 @@ async def test_each_recovery_ends(database: Database, how: dict[str, Any], outco
         assert [one.data["outcome"] for one in told[1:]] == ([outcome] if outcome else [])
     async with database.reading() as session:
         assert (await jobs.get(session, row.job)).generation == 2
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+async def test_the_record_of_a_move_waits_for_the_standby(database: Database, under_way: bool) -> None:
+    row = await a_recovery(database, cause="move", after_s=-0.01)
+    if under_way:
+        async with database.transaction() as session:
+            await session.execute(update(JobRow).where(JobRow.id == row.job).values(moving={"cause": "move"}))
+    assert await tidied(database) == (not under_way)
+
+
+@pytest.mark.parametrize("goal", ["GONE", "RUN"])
+@pytest.mark.parametrize("lost", [True, False])
+async def test_what_a_lost_host_was_to_end_counts_as_lost(database: Database, goal: str, lost: bool) -> None:
+    async with database.transaction() as session:
+        agent = await an_agent(session)
+        run = await a_run(session, agent=agent)
+        order = RunOrder.model_validate(run.order)
+        await runs.order(session, run, order.model_copy(update={"goal": goal}))
+        if lost:
+            await session.execute(update(AgentRow).where(AgentRow.id == agent.id).values(state="LOST"))
+    unwanted = lost and goal == "GONE"
+    assert await tidied(database) == unwanted
+    async with database.transaction() as session:
+        assert ((await runs.get(session, run.id)).state == "LOST") == unwanted
+        if unwanted:
+            await agents.remove(session, await agents.get(session, agent.id))
+
+
+async def a_standby(database: Database, state: StandbyState) -> RunRow:
+    async with database.transaction() as session:
+        job = await a_job(session)
+        agent = await an_agent(session)
+        order = an_order(job, standby=True)
+        run = await runs.create(session, job, agent, order)
+        standby = await standbys.create(session, job, order, agent.id, "")
+        run = await runs.order(session, run, order.model_copy(update={"standby": False}))
+        await standbys.move(session, standby, state)
+        return run
+
+
+@pytest.mark.parametrize("how", ["lost", "ended", "exited", "works"])
+async def test_a_standby_that_is_taking_over_does_not_stay_so(database: Database, how: str) -> None:
+    run = await a_standby(database, StandbyState.PROMOTING)
+    async with database.transaction() as session:
+        if how == "lost":
+            await runs.lose(session, run)
+        elif how == "ended":
+            await runs.end(session, run)
+        else:
+            told = {"exited": {"state": "EXITED"}, "works": {"state": "RUNNING", "driver_state": "RUNNING"}}[how]
+            await runs.report(session, run.agent, [RunReport(run=run.id, **told)])
+    async with database.reading() as session:
+        found = await session.get(StandbyRow, run.id)
+        assert found is not None
+        assert found.state == ("PROMOTED" if how == "works" else "FAILED")

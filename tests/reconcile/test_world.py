@@ -40,10 +40,10 @@ class AnyWorld(RuleBasedStateMachine):
             self.world.submit(local=local, start=True)
         self.world.tick(10)
 
-    @rule(local=st.booleans(), start=st.booleans())
-    def submit(self, local: bool, start: bool) -> None:
+    @rule(local=st.booleans(), start=st.booleans(), standbys=st.integers(0, 2))
+    def submit(self, local: bool, start: bool, standbys: int) -> None:
         if len(self.world.jobs) < 6:
-            self.world.submit(local=local, start=start)
+            self.world.submit(local=local, start=start, standbys=standbys)
 
     @precondition(lambda self: bool(self.world.jobs))
     @rule(
@@ -59,6 +59,16 @@ class AnyWorld(RuleBasedStateMachine):
         running = desired is DesiredState.RUNNING
         if desired is not DesiredState.CANCELED or pick == 0:
             self.world.ask(name, desired, stop=stop if restart or not running else None, restart=restart and running)
+
+    @rule(pick=st.integers(0, 9), host=st.integers(-1, 3))
+    def move(self, pick: int, host: int) -> None:
+        if self.world.jobs:
+            self.world.move(self._job(pick), None if host < 0 else self._machine(host).host.id)
+
+    @rule(pick=st.integers(0, 9), broken=st.sampled_from([None, None, "warming", "running"]))
+    def upgrade(self, pick: int, broken: str | None) -> None:
+        if self.world.jobs:
+            self.world.upgrade(self._job(pick), broken)
 
     @rule(seconds=st.one_of(st.integers(1, 10), st.integers(30, 200)))
     def wait(self, seconds: int) -> None:
@@ -135,6 +145,10 @@ class AnyWorld(RuleBasedStateMachine):
         if waiting and not any(job.local for job in world.jobs.values()):
             busy = sum(run.ours and not run.over for run in world.runs.values())
             assert busy == room, f"{waiting} wait although there is room: {world.state()}"
+        for name, job in world.jobs.items():
+            # Only a host that is drained is waited for, and none is.
+            assert job.moving is None, job
+            assert len(world.waiting(name)) <= world.wanted[name], world.waiting(name)
         before = world.written, len(world.moves)
         world.tick(30)
         assert (world.written, len(world.moves)) == before, f"no rest: {world.moves[-6:]}"
@@ -181,9 +195,15 @@ def test_a_long_walk(seed: int) -> None:
     walk.begin(seed, [dice.randint(1, 3) for _ in range(dice.randint(2, 4))], [dice.random() < 0.3 for _ in range(3)])
     for _ in range(120):
         pick = dice.randrange(12)
-        match dice.choice(("submit", "ask", "ask", "wait", "wait", "wait", "harm", "heal", "heal", "haunt", "fall")):
+        match dice.choice(
+            ("submit", "ask", "ask", "wait", "wait", "wait", "harm", "heal", "heal", "haunt", "fall", "move", "upgrade")
+        ):
             case "submit":
-                walk.submit(dice.random() < 0.3, dice.random() < 0.8)
+                walk.submit(dice.random() < 0.3, dice.random() < 0.8, dice.choice([0, 0, 1]))
+            case "move":
+                walk.move(pick, dice.randint(-1, 3))
+            case "upgrade":
+                walk.upgrade(pick, dice.choice([None, "warming", "running"]))
             case "ask":
                 cancel = dice.random() < 0.1
                 desired = dice.choice([D.RUNNING, D.RUNNING, D.STOPPED])
@@ -201,5 +221,5 @@ def test_a_long_walk(seed: int) -> None:
                 walk.fall(pick, dice.choice(["signal", "signal", "user", "finish", "stopped"]))
         if all(job.state is JobState.CANCELED for job in walk.world.jobs.values()):
             walk.world.jobs.clear()  # room for others; what is left of their runs stays
-            walk.submit(False, True)
+            walk.submit(False, True, 1)
     walk.teardown()

@@ -12,9 +12,11 @@ from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
 from clonos_api.reconcile import writes as w
 from clonos_api.reconcile.decide import decide
-from clonos_api.reconcile.facts import Host, Job, Run
+from clonos_api.reconcile.facts import Host, Job, Run, Waiting
 from clonos_api.reconcile.placement import Fleet
+from clonos_api.reconcile.standbys import Add, Guarded, tend
 from clonos_api.reconcile.transitions import TRANSIENT, allowed, settled
+from clonos_api.store.moves import Moving
 
 LEASE_S = 3
 STEPS = 4
@@ -36,6 +38,8 @@ class Driver:
     failure: Failure | None = None
     stopping: bool = False
     stuck: bool = False  # hears nothing but kill
+    epochs: int = 0
+    waited: bool = False  # it was a standby until now
 
     def die(self, code: int, *, final: bool, state: str | None = None, failure: Failure | None = None) -> None:
         self.alive, self.exit_code, self.final, self.failure = False, code, final, failure
@@ -43,6 +47,8 @@ class Driver:
 
 
 WAY = ("", "", "CLAIMING", "RECONCILING", "RUNNING")
+WARMING = ("STARTING", "WARMING", "WARMING", "READY")
+BROKEN = Failure(error="job-code-failed", what="It raised.", domain="user")
 
 
 @dataclass
@@ -56,7 +62,7 @@ class Machine:
     deaf: bool = False  # its agent says that it lives, and does nothing
     drained: bool = False
     heard: datetime = field(kw_only=True)
-    orders: dict[str, tuple[str, StopMode]] = field(default_factory=dict)
+    orders: dict[str, tuple[str, StopMode, bool]] = field(default_factory=dict)
     drivers: dict[str, Driver] = field(default_factory=dict)
 
     @property
@@ -75,6 +81,11 @@ class World:
         self.runs: dict[str, Run] = {}
         self.owner: dict[str, str] = {}
         self.saves: dict[str, datetime] = {}  # job → when its copy is done
+        self.standbys: dict[str, str] = {}  # run → what is known of it; none once it was told to take over
+        self.promoted: set[str] = set()
+        self.wanted: dict[str, int] = {}
+        self.broken: dict[tuple[str, int], str] = {}  # job and version → when it fails: "warming" or "running"
+        self.ended: list[tuple[str, Failure | None]] = []  # planned moves
         self.machines = {
             f"h{at}": Machine(Host(id=f"h{at}", name=f"h{at}", domain=f"d{at % 2}", slots=one), heard=self.now)
             for at, one in enumerate(slots)
@@ -85,7 +96,7 @@ class World:
 
     # What users do
 
-    def submit(self, *, local: bool, start: bool) -> str:
+    def submit(self, *, local: bool, start: bool, standbys: int = 0) -> str:
         self._ids += 1
         name = f"j{self._ids}"
         self.jobs[name] = Job(
@@ -95,9 +106,35 @@ class World:
             desired=DesiredState.RUNNING if start else DesiredState.STOPPED,
             since=self.now,
             local=local,
+            warm=not local,
         )
         self.of_job[name] = None
+        self.wanted[name] = standbys
         return name
+
+    def move(self, name: str, to: str | None) -> None:
+        """As `clonos_api.planned_moves`."""
+        self._plan(name, "move", to)
+
+    def upgrade(self, name: str, broken: str | None) -> None:
+        """New code, and the wish for it."""
+        job = self.jobs[name]
+        self.jobs[name] = replace(job, version=job.version + 1)
+        if broken is not None:
+            self.broken[name, job.version + 1] = broken
+        self._plan(name, "upgrade", None)
+
+    def _plan(self, name: str, cause: Any, to: str | None) -> None:
+        job, run = self.jobs[name], self.current(name)
+        busy = job.moving is not None and (job.moving.handed_at is not None or job.moving.failure is not None)
+        if job.desired is not DesiredState.RUNNING or job.state is not JobState.RUNNING or run is None or busy:
+            return
+        if (job.local and cause == "move") or to == run.agent:
+            return
+        version = job.version if cause == "upgrade" else run.version
+        until = self.now + timedelta(seconds=30)
+        made = Moving(cause=cause, leaves=run.agent, to=to, version=version, previous=run.version, until=until)
+        self.jobs[name] = replace(job, moving=made)
 
     def ask(self, name: str, desired: DesiredState, *, stop: StopRequest | None = None, restart: bool = False) -> None:
         job = self.jobs[name]
@@ -120,7 +157,7 @@ class World:
             self.reconcile()
 
     def _drive(self, machine: Machine) -> None:
-        for run, (goal, mode) in machine.orders.items():
+        for run, (goal, mode, waits) in machine.orders.items():
             driver = machine.drivers.get(run)
             if driver is None:
                 driver = Driver(run, started=self.now if goal == "RUN" else None, alive=goal == "RUN")
@@ -140,9 +177,17 @@ class World:
                     driver.alive, driver.phase, driver.state, driver.exit_code = True, 0, None, None
                     driver.attempts += 1
                     driver.started = self.now
+            elif waits:
+                self._warm(driver)
             elif driver.phase < len(WAY) - 1 and not driver.stuck:
-                driver.phase += 1
+                driver.phase = 2 if driver.waited else driver.phase + 1
+                driver.waited = False
                 driver.state = WAY[driver.phase] or None
+            elif driver.phase == len(WAY) - 1 and not driver.stuck:
+                if self._breaks(driver, "running"):
+                    driver.die(14, final=True, state="FAILED", failure=BROKEN)
+                else:
+                    driver.epochs += 1
         # A claim fences every other driver of the job, wherever it is.
         for driver in machine.drivers.values():
             if driver.alive and driver.state == "CLAIMING":
@@ -153,6 +198,18 @@ class World:
                             failure = Failure(error="superseded", what="A newer generation owns the job.")
                             rival.die(70, final=True, state="SUPERSEDED", failure=failure)
 
+    def _warm(self, driver: Driver) -> None:
+        if self._breaks(driver, "warming"):
+            driver.die(14, final=True, state="FAILED", failure=BROKEN)
+        elif not driver.stuck:
+            driver.waited = True
+            at = WARMING.index(driver.state) if driver.state in WARMING[:-1] else len(WARMING) - 2
+            at = 0 if driver.state is None else at
+            driver.state = "READY" if driver.state == "READY" else WARMING[min(at + 1 + (at == 1), len(WARMING) - 1)]
+
+    def _breaks(self, driver: Driver, when: str) -> bool:
+        return self.broken.get((self.owner[driver.run], self.runs[driver.run].version)) == when
+
     def _exchange(self, machine: Machine) -> None:
         machine.heard = self.now
         mine = {name: run for name, run in self.runs.items() if run.agent == machine.host.id and not run.ended}
@@ -160,7 +217,7 @@ class World:
             driver = machine.drivers.get(name)
             if driver is None:
                 continue
-            state = "RUNNING" if driver.phase >= len(WAY) - 1 else "STARTING"
+            state = "RUNNING" if driver.phase >= len(WAY) - 1 or driver.state == "READY" else "STARTING"
             self.runs[name] = replace(
                 run,
                 state=("STOPPING" if driver.stopping else state) if driver.alive else "EXITED",
@@ -171,9 +228,16 @@ class World:
                 failure=driver.failure,
                 ended=driver.final,
                 started_at=driver.started,
+                epochs=driver.epochs,
             )
+            if name in self.standbys:
+                self.standbys[name] = driver.state or "STARTING"
+                if driver.final:
+                    del self.standbys[name]
         machine.orders = {
-            name: (run.goal, run.stop_mode) for name, run in self.runs.items() if name in mine and not run.ended
+            name: (run.goal, run.stop_mode, name in self.standbys)
+            for name, run in self.runs.items()
+            if name in mine and not run.ended
         }
         machine.drivers = {name: one for name, one in machine.drivers.items() if name in machine.orders or one.final}
 
@@ -192,10 +256,28 @@ class World:
 
     def facts(self, name: str) -> Job:
         job, current = self.jobs[name], self.of_job[name]
-        ghosts = sum(self.owner[run.id] == name and run.id != current and not run.ended for run in self.runs.values())
+        relief = job.moving.standby if job.moving is not None else None
+        ghosts = sum(
+            self.owner[run.id] == name and run.id not in (current, relief, *self.standbys) and not run.ended
+            for run in self.runs.values()
+        )
         done = self.saves.get(name)
         saved = None if done is None else "COMPLETED" if done <= self.now else "IN_PROGRESS"
-        return replace(job, ghosts=ghosts, savepoint=saved)
+        known = self.runs.get(relief or "")
+        return replace(job, ghosts=ghosts, savepoint=saved, standbys=tuple(self.waiting(name)), relief=known)
+
+    def waiting(self, name: str) -> list[Waiting]:
+        """The job's standbys."""
+        return [
+            Waiting(
+                run=run, agent=self.runs[run].agent, state=state, version=self.runs[run].version, over=self._over(run)
+            )
+            for run, state in self.standbys.items()
+            if self.owner[run] == name
+        ]
+
+    def _over(self, run: str) -> bool:
+        return self.runs[run].ended or self.runs[run].goal != "RUN"
 
     def owed(self) -> int:
         return sum(self._owes(name) for name in self.jobs)
@@ -212,7 +294,8 @@ class World:
 
     def reconcile(self) -> None:
         for name in sorted(self.jobs):
-            if settled(self.jobs[name].state, self.jobs[name].asked) and self.jobs[name].state is not JobState.RUNNING:
+            job = self.jobs[name]
+            if settled(job.state, job.asked) and job.state is not JobState.RUNNING and job.moving is None:
                 continue
             for _ in range(STEPS):
                 decided = decide(self.facts(name), self.current(name), Fleet(self.hosts(), self.owed()), self.now)
@@ -222,14 +305,83 @@ class World:
             else:
                 rest = decide(self.facts(name), self.current(name), Fleet(self.hosts(), self.owed()), self.now)
                 assert not rest, f"{name} does not come to rest: {self.jobs[name]} {rest}"
+        for name in sorted(self.jobs):
+            self._tend(name)
         self.check()
+
+    def _tend(self, name: str) -> None:
+        job, run = self.jobs[name], self.current(name)
+        moving = job.moving
+        guarded = Guarded(
+            id=name,
+            name=name,
+            state=job.state,
+            desired=job.desired,
+            wanted=self.wanted[name],
+            version=run.version if run is not None else job.version,
+            spare=moving.previous if moving is not None else None,
+            relief=moving.standby if moving is not None else None,
+            agent=run.agent if run is not None else None,
+            bound=job.home if job.local else None,
+        )
+        for change in tend(guarded, self.waiting(name), Fleet(self.hosts(), self.owed())):
+            if isinstance(change, Add):
+                self._wait(name, change.agent, guarded.version)
+            else:
+                del self.standbys[change.run]
+                self.runs[change.run] = replace(self.runs[change.run], goal="GONE")
+
+    def _wait(self, name: str, agent: str, version: int) -> str:
+        self._ids += 1
+        new = Run(id=f"r{self._ids}", agent=agent, created_at=self.now, version=version)
+        self.runs[new.id], self.owner[new.id], self.standbys[new.id] = new, name, "STARTING"
+        return new.id
 
     def apply(self, name: str, decided: list[w.Write]) -> None:
         self.written += 1
-        job = self.jobs[name]
+        job, before = self.jobs[name], self.of_job[name]
         for one in decided:
-            run = self.current(name)
+            run, moving = self.runs[before] if before else None, job.moving
             match one:
+                case w.BeginMove():
+                    assert moving is None
+                    assert run is not None
+                    until = self.now + timedelta(seconds=one.within_s)
+                    versions = {"version": run.version, "previous": run.version}
+                    job = replace(job, moving=Moving(cause="drain", leaves=run.agent, until=until, **versions))
+                case w.PlaceStandby():
+                    assert run is not None
+                    made = self._wait(name, one.agent, job.version if one.newest else run.version)
+                    job = replace(job, moving=self._moving(job, standby=made))
+                case w.Note():
+                    job = replace(job, moving=self._moving(job, standby=one.standby, failed=moving.failed + one.failed))
+                case w.HandOver():
+                    job = replace(job, moving=self._moving(job, standby=one.run, handed_at=self.now))
+                    if one.claim:
+                        self.promote(one.run)
+                case w.Take():
+                    assert one.run in self.promoted
+                    self.of_job[name] = one.run
+                    job = replace(job, moving=self._moving(job, taken_at=self.now))
+                case w.Promote():
+                    self.promote(one.run)
+                    self.of_job[name] = one.run
+                    if moving is not None and moving.standby == one.run:
+                        job = replace(job, moving=self._moving(job, taken_at=self.now))
+                    elif moving is not None and moving.failure is not None:
+                        self.runs[one.run] = replace(self.runs[one.run], version=job.version)
+                case w.Revert():
+                    if (name, one.version) in self.broken:
+                        self.broken[name, job.version + 1] = self.broken[name, one.version]
+                    job = replace(job, version=job.version + 1, moving=self._moving(job, failure=one.failure))
+                    self.of_job[name] = None
+                case w.EndMove():
+                    assert moving is not None
+                    self.ended.append((moving.cause, one.failure))
+                    relief = moving.standby
+                    if relief in self.promoted and relief != self.of_job[name] and moving.handed_at is not None:
+                        self.runs[relief] = replace(self.runs[relief], goal="GONE")
+                    job = replace(job, moving=None)
                 case w.Move():
                     assert allowed(job.state, one.to, job.asked), f"{job.state} → {one.to} for {job.asked}"
                     self.moves.append((self.now, name, job.state, one.to))
@@ -248,7 +400,8 @@ class World:
                     job = replace(job, home=one.agent, start_from=False)
                 case w.Place():
                     self._ids += 1
-                    new = Run(id=f"r{self._ids}", agent=one.agent, created_at=self.now)
+                    version = run.version if run is not None and self.of_job[name] else job.version
+                    new = Run(id=f"r{self._ids}", agent=one.agent, created_at=self.now, version=version)
                     self.runs[new.id], self.owner[new.id] = new, name
                     self.of_job[name] = new.id
                 case w.Order():
@@ -269,6 +422,15 @@ class World:
                     assert run is not None
         self.jobs[name] = job
 
+    def _moving(self, job: Job, **changes: Any) -> Moving:
+        assert job.moving is not None
+        return job.moving.model_copy(update=changes)
+
+    def promote(self, run: str) -> None:
+        """A standby is ordered to be the driver."""
+        del self.standbys[run]
+        self.promoted.add(run)
+
     def _at(self, within_s: float | None) -> datetime | None:
         return None if within_s is None else self.now + timedelta(seconds=within_s)
 
@@ -276,7 +438,14 @@ class World:
 
     def check(self) -> None:
         for name, job in self.jobs.items():
-            wanted = [r for r in self.runs.values() if self.owner[r.id] == name and r.ours and not r.over]
+            # While a standby takes over from a driver that works, both are wanted.
+            relief = job.moving.standby if job.moving is not None else None
+            wanted = [
+                run
+                for run in self.runs.values()
+                if self.owner[run.id] == name and run.ours and not run.over and run.id not in self.standbys
+                if run.id != relief or run.id == self.of_job[name]
+            ]
             assert len(wanted) <= 1, f"{name} has {wanted}"
             assert all(run.id == self.of_job[name] for run in wanted)
             if job.state not in TRANSIENT and job.state is not JobState.RUNNING:

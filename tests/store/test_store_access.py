@@ -12,6 +12,7 @@ from sqlalchemy import select, update
 from clonos.errors import Fenced, KeyMisused, NameTaken, NotFound, RequestUnderWay, StateConflict
 from clonos.resources.jobs import Failure
 from clonos.resources.service import Role, TokenCreate
+from clonos.standby.states import StandbyState
 from clonos_api.reconcile.states.failures import untaken
 from clonos_api.store import audit, events, idempotency, operations, savepoints, standbys, tokens
 from clonos_api.store.clock import clock, now
@@ -270,3 +271,5 @@ async def test_standbys(database: Database) -> None:
     async with database.reading() as session:
         assert [one.state for one in (await standbys.page(session, job=job.id)).rows] == ["READY"]
         assert (await standbys.page(session, job="nobody")).rows == []
+        assert (await standbys.page(session, job=job.id, states=[StandbyState.FAILED])).rows == []
+        assert len((await standbys.page(session, job=job.id, states=[StandbyState.READY])).rows) == 1

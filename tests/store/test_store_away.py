@@ -228,9 +228,9 @@ async def test_a_replica_that_is_stopped_keeps_no_agent_from_renewing_its_lease(
 
     async def stopped() -> None:
         async with database.transaction() as stopped:
-            await agents.heartbeat(stopped, agent.id, agent.instance, lease_s=4.0)
+            await agents.heartbeat(stopped, agent.id, agent.instance, agents.Lives(4.0))
             async with database.transaction() as session:
-                await agents.heartbeat(session, agent.id, agent.instance, lease_s=4.0)
+                await agents.heartbeat(session, agent.id, agent.instance, agents.Lives(4.0))
 
     with pytest.raises(StoreAway):
         await stopped()

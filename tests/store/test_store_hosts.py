@@ -35,13 +35,13 @@ async def test_the_newest_process_with_a_name_is_the_agent(database: Database) -
         second = await agents.register(session, AgentRegister(name=name, instance="b"), lease_s=5)
         assert second.id == first.id
     async with database.transaction() as session:
-        await agents.heartbeat(session, first.id, "b", lease_s=5)
+        await agents.heartbeat(session, first.id, "b", agents.Lives(5))
         with pytest.raises(Fenced):
-            await agents.heartbeat(session, first.id, "a", lease_s=5)
+            await agents.heartbeat(session, first.id, "a", agents.Lives(5))
         with pytest.raises(Fenced):
             await agents.check(session, first.id, "a")
         with pytest.raises(NotFound):
-            await agents.heartbeat(session, unique(), "a", lease_s=5)
+            await agents.heartbeat(session, unique(), "a", agents.Lives(5))
         assert (await agents.get(session, name)).id == first.id
     async with database.reading() as session:
         told = [
@@ -68,7 +68,7 @@ async def test_a_heartbeat_extends_the_lease_by_the_clock_of_the_database(databa
     async with database.transaction() as session:
         agent = await an_agent(session)
         before = await now(session)
-        beaten = await agents.heartbeat(session, agent.id, agent.instance, lease_s=3)
+        beaten = await agents.heartbeat(session, agent.id, agent.instance, agents.Lives(3))
         after = await now(session)
         assert beaten.token == agent.token, "others may write meanwhile"
         left = (beaten.lease_until - before).total_seconds()
@@ -87,7 +87,7 @@ async def test_an_agent_whose_lease_is_over_is_lost_until_it_is_heard_of(databas
         assert other.id not in lost
     async with database.transaction() as session:
         assert agent.id not in [one.id for one in await agents.lose_expired(session)], "told once"
-        back = await agents.heartbeat(session, agent.id, agent.instance, lease_s=5)
+        back = await agents.heartbeat(session, agent.id, agent.instance, agents.Lives(5))
         assert (back.state, back.drained) == ("DRAINING", True), "nobody undrained it"
         with pytest.raises(Fenced):
             await agents.drain(session, agent, False)
@@ -105,7 +105,7 @@ async def test_heartbeats_race_with_the_end_of_the_lease(database: Database) -> 
 
     async def beat(agent: AgentRow) -> None:
         async with database.transaction() as session:
-            await agents.heartbeat(session, agent.id, agent.instance, lease_s=60)
+            await agents.heartbeat(session, agent.id, agent.instance, agents.Lives(60))
 
     async def lose() -> None:
         async with database.transaction() as session:
@@ -216,7 +216,7 @@ async def test_a_lost_run_stays_until_its_agent_answers_or_is_removed(database: 
         assert gone.state == "REMOVED"
         assert await runs.open_of_agent(session, agent.id) == []
         with pytest.raises(NotFound):
-            await agents.heartbeat(session, agent.id, agent.instance, lease_s=5)
+            await agents.heartbeat(session, agent.id, agent.instance, agents.Lives(5))
         assert agent.id not in [one.id for one in await agents.every(session)]
         body = AgentRegister(name=agent.name, instance="new")
         assert (await agents.register(session, body, lease_s=5)).state == "READY"

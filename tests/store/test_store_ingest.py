@@ -126,7 +126,7 @@ async def test_recoveries_have_phases_and_a_gap(database: Database) -> None:
         assert (restart.body["cause"], crash.body["cause"]) == ("restart", "crash")
         assert restart.body["failure"]["error"] == "epoch-failed"
         assert (restart.body["failed_generation"], restart.body["generation"]) == (1, 2)
-        assert [one["name"] for one in restart.body["phases"]] == ["start", "claim", "restore", "replay"]
+        assert [one["name"] for one in restart.body["phases"]] == ["start", "claim", "restore", "replay", "commit"]
         # From the last epoch: other query, lag, state, restart, state, claimed, two states, epoch; a tenth each.
         assert restart.body["gap_ms"] == pytest.approx(800, abs=1)
         assert restart.body["skipped_lanes"] == 1
@@ -299,7 +299,18 @@ async def test_a_job_that_moves_to_another_host(database: Database) -> None:
         assert (newest.generation, newest.cause, newest.run) == (2, "host-lost", run.id)
         (recovery,) = (await recoveries.page(session, job.id)).rows
         assert (recovery.body["to_agent"], recovery.body["generation"]) == (other.name, 2)
-        assert [one["name"] for one in recovery.body["phases"]] == ["detect", "start", "claim", "restore", "replay"]
+        assert [one["name"] for one in recovery.body["phases"]] == [
+            "detect",
+            "decide",
+            "start",
+            "claim",
+            "restore",
+            "replay",
+            "commit",
+        ]
+        assert recovery.ended_at is not None
+        total = sum(one["duration_ms"] for one in recovery.body["phases"])
+        assert total == pytest.approx((recovery.ended_at - recovery.started_at).total_seconds() * 1000, abs=1)
 
 
 async def test_a_second_failure_before_the_first_epoch_ends_the_recovery_before(database: Database) -> None:

@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import func, select, update
 
 from clonos.errors import Fenced, NotFound
-from clonos.resources.hosts import RunReport
+from clonos.resources.hosts import RunOrder, RunReport
 from clonos.resources.service import Role, TokenCreate
+from clonos.standby.states import StandbyState
 from clonos_api.store import (
     agents,
     artifacts,
@@ -28,13 +29,24 @@ from clonos_api.store import (
     retention,
     runs,
     savepoints,
+    standbys,
     tasks,
     tokens,
 )
 from clonos_api.store.clock import clock, now
 from clonos_api.store.database import Actor, Database
 from clonos_api.store.retention import Limits
-from clonos_api.store.tables import AgentRow, ArtifactRow, Base, JobRow, LogChunkRow, OperationRow, TaskRow, TokenRow
+from clonos_api.store.tables import (
+    AgentRow,
+    ArtifactRow,
+    Base,
+    JobRow,
+    LogChunkRow,
+    OperationRow,
+    StandbyRow,
+    TaskRow,
+    TokenRow,
+)
 from stored import EventFile, a_job, a_run, an_agent, an_artifact, spec, unique
 
 pytestmark = pytest.mark.anyio
@@ -83,6 +95,24 @@ async def test_history_of_a_job_is_bounded_and_its_sums_stay(database: Database)
         assert (await counters.of_job(session, job.id))["epochs"] == 35
         assert (await logs.tail(session, job.id, 1000)).lines == [f"{number:>9}" for number in range(100, 110)]
     assert await retention.prune(database, limits) == {}
+
+
+async def test_standbys_that_are_over_are_bounded(database: Database) -> None:
+    async with database.transaction() as session:
+        job, agent = await a_job(session), await an_agent(session)
+        made = []
+        for state in ("PROMOTED", "FAILED", "FAILED", "PROMOTED", "READY", "PROMOTING"):
+            run = await a_run(session, job)
+            order = RunOrder.model_validate(run.order)
+            standby = await standbys.create(session, job, order, agent.id, "")
+            await standbys.move(session, standby, StandbyState(state))
+            made.append(standby.id)
+    for number, one in enumerate(made):
+        async with database.transaction() as session:
+            await session.execute(update(StandbyRow).where(StandbyRow.id == one).values(since=clock(number - 60)))
+    assert (await retention.prune(database, Limits(ended_standbys=1)))["standbys"] == 3
+    async with database.reading() as session:
+        assert [one.id for one in (await standbys.page(session, job=job.id)).rows] == made[:2:-1]
 
 
 async def test_events_and_audit_are_bounded(database: Database) -> None:

@@ -12,10 +12,10 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 
 from clonos.errors import StoreAway
-from clonos_api.store import jobs, schema
+from clonos_api.store import agents, jobs, runs, schema
 from clonos_api.store.database import Database
 from clonos_api.store.tables import Base
-from stored import a_job
+from stored import a_job, a_run
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +52,22 @@ async def test_up_down_and_up_again_with_data(empty_url: str) -> None:
     assert tables(empty_url) == set()
     schema.upgrade(empty_url)
     await make_a_job(empty_url)
+
+
+async def test_hosts_and_runs_of_the_first_release_are_kept(empty_url: str) -> None:
+    schema.downgrade(empty_url)
+    schema.upgrade(empty_url)
+    database = Database(empty_url)
+    async with database.transaction() as session:
+        run = await a_run(session)
+    await database.close()
+    schema.downgrade(empty_url, "0001")
+    schema.upgrade(empty_url)
+    database = Database(empty_url)
+    async with database.reading() as session:
+        assert (await agents.get(session, run.agent)).beat_s == 1.0
+        assert (await runs.get(session, run.id)).in_row == 0
+    await database.close()
 
 
 def test_the_migrations_make_the_tables_that_the_code_has(url: str) -> None:

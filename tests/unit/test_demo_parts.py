@@ -14,21 +14,27 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from clonos.demo.evidence import read_answers
-from clonos.demo.reader import longest_gap
+from clonos.demo.gaps import Gap, Kill, median_s, side_by_side, times_shorter
+from clonos.demo.hosted import HostedJob
+from clonos.demo.producer import SteadyProducer
+from clonos.demo.reader import OutputReader, longest_gap
 from clonos.demo.run import kill_delays
 from clonos.demo.scenes.enrich import read_event
 from clonos.demo.scenes.orders import Order
 from clonos.demo.screen import Counters
 from clonos.demo.stage import EventLog, Topics, answer_server, example_directory, messages_of
+from clonos.demo.story import alternating, cold
 from clonos.demo.victim import Victim
 from clonos.errors import ClonosError, SpecError
+from clonos.settings import KafkaSettings
+from clonos.standby.states import StandbyState
 
 # A leader that starts a child in a process group of its own (as PySpark's daemon is), which starts a
 # grandchild in a session of its own; each tells its pid through the file named by the first argument.
@@ -111,10 +117,16 @@ def test_kill_reaches_other_process_groups_and_sessions(tmp_path: Path) -> None:
         with pids.open() as fifo:
             seen += [int(row) for row in fifo]
     assert len(set(seen)) == 3
-    assert victim.kill() == 3
+    before = time.monotonic()
+    killed = victim.kill()
+    assert killed.processes == 3
+    assert before <= killed.at <= time.monotonic()
     assert not victim.running
     assert not [pid for pid in seen if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
-    assert victim.kill() == 0
+    assert victim.kill().processes == 0
+    assert victim.guard(wanted=False)
+    assert not victim.guard(wanted=True)
+    assert not victim.taken_over()
 
 
 def test_a_job_that_ends_by_itself_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -170,6 +182,152 @@ def test_kill_moments_depend_on_the_seed_only() -> None:
     assert any(delay < 0.1 for delay in first)
     assert any(delay > 1 for delay in first)
     assert max(kill_delays(random.Random(7), 50, hasty=True)) <= 0.1
+
+
+def test_each_second_kill_waits_for_a_standby_over_all_examples() -> None:
+    def waits(kills: list[Kill]) -> list[bool]:
+        return [kill.standby for kill in kills]
+
+    assert [kill.delay_s for kill in alternating([1.0, 2.0, 3.0])] == [1.0, 2.0, 3.0]
+    assert waits(alternating([1.0] * 4)) == [False, True, False, True]
+    assert waits(alternating([1.0] * 2, before=1)) == [True, False]
+    assert waits(cold([1.0] * 2)) == [False, False]
+
+
+GAPS = (Gap("cold", 12.0), Gap("standby", 0.5), Gap("cold", 14.0), Gap("standby", 0.6), Gap("standby", 3.0))
+
+
+def test_gaps_are_compared_by_their_medians() -> None:
+    assert (median_s(GAPS, "cold"), median_s(GAPS, "standby")) == (13.0, 0.6)
+    assert times_shorter(GAPS) == pytest.approx(21.67, abs=0.01)
+    assert side_by_side(GAPS) == {
+        "cold": {"p50_s": 13.0, "n": 2, "raw_s": [12.0, 14.0]},
+        "standby": {"p50_s": 0.6, "n": 3, "raw_s": [0.5, 0.6, 3.0]},
+        "times_shorter": 21.7,
+    }
+    assert side_by_side(GAPS[:1]) == {
+        "cold": {"p50_s": 12.0, "n": 1, "raw_s": [12.0]},
+        "standby": None,
+        "times_shorter": None,
+    }
+    assert times_shorter([]) is None
+
+
+class Record:
+    """A record as the client gives it."""
+
+    def __init__(self, offset: int, written: float) -> None:
+        self._offset = offset
+        self._written = written
+
+    def error(self) -> None: ...
+
+    def headers(self) -> None: ...
+
+    def topic(self) -> str:
+        return "words"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes:
+        return b"{}"
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, int(self._written * 1000)
+
+
+def test_what_was_committed_before_a_kill_does_not_end_the_gap() -> None:
+    """It may reach a reader after the kill; only what was made after it is the work of the next driver."""
+    reader = OutputReader(KafkaSettings(bootstrap_servers="127.0.0.1:1"), {"words": 1}, watched="words")
+    try:
+        reader._take(Record(0, 99.9), 7.0)  # type: ignore[arg-type]
+        assert reader.await_written_after(100.0, 0.0) is None
+        assert reader.await_written_after(0.0, 0.0) == 7.0
+        reader._take(Record(1, 100.5), 7.5)  # type: ignore[arg-type]
+        reader._take(Record(2, 100.6), 7.6)  # type: ignore[arg-type]
+        assert reader.await_written_after(100.0, 0.0) == 7.5
+    finally:
+        reader.stop()
+
+
+def test_input_slows_down_for_a_while_and_is_never_made_faster() -> None:
+    def pace(per_second: float) -> tuple[float, float, float]:
+        producer = SteadyProducer(KafkaSettings(), "lines", iter(()), per_second=per_second)
+        before = producer._pause_s
+        with producer.slowly(1.0):
+            meanwhile = producer._pause_s
+        return before, meanwhile, producer._pause_s
+
+    assert pace(20.0) == (0.05, 1.0, 0.05)
+    assert pace(0.5) == (2.0, 2.0, 2.0)
+
+
+class Platform:
+    """A control plane with two hosts, a driver on the first and a standby on the second, if it is let."""
+
+    def __init__(self, driver: int, standby: int) -> None:
+        self.drained: set[str] = set()
+        self.driving = "driver"
+        self.pids = {"driver": driver, "standby": standby}
+        self.jobs = self.hosts = self
+
+    def list(self) -> SimpleNamespace:
+        return SimpleNamespace(data=[SimpleNamespace(name="host-2"), SimpleNamespace(name="host-1")])
+
+    def drain(self, host: str) -> None:
+        self.drained.add(host)
+
+    def undrain(self, host: str) -> None:
+        self.drained.discard(host)
+
+    def get(self, _job: str) -> SimpleNamespace:
+        return SimpleNamespace(run=self.driving, agent="host-1" if self.driving == "driver" else "host-2")
+
+    def run(self, _job: str, run: str) -> SimpleNamespace:
+        return SimpleNamespace(pid=self.pids[run], state="RUNNING")
+
+    def standbys(self, _job: str, *, states: set[StandbyState]) -> SimpleNamespace:
+        promoted = self.driving == "standby"
+        state = StandbyState.PROMOTED if promoted else StandbyState.FAILED if self.drained else StandbyState.READY
+        return SimpleNamespace(data=[SimpleNamespace(id="standby", state=state)] if state in states else [])
+
+
+def test_a_hosted_job_has_a_standby_when_it_is_let_and_its_driver_is_killed() -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    driver, standby = (subprocess.Popen(sleep, start_new_session=True) for _ in range(2))
+    platform: Any = Platform(driver.pid, standby.pid)
+    job = HostedJob(platform, Path(), "words", {}, standbys=1)
+    try:
+        job._id = "job"
+        job._leave_room(False)
+        assert platform.drained == {"host-2"}
+        assert job.guard(wanted=False)
+        assert job.guard(wanted=True)
+        assert platform.drained == set()
+        reaped = threading.Thread(target=driver.wait)
+        reaped.start()
+        assert job.kill().processes == 1
+        reaped.join()
+        assert (driver.returncode, standby.poll()) == (-9, None)
+        assert not job.taken_over()
+        platform.driving = "standby"
+        assert job.taken_over()
+        assert job.guard(wanted=False)
+        assert platform.drained == {"host-1"}
+    finally:
+        for process in (driver, standby):
+            process.kill()
+            process.wait()
+
+
+def test_a_hosted_job_without_standbys_leaves_hosts_alone() -> None:
+    job = HostedJob(None, Path(), "words", {})  # type: ignore[arg-type]
+    assert job.guard(wanted=False)
+    assert not job.guard(wanted=True)
 
 
 def test_topics_of_two_runs_do_not_meet() -> None:

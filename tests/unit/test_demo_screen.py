@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import get_args
 
 import pytest
 from rich.console import Console
 
 from clonos.cli.demo import Example
+from clonos.demo.gaps import WAYS, Gap
 from clonos.demo.scenes import SCENES
 from clonos.demo.screen import Counters, Outcome, Progress, Screen
 from clonos.demo.story import Report, shares
@@ -29,6 +31,7 @@ SPOILED = Verdict(
     pending=0,
     findings=(Finding(Fault.DUPLICATE, "words record of ('lines', 0, 0, 0)"),),
 )
+GAPS = (Gap("cold", 9.8), Gap("standby", 0.61), Gap("standby", 0.59))
 PROGRESS = Progress(
     title="Clonos",
     phase="kill 2 is near",
@@ -46,8 +49,8 @@ PROGRESS = Progress(
 
 def outcomes() -> tuple[Outcome, Outcome]:
     return (
-        Outcome("Clonos", CLEAN, kills=3, longest_gap_s=9.87654, counters=Counters(4, 2, 70, 9)),
-        Outcome("plain Spark", SPOILED, kills=2, longest_gap_s=9.0, counters=None),
+        Outcome("Clonos", CLEAN, kills=3, longest_gap_s=9.87654, counters=Counters(4, 2, 70, 9), gaps=GAPS),
+        Outcome("plain Spark", SPOILED, kills=2, longest_gap_s=9.0, counters=None, gaps=(Gap("cold", 8.0),)),
     )
 
 
@@ -67,11 +70,33 @@ def test_progress_and_verdict_are_shown(terminal: bool) -> None:
     assert ("\x1b[" in text) == terminal
 
 
+def test_both_gaps_are_side_by_side() -> None:
+    out = io.StringIO()
+    with Screen(Console(file=out, width=100)) as screen:
+        screen.verdict(list(outcomes()))
+        screen.gaps(GAPS)
+    text = out.getvalue()
+    assert re.search(r"gap, cold restart +│ +9\.8 s │ +8\.0 s │", text)
+    assert re.search(r"gap, standby takeover +│ +0\.6 s │ +│", text)
+    cold, standby = (next(re.finditer(rf"  {name} +(█+) +(\S+ s)(.*)", text)) for name in WAYS.values())
+    assert (cold[2], cold[3].strip()) == ("9.80 s", "")
+    assert (standby[2], standby[3].strip()) == ("0.60 s", "(median of 2)")
+    assert len(standby[1]) == round(len(cold[1]) * 0.6 / 9.8) == 2
+    assert "The takeover was 16.3 times faster." in text
+
+
+def test_without_a_takeover_nothing_is_compared() -> None:
+    out = io.StringIO()
+    with Screen(Console(file=out, width=100)) as screen:
+        screen.gaps(GAPS[:1])
+    assert out.getvalue() == ""
+
+
 def test_the_json_object_has_the_promised_fields() -> None:
     job, plain = outcomes()
     shown = json.loads(json.dumps(Report(7, {"wordcount": job}, plain).as_json()))
     checked = {"records_in", "expected", "published", "duplicates", "lost", "order_breaks", "contradictions"}
-    measured = {"longest_gap_s", "kills"}
+    measured = {"longest_gap_s", "kills", "gaps"}
     counted = {"skipped_lanes", "determinants_recorded", "determinants_replayed"}
     assert shown.keys() == checked | measured | counted | {"seed", "plain", "examples"}
     assert shown["plain"].keys() == checked | measured
@@ -79,6 +104,8 @@ def test_the_json_object_has_the_promised_fields() -> None:
     assert shown["examples"]["wordcount"].items() <= shown.items()
     assert shown["examples"]["wordcount"].keys() == checked | measured | counted
     assert (shown["seed"], shown["kills"], shown["longest_gap_s"], shown["skipped_lanes"]) == (7, 3, 9.877, 2)
+    assert (shown["gaps"]["cold"]["p50_s"], shown["gaps"]["standby"]["n"]) == (9.8, 2)
+    assert shown["plain"]["gaps"]["standby"] is None
     assert Report(7, {"wordcount": job}).as_json()["plain"] is None
 
 
@@ -87,6 +114,7 @@ def test_the_totals_are_those_of_all_examples() -> None:
     shown = Report(7, {"orders": clean, "enrich": spoiled}).as_json()
     assert (shown["kills"], shown["published"], shown["duplicates"], shown["contradictions"]) == (5, 61, 1, 2)
     assert shown["longest_gap_s"] == 9.877
+    assert shown["gaps"]["cold"]["raw_s"] == [9.8, 8.0]
     assert [one["duplicates"] for one in shown["examples"].values()] == [0, 1]
 
 

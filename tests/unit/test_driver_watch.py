@@ -9,7 +9,14 @@ from typing import Any, cast
 import pytest
 
 from clonos.engine.epochs import NotStarted
-from clonos.errors import BrokerUnavailable, EpochFailed, Superseded
+from clonos.errors import (
+    BrokerUnavailable,
+    CheckpointUnwritable,
+    ClonosError,
+    EpochFailed,
+    RestartsExhausted,
+    Superseded,
+)
 from clonos.job import Job, JobContext
 from clonos.runner import driver as driver_module
 from clonos.runner import running as running_module
@@ -17,7 +24,7 @@ from clonos.runner.driver import Driver
 from clonos.runner.events import Events
 from clonos.runner.states import DriverState
 from clonos.settings import KafkaSettings
-from clonos.spec import JobSpec, Metadata
+from clonos.spec import JobSpec, Metadata, RestartPolicy, Spec
 
 
 class Query:
@@ -122,3 +129,35 @@ def test_a_job_that_could_not_be_defined_again_keeps_none_of_its_queries(monkeyp
     with pytest.raises(BrokerUnavailable):
         driver.define()
     assert driver._context.queries == []
+
+
+@pytest.mark.parametrize(
+    ("found", "ends_with"),
+    [(BrokerUnavailable("no answer"), RestartsExhausted), (CheckpointUnwritable("disk full"), CheckpointUnwritable)],
+)
+def test_a_failure_is_tried_again_unless_the_check_after_it_finds_what_no_replay_mends(
+    monkeypatch: pytest.MonkeyPatch, found: ClonosError, ends_with: type[ClonosError]
+) -> None:
+    """A broker that restarts fails the attempt and then the check; that is one failure, not the end."""
+    spec = Spec(restart_policy=RestartPolicy(attempts=2, backoff_ms=0))
+    job = Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j"), spec=spec))
+    spark: Any = None
+    driver = Driver(job, spark, KafkaSettings(), "", Events("j", None))
+    attempts: list[int] = []
+
+    def attempt(_prepared: object) -> ClonosError:
+        attempts.append(1)
+        driver._to(DriverState.CLAIMING)
+        return EpochFailed("the broker is gone")
+
+    def check() -> None:
+        if attempts:
+            raise found
+
+    monkeypatch.setattr(driver, "define", lambda: None)
+    monkeypatch.setattr(driver, "check", check)
+    monkeypatch.setattr(driver, "_attempt", attempt)
+    monkeypatch.setattr(driver_module, "alive", lambda _spark: True)
+    with pytest.raises(ends_with):
+        driver.run()
+    assert len(attempts) == (3 if found.retry else 1)

@@ -125,6 +125,7 @@ spec:
   sparkConf: {y: 2}
   trigger: {availableNow: true}
   delivery: at-least-once
+  standby: {replicas: 2, aloneAfterS: 9}
 """
     spec = load_job(file(tmp_path, text, "job.yaml")).spec
     assert (spec.name, spec.metadata.labels) == ("louder", {"team": "x"})
@@ -132,6 +133,7 @@ spec:
     assert spec.spec.spark_conf == {"x": "1", "y": "2"}
     assert spec.spec.trigger.available_now
     assert spec.spec.delivery == "at-least-once"
+    assert (spec.spec.standby.wanted, spec.spec.standby.alone_after_s) == (2, 9.0)
     # What the YAML does not say stays the decorator's.
     assert spec.spec.restart_policy.attempts == 3
     assert spec.spec.master == "local[3]"

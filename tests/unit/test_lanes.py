@@ -61,7 +61,12 @@ def runner(passes: list[Pass], diverged: int | None = None) -> Callable[[Any, Pa
 
 @pytest.mark.parametrize(
     ("published", "ended", "passes"),
-    [(set(), False, ["publish"]), ({0, 1, 2}, True, ["audit"]), ({1}, False, ["audit", "publish"])],
+    [
+        (set(), False, ["publish"]),
+        ({0, 1, 2}, True, ["audit"]),
+        ({0, 1, 2}, False, ["audit"]),
+        ({1}, False, ["audit", "publish"]),
+    ],
 )
 def test_passes(published: set[int], ended: bool, passes: list[Pass]) -> None:
     ran: list[Pass] = []
@@ -73,13 +78,14 @@ def test_passes(published: set[int], ended: bool, passes: list[Pass]) -> None:
         assert [report.outcome for report in reports] == ["published", "audited", "published"]
 
 
-def test_a_difference_stops_before_the_rest() -> None:
+@pytest.mark.parametrize(("published", "kept"), [({1}, ["persist", "unpersist"]), ({0, 1, 2}, [])])
+def test_a_difference_stops_before_the_rest(published: set[int], kept: list[str]) -> None:
     ran: list[Pass] = []
     frame: Any = Frame()
     with pytest.raises(ReplayDivergence, match=r"lanes \[1\]"):
-        publish_rest(frame, epoch(), {1}, runner(ran, diverged=1))
+        publish_rest(frame, epoch(), published, runner(ran, diverged=1))
     assert ran == ["audit"]
-    assert frame.kept == ["persist", "unpersist"]
+    assert frame.kept == kept
 
 
 def digest(records: list[bytes]) -> bytes:

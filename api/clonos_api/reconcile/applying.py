@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import Fenced
 from clonos.resources.hosts import HostState, RunOrder
 from clonos.resources.jobs import DesiredState, Failure, JobState
+from clonos_api.reconcile import planning
 from clonos_api.reconcile import writes as w
 from clonos_api.reconcile.orders import run_order
 from clonos_api.reconcile.reading import Case, Place
@@ -22,7 +23,7 @@ from clonos_api.reconcile.states.failures import untaken
 from clonos_api.reconcile.transitions import Asked, allowed
 from clonos_api.store import generations, jobs, recoveries, runs
 from clonos_api.store.clock import clock, now
-from clonos_api.store.tables import AgentRow, JobRow, RunRow
+from clonos_api.store.tables import AgentRow, GenerationRow, JobRow, RunRow
 
 
 async def apply(session: AsyncSession, case: Case, writes: list[w.Write], place: Place) -> Case:
@@ -39,12 +40,18 @@ async def apply(session: AsyncSession, case: Case, writes: list[w.Write], place:
     """
     moment = await now(session)
     before = case.run
+    planned = planning.plan(case, writes, place, moment)
     placed = next((one for one in writes if isinstance(one, w.Place)), None)
     order = run_order(case.job, before, place, case.restore(place)) if placed else None
-    job = await _job(session, case.job, writes, order, moment)
+    reverted = next((one for one in writes if isinstance(one, w.Revert)), None)
+    promoted = next((one for one in writes if isinstance(one, w.Promote)), None)
+    job = case.job if reverted is None else await jobs.revert(session, case.job, reverted.version)
+    job = await _job(session, job, writes, order, moment, planned.columns)
     for one in writes:
         if isinstance(one, w.Fall):
-            await _fall(session, job, before, one, moment)
+            await _fall(session, job, before, one, moment, promoted.run if promoted is not None else None)
+    if promoted is not None:
+        await runs.lock(session, [promoted.run, *([before.id] if before is not None else [])])
     run = await _run(session, before, writes)
     if placed is not None and order is not None:
         agent = await session.get(AgentRow, placed.agent, populate_existing=True)
@@ -52,12 +59,18 @@ async def apply(session: AsyncSession, case: Case, writes: list[w.Write], place:
             raise Fenced(f"Host {placed.agent} takes no driver any more.")
         run = await runs.create(session, job, agent, order, why=placed.why)
         await recoveries.placed(session, job.id, agent.name)
+    if promoted is not None:
+        again = {} if reverted is None else {"version": job.version, "accept_code": True}
+        standby, waited = next(one for one in case.standbys if one[1].id == promoted.run)
+        run = await planning.take_over(session, job, standby, waited, before, **again)
+    run = await planning.write(session, case, job, planned, writes) or run
     savepoint = case.savepoint
     for one in writes:
         if isinstance(one, w.Save):
             savepoint = await begin_save(session, job, one.agent, case.checkpoint(place), place)
         elif isinstance(one, w.GiveUpSave) and savepoint is not None:
             savepoint = await give_up(session, savepoint, [before.agent] if before else [], untaken())
+    ordered = {one.run for one in writes if isinstance(one, w.Promote) or (isinstance(one, w.HandOver) and one.claim)}
     left = before is not None and run is not None and (run.id != before.id or run.state == "LOST")
     return Case(
         job,
@@ -67,13 +80,20 @@ async def apply(session: AsyncSession, case: Case, writes: list[w.Write], place:
         savepoint=savepoint,
         start=case.start if job.start_from else None,
         failed_domain=case.failed_domain,
+        standbys=[one for one in (*case.standbys, *planned.placed) if one[1].id not in ordered],
+        relief=planned.relief if job.moving else None,
+        relief_claimed=case.relief_claimed,
     )
 
 
 async def _job(
-    session: AsyncSession, job: JobRow, writes: list[w.Write], order: RunOrder | None, moment: datetime
+    session: AsyncSession,
+    job: JobRow,
+    writes: list[w.Write],
+    order: RunOrder | None,
+    moment: datetime,
+    columns: dict[str, Any],
 ) -> JobRow:
-    columns: dict[str, Any] = {}
     move: w.Move | None = None
     for one in writes:
         match one:
@@ -90,6 +110,8 @@ async def _job(
                 columns |= {"start_from": None, "home": one.agent}
             case w.Place() if order is not None:
                 columns["run"] = order.run
+            case w.Promote() | w.Take():
+                columns["run"] = one.run
             case _:
                 pass
     if move is not None:
@@ -114,10 +136,17 @@ def _failure(failure: Failure | None, moment: datetime) -> dict[str, Any] | None
     return failure.model_copy(update={"at": failure.at or moment}).model_dump(mode="json")
 
 
-async def _fall(session: AsyncSession, job: JobRow, run: RunRow | None, fall: w.Fall, moment: datetime) -> None:
+async def _fall(
+    session: AsyncSession, job: JobRow, run: RunRow | None, fall: w.Fall, moment: datetime, follower: str | None
+) -> None:
     assert run is not None
     if fall.cause == "restart":
         return  # the driver is there, and tells of it itself
+    newest = await generations.newest(session, job.id) if follower is not None else None
+    if newest is not None and newest.run == follower:
+        # It helped itself, and has told of its claim already.
+        await _helped(session, job, run, fall, newest)
+        return
     # The attempt that follows the one that fell.
     after = run.attempts + (run.state in ("EXITED", "PENDING"))
     if fall.cause == "crash" and await generations.claimed_by(session, job.id, run.id, after):
@@ -126,16 +155,39 @@ async def _fall(session: AsyncSession, job: JobRow, run: RunRow | None, fall: w.
         return
     agent = await session.get(AgentRow, run.agent)
     lost = fall.cause == "host-lost" and agent is not None
+    # When the agent saw it, by its clock; a failure is also told while the attempt after it runs.
+    fell_at = fall.failure.at if fall.failure is not None and not lost else None
+    if fell_at is not None and run.started_at is not None and fell_at < run.started_at:
+        fell_at = None
     await recoveries.begin(
         session,
         job.id,
         cause=fall.cause,
         failed_generation=job.generation,
         from_agent=agent.name if agent else "",
-        at=min(agent.heartbeat_at, moment) if lost and agent else moment,
+        at=agent.heartbeat_at if lost and agent else fell_at or moment,
         failure=fall.failure,
-        detected_at=moment if lost else None,
+        detected_at=moment,
     )
+
+
+async def _helped(session: AsyncSession, job: JobRow, run: RunRow, fall: w.Fall, newest: GenerationRow) -> None:
+    """Say of the recovery that a claim made what only we know; or begin it, if nobody did."""
+    more = {"cause": fall.cause, "standby": newest.run}
+    if await recoveries.explain(session, job.id, fall.failure, generation=newest.generation, **more):
+        return
+    agent = await session.get(AgentRow, run.agent)
+    row = await recoveries.begin(
+        session,
+        job.id,
+        cause=fall.cause,
+        failed_generation=newest.generation - 1,
+        from_agent=agent.name if agent else "",
+        at=newest.claimed_at,
+        failure=fall.failure,
+    )
+    row.body = {**row.body, "generation": newest.generation, **more}
+    await session.flush()
 
 
 async def _run(session: AsyncSession, run: RunRow | None, writes: list[w.Write]) -> RunRow | None:

@@ -15,6 +15,10 @@ STOP_MARGIN_S: Final = 30.0  # over the timeout that was asked for, which the ag
 FORCE_S: Final = 30.0
 CANCEL_S: Final = 60.0
 SAVEPOINT_S: Final = 300.0  # copying a checkpoint after a stop
+PREPARE_S: Final = 180.0  # a drained host's driver waits for a standby elsewhere
+HAND_OVER_S: Final = 20.0  # a standby that was told to take over claims
+MAKE_ROOM_S: Final = 60.0  # a driver of an older version finishes its epoch
+PROVE_S: Final = 60.0  # a new version finishes an epoch, or runs so long without input
 
 
 def due(job: Job, run: Run, allowed_s: float) -> datetime:

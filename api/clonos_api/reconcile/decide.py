@@ -9,7 +9,7 @@ from typing import Final
 from clonos.resources.jobs import JobState
 from clonos_api.reconcile.facts import Job, Run
 from clonos_api.reconcile.placement import Fleet
-from clonos_api.reconcile.states import cancelling, recovering, resting, running, starting, stopping
+from clonos_api.reconcile.states import cancelling, moving, recovering, resting, running, starting, stopping
 from clonos_api.reconcile.writes import Write
 
 Decide = Callable[[Job, Run | None, Fleet, datetime], list[Write]]
@@ -37,4 +37,5 @@ def decide(job: Job, run: Run | None, fleet: Fleet, now: datetime) -> list[Write
         fleet: All hosts.
         now: By the database's clock.
     """
-    return BY_STATE[job.state](job, run, fleet, now)
+    planned = moving.decide(job, run, fleet, now)
+    return planned if planned is not None else BY_STATE[job.state](job, run, fleet, now)

@@ -10,12 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode
 from clonos_api.reconcile import saving
-from clonos_api.reconcile.operations import Completed, Failed, Seen, judge
+from clonos_api.reconcile.operations import Completed, Failed, Seen, judge, overtaken
 from clonos_api.reconcile.reading import Case, Place
 from clonos_api.reconcile.transitions import Asked
-from clonos_api.store import jobs, operations, tasks
+from clonos_api.store import jobs, moves, operations, tasks
 from clonos_api.store.tables import AgentRow, JobRow, OperationRow, RunRow, SavepointRow, TaskRow
 
+_PLANNED = frozenset({"move", "upgrade"})
 _COPIES = frozenset({"savepoint", "delete-savepoint"})
 
 
@@ -70,6 +71,9 @@ async def end(session: AsyncSession, one: Pending, hosts: list[AgentRow], place:
     Raises:
         Fenced: Somebody changed it since it was read, or another replica leads.
     """
+    if one.job is not None:
+        # It may have been read before the operation was begun: then it does not know of what was asked for.
+        one.job = await session.get(JobRow, one.job.id, populate_existing=True)
     verdict = _verdict(one)
     if verdict is not None and one.task_agent is not None:
         await _end_tasks(session, one.operation)
@@ -122,6 +126,10 @@ def _verdict(one: Pending) -> Completed | Failed | None:
         return Failed(_failure_of(one.savepoint) or _gone("The savepoint")) if over else None
     if job.deleted_at is not None:
         return Completed() if row.kind in ("delete", "cancel") else Failed(_gone("The job"))
+    if row.kind in _PLANNED:
+        # Its end is written with that of the move itself.
+        moving = moves.of(job)
+        return None if moving is not None and moving.operation == row.id else overtaken("another move")
     saved = one.savepoint.id if one.savepoint is not None and one.savepoint.state == "COMPLETED" else None
     return judge(
         row.kind,

@@ -10,6 +10,7 @@ from typing import Literal
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
 from clonos_api.reconcile.transitions import Asked
+from clonos_api.store.moves import Moving
 
 # A driver on the way to work, for the first time or again.
 _ON_THE_WAY = frozenset({"STARTING", "CLAIMING", "RECONCILING", "RESTARTING"})
@@ -24,6 +25,9 @@ class Run:
         claimed: A driver of it has owned the causal log.
         ended: No attempt follows, as its agent said or as we decided.
         started_at: The start of its newest attempt.
+        version: Of the job's specification that it has.
+        epochs: That its drivers finished, as far as somebody asks for it.
+        spent: Its drivers ended too early so often that its agent gives it up.
     """
 
     id: str
@@ -39,6 +43,9 @@ class Run:
     ended: bool = False
     created_at: datetime
     started_at: datetime | None = None
+    version: int = 1
+    epochs: int = 0
+    spent: bool = False
 
     @property
     def ours(self) -> bool:
@@ -61,9 +68,42 @@ class Run:
         return self.state in ("PENDING", "STARTING", "EXITED") or self.driver_state in _ON_THE_WAY
 
     @property
+    def gone(self) -> bool:
+        """Whether its driver has ended, or gives no sign of life, and its agent would start another one.
+
+        One that is on its way is not: its agent may only have been started again, and know nothing of it yet.
+        """
+        return self.state == "EXITED" and not self.ended and not self.spent
+
+    @property
     def finished(self) -> bool:
         """Whether it ended because a bounded job has worked through its input."""
         return self.over and self.exit_code == 0 and self.driver_state == "FINISHED"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """A standby that has not been told to take over.
+
+    Attributes:
+        run: Its run, and its own id.
+        state: What it said last (`clonos.standby.states`).
+        version: Of the job's specification that it has.
+        over: It ended, and its agent starts it no more.
+        drives: It took over by itself, while the control plane was away.
+    """
+
+    run: str
+    agent: str
+    state: str = "STARTING"
+    version: int = 1
+    over: bool = False
+    drives: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes over at once."""
+        return self.state in ("READY", "STALE") and not self.over
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +119,13 @@ class Job:
         ghosts: Runs of it whose drivers may still live on hosts that cannot be reached, or are being killed.
         savepoint: The newest one since it is STOPPING.
         failed_domain: Failure domain of the host that it was lost with.
+        version: Of its specification.
+        standbys: Those that could take over.
+        alone: Its standbys may take over by themselves.
+        warm: It may have standbys, and they may be on other hosts than the one that has its checkpoint.
+        moving: Its planned move.
+        relief: The run that is to take over then.
+        pooled: Its driver is to be a spare, where there is one.
     """
 
     id: str
@@ -98,6 +145,13 @@ class Job:
     ghosts: int = 0
     savepoint: Literal["IN_PROGRESS", "COMPLETED", "FAILED"] | None = None
     failed_domain: str | None = None
+    version: int = 1
+    standbys: tuple[Waiting, ...] = ()
+    alone: bool = False
+    warm: bool = False
+    moving: Moving | None = None
+    relief: Run | None = None
+    pooled: bool = False
 
     @property
     def asked(self) -> Asked:
@@ -111,6 +165,8 @@ class Host:
 
     Attributes:
         used: Slots taken, by drivers that are being ended too.
+        silent: Several of its heartbeats are missing; it may be lost, and is not yet.
+        spares: Warm drivers that it has for whatever job of mode ``pool`` comes.
     """
 
     id: str
@@ -119,6 +175,8 @@ class Host:
     domain: str = ""
     slots: int = 2
     used: int = 0
+    silent: bool = False
+    spares: int = 0
 
     @property
     def alive(self) -> bool:

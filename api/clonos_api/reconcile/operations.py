@@ -61,7 +61,7 @@ def judge(kind: str, seen: Seen) -> Completed | Failed | None:
 
 def _started(seen: Seen) -> Completed | Failed | None:
     if seen.asked.desired is not DesiredState.RUNNING:
-        return _overtaken(f"{seen.asked.desired}")
+        return overtaken(f"the job is to be {seen.asked.desired}")
     if not settled(seen.state, seen.asked):
         return None
     if seen.state is JobState.FAILED:
@@ -71,7 +71,7 @@ def _started(seen: Seen) -> Completed | Failed | None:
 
 def _stopped(seen: Seen) -> Completed | Failed | None:
     if seen.asked.desired is DesiredState.RUNNING:
-        return _overtaken("RUNNING")
+        return overtaken("the job is to be RUNNING")
     if not (seen.state is JobState.CANCELED or (settled(seen.state, seen.asked))):
         return None
     if seen.wants_savepoint and seen.savepoint is None:
@@ -88,6 +88,7 @@ def _stopped(seen: Seen) -> Completed | Failed | None:
     return Completed({"savepoint": seen.savepoint} if seen.savepoint else {})
 
 
-def _overtaken(wanted: str) -> Failed:
-    what = f"Somebody asked for something else meanwhile: the job is to be {wanted}."
+def overtaken(by: str) -> Failed:
+    """Somebody asked for something else since."""
+    what = f"Somebody asked for something else meanwhile: {by}."
     return Failed(Failure(error="overtaken", what=what, kept="what was asked for last counts.", domain="user"))

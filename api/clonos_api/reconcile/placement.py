@@ -2,8 +2,8 @@
 
 Only a job without a run is placed; one that runs is never moved because another host became better. In this order: the
 host that has the checkpoint (a path of that host binds the job), the host that a label names, hosts that are READY and
-have a free slot; of these one outside of the failure domain that the job was just lost with, then the least loaded one,
-then one in the least loaded domain, then the first by name.
+have a free slot; of these one outside of the failure domain that the job was just lost with, then one that has a spare
+(if the job is to have one), then the least loaded one, then one in the least loaded domain, then the first by name.
 """
 
 from __future__ import annotations
@@ -87,14 +87,20 @@ class Fleet:
         host = self._hosts.get(agent)
         return host is not None and host.alive
 
+    def silent(self, agent: str) -> bool:
+        """Whether heartbeats of a host are missing."""
+        host = self._hosts.get(agent)
+        return host is not None and host.silent
+
     def load(self, domain: str) -> Fraction:
         """Share of a failure domain's slots that is taken."""
         used, slots = self._load[domain]
         return Fraction(used, max(slots, 1))
 
-    def take(self, agent: str) -> None:
-        """A slot of a host is taken."""
-        host = replace(self._hosts[agent], used=self._hosts[agent].used + 1)
+    def take(self, agent: str, *, pooled: bool = False) -> None:
+        """A slot of a host is taken, and a spare if it is a job's that is to have one."""
+        before = self._hosts[agent]
+        host = replace(before, used=before.used + 1, spares=max(0, before.spares - pooled))
         self._hosts[agent] = host
         self._load[host.domain][0] += 1
         if host.open:
@@ -135,12 +141,16 @@ def place(job: Job, fleet: Fleet) -> Placed | Nowhere:
         fleet.open.values(),
         key=lambda host: (
             host.domain == job.failed_domain,
+            job.pooled and not host.spares,
             Fraction(host.used, host.slots),
             fleet.load(host.domain),
             host.name,
         ),
     )
-    return Placed(best.id, f"least loaded of {len(fleet.open)} free hosts ({best.used} of {best.slots} slots taken)")
+    load = f"{best.used} of {best.slots} slots taken"
+    if job.pooled and best.spares:
+        return Placed(best.id, f"it has {best.spares} spares ({load})")
+    return Placed(best.id, f"least loaded of {len(fleet.open)} free hosts ({load})")
 
 
 def _only(host: Host, why: str) -> Placed | Nowhere:

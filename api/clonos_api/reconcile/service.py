@@ -21,14 +21,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import Fenced, StoreAway
 from clonos.resources.jobs import DesiredState, JobState
-from clonos_api.reconcile import ending
+from clonos_api.reconcile import ending, tending
 from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.facts import Job
 from clonos_api.reconcile.placement import Fleet
-from clonos_api.reconcile.reading import Case, Place, Scene, Settings, read, unchanged
+from clonos_api.reconcile.reading import Case, Place, Scene, Settings, guarded, read, unchanged
 from clonos_api.reconcile.tidying import EVERY_S, tidy
-from clonos_api.reconcile.writes import Close, Heed, Move, Order, Settle, Wait, Write
+from clonos_api.reconcile.writes import Close, Heed, Move, Order, PlaceStandby, Settle, Wait, Write
 from clonos_api.reconcile.writes import Place as PlaceRun
 from clonos_api.store import agents, lease
 from clonos_api.store.database import Database
@@ -107,6 +107,7 @@ class Term:
         self._seen_since = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._seen = self._seen_since
         self._together = _TOGETHER
+        self._next_s = ROUND_S
 
     @property
     def leads(self) -> bool:
@@ -118,6 +119,7 @@ class Term:
         while self.leads:
             seq = self._notifier.seq
             again = False
+            self._next_s = ROUND_S
             try:
                 again = await self.round()
             except StoreAway as error:
@@ -130,14 +132,16 @@ class Term:
                 await asyncio.sleep(ROUND_S)
             await asyncio.sleep(_PAUSE_S)
             if not again:
-                await self._notifier.wait_event(seq, ROUND_S)
+                await self._notifier.wait_event(seq, self._next_s)
 
     async def round(self) -> bool:
         """Look once, and do what there is to do; whether to look again at once."""
         async with self.database.reading() as session:
-            scene = await read(session)
+            scene = await read(session, listening=self._listening)
             pending = await ending.read(session)
         self._look()
+        if scene.silence_in_s is not None:
+            self._next_s = min(ROUND_S, scene.silence_in_s)
         if await self._lose_hosts(scene):
             return True
         again = False
@@ -149,6 +153,7 @@ class Term:
             except _Apart:
                 return True
         self._together = _TOGETHER
+        again |= await self._tend(scene)
         due = [one for one in pending if ending.is_due(one, scene.hosts, self._place)]
         for one in due:
             if not self.leads:
@@ -222,10 +227,28 @@ class Term:
             made.append((job, writes))
         return made
 
+    async def _tend(self, scene: Scene) -> bool:
+        """Place, move and end standbys; whether somebody else changed a job meanwhile."""
+        async with self.database.reading() as session:
+            jobs = await guarded(session, scene, self._place)
+        again = False
+        for one, job, run in jobs:
+            changes = tending.decided(one, scene)
+            yield_s = tending.yields(one, run, changes, scene)
+            if not self.leads:
+                return False
+            if changes or yield_s is not None:
+                with _Alone("job", job.id) as fenced:
+                    async with self.database.transaction() as session:
+                        await lease.check(session, self.token)
+                        await tending.write(session, job, run, changes, yield_s, scene, self._place)
+                again |= bool(fenced)
+        return again
+
     async def _lose_hosts(self, scene: Scene) -> bool:
         """Mark hosts lost whose lease is over; but first let them come back, if it was the service that was away."""
         late = [host for host in scene.hosts if host.state in ("READY", "DRAINING") and host.lease_until < scene.now]
-        if not late or self._seen - self._seen_since < self._patience_s:
+        if not late or not self._listening:
             return False
         async with self.database.transaction() as session:
             await lease.check(session, self.token)
@@ -233,6 +256,11 @@ class Term:
         for host in lost:
             _log.warning("host-lost", host=host.name)
         return bool(lost)
+
+    @property
+    def _listening(self) -> bool:
+        """Whether the service was there for long enough to have heard who lives."""
+        return self._seen - self._seen_since >= self._patience_s
 
     def _look(self) -> None:
         moment = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -245,8 +273,10 @@ def _count(fleet: Fleet, job: Job, writes: Sequence[Write]) -> None:
     """What was written changes what the next job finds."""
     for one in writes:
         if isinstance(one, PlaceRun):
-            fleet.take(one.agent)
+            fleet.take(one.agent, pooled=job.pooled)
             fleet.owed = max(0, fleet.owed - 1)
+        elif isinstance(one, PlaceStandby):
+            fleet.take(one.agent)
         elif isinstance(one, Move):
             leaves = one.to is JobState.STOPPING and job.desired is DesiredState.RUNNING
             fleet.owed += leaves or (one.fresh and job.state is not JobState.STOPPING)

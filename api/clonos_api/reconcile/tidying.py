@@ -1,6 +1,7 @@
 """Ends what waits for something that will not come: the owner of all that has no other.
 
-Savepoints and tasks whose operation is over, recoveries whose epoch was missed or will not come. The leader does it
+Savepoints and tasks whose operation is over, recoveries whose epoch was missed or will not come, runs that a lost host
+was to end. The leader does it
 every few seconds; a crash between two steps of anybody, or an agent that is gone, leaves nothing waiting for ever.
 """
 
@@ -12,13 +13,14 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.resources.hosts import HostState
 from clonos.resources.jobs import JobState
 from clonos_api.reconcile.deadlines import RECOVER_S
 from clonos_api.reconcile.saving import UNDER_WAY
 from clonos_api.reconcile.states.failures import untaken
-from clonos_api.store import jobs, operations, recoveries, savepoints, tasks
+from clonos_api.store import jobs, operations, recoveries, runs, savepoints, tasks
 from clonos_api.store.clock import now
-from clonos_api.store.tables import JobRow, RecoveryRow, SavepointRow, TaskRow
+from clonos_api.store.tables import AgentRow, JobRow, RecoveryRow, RunRow, SavepointRow, TaskRow
 
 EVERY_S: Final = 5.0
 
@@ -30,7 +32,8 @@ async def tidy(session: AsyncSession) -> int:
         Fenced: Somebody was just ending it.
     """
     wanted = {one.id: str(one.arguments.get("savepoint")) for one in await operations.in_progress(session)}
-    return await _savepoints(session, set(wanted.values())) + await _tasks(session, set(wanted)) + await _ends(session)
+    ended = await _savepoints(session, set(wanted.values())) + await _tasks(session, set(wanted))
+    return ended + await _lost(session) + await _ends(session)
 
 
 async def _savepoints(session: AsyncSession, wanted: set[str]) -> int:
@@ -55,6 +58,21 @@ async def _tasks(session: AsyncSession, wanted: set[str]) -> int:
     return ended
 
 
+async def _lost(session: AsyncSession) -> int:
+    """Nobody wants them, and the host that was to end them is lost."""
+    query = select(RunRow).join(AgentRow, AgentRow.id == RunRow.agent).order_by(RunRow.id)
+    unwanted = (
+        RunRow.ended_at.is_(None),
+        RunRow.state != "LOST",
+        RunRow.order["goal"].as_string() == "GONE",
+        AgentRow.state == HostState.LOST,
+    )
+    rows = (await session.scalars(query.where(*unwanted))).all()
+    for run in rows:
+        await runs.lose(session, run)
+    return len(rows)
+
+
 async def _ends(session: AsyncSession) -> int:
     """Each recovery ends, for one reason or another."""
     moment = await now(session)
@@ -74,6 +92,8 @@ async def _outcome(session: AsyncSession, row: RecoveryRow, job: JobRow, moment:
     failed, newest = row.body["failed_generation"], await recoveries.newest_since(session, row)
     # Its first epoch was told before it was begun; or the generation that was said to have failed goes on.
     alive = newest == failed == job.generation and job.state == JobState.RUNNING
+    if alive and job.moving is not None and row.body["cause"] in recoveries.PLANNED:
+        return None  # the driver works until the standby has the log
     if newest >= (row.body.get("generation") or failed + 1) or alive:
         return "overtaken"
     idle = job.state == JobState.RUNNING and moment - job.state_since > timedelta(seconds=RECOVER_S)

@@ -82,7 +82,7 @@ TABLE: Final = (
     Transition(_S.STARTING, _S.CANCELED, "asked to cancel, without a driver", to_cancel),
     Transition(_S.STARTING, _S.FAILED, "no attempt can help, or no claim in time", to_run),
     Transition(_S.STARTING, _S.FINISHED, "worked through its input", to_run),
-    Transition(_S.RUNNING, _S.RECOVERING, "its driver fell, or its host is lost", to_run),
+    Transition(_S.RUNNING, _S.RECOVERING, "its driver fell, or its host is lost; a standby has its place", to_run),
     Transition(_S.RUNNING, _S.STOPPING, "asked to stop or to start anew; its host is drained", to_end),
     Transition(_S.RUNNING, _S.STOPPED, "asked to stop, and its driver has ended", to_stop),
     Transition(_S.RUNNING, _S.CANCELLING, "asked to cancel", to_cancel),

@@ -53,6 +53,76 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Promote:
+    """A standby takes over: its run is the job's now."""
+
+    run: str
+    agent: str
+
+
+@dataclass(frozen=True)
+class BeginMove:
+    """The driver's host is drained: it is to go on elsewhere, through a standby."""
+
+    within_s: float
+
+
+@dataclass(frozen=True)
+class Note:
+    """The planned move has another standby, or none for now.
+
+    Attributes:
+        failed: One more has ended before it could take over.
+    """
+
+    standby: str | None
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class PlaceStandby:
+    """A new standby, for the planned move; `version` is the driver's, or the newest."""
+
+    agent: str
+    why: str
+    newest: bool = False
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """The time has come for a standby.
+
+    Attributes:
+        claim: It takes the log from the driver at once; otherwise that one ends first.
+    """
+
+    run: str
+    claim: bool
+
+
+@dataclass(frozen=True)
+class Take:
+    """The standby that took the log from a driver has the job's run now."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class Revert:
+    """The job has an older version again, because the newest one failed; the planned move ends when that runs."""
+
+    version: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class EndMove:
+    """The planned move is over; None: it came true."""
+
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
 class Order:
     """A run's agent is ordered something else."""
 
@@ -81,7 +151,7 @@ class Fall:
     """A run's driver fell or its host is lost: a recovery begins."""
 
     run: str
-    cause: Literal["crash", "host-lost", "restart", "move"]
+    cause: Literal["crash", "host-lost", "restart", "move", "upgrade"]
     failure: Failure | None = None
 
 
@@ -97,4 +167,5 @@ class GiveUpSave:
     """The copy did not come in time."""
 
 
-Write = Move | Wait | Heed | Settle | Place | Order | Close | Lose | Fall | Save | GiveUpSave
+Planned = BeginMove | Note | PlaceStandby | HandOver | Take | Revert | EndMove
+Write = Move | Wait | Heed | Settle | Place | Promote | Planned | Order | Close | Lose | Fall | Save | GiveUpSave

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resources.jobs import DesiredState, StartFrom, StopMode, StopRequest
+from clonos.resources.jobs import DesiredState, MoveRequest, StartFrom, StopMode, StopRequest, UpgradeRequest
 from clonos.resources.service import Operation
-from clonos_api import start_points, views
+from clonos_api import planned_moves, start_points, views
 from clonos_api.documented import LOCATION
 from clonos_api.idempotency import Once, idempotent
 from clonos_api.routes.access import API, Operator, OwnJob, changing
 from clonos_api.routes.operations import where
-from clonos_api.services import Store
+from clonos_api.services import Settings, Store
 from clonos_api.store import jobs, operations
-from clonos_api.store.tables import JobRow
+from clonos_api.store.tables import JobRow, OperationRow
 
 router = APIRouter(prefix=f"{API}/jobs", tags=["actions"])
 
@@ -68,10 +69,60 @@ async def restart_job(
     return await _ask(store, once, caller, job, "restart", DesiredState.RUNNING, longest, stop=stop, restart=True)
 
 
+@router.post("/{job}/move", **_ANSWERS)
+async def move_job(
+    caller: Operator,
+    job: OwnJob,
+    store: Store,
+    settings: Settings,
+    once: Annotated[Once, idempotent()],
+    body: Annotated[MoveRequest | None, Body()] = None,
+) -> Response:
+    """Move a job that runs to another host: a standby is made ready there, and takes over while the driver works."""
+    wanted = body or MoveRequest()
+
+    async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
+        where_to = await planned_moves.to_host(session, row, wanted.to, settings)
+        return await planned_moves.begin(session, row, "move", wanted.timeout_s, caller.subject, to=where_to)
+
+    return await _plan(store, once, caller, job, begin)
+
+
+@router.post("/{job}/upgrade", **_ANSWERS)
+async def upgrade_job(
+    caller: Operator,
+    job: OwnJob,
+    store: Store,
+    once: Annotated[Once, idempotent()],
+    body: Annotated[UpgradeRequest | None, Body()] = None,
+) -> Response:
+    """Bring a job that runs to its newest specification and code, through a standby; back if that fails at once."""
+    wanted = body or UpgradeRequest()
+
+    async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
+        return await planned_moves.begin(session, row, "upgrade", wanted.timeout_s, caller.subject)
+
+    return await _plan(store, once, caller, job, begin)
+
+
 @router.post("/{job}/cancel", **_ANSWERS)
 async def cancel_job(caller: Operator, job: OwnJob, store: Store, once: Annotated[Once, idempotent()]) -> Response:
     """End a job for good."""
     return await _ask(store, once, caller, job, "cancel", DesiredState.CANCELED, _CANCEL_S)
+
+
+async def _plan(
+    store: Store,
+    once: Once,
+    caller: Operator,
+    job: JobRow,
+    begin: Callable[[AsyncSession, JobRow], Awaitable[OperationRow]],
+) -> Response:
+    async def change(session: AsyncSession) -> Response:
+        shown = views.operation(await begin(session, await jobs.get(session, job.id)))
+        return await once.answer(session, 202, shown, headers=where(shown))
+
+    return await changing(store, caller.actor, change)
 
 
 async def _ask(

@@ -45,7 +45,12 @@ async def register_agent(body: AgentRegister, caller: AgentCaller, store: Store,
         return await agents.register(session, body, lease_s=settings.agent_lease_s)
 
     row = await changing(store, caller.actor, change)
-    return AgentRegistered(id=row.id, lease_s=settings.agent_lease_s, heartbeat_s=settings.agent_heartbeat_s)
+    return AgentRegistered(
+        id=row.id,
+        lease_s=settings.agent_lease_s,
+        heartbeat_s=settings.agent_heartbeat_s,
+        guarded_heartbeat_s=min(settings.agent_guarded_heartbeat_s, settings.agent_heartbeat_s),
+    )
 
 
 @router.post("/{agent}/heartbeat", responses=problems(410))
@@ -53,7 +58,7 @@ async def send_heartbeat(
     agent: IdPath, body: Heartbeat, caller: AgentCaller, replica: Replica, settings: Settings
 ) -> HeartbeatAnswer:
     """An agent lives, and how its runs are."""
-    lease_s = settings.agent_lease_s
+    lives = agents.Lives(settings.agent_lease_s, body.beat_s, body.spares)
     working = sum(one.state != "EXITED" for one in body.runs)
     forward_ms = replica.pace.forward_ms(agent, working)
     if replica.database.dialect == "postgresql":
@@ -61,7 +66,7 @@ async def send_heartbeat(
         async with replica.database.statements() as session:
             known = None
             if not await runs.news(session, agent, body.runs):
-                known = await agents.unchanged(session, agent, body.instance, lease_s=lease_s)
+                known = await agents.unchanged(session, agent, body.instance, lives)
         if known is not None:
             revision, drain = known
             return HeartbeatAnswer(revision=revision, drain=drain, forward_ms=forward_ms)
@@ -69,7 +74,7 @@ async def send_heartbeat(
     async def change(session: AsyncSession) -> AgentRow:
         await runs.report(session, agent, body.runs)
         try:
-            return await agents.heartbeat(session, agent, body.instance, lease_s=lease_s)
+            return await agents.heartbeat(session, agent, body.instance, lives)
         except (Fenced, NotFound):
             await _check(session, agent, body.instance)  # says which it is; the reports are rolled back
             raise

@@ -6,11 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path
 
+from clonos.errors import NotFound
 from clonos.resources.base import Page
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import CausalLog, Generation, JobException, Metrics, Offsets, Recovery, Run
 from clonos_api import lookups, views
-from clonos_api.bodies import Limit, StartingAfter, page
+from clonos_api.bodies import Limit, StandbyStates, StartingAfter, page
 from clonos_api.routes.access import API, Viewer, known_job
 from clonos_api.services import Store
 from clonos_api.store import exceptions, generations, progress, recoveries, runs, standbys
@@ -18,6 +19,7 @@ from clonos_api.store.tables import JobRow
 
 router = APIRouter(prefix=f"{API}/jobs", tags=["history"])
 
+RunPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of a run.")]
 RecoveryPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of a recovery.")]
 KnownJob = Annotated[JobRow, Depends(known_job)]
 
@@ -31,6 +33,17 @@ async def list_runs(
         found = await runs.of_job(session, row.id, limit=limit, starting_after=starting_after)
         names = await lookups.host_names(session)
     return page((views.run(one, names) for one in found.rows), found.next)
+
+
+@router.get("/{job}/runs/{run}")
+async def get_run(run: RunPath, caller: Viewer, store: Store, row: KnownJob) -> Run:
+    """One placement; a job's `run` is the one whose driver works for it, which need not be the newest."""
+    async with store.reading() as session:
+        found = await runs.get(session, run)
+        if found.job != row.id:
+            raise NotFound(f"The job {row.name} has no run {run}.")
+        names = await lookups.host_names(session)
+    return views.run(found, names)
 
 
 @router.get("/{job}/generations")
@@ -93,9 +106,17 @@ async def get_causal_log(caller: Viewer, store: Store, row: KnownJob) -> CausalL
 
 
 @router.get("/{job}/standbys")
-async def list_job_standbys(caller: Viewer, store: Store, row: KnownJob) -> Page[Standby]:
-    """Warm drivers that wait for a job."""
+async def list_job_standbys(
+    caller: Viewer,
+    store: Store,
+    row: KnownJob,
+    state: StandbyStates = None,
+    limit: Limit = 50,
+    starting_after: StartingAfter = None,
+) -> Page[Standby]:
+    """Warm drivers that wait for a job, or did."""
     async with store.reading() as session:
         names = await lookups.host_names(session)
-        found = await standbys.page(session, job=row.id)
-    return page((views.standby(one, names) for one in found.rows), found.next)
+        found = await standbys.page(session, job=row.id, states=state, limit=limit, starting_after=starting_after)
+        lags = await standbys.lags(session, found.rows)
+    return page((views.standby(one, names, lags.get(one.id)) for one in found.rows), found.next)

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.base import Page
 from clonos.resources.hosts import Agent, Standby
 from clonos_api import lookups, views
-from clonos_api.bodies import Limit, StartingAfter, page
+from clonos_api.bodies import Limit, StandbyStates, StartingAfter, page
 from clonos_api.documented import problems
 from clonos_api.idempotency import Once, idempotent
 from clonos_api.routes.access import API, Admin, Viewer, changing
@@ -63,13 +63,14 @@ async def remove_host(name: HostPath, caller: Admin, store: Store) -> None:
 
 @standby_router.get("")
 async def list_standbys(
-    caller: Viewer, store: Store, limit: Limit = 50, starting_after: StartingAfter = None
+    caller: Viewer, store: Store, state: StandbyStates = None, limit: Limit = 50, starting_after: StartingAfter = None
 ) -> Page[Standby]:
-    """All warm drivers."""
+    """All warm drivers, also those that are over."""
     async with store.reading() as session:
         names = await lookups.host_names(session)
-        found = await standbys.page(session, limit=limit, starting_after=starting_after)
-    return page((views.standby(one, names) for one in found.rows), found.next)
+        found = await standbys.page(session, states=state, limit=limit, starting_after=starting_after)
+        lags = await standbys.lags(session, found.rows)
+    return page((views.standby(one, names, lags.get(one.id)) for one in found.rows), found.next)
 
 
 async def _drain(store: Store, caller: Admin, name: str, once: Once, *, drained: bool) -> Response:

@@ -5,7 +5,8 @@ Events: ``agent.registered``, ``agent.back``, ``agent.lost``, ``agent.drained``,
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -25,6 +26,31 @@ _BUMPED: Final = "clonos.bumped"
 _BUMP_FIRST: Final = 5
 
 
+@dataclass(frozen=True)
+class Lives:
+    """What a heartbeat says of a host.
+
+    Attributes:
+        lease_s: It is heard of for so long.
+        beat_s: The next one comes within about so long.
+        spares: Warm drivers without a job that it has.
+    """
+
+    lease_s: float
+    beat_s: float = 1.0
+    spares: int = 0
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Of its row."""
+        return {
+            "heartbeat_at": clock(),
+            "beat_s": self.beat_s,
+            "spares": self.spares,
+            "lease_until": clock(self.lease_s),
+        }
+
+
 async def register(session: AsyncSession, body: AgentRegister, *, lease_s: float) -> AgentRow:
     """An agent has started, or does not know whether it registered: it has a lease from now on.
 
@@ -40,8 +66,7 @@ async def register(session: AsyncSession, body: AgentRegister, *, lease_s: float
         "versions": body.versions,
         "labels": body.labels,
         "limits": body.limits,
-        "heartbeat_at": clock(),
-        "lease_until": clock(lease_s),
+        **Lives(lease_s).columns,
     }
     query = select(AgentRow).where(AgentRow.name == body.name).with_for_update()
     known = (await session.scalars(query)).one_or_none()
@@ -70,7 +95,7 @@ async def register(session: AsyncSession, body: AgentRegister, *, lease_s: float
     return row
 
 
-async def heartbeat(session: AsyncSession, agent: str, instance: str, *, lease_s: float) -> AgentRow:
+async def heartbeat(session: AsyncSession, agent: str, instance: str, lives: Lives) -> AgentRow:
     """Extend the lease of an agent. Report its runs first (`runs.report`): locks are taken in that order.
 
     Raises:
@@ -80,7 +105,7 @@ async def heartbeat(session: AsyncSession, agent: str, instance: str, *, lease_s
     statement = (
         update(AgentRow)
         .where(AgentRow.id == agent, AgentRow.instance == instance, AgentRow.state != HostState.REMOVED)
-        .values(heartbeat_at=clock(), lease_until=clock(lease_s))
+        .values(**lives.columns)
         .returning(AgentRow)
         .execution_options(synchronize_session=False, populate_existing=True)
     )
@@ -93,12 +118,12 @@ async def heartbeat(session: AsyncSession, agent: str, instance: str, *, lease_s
     return row
 
 
-async def unchanged(session: AsyncSession, agent: str, instance: str, *, lease_s: float) -> tuple[int, bool] | None:
+async def unchanged(session: AsyncSession, agent: str, instance: str, lives: Lives) -> tuple[int, bool] | None:
     """Extend the lease of an agent that is no news itself; its revision and whether it is drained, else None."""
     statement = (
         update(AgentRow)
         .where(AgentRow.id == agent, AgentRow.instance == instance, AgentRow.state.in_(_ALIVE))
-        .values(heartbeat_at=clock(), lease_until=clock(lease_s))
+        .values(**lives.columns)
         .returning(AgentRow.revision, AgentRow.state)
         .execution_options(synchronize_session=False)
     )

@@ -33,6 +33,7 @@ from clonos.errors import SpecError, StateConflict, StoreAway
 from clonos_api.store import closing
 from clonos_api.store.clock import clock, now
 from clonos_api.store.notifier import Notifier, wakes_somebody
+from clonos_api.store.sqlite import Connections
 
 __all__ = ["Actor", "Database", "clock", "now", "sqlite_connection"]
 
@@ -83,8 +84,9 @@ class Database:
         self.url = make_url(url)
         self.notifier = Notifier()
         self._wait_s = wait_s
+        self._connections = Connections()
         if self.url.drivername == "sqlite+aiosqlite":
-            self._engine = self._told = self._reserved = _sqlite_engine(self.url, pool_size, wait_s)
+            self._engine = self._told = self._reserved = _sqlite_engine(self.url, pool_size, wait_s, self._connections)
         elif self.url.drivername == "postgresql+psycopg":
             self._engine = _postgresql_engine(self.url, pool_size, wait_s)
             self._told = _postgresql_engine(self.url, pool_size, wait_s, synchronous_commit="off")
@@ -193,6 +195,7 @@ class Database:
         """Close all connections."""
         for engine in (self._engine, self._told, self._reserved):
             await engine.dispose()
+        await self._connections.over(self._wait_s)
 
 
 async def _within(awaitable: Any, seconds: float) -> None:
@@ -291,10 +294,16 @@ def _checked_out(connection: Any, _record: Any, _proxy: Any) -> None:
         raise DisconnectionError("The server has ended the connection.")
 
 
-def _sqlite_engine(url: URL, pool_size: int, wait_s: float) -> AsyncEngine:
+def _sqlite_engine(url: URL, pool_size: int, wait_s: float, connections: Connections) -> AsyncEngine:
     if not url.database or url.database == ":memory:":
         raise SpecError("SQLite needs a file.", hint="use sqlite+aiosqlite:///FILE.")
-    engine = create_async_engine(url, pool_size=pool_size, max_overflow=0, pool_timeout=wait_s)
+    engine = create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=wait_s,
+        connect_args={"async_creator_fn": connections},
+    )
     sqlite_connection(engine.sync_engine, wait_s)
     return engine
 

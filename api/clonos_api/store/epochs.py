@@ -20,13 +20,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import ClonosError, NotFound, SpecError
 from clonos.resources.hosts import EventsPiece
 from clonos.resources.jobs import QueryMetrics
-from clonos_api.store import counters, exceptions, generations, pushed, recoveries
+from clonos_api.store import counters, exceptions, generations, pushed, recoveries, standbys
 from clonos_api.store.bulk import insert_all, update_all
 from clonos_api.store.ingest import (
     Claimed,
     Ended,
     EpochDone,
     Fact,
+    Following,
     Lag,
     Told,
     Troubled,
@@ -36,7 +37,7 @@ from clonos_api.store.ingest import (
     read_lines,
 )
 from clonos_api.store.pushed import Locked, LockedRun
-from clonos_api.store.tables import EpochRow, GenerationRow, JobRow, RunRow
+from clonos_api.store.tables import AgentRow, EpochRow, GenerationRow, JobRow, RunRow
 
 # Names of the figures of an ``epoch`` event, and of what they are summed as.
 _SUMMED: Final = {
@@ -160,6 +161,8 @@ class _Ingestion:
                 case Truncated():
                     self.sums["truncations"] += 1
                     self.truncated_at = fact.at
+                case Following():
+                    await standbys.followed(self.session, run.id, fact.epochs)
                 case Unreadable():
                     self.sums["unreadable_events"] += 1
 
@@ -182,7 +185,7 @@ class _Ingestion:
                 job,
                 cause=cause,
                 failed_generation=before.generation,
-                from_agent=self.agent,
+                from_agent=await self._agent_of(before.run),
                 at=claim.failed_at or claim.at,
             )
         order = (await session.execute(select(RunRow.order).where(RunRow.id == self.run))).scalar_one()
@@ -195,6 +198,11 @@ class _Ingestion:
             if cause != "start":
                 self.sums["restarts"] += 1
                 self.columns["restarts"] = self.restarts + self.sums["restarts"]
+
+    async def _agent_of(self, run: str) -> str:
+        """Name of the host that had it; of this one if that is not known any more."""
+        query = select(AgentRow.name).join(RunRow, RunRow.agent == AgentRow.id).where(RunRow.id == run)
+        return (await self.session.execute(query)).scalar() or self.agent
 
     async def _cause(self, claim: Claimed, before: GenerationRow | None, recovering: str | None) -> str:
         """Why there was a new claim."""

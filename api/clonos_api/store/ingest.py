@@ -137,11 +137,18 @@ class Truncated:
 
 
 @dataclass(frozen=True)
+class Following:
+    """How far a standby has read the log: query → epoch."""
+
+    epochs: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Unreadable:
     """A line that is no event: a driver was killed while it wrote."""
 
 
-Fact = Claimed | EpochDone | Troubled | Ended | Lag | Truncated | Unreadable
+Fact = Claimed | EpochDone | Troubled | Ended | Lag | Truncated | Following | Unreadable
 
 
 def read_lines(have: int, offset: int, lines: Sequence[str], *, gap: bool = False) -> tuple[list[Event | None], int]:
@@ -241,6 +248,9 @@ def _facts(told: Told, event: Event) -> list[Fact]:
         case "lag":
             topics = event["topics"]
             return [Lag(_short(event["query"]), {topic: _number(topics, topic, _BIG) for topic in topics})]
+        case "following":
+            epochs = event["epochs"]
+            return [Following({_short(query): _number(epochs, query, _BIG) for query in epochs})]
         case "truncated":
             return [Truncated(_moment(at))]
     return []

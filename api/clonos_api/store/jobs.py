@@ -182,6 +182,23 @@ async def patch(
     return row
 
 
+async def revert(session: AsyncSession, job: JobRow, version: int) -> JobRow:
+    """Give a job an older specification and its code again, as its newest version: the newest one failed.
+
+    Raises:
+        NotFound: It had no such version.
+        Fenced: Somebody changed it since.
+    """
+    old = found(await session.get(JobVersionRow, (job.id, version)), f"version {version} of job {job.name!r}")
+    labels = old.spec["metadata"].get("labels") or {}
+    row = await change(
+        session, job, spec=old.spec, labels=labels, artifact=old.artifact, version=job.version + 1, run=None
+    )
+    await _remember_version(session, row, "clonos")
+    events.append(session, "job.updated", job=row.id, data={"version": row.version, "again": version})
+    return row
+
+
 async def desire(
     session: AsyncSession,
     job: JobRow,

@@ -8,8 +8,7 @@ one takes its place. Each ends, and says how (`Recovery.outcome`). Events: ``job
 
 from __future__ import annotations
 
-from datetime import datetime
-from itertools import pairwise
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import func, select
@@ -23,6 +22,7 @@ from clonos_api.store.paging import DEFAULT, Page, by_time
 from clonos_api.store.rows import found, new_id
 from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
 
+PLANNED = frozenset({"move", "upgrade"})
 Outcome = Literal["finished", "superseded", "overtaken", "idle", "abandoned"]
 # Parts of a claim, and the phase of the recovery that ends with each.
 _PHASES = (("claiming", "start"), ("claimed", "claim"), ("running", "restore"))
@@ -44,7 +44,7 @@ async def begin(
     Args:
         session: A transaction.
         job: Id of the job.
-        cause: ``restart``, ``crash``, ``host-lost`` or ``move``.
+        cause: ``restart``, ``crash``, ``host-lost``, ``move`` or ``upgrade``.
         failed_generation: That one.
         from_agent: Name of the agent that had it.
         at: When, as far as is known.
@@ -61,6 +61,7 @@ async def begin(
         if failure is not None and known.body.get("failure") is None:
             known.body = {**known.body, "failure": failure.model_dump(mode="json")}
         return known
+    at = at if detected_at is None else min(at, detected_at)
     detect = [] if detected_at is None else [_phase("detect", at, detected_at)]
     row = RecoveryRow(
         id=new_id(),
@@ -81,18 +82,44 @@ async def begin(
     return row
 
 
-async def explain(session: AsyncSession, job: str, failure: Failure | None) -> None:
-    """Why there was the newest recovery of a job, if it does not say so yet."""
+async def explain(
+    session: AsyncSession, job: str, failure: Failure | None, *, generation: int | None = None, **more: str
+) -> bool:
+    """Why there was the newest recovery of a job, if it does not say so yet, and what else is known of it now.
+
+    Args:
+        session: A transaction.
+        job: Id of the job.
+        failure: Why.
+        generation: Only if it brought that one.
+        more: Fields of its body.
+
+    Returns:
+        Whether there is such a recovery.
+    """
     query = select(RecoveryRow).where(RecoveryRow.job == job).order_by(RecoveryRow.started_at.desc()).limit(1)
     row = (await session.scalars(query)).first()
-    if row is not None and failure is not None and row.body.get("failure") is None:
+    if row is None or (generation is not None and row.body.get("generation") != generation):
+        return False
+    if failure is not None and row.body.get("failure") is None:
         row.body = {**row.body, "failure": failure.model_dump(mode="json")}
-        await session.flush()
+    row.body = {**row.body, **more}
+    await session.flush()
+    return True
 
 
-async def placed(session: AsyncSession, job: str, agent: str) -> None:
-    """The job whose recovery is open goes on on this agent (its name)."""
-    await _amend(session, job, to_agent=agent)
+async def placed(session: AsyncSession, job: str, agent: str, *, standby: str | None = None) -> None:
+    """The job whose recovery is open goes on on this agent (its name): by a new driver, or by a standby."""
+    row = await opened(session, job)
+    if row is None:
+        return
+    phases = list(row.body["phases"])
+    if [one["name"] for one in phases] == ["detect"]:
+        # An upgrade waits here until the driver has finished its epoch.
+        name = "finish" if row.body["cause"] == "upgrade" else "decide"
+        phases.append(_phase(name, _end(phases[0]), await now(session)))
+    row.body = {**row.body, "to_agent": agent, "standby": standby, "phases": phases}
+    await session.flush()
 
 
 async def claimed(session: AsyncSession, job: str, generation: int, agent: str) -> None:
@@ -115,20 +142,17 @@ async def finished(session: AsyncSession, job: str, done: EpochDone, before: dat
     row = await opened(session, job)
     if row is None or done.checkpoint.generation < (row.body.get("generation") or row.body["failed_generation"] + 1):
         return None
-    marks, phases, since = done.marks or {}, list(row.body["phases"]), row.started_at
-    if phases:
-        since = max(since, datetime.fromisoformat(phases[-1]["started_at"]))
-    ends = [(name, marks[mark]) for mark, name in _PHASES if mark in marks and marks[mark] >= since]
-    ends.append(("replay" if done.replay else "epoch", done.at))
-    for (_, began), (name, ended) in pairwise([("", since), *ends]):
-        phases.append(_phase(name, began, ended))
-    gap = done.at - min(before or row.started_at, row.started_at)
+    ends = [(one["name"], _end(one)) for one in row.body["phases"]]
+    ends += [(_name(name, row), at) for name, at in _ends(done) if at >= row.started_at]
+    # In a planned move the driver goes on after its beginning.
+    last = before or row.started_at
+    gap = done.at - (last if row.body["cause"] in PLANNED else min(last, row.started_at))
     row.ended_at = max(done.at, row.started_at)
     row.body = {
         **row.body,
         "outcome": "finished",
         "generation": done.checkpoint.generation,
-        "phases": phases,
+        "phases": _consecutive(row.started_at, ends),
         "gap_ms": _ms(gap.total_seconds()),
         "replayed_records": done.figures["read"] if done.replay else 0,
         "skipped_lanes": done.figures["skipped_lanes"],
@@ -195,11 +219,31 @@ async def page(
     )
 
 
-async def _amend(session: AsyncSession, job: str, **fields: Any) -> None:
-    row = await opened(session, job)
-    if row is not None:
-        row.body = {**row.body, **fields}
-        await session.flush()
+def _ends(done: EpochDone) -> list[tuple[str, datetime]]:
+    """What a driver went through until its first epoch, by the clock of its host."""
+    marks = done.marks or {}
+    ends = [(name, marks[mark]) for mark, name in _PHASES if mark in marks]
+    commit_ms = sum(one.duration_ms for one in done.checkpoint.spans if one.name == "commit")
+    ends.append(("replay" if done.replay else "epoch", done.at - timedelta(milliseconds=commit_ms)))
+    return [*ends, ("commit", done.at)]
+
+
+def _name(name: str, row: RecoveryRow) -> str:
+    return "wake" if name == "start" and row.body.get("standby") else name
+
+
+def _consecutive(began: datetime, ends: list[tuple[str, datetime]]) -> list[dict[str, Any]]:
+    """Phases that follow each other from `began` on and leave no time out, whatever the clocks of two hosts say."""
+    phases = []
+    for at, (name, end) in enumerate(ends):
+        end = max(began, min([end, *(later for _, later in ends[at + 1 :])]))
+        phases.append(_phase(name, began, end))
+        began = end
+    return phases
+
+
+def _end(phase: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(phase["started_at"]) + timedelta(milliseconds=phase["duration_ms"])
 
 
 def _tell(session: AsyncSession, row: RecoveryRow) -> None:

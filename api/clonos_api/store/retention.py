@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, t
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostState
+from clonos.standby.states import OVER
 from clonos_api.store.clock import clock
 from clonos_api.store.database import Database
 from clonos_api.store.logs import KEPT_BYTES
@@ -53,6 +54,7 @@ class Limits:
         recoveries: That have ended, for each job.
         exceptions: For each job.
         ended_runs: For each job.
+        ended_standbys: For each job: promoted, or failed.
         versions: Specifications, for each job.
         log_bytes: Of the drivers' log, for each job.
         events: Of the whole service.
@@ -70,6 +72,7 @@ class Limits:
     recoveries: int = 200
     exceptions: int = 200
     ended_runs: int = 100
+    ended_standbys: int = 100
     versions: int = 100
     log_bytes: int = KEPT_BYTES
     events: int = 100_000
@@ -119,6 +122,7 @@ class _Pruning:
             (RecoveryRow, RecoveryRow.started_at, limits.recoveries, RecoveryRow.ended_at.is_not(None)),
             (ExceptionRow, ExceptionRow.seq, limits.exceptions, true()),
             (RunRow, RunRow.created_at, limits.ended_runs, RunRow.ended_at.is_not(None)),
+            (StandbyRow, StandbyRow.since, limits.ended_standbys, StandbyRow.state.in_(OVER)),
             (JobVersionRow, JobVersionRow.version, limits.versions, true()),
         ]
         for table, order, kept, which in rules:

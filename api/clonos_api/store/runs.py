@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import RunOrder, RunReport, TaskOrder, Work
-from clonos_api.store import agents, events
+from clonos_api.store import agents, events, standbys
 from clonos_api.store.clock import now
 from clonos_api.store.jobs import as_written
 from clonos_api.store.paging import DEFAULT, Page, by_time
@@ -51,6 +51,13 @@ async def order(session: AsyncSession, run: RunRow, order: RunOrder) -> RunRow:
     return row
 
 
+async def lock(session: AsyncSession, runs: Sequence[str]) -> None:
+    """Lock runs that are about to be changed, in the order in which reports on them are taken in."""
+    if len(runs) > 1:
+        query = select(RunRow.id).where(RunRow.id.in_(runs)).order_by(RunRow.id)
+        await session.execute(query.with_for_update(key_share=True))
+
+
 async def report(session: AsyncSession, agent: str, reports: Sequence[RunReport]) -> list[RunRow]:
     """Take in how an agent's runs are doing; the rows that changed.
 
@@ -70,8 +77,11 @@ async def report(session: AsyncSession, agent: str, reports: Sequence[RunReport]
         before = row.state
         row = await swap(session, row, **changes)
         changed.append(row)
-        if row.state != before or row.ended_at is not None:
+        # Its last epoch is out, although its process has not ended yet: a standby may wait for that.
+        stopped = changes.get("driver_state") == "STOPPED"
+        if row.state != before or row.ended_at is not None or stopped:
             _tell(session, row)
+        await _told(session, row)
     return changed
 
 
@@ -97,6 +107,7 @@ _REPORTED: Final = (
     RunRow.exit_code,
     RunRow.failure,
     RunRow.checkpoint_bytes,
+    RunRow.in_row,
     RunRow.started_at,
     RunRow.ended_at,
 )
@@ -112,6 +123,7 @@ def _changes(row: Any, told: RunReport) -> dict[str, Any]:
         "failure": told.failure.model_dump(mode="json") if told.failure else None,
         "started_at": told.started_at or row.started_at,
         "checkpoint_bytes": told.checkpoint_bytes or row.checkpoint_bytes,
+        "in_row": told.in_row,
     }
     changes = {name: value for name, value in reported.items() if getattr(row, name) != value}
     if told.final and row.ended_at is None:
@@ -127,6 +139,7 @@ async def lose(session: AsyncSession, run: RunRow) -> RunRow:
     """
     row = await swap(session, run, state="LOST")
     _tell(session, row)
+    await _told(session, row)
     return row
 
 
@@ -139,6 +152,7 @@ async def end(session: AsyncSession, run: RunRow) -> RunRow:
     row = await swap(session, run, ended_at=await now(session))
     agents.bump(session, row.agent)
     _tell(session, row)
+    await _told(session, row)
     return row
 
 
@@ -186,6 +200,11 @@ async def work(session: AsyncSession, agent: str) -> Work:
             for task in tasks
         ],
     )
+
+
+async def _told(session: AsyncSession, row: RunRow) -> None:
+    if "standby" in row.order:
+        await standbys.told(session, row)
 
 
 def _tell(session: AsyncSession, row: RunRow) -> None:

@@ -123,6 +123,7 @@ class JobRow(Base):
     run: Mapped[str | None] = mapped_column(Id)
     home: Mapped[str | None] = mapped_column(Id)  # the agent that ran it last: that has its checkpoint, if it is a path
     restarts: Mapped[int] = mapped_column(default=0)
+    moving: Mapped[dict[str, Any] | None]  # a `store.moves.Moving`, while one is under way
     failure: Mapped[dict[str, Any] | None]
     metrics: Mapped[dict[str, Any] | None]  # `Metrics`, as the newest driver tells
     owner: Mapped[str] = mapped_column(String(100))
@@ -172,6 +173,8 @@ class AgentRow(Base):
     revision: Mapped[int] = mapped_column(default=1)  # of its work
     registered_at: Mapped[datetime]
     heartbeat_at: Mapped[datetime]
+    beat_s: Mapped[float] = mapped_column(default=1.0)  # the next one comes within about so long, as it said
+    spares: Mapped[int] = mapped_column(default=0)  # warm drivers without a job
     lease_until: Mapped[datetime]
 
 
@@ -188,6 +191,7 @@ class RunRow(Base):
     order: Mapped[dict[str, Any]]  # the `RunOrder`
     state: Mapped[str] = mapped_column(String(16))
     attempts: Mapped[int] = mapped_column(default=0)
+    in_row: Mapped[int] = mapped_column(default=0)  # of these, the newest that ended too early one after another
     pid: Mapped[int | None]
     exit_code: Mapped[int | None]
     failure: Mapped[dict[str, Any] | None]

@@ -11,6 +11,7 @@ import os
 import platform
 import random
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TypeVar
@@ -23,6 +24,7 @@ from clonos.agent.courier import Courier
 from clonos.agent.forward import Forwarder
 from clonos.agent.memory import MemoryLimits, own_cgroup
 from clonos.agent.place import KeptOrders, Place
+from clonos.agent.pool import Pool
 from clonos.agent.settings import AgentSettings
 from clonos.agent.supervisor import Supervisor
 from clonos.agent.tasks import Tasks
@@ -37,6 +39,7 @@ _MIN_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
 _COALESCE_S: Final = 0.05
 _LEAVE_S: Final = 2.0
+_LEASE_S: Final = 4.0  # before a control plane has told its own
 _LEAST_BEAT_S: Final = 0.5
 
 
@@ -57,8 +60,10 @@ class Agent:
         self._refuse_empty_promises()
         self._place = Place(settings.directory)
         self._orders = self._place.orders()
+        self._pool = Pool(settings, self._place.spares)
         self._registered: asyncio.Event = asyncio.Event()
         self._answer: AgentRegistered | None = None
+        self._heard = time.monotonic()
         self._changed = asyncio.Event()
         self._poll: asyncio.Task[Work] | None = None
         self._courier = Courier(self.instance, self._push)
@@ -114,14 +119,17 @@ class Agent:
             self._memory,
             self._forwarder,
             self._run_changed,
+            self._alone,
+            self._pool,
         )
         self._tasks = Tasks(self._settings, self._place, self.instance, self._tell_result)
         self._supervisor.adopt()
+        used = self._supervisor.spares()
         if self._orders is not None:
             self._supervisor.take(self._orders.work)
             self._tasks.take(self._orders.work.tasks)
         try:
-            await _first(self._talk(), self._supervisor.failure(), self._supervisor.measure())
+            await _first(self._talk(), self._supervisor.failure(), self._supervisor.measure(), self._pool.keep(used))
         except AgentRemoved:
             _log.warning("host-removed")
             self._registered.clear()
@@ -130,10 +138,13 @@ class Agent:
         except asyncio.CancelledError:
             if settings.stop_drivers:
                 await self._stop_drivers()
+            elif self._answer is not None:
+                await self._be_away(self._answer)
             raise
         finally:
             await self._tasks.close()
             await self._supervisor.close()
+            await self._pool.close()
             await self._courier.close()
 
     async def _stop_drivers(self) -> None:
@@ -145,6 +156,13 @@ class Agent:
                     beat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
                     await self._api.heartbeat(self._answer.id, beat, timeout_s=_LEAVE_S)
                     await self._api.leave(self._answer.id)
+
+    async def _be_away(self, answer: AgentRegistered) -> None:
+        """The drivers go on, and the next agent adopts them within the lease: nobody is to take over meanwhile."""
+        with contextlib.suppress(ApiAway, ApiRefused, AgentReplaced, TimeoutError):
+            assert self._supervisor is not None
+            beat = Heartbeat(instance=self.instance, runs=self._supervisor.reports(), beat_s=answer.heartbeat_s)
+            await self._api.heartbeat(answer.id, beat, timeout_s=_LEAVE_S)
 
     async def _talk(self) -> None:
         """Register, and again whenever the control plane has forgotten it."""
@@ -187,9 +205,13 @@ class Agent:
         while True:
             # Cleared before the reports are made, so that what changes meanwhile is told next.
             self._changed.clear()
-            beat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
+            began = time.monotonic()
+            beat_s = self._beat_s(answer)
+            runs = self._supervisor.reports()
+            beat = Heartbeat(instance=self.instance, runs=runs, beat_s=beat_s, spares=self._pool.ready)
             try:
-                heard = await self._api.heartbeat(answer.id, beat, timeout_s=_beat_s(answer))
+                heard = await self._api.heartbeat(answer.id, beat, timeout_s=_patience_s(answer, beat_s))
+                self._heard = time.monotonic()
                 self._courier.pause_s = heard.forward_ms / 1000
                 if away:
                     _log.info("control-plane-back")
@@ -206,11 +228,18 @@ class Agent:
                     _log.warning("control-plane-away", why=error.what)
                 away = True
                 # Sooner than usual, for the lease runs; jittered, so that agents do not all come back in one moment.
-                await asyncio.sleep(random.uniform(0.5, 1.0) * answer.heartbeat_s)
+                await asyncio.sleep(random.uniform(0.5, 1.0) * beat_s)
                 continue
             # Jittered: agents that a slow moment of the service let answer together would stay together for ever.
-            if await happens(self._changed, random.uniform(0.9, 1.1) * answer.heartbeat_s):
-                await asyncio.sleep(_COALESCE_S)
+            if await happens(self._changed, random.uniform(0.9, 1.1) * beat_s):
+                # At once, if it is the first word for a while: a standby may wait for it.
+                await asyncio.sleep(max(0.0, began + _COALESCE_S - time.monotonic()))
+
+    def _beat_s(self, answer: AgentRegistered) -> float:
+        """How often to tell that it lives: more often where somebody would take over at once if it did not."""
+        work = self._orders.work.runs if self._orders is not None else []
+        guarded = any(one.goal == "RUN" and (one.standby or one.restart.yield_s > 0) for one in work)
+        return answer.guarded_heartbeat_s if guarded else answer.heartbeat_s
 
     async def _ask(self, answer: AgentRegistered) -> None:
         """Ask for work, and do it."""
@@ -273,6 +302,11 @@ class Agent:
     async def _push(self, pushes: Pushes) -> PushesTaken:
         return await self._api.push(await self._id(), pushes)
 
+    def _alone(self) -> bool:
+        """Whether the control plane has not been heard of for longer than it would be patient itself."""
+        lease_s = self._answer.lease_s if self._answer is not None else _LEASE_S
+        return time.monotonic() - self._heard > lease_s
+
     def _run_changed(self) -> None:
         self._changed.set()
         self._courier.hurry()  # what its driver told of it is wanted too
@@ -289,13 +323,17 @@ class Agent:
         settings = self._settings
         if settings.uid is not None and os.geteuid() != 0:
             raise SpecError("Only an agent that is root can run drivers as another user.", hint="leave --uid out.")
+        if settings.spares and settings.memory_limit_mb is not None:
+            raise SpecError(
+                "A spare has no job yet whose memory could be limited.", hint="leave --spares or --memory-limit-mb out."
+            )
         if settings.memory_limit_mb is not None and not self._memory.available:
             _log.warning("memory-not-limited", why="there is no cgroup (v2) with the memory controller to be changed")
 
 
-def _beat_s(answer: AgentRegistered) -> float:
+def _patience_s(answer: AgentRegistered, beat_s: float) -> float:
     """For so long a heartbeat's answer is waited for: one that hangs must leave time for another within the lease."""
-    return max(answer.lease_s / 4, _LEAST_BEAT_S)
+    return max(min(answer.lease_s / 4, 2 * beat_s), _LEAST_BEAT_S)
 
 
 async def _first(*works: Awaitable[None]) -> None:

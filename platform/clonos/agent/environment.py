@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from clonos.agent.place import RunPlace
@@ -15,7 +16,7 @@ from clonos.agent.settings import AgentSettings
 
 _NAMES: Final = frozenset(
     {
-        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "JAVA_HOME"),
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "JAVA_HOME"),
         *("XDG_CACHE_HOME", "CLONOS_IVY_SETTINGS", "CLONOS_LOG_LEVEL"),
     }
 )
@@ -33,12 +34,34 @@ def driver_environment(
         attempt: Number of the attempt within the run.
         own: The agent's environment; default that of this process.
     """
+    common = _common(settings, place.work, place.scratch, own)
+    return {**common, **settings.driver_environment, RUN: place.run, ATTEMPT: str(attempt)}
+
+
+def spare_environment(settings: AgentSettings, name: str, folder: Path, scratch: Path) -> dict[str, str]:
+    """What a spare gets.
+
+    Args:
+        settings: The agent's.
+        name: What it and all that it starts has for a run.
+        folder: Its own.
+        scratch: For what it keeps only while it runs.
+    """
+    return {**_common(settings, folder, scratch, None), **settings.driver_environment, RUN: name}
+
+
+def given_environment(place: RunPlace, attempt: int) -> dict[str, str]:
+    """What changes about a spare's when it becomes a driver: no more than fits into a pipe in one piece."""
+    return {RUN: place.run, ATTEMPT: str(attempt)}
+
+
+def _common(settings: AgentSettings, home: Path, scratch: Path, own: Mapping[str, str] | None) -> dict[str, str]:
     kept = needed(settings, own)
     if settings.uid is not None:
         for name in ("USER", "LOGNAME", "XDG_CACHE_HOME"):
             kept.pop(name, None)
-        kept["HOME"] = str(place.work)
-    return {**kept, **settings.driver_environment, RUN: place.run, ATTEMPT: str(attempt)}
+        kept["HOME"] = str(home)
+    return {**kept, "TMPDIR": str(scratch)}  # what is killed cannot clear up
 
 
 def needed(settings: AgentSettings, own: Mapping[str, str] | None = None) -> dict[str, str]:

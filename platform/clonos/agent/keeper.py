@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import sys
 import time
@@ -15,26 +16,39 @@ import structlog
 import yaml
 
 from clonos.agent.artifacts import Artifacts
-from clonos.agent.environment import driver_environment
+from clonos.agent.environment import driver_environment, given_environment
 from clonos.agent.measuring import sizes
 from clonos.agent.memory import MemoryLimits, join
 from clonos.agent.place import RunPlace
+from clonos.agent.pool import Pool, Spare
+from clonos.agent.priority import aside, full_speed
 from clonos.agent.process import DriverProcess, end_all, find, identity, launch
 from clonos.agent.settings import AgentSettings
+from clonos.agent.silence import Silence
 from clonos.agent.told import Told
 from clonos.agent.verdict import Verdict, judge
 from clonos.agent.waiting import happens
-from clonos.errors import ClonosError, EnvironmentFault, RestartsExhausted
+from clonos.errors import ClonosError, DriverHung, EnvironmentFault, RestartsExhausted
 from clonos.resources.failures import failure_of
-from clonos.resources.hosts import RunOrder, RunReport
+from clonos.resources.hosts import RestartOrder, RunOrder, RunReport
 from clonos.resources.jobs import Failure, StopMode
 from clonos.resources.spec_secrets import from_folder, resolved
+from clonos.runner.events import ALIVE_S
 from clonos.runner.states import DriverState
+from clonos.standby.offers import Given, fits
+from clonos.standby.orders import promote
+from clonos.standby.states import StandbyState
 
 Goal = Literal["WAIT", "RUN", "STOP", "GONE"]
 
 _log = structlog.get_logger("clonos.agent")
 _AGAIN_S: Final = 1.0
+_LISTENS_S: Final = 0.02
+# A standby tells each second or so that the driver makes no progress.
+_STALLED_S: Final = 5.0
+# A spare that was given a run says that it lives well before.
+_HEARD_S: Final = 30.0
+_WAITING: Final = frozenset({StandbyState.READY, StandbyState.STALE})
 _ALIVE: Final = frozenset({DriverState.RUNNING, DriverState.RESTARTING, DriverState.STOPPING})
 
 
@@ -47,6 +61,8 @@ class Keeper:
         artifacts: Where its code comes from.
         memory: What limits its memory.
         changed: Called when there is something to report at once.
+        alone: Whether the control plane is away for longer than a lease.
+        pool: Has spares.
     """
 
     def __init__(
@@ -56,9 +72,13 @@ class Keeper:
         artifacts: Artifacts,
         memory: MemoryLimits,
         changed: Callable[[], None],
+        alone: Callable[[], bool],
+        pool: Pool,
     ) -> None:
         self._settings = settings
         self._place = place
+        self._alone = alone
+        self._pool = pool
         self._artifacts = artifacts
         self._memory = memory
         self._changed = changed
@@ -73,6 +93,9 @@ class Keeper:
         self._stopping = False
         self._not_before = 0.0
         self._trouble: Failure | None = None
+        self._verdict: Verdict | None = None
+        self._silence = Silence(settings.silent_s)
+        self._frozen: Failure | None = None
         self._sizes: dict[str, int] | None = None
         self._log = _log.bind(run=place.run)
 
@@ -93,6 +116,11 @@ class Keeper:
         self._wake.set()
 
     @property
+    def spare(self) -> str:
+        """What its driver was before; empty: it was started for this run."""
+        return self._record.spare
+
+    @property
     def running(self) -> bool:
         """Whether there is a driver."""
         return self._process is not None
@@ -108,20 +136,27 @@ class Keeper:
         self._generation = max(self._generation, self._told.generation)
         record = self._record
         state: Literal["PENDING", "STARTING", "RUNNING", "STOPPING", "EXITED"]
-        if self._process is not None:
-            alive = self._told.state in _ALIVE
+        exit_code, failure, in_row = record.exit_code, self._trouble or record.failure, record.in_row
+        if self._verdict is not None and self._verdict.again and not self._stopping:
+            state, exit_code, failure = "EXITED", self._verdict.exit_code, self._verdict.failure
+            in_row = self._falls(self._order.restart) if self._order is not None else in_row
+        elif self._process is not None:
+            alive = self._told.state in _ALIVE or (self._told.state is None and self._told.standby in _WAITING)
             state = "STOPPING" if self._stopping else "RUNNING" if alive else "STARTING"
+            if self._order is not None and self._healthy(self._order.restart):
+                in_row = 0  # whatever falls next is the first
         else:
             state = "EXITED" if record.ended is not None else "PENDING"
         return RunReport(
             run=self._place.run,
             state=state,
-            driver_state=self._told.state,
+            driver_state=self._told.state or self._told.standby,
             attempts=(self._order.attempt_base if self._order else 0) + record.attempt,
+            in_row=in_row,
             pid=self._process.pid if self._process else None,
             generation=self._generation,
-            exit_code=record.exit_code,
-            failure=self._trouble or record.failure,
+            exit_code=exit_code,
+            failure=failure,
             final=record.final,
             checkpoint_bytes=self._sizes,
             started_at=record.started,
@@ -163,7 +198,16 @@ class Keeper:
                 await self._end_rest()
             elif goal == "STOP" or self._leaving:
                 await self._stop()
-            await self._wait()
+            elif self._record.standby and self._order is not None and not self._order.standby:
+                await self._promote()
+                return
+            elif self._record.standby and self._must_help_itself():
+                self._log.warning("standby-helps-itself", pid=self._record.pid)
+                await self._promote()
+                return
+            elif self._silence.over(self._told.alive_at()) or self._deaf():
+                await self._end_frozen()
+            await self._wait(ALIVE_S)
         elif goal in ("STOP", "GONE") and not self._record.final:
             self._write(ended=self._record.ended or datetime.now(UTC), final=True)
         elif goal == "RUN" and not self._record.final and not self._leaving:
@@ -195,18 +239,29 @@ class Keeper:
         spec["spec"] = {**spec.get("spec", {}), "main": f"code/{main}"}
         place.make(yaml.safe_dump(spec, sort_keys=False), settings.uid, settings.gid)
         attempt, begins = self._record.attempt + 1, place.events.stat().st_size
+        drives = None if order.standby else datetime.now(UTC)
         # Before the driver is there, so that an agent that comes after a crash looks for it.
         self._write(
             attempt=attempt,
             started=datetime.now(UTC),
             pid=None,
             identity="",
+            spare="",
             events_from=begins,
             ended=None,
+            standby=order.standby,
+            in_row=self._falls_before(order),
+            drives=drives,
         )
         self._told = Told(place.events, begins)
         paths = {"{spec}": str(place.spec), "{events}": str(place.events)}
         command = [paths.get(one, one) for one in settings.command]
+        if order.standby:
+            command += ["--standby", str(place.promotion)]
+        if order.accept_code:
+            command.append("--accept-new-code")
+        if fits(whole.spec) and _plain(order, settings) and await self._given_to_spare(command, attempt):
+            return
         try:
             pid = launch(
                 _restored_first(order, place, command),
@@ -220,6 +275,8 @@ class Keeper:
             fault = EnvironmentFault(f"The driver cannot be started: {error}.", kept="nothing was started.")
             self._decide(Verdict(None, failure_of(fault), again=True))
             return
+        if order.standby:
+            aside(pid)
         # A driver that has ended already is still there for us, as its parent, until we ask how.
         self._watch(pid, identity(pid) or "")
         if settings.memory_limit_mb is not None and (group := self._memory.make(place.run, settings.memory_limit_mb)):
@@ -227,8 +284,45 @@ class Keeper:
         self._trouble = None
         self._log.info("driver-started", job=order.name, pid=pid, attempt=order.attempt_base + attempt)
 
+    async def _given_to_spare(self, command: list[str], attempt: int) -> bool:
+        """Have a spare be the driver, if there is one; whether it is."""
+        spare = self._pool.take()
+        if spare is None:
+            return False
+        try:
+            # Before it hears of it: whoever looks after the run next finds a driver, or a process to end.
+            self._write(pid=spare.pid, identity=spare.identity, spare=spare.name)
+            if self._give(spare, command, attempt):
+                return True
+        except BaseException:
+            await asyncio.to_thread(self._pool.end, spare)
+            raise
+        await asyncio.to_thread(self._pool.end, spare)
+        self._write(pid=None, identity="", spare="")
+        return False
+
+    def _give(self, spare: Spare, command: list[str], attempt: int) -> bool:
+        place, settings = self._place, self._settings
+        given = Given(
+            arguments=tuple(command[command.index("run") :]),
+            environment=given_environment(place, attempt),
+            directory=place.work,
+            log=place.log,
+        )
+        if settings.uid is not None:
+            os.chown(place.log, settings.uid, -1)  # it opens it itself
+        full_speed(spare.pid)
+        if spare.give(given):
+            with contextlib.suppress(ProcessLookupError):
+                self._watch(spare.pid, spare.identity)
+                self._trouble = None
+                self._log.info("spare-took-over", pid=spare.pid, attempt=attempt)
+                return True
+        return False
+
     def _watch(self, pid: int, identity_: str) -> None:
         self._process = DriverProcess(pid, identity_, self._wake.set)
+        self._silence = Silence(self._settings.silent_s)
         self._stopping = False
         self._write(pid=pid, identity=identity_)
 
@@ -268,6 +362,38 @@ class Keeper:
         self._changed()
         return True
 
+    async def _end_frozen(self) -> None:
+        """It gives no sign of life: whoever is ready takes over, and it goes."""
+        if self._frozen is None:
+            frozen = DriverHung(f"The driver gave no sign of life for {self._settings.silent_s:g} s.")
+            self._frozen = failure_of(frozen)
+            self._verdict = Verdict(None, self._frozen, again=True)
+            self._log.warning("driver-frozen", pid=self._record.pid, why=frozen.what)
+            self._changed()
+        await self._end_rest()
+
+    async def _promote(self) -> None:
+        """Have the standby take over; one that has not begun to listen yet is told when it has."""
+        assert self._process is not None
+        heard = self._told.standby in (StandbyState.PROMOTING, StandbyState.PROMOTED)
+        accept = self._order is not None and self._order.accept_code
+        if heard or promote(self._place.promotion, accept_new_code=accept):
+            full_speed(self._process.pid)
+            self._log.info("standby-promoted", pid=self._process.pid)
+            in_row = self._falls_before(self._order) if self._order is not None else 0
+            self._write(standby=False, in_row=in_row, drives=datetime.now(UTC))
+        else:
+            self._told.read()
+            await self._wait(_LISTENS_S)
+
+    def _must_help_itself(self) -> bool:
+        """Whether nobody else can see that the job's driver makes no progress: the log decides who owns the job."""
+        order = self._order
+        if order is None or not order.spec.spec.standby.alone_after_s or not self._alone():
+            return False
+        self._told.read()
+        return self._told.standby in _WAITING and time.time() - self._told.stalled_at < _STALLED_S
+
     async def _stop(self) -> None:
         """Stop as the order says; returns once it has ended."""
         process = self._process
@@ -287,41 +413,89 @@ class Keeper:
                 await self._wait(_AGAIN_S)
             else:
                 process.terminate()
-                await self._wait(left)
+                await self._finished(left)
             self._wake.clear()
         self._wake.set()
 
+    async def _finished(self, seconds: float) -> None:
+        """Until something changes. That the last epoch is out is told at once: a standby may wait for that alone."""
+        until = time.monotonic() + seconds
+        while self._told.state != DriverState.STOPPED and time.monotonic() < until:
+            if await happens(self._wake, _LISTENS_S):
+                return
+            self._told.read()
+            if self._told.state == DriverState.STOPPED:
+                self._changed()
+        await self._wait(max(0.0, until - time.monotonic()))
+
     async def _ended(self, exit_code: int | None) -> None:
         """An attempt is over: end what it left behind, and decide what follows."""
+        self._told.read()
+        self._verdict = self._judged(exit_code)
+        # A standby elsewhere is not to wait until the last of its processes is gone.
+        self._changed()
         await self._end_rest()
         self._told.read()
-        self._decide(judge(exit_code, self._told))
+        self._decide(self._judged(exit_code).at(self._verdict.failure))
+
+    def _judged(self, exit_code: int | None) -> Verdict:
+        if self._frozen is not None:
+            return Verdict(exit_code, self._frozen, again=True)
+        verdict = judge(exit_code, self._told)
+        if self._record.spare and self._told.alive_at() is None:
+            # It ended before it came to the job: that is not the job's doing.
+            return Verdict(exit_code, verdict.failure, again=True)
+        return verdict
 
     def _decide(self, verdict: Verdict) -> None:
         now = datetime.now(UTC)
         record, order = self._record, self._order
         policy = order.restart if order is not None else None
-        ran = (now - record.started).total_seconds() if record.started else 0.0
         failure, final, in_row = verdict.failure, not verdict.again, 0
         if self._stopping or self._goal in ("STOP", "GONE"):
             # What was killed because it had to be is no failure, and neither is what stopped.
             failure = failure if (verdict.exit_code or 0) > 0 else None
             final = not self._leaving
         elif verdict.again and policy is not None:
-            in_row = 1 + (0 if self._told.progressed or ran >= policy.healthy_s else record.in_row)
+            in_row = self._falls(policy)
             if in_row > policy.attempts:
                 final = True
                 failure = failure_of(_exhausted(in_row, failure))
             pause_ms = min(policy.backoff_ms * 2 ** min(in_row - 1, 30), policy.max_backoff_ms)
-            self._not_before = time.monotonic() + pause_ms / 1000
-        self._process = None
+            self._not_before = time.monotonic() + max(pause_ms / 1000, policy.yield_s)
+        self._process = self._verdict = self._frozen = None
         self._stopping = False
         self._write(ended=now, exit_code=verdict.exit_code, failure=failure, final=final, in_row=in_row)
         self._log.info("driver-ended", pid=record.pid, exit_code=verdict.exit_code, final=final)
 
+    def _falls(self, policy: RestartOrder) -> int:
+        """Attempts that ended too early one after another, with this one."""
+        return 1 + (0 if self._healthy(policy) else self._record.in_row)
+
+    def _healthy(self, policy: RestartOrder) -> bool:
+        """Whether the attempt has done what makes up for those before."""
+        since = self._record.drives or self._record.started
+        long = since is not None and (datetime.now(UTC) - since).total_seconds() >= policy.healthy_s
+        return self._told.progressed or long
+
+    def _deaf(self) -> bool:
+        """Whether a spare that was given this run does nothing about it."""
+        began = self._record.started
+        late = began is not None and (datetime.now(UTC) - began).total_seconds() > _HEARD_S
+        return bool(self._record.spare) and late and self._told.alive_at() is None
+
+    def _falls_before(self, order: RunOrder) -> int:
+        """The same, before the attempt that begins, or takes over now: a run that drives goes on with the job's."""
+        if order.standby or self._record.drives is not None:
+            return self._record.in_row
+        return order.restart.failed_before
+
     async def _end_rest(self) -> None:
         record = self._record
         killed = await asyncio.to_thread(end_all, self._place.run, record.pid, record.identity)
+        if record.spare:
+            killed += await asyncio.to_thread(self._pool.end_rest, record.spare)
+        await asyncio.to_thread(self._place.clear)
         self._memory.remove(self._place.run)
         if killed:
             self._log.info("processes-killed", count=killed)
@@ -344,6 +518,11 @@ class Keeper:
 def _exhausted(times: int, last: Failure | None) -> RestartsExhausted:
     what = last.what if last is not None else "it ended although it was to run"
     return RestartsExhausted(f"The driver ended {times} times in a row; last: {what}")
+
+
+def _plain(order: RunOrder, settings: AgentSettings) -> bool:
+    """Whether nothing but the job itself is asked of its driver."""
+    return not order.standby and order.restore_location is None and "run" in settings.command
 
 
 def _restored_first(order: RunOrder, place: RunPlace, command: list[str]) -> list[str]:

@@ -35,7 +35,7 @@ class RunRecord(BaseModel):
 
     Attributes:
         attempt: Drivers started so far.
-        in_row: Of these, how many ended too early one after the other.
+        in_row: Of these, how many ended too early one after the other; those of earlier runs before them too.
         started: When the attempt was about to be started; its driver may be there before `pid` is.
         pid: The driver, also the id of its session.
         identity: Tells the driver from a later process with the same id.
@@ -44,6 +44,9 @@ class RunRecord(BaseModel):
         exit_code: Of the newest attempt that ended.
         failure: And why it did.
         final: No other attempt follows.
+        standby: The attempt was started as a standby, and was not told to take over yet.
+        spare: What it was before it was given this run (`clonos.agent.pool`); empty: it was started for it.
+        drives: Since when the attempt is the job's driver; None: the run has only waited yet.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -58,6 +61,9 @@ class RunRecord(BaseModel):
     exit_code: int | None = None
     failure: Failure | None = None
     final: bool = False
+    standby: bool = False
+    drives: datetime | None = None
+    spare: str = ""
 
     @property
     def open(self) -> bool:
@@ -68,7 +74,8 @@ class RunRecord(BaseModel):
 class RunPlace:
     """The folder of one run.
 
-    With a user id of their own, drivers can write only `work` and `events`: what the agent believes is not theirs.
+    With a user id of their own, drivers can write only `work`, `scratch`, `events` and, if they were spares, `log`:
+    what the agent believes is not theirs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,9 +83,12 @@ class RunPlace:
         self.run = folder.name
         self.code = folder / "code"
         self.work = folder / "work"
+        # Whatever a driver keeps only while it runs, such as the state of its queries.
+        self.scratch = folder / "tmp"
         self.spec = folder / "spec.yaml"
         self.events = folder / "events.jsonl"
         self.log = folder / "driver.log"
+        self.promotion = self.work / "promotion"
         self._record = folder / "driver.json"
 
     def make(self, spec: str, uid: int | None = None, gid: int | None = None) -> None:
@@ -91,12 +101,13 @@ class RunPlace:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o711)
-        self.work.mkdir(exist_ok=True, mode=0o700)
+        for one in (self.work, self.scratch):
+            one.mkdir(exist_ok=True, mode=0o700)
         for file in (self.events, self.log, self.spec):
             file.touch(mode=0o600)
         self.spec.write_text(spec, encoding="utf-8")
         if uid is not None:
-            for path in (self.work, self.events, self.spec):
+            for path in (self.work, self.scratch, self.events, self.spec):
                 os.chown(path, uid, gid if gid is not None else -1)
         _end_line(self.events)
 
@@ -107,6 +118,10 @@ class RunPlace:
     def write_record(self, record: RunRecord) -> None:
         """Remember it."""
         write_atomically(self._record, record.model_dump_json())
+
+    def clear(self) -> None:
+        """Remove what a driver that has ended, perhaps without having the time to, kept only for itself."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def remove(self) -> None:
         """Forget the run."""
@@ -123,6 +138,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._runs = folder / "runs"
+        self.spares = folder / "spares"
         self._tasks = folder / "tasks"
         self.artifacts = folder / "artifacts"
         for one in (folder, self._runs, self._tasks, self.artifacts):

@@ -14,6 +14,7 @@ from clonos.agent.forward import Forwarder
 from clonos.agent.keeper import Keeper
 from clonos.agent.memory import MemoryLimits
 from clonos.agent.place import Place
+from clonos.agent.pool import Pool
 from clonos.agent.settings import AgentSettings
 from clonos.resources.hosts import RunReport, Work
 
@@ -35,6 +36,8 @@ class Supervisor:
         memory: What limits memory.
         forwarder: Makes what tells of one run.
         changed: Called when there is something to report at once.
+        alone: Whether the control plane is away for longer than a lease.
+        pool: Has spares.
     """
 
     def __init__(
@@ -45,6 +48,8 @@ class Supervisor:
         memory: MemoryLimits,
         forwarder: Callable[[str], Forwarder],
         changed: Callable[[], None],
+        alone: Callable[[], bool],
+        pool: Pool,
     ) -> None:
         self._settings = settings
         self._place = place
@@ -52,6 +57,8 @@ class Supervisor:
         self._memory = memory
         self._forwarder = forwarder
         self._changed = changed
+        self._alone = alone
+        self._pool = pool
         self._work = Work(revision=0)
         self._patience_s = _LAST_WORDS_S
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -63,6 +70,10 @@ class Supervisor:
         for run in self._place.runs():
             with contextlib.suppress(ValueError):  # not a folder of ours
                 self._keep(run)
+
+    def spares(self) -> set[str]:
+        """Spares that became drivers of these runs."""
+        return {keeper.spare for keeper in self._keepers.values()}
 
     def take(self, work: Work) -> None:
         """Bring what runs to what is ordered; what is not in it any more is ended and forgotten."""
@@ -122,7 +133,9 @@ class Supervisor:
     def _keep(self, run: str) -> Keeper:
         if run not in self._keepers:
             place = self._place.run(run)
-            self._keepers[run] = Keeper(self._settings, place, self._artifacts, self._memory, self._changed)
+            self._keepers[run] = Keeper(
+                self._settings, place, self._artifacts, self._memory, self._changed, self._alone, self._pool
+            )
             self._tasks[run] = asyncio.create_task(self._life(run), name=f"run {run}")
             self._tasks[run].add_done_callback(self._over)
         return self._keepers[run]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from clonos.agent.told import Told
@@ -28,6 +28,12 @@ class Verdict:
     exit_code: int | None
     failure: Failure | None
     again: bool
+
+    def at(self, told: Failure | None) -> Verdict:
+        """The same, at the time of what was told first."""
+        if self.failure is None or told is None:
+            return self
+        return replace(self, failure=self.failure.model_copy(update={"at": told.at}))
 
 
 def judge(exit_code: int | None, told: Told) -> Verdict:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
@@ -48,6 +49,11 @@ class OperatorTask:
         self._counters = counters
         self._told = (0, 0)
 
+    @property
+    def rehearsal(self) -> bool:
+        """Whether nobody is to be called with rows."""
+        return self._scope is not None and self._scope.epoch.rehearsal
+
     def call(self, place: Group | None, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function`; when this returns, the log holds what it was answered."""
         with carrying():
@@ -58,6 +64,9 @@ class OperatorTask:
     def stream(self, place: Group | None, function: Callable[..., Iterable[Any]], *args: Any) -> Iterator[Any]:
         """What `function` returns, item by item; before one is handed on, the log holds what was answered so far."""
         with carrying():
+            if self.rehearsal:
+                deque(args[0] if place is None else (), maxlen=0)  # there are no rows, and nobody is to be called
+                return
             inside = Inside(self._scope, place)
             items = inside(lambda: iter(function(*args)))
             try:

@@ -45,6 +45,7 @@ class EpochScope(msgspec.Struct, frozen=True):
         since: Log partition → first offset that may hold determinants of this epoch.
         until: Log partition → this owner's claim; nothing is read from there on.
         replay: Whether the log already held a plan for this epoch.
+        rehearsal: No row is there and no user's function is to be called (`clonos.standby.rehearsal`).
     """
 
     job: str
@@ -60,6 +61,7 @@ class EpochScope(msgspec.Struct, frozen=True):
     since: dict[int, int]
     until: dict[int, int]
     params: dict[str, str]
+    rehearsal: bool = False
 
 
 _encoder = msgspec.json.Encoder()

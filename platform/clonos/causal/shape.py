@@ -97,6 +97,12 @@ def never_rests(frame: DataFrame) -> bool:
     return any(node.kind.startswith(_TIMED) and _has(node.fields, "ProcessingTime") for node in nodes)
 
 
+def has_rows_of_nothing(frame: DataFrame) -> bool:
+    """Whether there may be a row although no source has one: a sum over everything is one row, whatever it is of."""
+    nodes = _tree(iter(json.loads(frame._jdf.queryExecution().analyzed().toJSON()))).all()
+    return any(node.kind == "Aggregate" and not node.fields["groupingExpressions"] for node in nodes)
+
+
 def _tree(fields: Iterator[dict[str, Any]]) -> _Node:
     """The tree that Spark writes node by node, parents first."""
     node = next(fields)

@@ -18,6 +18,7 @@ def agent(
     name: Annotated[str | None, typer.Option(help="Unique among the agents; default the host's name.")] = None,
     failure_domain: Annotated[str, typer.Option(help="What fails together: rack, zone; default the host itself.")] = "",
     slots: Annotated[int, typer.Option(help="Drivers that it may run at once.")] = 2,
+    spares: Annotated[int, typer.Option(help="Warm drivers without a job, for jobs with standby mode pool.")] = 0,
     token_file: Annotated[Path | None, typer.Option(help="File with the agent's token.")] = None,
     label: Annotated[list[str] | None, typer.Option("--label", help="name=value.")] = None,
     ca: Annotated[Path | None, typer.Option(help="PEM file with the authorities to trust.")] = None,
@@ -29,6 +30,9 @@ def agent(
     cgroup: Annotated[Path | None, typer.Option(help="Delegated cgroup (v2) for drivers; default our own.")] = None,
     stop_drivers: Annotated[bool, typer.Option("--stop-drivers", help="Stop the drivers when the agent ends.")] = False,
     stop_grace_s: Annotated[float, typer.Option(help="How long they may take then.")] = 10.0,
+    silent_s: Annotated[
+        float, typer.Option(help="Kill a driver that gives no sign of life for so long; 0: never.")
+    ] = 10.0,
 ) -> None:
     """Run what the control plane orders on this host.
 
@@ -51,6 +55,7 @@ def agent(
             **({"name": name} if name else {}),
             failure_domain=failure_domain,
             slots=slots,
+            spares=spares,
             token_file=token_file,
             labels=dict(_pair(one) for one in label or []),
             ca=ca,
@@ -60,6 +65,7 @@ def agent(
             cgroup=cgroup,
             stop_drivers=stop_drivers,
             stop_grace_s=stop_grace_s,
+            silent_s=silent_s,
         )
     except ValidationError as error:
         raise SpecError(f"The agent cannot be started so: {explain(error)}.") from error

@@ -22,7 +22,7 @@ def demo(
             show_default=False,
         ),
     ] = None,
-    kills: Annotated[int, typer.Option(min=0, help="How often jobs are killed with SIGKILL.")] = 3,
+    kills: Annotated[int, typer.Option(min=0, help="How often jobs are killed with SIGKILL.")] = 2,
     seed: Annotated[
         int | None, typer.Option(help="Decides the moments of the kills; drawn and printed if absent.")
     ] = None,
@@ -35,6 +35,9 @@ def demo(
     direct: Annotated[
         bool, typer.Option("--direct", help="Without the control plane: the demo starts jobs again by itself.")
     ] = False,
+    standby: Annotated[
+        bool, typer.Option(help="Jobs have a standby, and each second kill waits until it is READY; or none.")
+    ] = True,
     rate: Annotated[float, typer.Option(min=0.1, help="Input records a second.")] = 20.0,
 ) -> None:
     """Kill a running job again and again, and check from outside that it published every result exactly once.
@@ -52,10 +55,11 @@ def demo(
     signal.signal(signal.SIGTERM, _leave)
     chosen = example or ("all" if as_json else "wordcount")
     scenes = list(SCENES.values()) if chosen == "all" else [SCENES[chosen]]
-    wishes = Wishes(kills=kills, seed=seed, plain=plain, records_per_second=rate, hosted=not direct)
+    wishes = Wishes(kills=kills, seed=seed, plain=plain, records_per_second=rate, hosted=not direct, standby=standby)
     with Screen(Console(stderr=as_json)) as screen:
         report = Demo(Settings(), scenes, wishes, screen).play()
         screen.verdict(report.outcomes())
+        screen.gaps(report.gaps)
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     if not report.clean:

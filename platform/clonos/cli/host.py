@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clonos.cli.options import Api, Limit, Listing, Lists, Token, connect
+from clonos.errors import NotFound
+
+if TYPE_CHECKING:
+    from clonos.client import Client
 
 app = typer.Typer(no_args_is_help=True, help="Hosts that run jobs: one agent each.")
 standbys = typer.Typer(no_args_is_help=True, help="Warm drivers that wait for a failure.")
@@ -31,6 +36,7 @@ def list_hosts(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = No
             "runs#": lambda one: str(one.runs),
             "free#": lambda one: str(one.free),
             "slots#": lambda one: str(one.slots),
+            "spares#": lambda one: str(one.spares),
             "heard of": lambda one: f"{show.age(one.heartbeat_at)} ago",
             "limits": lambda one: ", ".join(one.limits),
             "versions": lambda one: ", ".join(f"{name} {version}" for name, version in sorted(one.versions.items())),
@@ -70,22 +76,31 @@ def remove(hosts: Hosts, api: Api = None, token: Token = None) -> None:
 @standbys.command("ls")
 def list_standbys(
     job: Annotated[str | None, typer.Option(help="Of this job only.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also those that have taken over, failed, or were not wanted any more.")
+    ] = False,
     limit: Limit = None,
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """All warm drivers."""
+    """Warm drivers that wait or are about to take over."""
     from clonos.cli import show
+    from clonos.standby.states import OVER, StandbyState
 
+    states = None if everything else set(StandbyState) - OVER
     with connect(api, token) as client:
-        page = client.jobs.standbys(job) if job is not None else client.standbys.list(limit=limit)
+        if job is not None:
+            page = client.jobs.standbys(job, states=states, limit=limit)
+        else:
+            page = client.standbys.list(states=states, limit=limit)
+        names = _names(client, {one.job for one in page.data if one.job}) if output is Listing.TABLE else {}
     show.show_list(
         page,
         output,
         {
             "id": lambda one: one.id,
-            "job": lambda one: one.job,
+            "job": lambda one: names.get(one.job or "", one.job),
             "host": lambda one: one.agent,
             "mode": lambda one: one.mode,
             "state": lambda one: show.state(one.state),
@@ -96,3 +111,12 @@ def list_standbys(
         lambda one: one.id,
         none="There are no standbys.",
     )
+
+
+def _names(client: Client, jobs: set[str]) -> dict[str, str]:
+    """Of jobs that are still there."""
+    found = {}
+    for job in jobs:
+        with contextlib.suppress(NotFound):
+            found[job] = client.jobs.get(job).name
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,6 +36,11 @@ STATES = (
     *("STOPPED", "CANCELLING", "CANCELED", "FAILED", "FINISHED"),
 )
 MODES = ("graceful", "checkpoint", "force")
+
+
+Timeout = Annotated[
+    float, typer.Option(min=0.1, max=3600, help="Seconds for a standby to be READY; until then nothing changes.")
+]
 
 
 @app.command("ls")
@@ -192,6 +198,54 @@ def restart(
 
 
 @app.command()
+def move(
+    job: JobArgument,
+    to: Annotated[str | None, typer.Option(metavar="HOST", help="Where to (default: any other host).")] = None,
+    timeout: Timeout = 180.0,
+    wait: Wait = True,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """Move a job that runs to another host, through a standby: its driver works until that one takes over."""
+    from clonos.resources.jobs import MoveRequest
+
+    request = MoveRequest(to=to, timeout_s=timeout)
+    with connect(api, token) as client:
+        _steer(client, job, lambda name: client.jobs.move(name, request), wait=wait, output=output)
+
+
+@app.command()
+def upgrade(
+    job: JobArgument,
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="New code or specification, as for `clonos submit` (default: what the job has already)."),
+    ] = None,
+    param: Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")] = None,
+    timeout: Timeout = 180.0,
+    wait: Wait = True,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """Bring a job that runs to its newest specification and code, through a standby.
+
+    Its driver works until the new one is ready. If that fails before it has finished an epoch, the job goes back to the
+    version that it had.
+    """
+    from clonos.resources.jobs import UpgradeRequest
+
+    request = UpgradeRequest(timeout_s=timeout)
+    if path is None and param:
+        raise SpecError("--param needs the PATH of a specification.")
+    with connect(api, token) as client:
+        if path is not None:
+            _change(client, job, path, pairs(param or [], "--param"))
+        _steer(client, job, lambda name: client.jobs.upgrade(name, request), wait=wait, output=output)
+
+
+@app.command()
 def cancel(
     job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
 ) -> None:
@@ -305,6 +359,18 @@ def starting_point(client: Client, job: str | None, text: str | None, *, publish
     if len(found) > 1:
         raise NotFound(f"{len(found)} savepoints are named {text!r}.", hint="name one by its id.")
     return StartFrom(savepoint=found[0], publish_again=publish_again)
+
+
+def _change(client: Client, job: str, path: Path, params: dict[str, str]) -> None:
+    """Give it the code and the specification at `path`."""
+    from clonos.client.submission import read_submission
+    from clonos.resources.jobs import JobPatch
+
+    now = client.jobs.get(job)
+    read = read_submission(path, name=now.name, params=params)
+    artifact = client.artifacts.upload(read.packed)
+    changed = client.jobs.patch(now.id, JobPatch(spec=read.spec, artifact=artifact.id), version=now.version)
+    typer.echo(f"{changed.name} is to have version {changed.version} (code {artifact.id[:12]}).", err=True)
 
 
 def _steer(client: Client, job: str, ask: Callable[[str], Operation], *, wait: bool, output: Output) -> None:

@@ -29,6 +29,9 @@ def up(
     ] = None,
     agents: Annotated[int, typer.Option(min=0, max=20, help="How many hosts to stand for.")] = 2,
     slots: Annotated[int, typer.Option(min=1, help="Jobs that each of them may run at once.")] = 2,
+    spares: Annotated[
+        int, typer.Option(min=0, help="Warm drivers without a job on each of them, for jobs with standby mode pool.")
+    ] = 0,
     output: Listed = Output.TABLE,
 ) -> None:
     """Start Kafka, the control plane and agents on this machine.
@@ -40,7 +43,7 @@ def up(
     from clonos.settings import Settings
 
     settings = Settings()
-    plan = Plan(home=settings.home.absolute(), port=port, agents=agents, slots=slots)
+    plan = Plan(home=settings.home.absolute(), port=port, agents=agents, slots=slots, spares=spares)
     found = State.read(plan.folder)
     if found is not None and found.ready:
         _show(found, plan.home, output, already=True)

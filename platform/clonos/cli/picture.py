@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clonos.cli.show import age, clock, duration, number, state
+from clonos.errors import NotFound
 from clonos.resources.jobs import Generation, Job, JobException, JobState, Metrics, Recovery, Run
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Inspection(BaseModel):
     """What ``clonos job inspect`` shows; each part is a body of the API.
 
     Attributes:
-        run: The newest: where it was placed, and the process of its driver.
+        run: Where it was placed last, and the process of its driver. Its standbys have runs of their own.
         generation: The newest.
         recovery: The newest.
         error: The newest error that a driver told.
@@ -41,18 +42,27 @@ class Inspection(BaseModel):
 def look(client: Client, name: str) -> Inspection:
     """Ask for all parts."""
     job = client.jobs.get(name)
-    runs = client.jobs.runs(job.id, limit=1).data
     generations = client.jobs.generations(job.id, limit=1).data
     recoveries = client.jobs.recoveries(job.id, limit=1).data
     exceptions = client.jobs.exceptions(job.id, limit=1).data
     return Inspection(
         job=job,
         metrics=client.jobs.metrics(job.id),
-        run=runs[0] if runs else None,
+        run=_run(client, job),
         generation=generations[0] if generations else None,
         recovery=recoveries[0] if recoveries else None,
         error=exceptions[0] if exceptions else None,
     )
+
+
+def _run(client: Client, job: Job) -> Run | None:
+    """Its driver's. The newest is often that of a standby."""
+    if job.run is None:
+        return None
+    try:
+        return client.jobs.run(job.id, job.run)
+    except NotFound:
+        return None  # it ended long ago
 
 
 def picture(found: Inspection) -> RenderableType:

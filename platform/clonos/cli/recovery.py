@@ -24,15 +24,20 @@ CAUSES = {
     "host-lost": "its host was not heard of any more",
     "restart": "a query failed and was replayed by the same driver",
     "move": "it was moved to another host",
+    "upgrade": "it got another version",
     "start": "it was started",
 }
 PHASES = {
     "detect": "until the failure was known",
+    "finish": "until the driver of the old version had finished its epoch",
+    "decide": "until it was decided who goes on, and where",
     "start": "until the new driver ran",
+    "wake": "until the standby had heard of it",
     "claim": "until it owned the causal log, and the old one was fenced",
     "restore": "until checkpoint and state were read",
     "replay": "until what was in doubt was computed again, with the recorded answers",
     "epoch": "until the first epoch was published; none was in doubt",
+    "commit": "until that epoch was finished",
 }
 OUTCOMES = {
     "superseded": "the next failure came before its first epoch",
@@ -127,8 +132,10 @@ def _told(recovery: Recovery) -> Iterator[RenderableType]:
         yield Text("No newer generation has claimed the causal log yet; nothing is published meanwhile.")
     else:
         place = "the same host" if recovery.to_agent in (None, recovery.from_agent) else f"{recovery.to_agent}"
+        who = "a standby" if recovery.standby else "a new driver"
         yield Text(
-            f"Generation {recovery.generation} took over on {place}; from then on the old one could not publish."
+            f"Generation {recovery.generation}, {who} on {place}, took over;"
+            " from then on the old one could not publish."
         )
         yield Text(_replayed(recovery))
     yield Text()

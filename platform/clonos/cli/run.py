@@ -25,6 +25,7 @@ class Output(StrEnum):
 
 
 def run(
+    ctx: typer.Context,
     job: Annotated[Path, typer.Argument(help="The job file (.py), its specification (.yaml), or their folder.")],
     param: Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")] = None,
     conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark configuration: key=value.")] = None,
@@ -41,13 +42,18 @@ def run(
         str, typer.Option(help="Key of that word: a start that repeats it goes on in the lineage that it made.")
     ] = "",
     accept_new_code: Annotated[bool, typer.Option(help="Replay an epoch in doubt with the code as it is now.")] = False,
+    standby: Annotated[
+        Path | None, typer.Option(help="Only warm up, until this named pipe (made here) says to take over.")
+    ] = None,
     lint: Annotated[bool, typer.Option(help="Log what the linter finds in the job's code.")] = True,
 ) -> None:
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
+    from clonos.engine.session import Session
     from clonos.job import load_job
     from clonos.logs import configure_logs
     from clonos.runner.process import run_job
     from clonos.settings import Settings
+    from clonos.standby.waiting import at_pipe
 
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
@@ -67,7 +73,27 @@ def run(
                 wish=wish,
                 accept_new_code=accept_new_code,
                 advice=lint,
+                session=ctx.find_object(Session),
+                first=None
+                if standby is None
+                else at_pipe(standby, loaded.spec.name, loaded.spec.spec.standby.alone_after_s),
             )
+
+
+def spare(
+    folder: Annotated[Path, typer.Argument(help="Its own; the agent that starts it has made it.")],
+    agent: Annotated[int, typer.Option(help="That agent's process: it ends with it.")],
+) -> None:
+    """Warm up without a job, and run the one that an agent gives (`clonos agent --spares`)."""
+    from clonos.cli.app import app
+    from clonos.standby.spare import Spare
+
+    one = Spare(folder, agent)
+    with one.warm() as session:
+        given = one.wait(session)
+        if given is not None:
+            one.become(given)
+            app(given.arguments, obj=session, standalone_mode=False)
 
 
 @contextlib.contextmanager

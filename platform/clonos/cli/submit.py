@@ -15,6 +15,12 @@ def submit(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Watch it until it has ended or Ctrl-C.")] = False,
     param: Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")] = None,
     name: Annotated[str | None, typer.Option(help="Another name than the specification's.")] = None,
+    standbys: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=8, help="How many warm drivers wait to take over (`standby.replicas`).", show_default=False
+        ),
+    ] = None,
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start it at once.")] = True,
     start_from: Annotated[
         str | None,
@@ -33,7 +39,7 @@ def submit(
     from clonos.client.submission import read_submission
     from clonos.resources.jobs import JobCreate
 
-    read = read_submission(path, name=name, params=pairs(param or [], "--param"))
+    read = read_submission(path, name=name, params=pairs(param or [], "--param"), standbys=standbys)
     with connect(api, token) as client:
         point = starting_point(client, None, start_from, publish_again=publish_again)
         artifact = client.artifacts.upload(read.packed)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from clonos.client.transport import Transport, decode
 from clonos.resources.base import Page
 from clonos.resources.hosts import Agent, Standby
+from clonos.standby.states import StandbyState
 
 
 class Hosts:
@@ -40,6 +43,7 @@ class Standbys:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def list(self, *, limit: int | None = None) -> Page[Standby]:
-        """All warm drivers."""
-        return self._transport.pages(Standby, "/standbys", limit=limit)
+    def list(self, *, states: Collection[StandbyState] | None = None, limit: int | None = None) -> Page[Standby]:
+        """All warm drivers, also those that are over, or those in one of these states."""
+        given = {"state": sorted(map(str, states or ())) or None}
+        return self._transport.pages(Standby, "/standbys", given, limit=limit)

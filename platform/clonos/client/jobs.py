@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from clonos.client.sse import follow
@@ -22,13 +22,16 @@ from clonos.resources.jobs import (
     JobVersion,
     LogLines,
     Metrics,
+    MoveRequest,
     Offsets,
     Recovery,
     Run,
     StartFrom,
     StopRequest,
+    UpgradeRequest,
 )
 from clonos.resources.service import JobValidation, Operation
+from clonos.standby.states import StandbyState
 
 ENDED: Final = frozenset({JobState.STOPPED, JobState.CANCELED, JobState.FAILED, JobState.FINISHED})
 
@@ -86,6 +89,14 @@ class Jobs:
         """Start it anew although it runs; `request` says how it is stopped before."""
         return decode(Operation, self._transport.post(f"/jobs/{job}/restart", request))
 
+    def move(self, job: str, request: MoveRequest | None = None) -> Operation:
+        """Move it to another host, through a standby."""
+        return decode(Operation, self._transport.post(f"/jobs/{job}/move", request))
+
+    def upgrade(self, job: str, request: UpgradeRequest | None = None) -> Operation:
+        """Bring it to its newest version, through a standby."""
+        return decode(Operation, self._transport.post(f"/jobs/{job}/upgrade", request))
+
     def cancel(self, job: str) -> Operation:
         """End it for good."""
         return decode(Operation, self._transport.post(f"/jobs/{job}/cancel"))
@@ -97,6 +108,10 @@ class Jobs:
     def runs(self, job: str, *, limit: int | None = None) -> Page[Run]:
         """Its placements."""
         return self._transport.pages(Run, f"/jobs/{job}/runs", limit=limit)
+
+    def run(self, job: str, run: str) -> Run:
+        """One placement; `Job.run` names the one whose driver works for the job."""
+        return self._transport.get(Run, f"/jobs/{job}/runs/{run}")
 
     def generations(self, job: str, *, limit: int | None = None) -> Page[Generation]:
         """Its claims of the causal log."""
@@ -126,9 +141,12 @@ class Jobs:
         """Its causal log."""
         return self._transport.get(CausalLog, f"/jobs/{job}/causal-log")
 
-    def standbys(self, job: str) -> Page[Standby]:
-        """Warm drivers that wait for it."""
-        return self._transport.pages(Standby, f"/jobs/{job}/standbys")
+    def standbys(
+        self, job: str, *, states: Collection[StandbyState] | None = None, limit: int | None = None
+    ) -> Page[Standby]:
+        """Its warm drivers, also those that are over, or those in one of these states."""
+        given = {"state": sorted(map(str, states or ())) or None}
+        return self._transport.pages(Standby, f"/jobs/{job}/standbys", given, limit=limit)
 
     def logs(self, job: str, *, tail: int | None = None, after: str | None = None) -> LogLines:
         """The end of its log, or what came after."""

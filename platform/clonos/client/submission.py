@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from clonos.client.packing import Packed, pack_file, pack_folder
 from clonos.errors import JobMissing, JobNotImportable, SpecError
-from clonos.spec import JobSpec, Metadata, Spec, check_name, explain, read_spec
+from clonos.spec import JobSpec, Metadata, Spec, Standbys, check_name, explain, read_spec
 
 _YAML = (".yaml", ".yml")
 
@@ -24,11 +24,14 @@ class Submission:
     packed: Packed
 
 
-def read_submission(path: Path, *, name: str | None = None, params: Mapping[str, str] | None = None) -> Submission:
+def read_submission(
+    path: Path, *, name: str | None = None, params: Mapping[str, str] | None = None, standbys: int | None = None
+) -> Submission:
     """The job at `path`: a ``.py`` file, a ``job.yaml``, or their folder.
 
     With a YAML file all of its folder is the code. Of a lone Python file the name is that in its decorator; what else
-    the decorator says counts where the specification says nothing, as with ``clonos run``.
+    the decorator says counts where the specification says nothing, as with ``clonos run``. `standbys` wins over what
+    the specification says of them.
 
     Raises:
         JobMissing: There is no job.
@@ -61,13 +64,15 @@ def read_submission(path: Path, *, name: str | None = None, params: Mapping[str,
         packed = pack_folder(folder, file.name) if path.is_dir() else pack_file(file)
     else:
         raise JobMissing(f"{file} is neither a Python file nor a YAML file.")
-    spec = _with(spec, packed.main, name)
+    spec = _with(spec, packed.main, name, standbys)
     return Submission(spec.with_params(dict(params)) if params else spec, packed)
 
 
-def _with(spec: JobSpec, main: str, name: str | None) -> JobSpec:
+def _with(spec: JobSpec, main: str, name: str | None, standbys: int | None) -> JobSpec:
     metadata = spec.metadata.model_copy(update={"name": name}) if name is not None else spec.metadata
     inner: Spec = spec.spec.model_copy(update={"main": main})
+    if standbys is not None:
+        inner = inner.model_copy(update={"standby": Standbys(replicas=standbys)})
     return spec.model_copy(update={"metadata": metadata, "spec": inner})
 
 

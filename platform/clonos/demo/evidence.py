@@ -44,7 +44,12 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A record of an output topic; `arrived` is when the reader got it, in seconds of a monotonic clock."""
+    """A record of an output topic.
+
+    Attributes:
+        arrived: When the reader got it, in seconds of the monotonic clock.
+        written: When its producer made it, in seconds since 1970.
+    """
 
     topic: str
     partition: int
@@ -52,6 +57,7 @@ class Published:
     value: bytes
     headers: Mapping[str, bytes] = field(default_factory=dict)
     arrived: float = 0.0
+    written: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,20 @@ from clonos.client import Client
 from clonos.client.credentials import Credentials
 from clonos.client.submission import read_submission
 from clonos.demo.screen import Counters
-from clonos.demo.victim import await_death, members_of
+from clonos.demo.victim import Killed, await_death, members_of
 from clonos.errors import ClonosError
 from clonos.local import background
 from clonos.local.plan import Plan
 from clonos.local.stack import down
-from clonos.resources.jobs import Job, JobCreate, JobState, Recovery
+from clonos.resources.hosts import Standby
+from clonos.resources.jobs import Job, JobCreate, JobState, Recovery, Run
 from clonos.settings import Settings
+from clonos.standby.states import OVER, StandbyState
 
 _OVER: Final = frozenset({JobState.FAILED, JobState.STOPPED, JobState.CANCELED, JobState.FINISHED})
 _LINES: Final = 15
 _STOPPED_WITHIN_S: Final = 60.0
+_TOLD_WITHIN_S: Final = 5.0
 _LOOK_S: Final = 0.2
 
 
@@ -40,7 +43,7 @@ def control_plane(settings: Settings, directory: Path) -> Iterator[tuple[Client,
     """
     home = directory / "home"
     home.mkdir(parents=True, exist_ok=True)
-    state = background.start(Plan(home=home), lambda _line: None)
+    state = background.start(Plan(home=home, slots=1), lambda _line: None)
     try:
         credentials = Credentials.read(home)
         if credentials is None:
@@ -54,25 +57,34 @@ def control_plane(settings: Settings, directory: Path) -> Iterator[tuple[Client,
 class HostedJob:
     """A job that agents keep running; `kill` hits its driver, and nobody here starts it again.
 
+    A host has room for one driver. Where a standby is asked for, all hosts but the driver's are drained until `guard`
+    lets it have one, so that a cold restart does not share its cores with a standby that is just being warmed.
+
     Args:
         client: The control plane's.
         path: The job's folder.
         name: Its name.
         params: Its parameters.
+        standbys: How many it is submitted with.
     """
 
-    def __init__(self, client: Client, path: Path, name: str, params: Mapping[str, str]) -> None:
+    def __init__(self, client: Client, path: Path, name: str, params: Mapping[str, str], *, standbys: int = 0) -> None:
         self._client = client
         self._path = path
         self._name = name
         self._params = dict(params)
+        self._standbys = standbys
+        self._room = False
+        self._waited: set[str] = set()
         self._id: str | None = None
         self._killed = 0
 
     def start(self) -> None:
         """Submit it; after that its agent starts it whenever it ends."""
         if self._id is None:
-            read = read_submission(self._path, name=self._name, params=self._params)
+            if self._standbys:
+                self._leave_room(False)
+            read = read_submission(self._path, name=self._name, params=self._params, standbys=self._standbys)
             artifact = self._client.artifacts.upload(read.packed)
             self._id = self._client.jobs.create(JobCreate(spec=read.spec, artifact=artifact.id)).id
 
@@ -96,22 +108,49 @@ class HostedJob:
         """The end of its drivers' log."""
         return "\n".join(self._client.jobs.logs(self._id, tail=lines).lines) if self._id else ""
 
-    def kill(self) -> int:
-        """SIGKILL its driver with all that it started.
+    def guard(self, wanted: bool) -> bool:
+        """Leave room for standbys on other hosts, or none; whether one is READY, or none waits."""
+        if not self._standbys:
+            return not wanted
+        if wanted is not self._room:
+            self._leave_room(wanted)
+        waiting = self._waiting()
+        return any(one.state == "READY" for one in waiting) if wanted else not waiting
 
-        Returns:
-            How many processes died; 0 if there was none.
-        """
+    def _leave_room(self, wanted: bool) -> None:
+        hosts = [host.name for host in self._client.hosts.list().data]
+        agent = self.job().agent if self._id is not None else None
+        home = agent if agent in hosts else min(hosts)
+        for name in hosts:
+            if wanted or name == home:
+                self._client.hosts.undrain(name)
+            else:
+                self._client.hosts.drain(name)
+        self._room = wanted
+
+    def taken_over(self) -> bool:
+        """Whether the driver is one of those that waited when the last one was killed."""
+        return self.job().run in self._waited
+
+    def _waiting(self) -> list[Standby]:
+        if self._id is None or not self._standbys:
+            return []
+        return self._client.jobs.standbys(self._id, states=set(StandbyState) - OVER).data
+
+    def kill(self) -> Killed:
+        """SIGKILL its driver with all that it started."""
+        self._waited = {one.id for one in self._waiting()}  # a standby's id is that of its run
         pid = self._driver()
-        if pid is None:
-            return 0
         try:
-            leader = psutil.Process(pid)
+            leader = psutil.Process(pid) if pid is not None else None
         except psutil.NoSuchProcess:
-            return 0
-        self._killed = pid
+            leader = None
+        if leader is None:
+            return Killed(0, time.monotonic())
+        pid = self._killed = leader.pid
         died = 0
         members = members_of(pid, descendants=True)
+        at = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
             died += 1
@@ -123,15 +162,26 @@ class HostedJob:
             died += len(members)
             members = members_of(pid, descendants=False)
         await_death([leader])
-        return died
+        return Killed(died, at)
 
     def _driver(self) -> int | None:
-        if self._id is None:
+        """The process that drives; None: there is none."""
+        deadline = time.monotonic() + _TOLD_WITHIN_S
+        while True:
+            run = self._run()
+            pid = run.pid if run is not None and run.state in ("STARTING", "RUNNING", "STOPPING") else None
+            # What is told a moment after a kill may still be the one that was killed; its number is not ours any more.
+            if pid is None or pid != self._killed:
+                return pid
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(_LOOK_S)
+
+    def _run(self) -> Run | None:
+        """Its driver's; the newest may be a standby's."""
+        if self._id is None or (run := self.job().run) is None:
             return None
-        newest = self._client.jobs.runs(self._id, limit=1).data
-        pid = newest[0].pid if newest and newest[0].state in ("STARTING", "RUNNING", "STOPPING") else None
-        # What is told a moment after a kill may still be the one that was killed; its number is not ours any more.
-        return pid if pid != self._killed else None
+        return self._client.jobs.run(self._id, run)
 
     def stop(self) -> int:
         """Stop it gracefully.
@@ -148,8 +198,8 @@ class HostedJob:
             if time.monotonic() > deadline:
                 return -1
             time.sleep(_LOOK_S)
-        newest = self._client.jobs.runs(self._id, limit=1).data
-        return (newest[0].exit_code or 0) if newest else 0
+        run = self._run()
+        return (run.exit_code or 0) if run is not None else 0
 
     def counters(self) -> Counters:
         """What its drivers told of themselves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -36,6 +37,15 @@ class SteadyProducer:
     def start(self) -> None:
         """Begin to send."""
         self._thread.start()
+
+    @contextmanager
+    def slowly(self, per_second: float) -> Iterator[None]:
+        """Send no more than that meanwhile."""
+        pause_s, self._pause_s = self._pause_s, max(self._pause_s, 1.0 / per_second)
+        try:
+            yield
+        finally:
+            self._pause_s = pause_s
 
     @property
     def acked(self) -> int:

@@ -46,6 +46,7 @@ class OutputReader:
         self._records: dict[str, list[Published]] = {topic: [] for topic in topics}
         self._places: set[Hashable] = set()
         self._repeats = 0
+        self._newest = 0.0
         self._seconds: Counter[int] = Counter()
         self._at_end: set[tuple[str, int]] = set()
         self._changed = threading.Condition()
@@ -113,12 +114,22 @@ class OutputReader:
             self._raise_failure()
             return self.count() > count
 
-    def await_quiet(self, quiet_s: float, timeout_s: float = 5.0) -> None:
-        """Wait until nothing arrived for `quiet_s` seconds: what a killed job had published is then read."""
-        deadline = time.monotonic() + timeout_s
+    def await_written_after(self, moment: float, timeout_s: float) -> float | None:
+        """Wait for a record of the watched topic that was made after `moment`, in seconds since 1970.
+
+        So it is the work of whoever drives after a kill at that moment; what the killed driver had committed may still
+        be on its way to readers.
+
+        Returns:
+            When the first one of those that are here arrived, by the monotonic clock; None when the time is over first.
+
+        Raises:
+            BrokerUnavailable: The reader lost Kafka.
+        """
         with self._changed:
-            while self._changed.wait(quiet_s) and time.monotonic() < deadline:
-                self._raise_failure()
+            self._changed.wait_for(lambda: self._newest > moment or self._failure is not None, timeout_s)
+            self._raise_failure()
+            return next((one.arrived for one in self._records[self._watched] if one.written > moment), None)
 
     def drain(self, *, quiet_s: float = 0.5, timeout_s: float = 30.0) -> bool:
         """Once nobody writes any more: wait until the end of every partition was read; False if it never was.
@@ -162,12 +173,11 @@ class OutputReader:
         self._at_end.discard((topic, partition))
         value = message.value() or b""
         headers: list[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]  # its stub allows more
-        self._records[topic].append(
-            Published(
-                topic, partition, offset, bytes(value), {name: content or b"" for name, content in headers}, arrived
-            )
-        )
+        written = message.timestamp()[1] / 1000
+        known = {name: content or b"" for name, content in headers}
+        self._records[topic].append(Published(topic, partition, offset, bytes(value), known, arrived, written))
         if topic == self._watched:
+            self._newest = max(self._newest, written)
             self._seconds[int(arrived)] += 1
             place = read_place(bytes(value))
             if place in self._places:

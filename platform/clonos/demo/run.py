@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from clonos.demo.evidence import Answer, Evidence, Sent
+from clonos.demo.gaps import WAYS, Gap, Kill
 from clonos.demo.producer import SteadyProducer
 from clonos.demo.reader import OutputReader, longest_gap
 from clonos.demo.scene import Scene
@@ -19,13 +20,14 @@ from clonos.settings import KafkaSettings
 
 PARTITIONS = 3
 _FIRST_OUTPUT_WITHIN_S = 180.0
+_GUARDED_WITHIN_S = 300.0
+_SLOWLY = 1.0
 _LAST_STRETCH_S = 3.0
 _SETTLED_WITHIN_S = 120.0
 _QUIET_S = 25.0
 _LATEST_KILL_S = 3.0
 _HASTY_KILL_S = 0.1
-_IN_FLIGHT_S = 0.3
-_TICK_S = 0.1
+_TICK_S = 0.3
 
 
 def kill_delays(moments: random.Random, kills: int, *, hasty: bool) -> list[float]:
@@ -51,7 +53,7 @@ class Run:
         topics: Topics,
         victim: Killable,
         producer: SteadyProducer,
-        delays: Sequence[float],
+        kills: Sequence[Kill],
         counters: Callable[[], Counters] | None,
         answers: Callable[[], Mapping[str, Answer]],
         screen: Screen,
@@ -61,11 +63,12 @@ class Run:
         self._topics = topics
         self._victim = victim
         self._producer = producer
-        self._delays = delays
+        self._kills = kills
         self._counters = counters
         self._answers = answers
         self._screen = screen
         self._killed_at: list[float] = []
+        self._gaps: list[Gap] = []
         outputs = [topics.of(name) for name in scene.outputs]
         self._reader = OutputReader(kafka, dict.fromkeys(outputs, PARTITIONS), watched=outputs[0])
 
@@ -86,18 +89,11 @@ class Run:
         self._reader.start()
         self._victim.start()
         self._producer.start()
-        for number, delay in enumerate(self._delays, start=1):
-            self._await_new_output()
-            self._linger(delay, f"kill {number} is near")
-            died = self._victim.kill()
-            self._killed_at.append(time.monotonic())
-            self._victim.start()
-            self._screen.say(
-                f"{self._title}: kill -9 number {number} of {len(self._delays)}, {delay:.2f} s after new output: "
-                f"{died} processes died; started again",
-                style="red",
-            )
-        self._await_new_output()
+        self._await_output(0.0, "starting")
+        for number, kill in enumerate(self._kills, start=1):
+            self._await_guard(kill.standby)
+            self._linger(kill.delay_s, f"kill {number} is near")
+            self._kill(number, kill)
         self._linger(_LAST_STRETCH_S, "the last stretch")
         input_ended = time.monotonic()
         sent = self._producer.stop()
@@ -112,20 +108,58 @@ class Run:
             verdict=self._verdict(sent, self._answers()),
             kills=len(self._killed_at),
             longest_gap_s=longest_gap(self._reader.arrivals(), until=input_ended),
+            gaps=tuple(self._gaps),
             counters=self._counters() if self._counters else None,
         )
 
-    def _await_new_output(self) -> None:
-        # What the job published before it was killed is not new. Its successor takes seconds to start.
-        self._reader.await_quiet(_IN_FLIGHT_S)
-        seen = self._reader.count()
+    def _kill(self, number: int, kill: Kill) -> None:
+        """Kill it, and see it go on."""
+        killed = self._victim.kill()
+        self._killed_at.append(killed.at)
+        self._victim.start()
+        self._screen.say(
+            f"{self._title}: kill -9 number {number} of {len(self._kills)}, {kill.delay_s:.2f} s after new output: "
+            f"{killed.processes} processes died" + ("; a standby is READY" if kill.standby else ""),
+            style="red",
+        )
+        arrived = self._await_output(time.time() - (time.monotonic() - killed.at), "waiting for new output")
+        gap = Gap("standby" if self._victim.taken_over() else "cold", arrived - killed.at)
+        self._gaps.append(gap)
+        self._screen.say(
+            f"{self._title}: {WAYS[gap.way]}: a reader waited {gap.seconds:.2f} s for the next record", style="cyan"
+        )
+
+    def _await_output(self, since: float, phase: str) -> float:
+        """Wait for output that is made after a moment, in seconds since 1970; when its first record arrived."""
         started = time.monotonic()
-        while not self._reader.wait_beyond(seen, _TICK_S):
+        while (arrived := self._reader.await_written_after(since, _TICK_S)) is None:
             self._victim.must_run()
             waited = time.monotonic() - started
             if waited > _FIRST_OUTPUT_WITHIN_S:
                 raise ClonosError(f"The job published nothing new in {waited:.0f} s:\n{self._victim.last_words()}")
-            self._show("waiting for new output" if self._killed_at else "starting")
+            self._show(phase)
+        return arrived
+
+    def _await_guard(self, standby: bool) -> None:
+        """Wait until a standby is READY, or none waits; and then for new output.
+
+        Raises:
+            ClonosError: It is not so in time.
+        """
+        if self._victim.guard(standby):
+            return
+        what = "a standby is READY" if standby else "no standby waits"
+        self._screen.say(f"{self._title}: waiting until {what}; meanwhile {_SLOWLY:g} record a second comes in")
+        deadline = time.monotonic() + _GUARDED_WITHIN_S
+        # The standby is warmed at a low priority: a driver that is busy would keep two cores from it.
+        with self._producer.slowly(_SLOWLY):
+            while not self._victim.guard(standby):
+                self._victim.must_run()
+                if time.monotonic() > deadline:
+                    raise ClonosError(f"Not so in {_GUARDED_WITHIN_S:.0f} s: {what}.\n{self._victim.last_words()}")
+                time.sleep(_TICK_S)
+                self._show(f"waiting until {what}")
+        self._await_output(time.time(), "waiting for new output")
 
     def _linger(self, seconds: float, phase: str) -> None:
         end = time.monotonic() + seconds
@@ -165,7 +199,7 @@ class Run:
                 records_out={name: self._reader.count(self._topics.of(name)) for name in self._scene.outputs},
                 repeats=self._reader.repeats,
                 kills=len(self._killed_at),
-                kills_planned=len(self._delays),
+                kills_planned=len(self._kills),
                 silent_s=now - last if last else 0.0,
                 counters=self._counters() if self._counters else Counters(),
                 per_second=self._reader.per_second(SECONDS_SHOWN),

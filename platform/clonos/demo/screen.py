@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -13,11 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from clonos.demo.gaps import WAYS, Gap, Way, median_s, times_shorter
 from clonos.demo.verdict import Verdict
 
 SECONDS_SHOWN = 60
 _LINE_EVERY_S = 5.0
 _BARS = " ▁▂▃▄▅▆▇█"
+_WIDE = 40
+_STYLES: dict[Way, str] = {"cold": "red", "standby": "green"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Outcome:
     kills: int
     longest_gap_s: float
     counters: Counters | None
+    gaps: tuple[Gap, ...] = ()
 
 
 class Screen:
@@ -112,6 +116,28 @@ class Screen:
             for finding in outcome.verdict.findings[:5]:
                 self._console.print(Text(f"  {outcome.title}: {finding}", style="dim"), soft_wrap=True)
             self._console.print(_sentence(outcome), soft_wrap=True)
+
+    def gaps(self, gaps: Sequence[Gap]) -> None:
+        """Print cold restarts and takeovers side by side; nothing where there were not both."""
+        shorter = times_shorter(gaps)
+        if shorter is None:
+            return
+        seconds = {way: median_s(gaps, way) or 0.0 for way in WAYS}
+        table = Table.grid(padding=(0, 2))
+        table.add_column()
+        table.add_column()
+        table.add_column(justify="right", style="bold")
+        for way, name in WAYS.items():
+            bar = "█" * max(1, round(_WIDE * seconds[way] / max(seconds.values())))
+            table.add_row(f"  {name}", Text(bar, style=_STYLES[way]), f"{seconds[way]:.2f} s", _note(gaps, way))
+        self._console.print(Text("From kill -9 to the next record that a read_committed reader got:"), soft_wrap=True)
+        self._console.print(table)
+        self._console.print(Text(f"The takeover was {shorter:.1f} times faster.", style="bold"), soft_wrap=True)
+
+
+def _note(gaps: Sequence[Gap], way: Way) -> str:
+    count = sum(gap.way == way for gap in gaps)
+    return f"(median of {count})" if count > 1 else ""
 
 
 def _sentence(outcome: Outcome) -> Text:
@@ -182,7 +208,10 @@ def _table(outcomes: list[Outcome]) -> Table:
     row("out of order", [verdict.order_breaks for verdict in verdicts], fault=True)
     row("contradictions", [verdict.contradictions for verdict in verdicts], fault=True)
     table.add_section()
-    table.add_row("longest gap", *(f"{outcome.longest_gap_s:.1f} s" for outcome in outcomes))
+    for way, way_name in WAYS.items():
+        medians = [median_s(outcome.gaps, way) for outcome in outcomes]
+        if any(medians):
+            table.add_row(f"gap, {way_name}", *("" if one is None else f"{one:.1f} s" for one in medians))
     for name, attribute in (
         ("lanes skipped on replay", "skipped_lanes"),
         ("determinants recorded", "determinants_recorded"),

@@ -17,6 +17,7 @@ import yaml
 
 from clonos.client import Client
 from clonos.demo.evidence import read_answers
+from clonos.demo.gaps import Gap, Kill, side_by_side
 from clonos.demo.hosted import HostedJob, control_plane
 from clonos.demo.producer import SteadyProducer
 from clonos.demo.run import PARTITIONS, Run, kill_delays
@@ -38,7 +39,7 @@ from clonos.errors import ClonosError
 from clonos.resources.jobs import Recovery
 from clonos.settings import KafkaSettings, Settings
 
-PLAIN_KILLS = 2
+PLAIN_KILLS = 1
 _SUMMED = ("records_in", "expected", "published", "duplicates", "lost", "order_breaks", "contradictions", "kills")
 _COUNTED = ("skipped_lanes", "determinants_recorded", "determinants_replayed")
 
@@ -53,13 +54,15 @@ class Wishes:
         plain: Whether the same story is told with plain Spark afterwards, of examples that have it.
         records_per_second: The pace of the input.
         hosted: Whether Clonos jobs run on a control plane, which starts them again; else the demo does.
+        standby: Whether hosted jobs have a standby; each second kill waits until it is READY.
     """
 
-    kills: int = 3
+    kills: int = 2
     seed: int | None = None
     plain: bool = True
     records_per_second: float = 20.0
     hosted: bool = True
+    standby: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +87,18 @@ class Report:
         """All of them, in the order of the story."""
         return [*self.jobs.values(), *([self.plain] if self.plain else [])]
 
+    @property
+    def gaps(self) -> list[Gap]:
+        """How long readers of Clonos jobs waited after each kill."""
+        return [gap for outcome in self.jobs.values() for gap in outcome.gaps]
+
     def as_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints: totals over all examples, and each example by itself."""
         examples = {name: {**_checked(outcome), **_counted(outcome)} for name, outcome in self.jobs.items()}
         return {
             **{field: sum(one[field] for one in examples.values()) for field in (*_SUMMED, *_COUNTED)},
             "longest_gap_s": max((one["longest_gap_s"] for one in examples.values()), default=0.0),
+            "gaps": side_by_side(self.gaps),
             "seed": self.seed,
             "examples": examples,
             "plain": _checked(self.plain) if self.plain else None,
@@ -99,7 +108,8 @@ class Report:
 def _checked(outcome: Outcome) -> dict[str, Any]:
     fields = asdict(outcome.verdict)
     del fields["findings"], fields["pending"]
-    return {**fields, "longest_gap_s": round(outcome.longest_gap_s, 3), "kills": outcome.kills}
+    measured = {"longest_gap_s": round(outcome.longest_gap_s, 3), "gaps": side_by_side(outcome.gaps)}
+    return {**fields, **measured, "kills": outcome.kills}
 
 
 def _counted(outcome: Outcome) -> dict[str, int]:
@@ -165,12 +175,14 @@ class Demo:
                 kafka, prefix = stack.enter_context(kafka_for(self._settings, directory))
             self._screen.say(f"Kafka is at {kafka.bootstrap_servers}")
             kills = shares(self._wishes.kills, len(self._scenes))
+            killed = 0
             for scene, share in zip(self._scenes, kills, strict=True):
                 title = "Clonos" if len(self._scenes) == 1 else scene.name
                 with Telling(
                     scene, self._settings, self._wishes, self._seed, self._screen, directory, kafka, prefix, client
                 ) as telling:
-                    jobs[scene.name] = telling.clonos(title, share)
+                    jobs[scene.name] = telling.clonos(title, share, killed)
+                    killed += share
                     if scene.plain and self._wishes.plain:
                         plain = telling.plain(min(PLAIN_KILLS, share))
         return Report(self._seed, jobs, plain)
@@ -219,8 +231,13 @@ class Telling:
         """Stop the HTTP server."""
         self._stack.close()
 
-    def clonos(self, title: str, kills: int) -> Outcome:
+    def clonos(self, title: str, kills: int, before: int = 0) -> Outcome:
         """Play the job.
+
+        Args:
+            title: What it is called on the screen.
+            kills: How often it is killed.
+            before: How many kills there were in other examples: each second one waits for a standby.
 
         Raises:
             ClonosError: It did not run.
@@ -230,9 +247,12 @@ class Telling:
         if self._client is not None:
             params = {**self._server, **topics.params()}
             name = f"{self._prefix}{self._scene.name}"
-            self._screen.say(f"{title}: clonos submit examples/{self._scene.name} --name {name}")
-            job = HostedJob(self._client, self._example, name, params)
-            outcome = self._run(title, topics, job, delays, job.counters).play()
+            plan = alternating(delays, before) if self._wishes.standby else cold(delays)
+            standbys = int(any(kill.standby for kill in plan))
+            with_standby = f" --standbys {standbys}" if standbys else ""
+            self._screen.say(f"{title}: clonos submit examples/{self._scene.name} --name {name}{with_standby}")
+            job = HostedJob(self._client, self._example, name, params, standbys=standbys)
+            outcome = self._run(title, topics, job, plan, job.counters).play()
             for number, recovery in enumerate(job.recoveries(), start=1):
                 self._screen.say(f"{title}: {_told(number, recovery)}")
             return outcome
@@ -249,7 +269,7 @@ class Telling:
         for name, value in {**self._server, **topics.params()}.items():
             command += ["-p", f"{name}={value}"]
         return self._run(
-            title, topics, self._victim(title, command, "job.log"), delays, EventLog(events).counters
+            title, topics, self._victim(title, command, "job.log"), cold(delays), EventLog(events).counters
         ).play()
 
     def plain(self, kills: int) -> Outcome | None:
@@ -266,7 +286,7 @@ class Telling:
         delays = kill_delays(self._random("plain kills"), kills, hasty=True)
         try:
             return self._run(
-                "plain Spark", topics, self._victim("plain Spark", command, "plain.log"), delays, None
+                "plain Spark", topics, self._victim("plain Spark", command, "plain.log"), cold(delays), None
             ).play()
         except ClonosError as error:
             # The verdict on the Clonos job stands without the comparison.
@@ -286,7 +306,7 @@ class Telling:
         title: str,
         topics: Topics,
         victim: Killable,
-        delays: Sequence[float],
+        kills: Sequence[Kill],
         counters: Callable[[], Counters] | None,
     ) -> Run:
         topics.create(self._kafka, PARTITIONS)
@@ -302,17 +322,29 @@ class Telling:
                 messages_of(self._example, self._random("input")),
                 per_second=self._wishes.records_per_second,
             ),
-            delays=delays,
+            kills=kills,
             counters=counters,
             answers=partial(read_answers, self._answers),
             screen=self._screen,
         )
 
 
+def cold(delays: Sequence[float]) -> list[Kill]:
+    """Kills that wait for no standby."""
+    return [Kill(delay) for delay in delays]
+
+
+def alternating(delays: Sequence[float], before: int = 0) -> list[Kill]:
+    """The first kill comes while the job has no standby, the second once one is READY, and so on in turns."""
+    return [Kill(delay, standby=number % 2 == 1) for number, delay in enumerate(delays, start=before)]
+
+
 def _told(number: int, recovery: Recovery) -> str:
     gap = f"{recovery.gap_ms / 1000:.1f} s" if recovery.gap_ms is not None else "unknown"
     why = recovery.failure.what if recovery.failure else recovery.cause
+    moved = recovery.to_agent not in (None, recovery.from_agent)
+    where = f"{recovery.from_agent} -> {recovery.to_agent}" if moved else recovery.from_agent
     return (
-        f"recovery {number} on {recovery.to_agent or recovery.from_agent}: {why} "
+        f"recovery {number} on {where}: {why} "
         f"Generation {recovery.failed_generation} -> {recovery.generation}, {gap} without output."
     )

@@ -10,13 +10,25 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import psutil
 
 from clonos.errors import ClonosError
 
 _GONE_WITHIN_S = 15.0
+
+
+class Killed(NamedTuple):
+    """What a kill did.
+
+    Attributes:
+        processes: How many died; 0 if there was none.
+        at: When, in seconds of the monotonic clock.
+    """
+
+    processes: int
+    at: float
 
 
 class Killable(Protocol):
@@ -31,8 +43,14 @@ class Killable(Protocol):
     def last_words(self) -> str:
         """The end of its output."""
 
-    def kill(self) -> int:
-        """SIGKILL it with all that it started; how many processes died."""
+    def guard(self, wanted: bool) -> bool:
+        """Let it have a standby, or none; whether that is so by now: one is READY, or none waits."""
+
+    def kill(self) -> Killed:
+        """SIGKILL it with all that it started."""
+
+    def taken_over(self) -> bool:
+        """Whether what goes on after the last kill is what waited as a standby then."""
 
     def stop(self) -> int:
         """Stop it gracefully; its exit code."""
@@ -95,21 +113,27 @@ class Victim:
         with self._log.open(encoding="utf-8", errors="replace") as log:
             return "".join(deque(log, maxlen=lines)).rstrip()
 
-    def kill(self) -> int:
-        """SIGKILL the process group, then whatever else is in the session or descends from it.
+    def guard(self, wanted: bool) -> bool:
+        """A plain process has no standby."""
+        return not wanted
 
-        Returns:
-            How many processes died.
+    def taken_over(self) -> bool:
+        """Nothing could."""
+        return False
+
+    def kill(self) -> Killed:
+        """SIGKILL the process group, then whatever else is in the session or descends from it.
 
         Raises:
             ClonosError: A process outlived SIGKILL.
         """
         if self._process is None:
-            return 0
+            return Killed(0, time.monotonic())
         session = self._process.pid
         died = 0
         # Seen before the leader dies: a descendant that made itself a session is an orphan afterwards.
         members = members_of(session, descendants=self.running)
+        at = time.monotonic()
         if self.running:
             os.killpg(session, signal.SIGKILL)
             # The leader is our child and left to Popen, which would otherwise not learn its exit status.
@@ -123,7 +147,7 @@ class Victim:
             died += len(members)
             # A worker forked between the look and the kill is found by the next look.
             members = members_of(session, descendants=False)
-        return died
+        return Killed(died, at)
 
     def stop(self, timeout_s: float = 20.0) -> int:
         """SIGTERM the command and wait; kill what is left.

@@ -42,6 +42,11 @@ class Checkpoint:
         whole: str = self._path(location).makeQualified(self._fs.getUri(), self._fs.getWorkingDirectory()).toString()
         self._local = "/" + whole.removeprefix("file:").lstrip("/") if whole.startswith("file:") else None
 
+    @property
+    def local(self) -> Path | None:
+        """Where it is on this machine; None: on another file system."""
+        return Path(self._local) if self._local is not None else None
+
     def check(self) -> None:
         """Refuse a checkpoint that cannot be written, or that Spark could not start from; before anything is claimed.
 
@@ -143,6 +148,11 @@ class Checkpoint:
         return self._path(f"{self.location}/{log}/{epoch}")
 
     def _epochs(self, log: str) -> list[int]:
+        if self._local is not None:  # on the path of every takeover
+            try:
+                return sorted(int(one.name) for one in Path(self._local, log).iterdir() if one.name.isdigit())
+            except FileNotFoundError:
+                return []
         folder = self._path(f"{self.location}/{log}")
         if not self._fs.exists(folder):
             return []

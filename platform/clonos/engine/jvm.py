@@ -99,6 +99,7 @@ def launch_gateway(
     log_file: Path | None = None,
     log_format: str = "console",
     jvm_flags: Sequence[str] = (),
+    python: str = sys.executable,
 ) -> GatewayProcess:
     """Start the JVM and point PySpark at it. It ends when this process ends, however that happens.
 
@@ -109,6 +110,7 @@ def launch_gateway(
         log_file: Where the JVM's warnings are appended; default: stderr.
         log_format: ``console`` or ``json``.
         jvm_flags: In place of the ahead-of-time cache, for the run that makes it.
+        python: What Spark calls for a Python process.
 
     Raises:
         EnvironmentFault: The JVM ended, or did not come up.
@@ -121,7 +123,7 @@ def launch_gateway(
         properties.touch(mode=0o600)
         properties.write_text(render_properties(conf or {}))
         os.environ["SPARK_HOME"] = str(_spark_home())
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = python, sys.executable
         process = _start(
             [
                 *_java_command(java, jars, heap_mb, jvm_flags, _options(conf or {}, log_format)),
@@ -169,6 +171,8 @@ def _java_command(java: Path, jars: Jars, heap_mb: int, jvm_flags: Sequence[str]
     connector = [str(jar) for jar in sorted(jars.connector.glob("*.jar"))]
     return [
         *(str(java), *_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
+        # Python goes by this variable by itself, a JVM does not.
+        *([f"-Djava.io.tmpdir={folder}"] if (folder := os.environ.get("TMPDIR")) else []),
         # The cache itself is made with G1: what that archives, every collector loads.
         *(f"-Xmx{heap_mb}m", *([] if jvm_flags else _collector(heap_mb, options)), *options),
         # The folder that a user may add to comes last: the cache wants the same beginning each time.

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,12 +18,15 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from clonos.embedded.jars import Jars, ensure_jars
+from clonos.engine import forks
 from clonos.engine.jvm import GatewayProcess, launch_gateway
 from clonos.engine.localfs import CLASS as LOCAL_FILES
 from clonos.errors import SpecError
 from clonos.settings import Settings
 
 _STATE = "spark.sql.streaming.stateStore"
+# A socket's path has at most 107 characters; the name of one of Spark's has 42.
+_LONGEST_FOLDER = 64
 
 # What the promise rests on: an epoch fails as a whole and is replayed as a whole, and no attempt that
 # was given up can still write.
@@ -50,6 +56,11 @@ FASTER: Mapping[str, str] = {
     ),
     # Workers forked with their imports done: the first epoch after a start 7.1 -> 4.5 s.
     "spark.python.daemon.module": "clonos.engine.daemon",
+    # Whoever takes over reads the changes since the newest snapshot, some 30 ms for those of an epoch.
+    f"{_STATE}.maintenanceInterval": "10s",
+    # Each start of a query has consumers of its own; beyond so many a task that needs one first closes the oldest of
+    # those that nobody uses any more: a tenth of a second of a takeover after 16 rehearsals of four partitions.
+    "spark.kafka.consumer.cache.capacity": "256",
     # 40 ms less for every hop into Python.
     "spark.python.unix.domain.socket.enabled": "true",
 }
@@ -73,17 +84,24 @@ class Session:
     Attributes:
         spark: The session.
         gateway: Its JVM.
+        scratch: A folder that goes with it.
     """
 
     spark: SparkSession
     gateway: GatewayProcess
+    scratch: Path
+    _stopped: bool = field(default=False, init=False, repr=False)
 
     def stop(self, *, timeout_s: float = 10.0) -> None:
-        """Stop the session and end its JVM, after `timeout_s` seconds by force."""
+        """Stop the session and end its JVM, after `timeout_s` seconds by force. Harmless when repeated."""
+        if self._stopped:
+            return
+        self._stopped = True
         try:
             self.spark.stop()
         finally:
             self.gateway.stop(timeout_s=timeout_s)
+            _forget(self.scratch)
 
     def __enter__(self) -> Self:
         return self
@@ -132,14 +150,23 @@ def build_session(
     if not master.startswith("local"):
         # Executors elsewhere do not have the driver's class path.
         chosen["spark.jars"] = ",".join([*filter(None, [chosen.get("spark.jars", "")]), connector_jars(jars)])
-    gateway = launch_gateway(
-        jars,
-        heap_mb=heap_mb,
-        conf=chosen,
-        log_file=log_file,
-        log_format=settings.log_format,
-        jvm_flags=jvm_flags,
-    )
+    scratch = Path(tempfile.mkdtemp(prefix="clonos-session-"))
+    python = sys.executable
+    if master.startswith("local") and chosen["spark.python.daemon.module"] == FASTER["spark.python.daemon.module"]:
+        python, os.environ[forks.ADDRESS] = forks.launcher(scratch)
+    try:
+        gateway = launch_gateway(
+            jars,
+            heap_mb=heap_mb,
+            conf=chosen,
+            log_file=log_file,
+            log_format=settings.log_format,
+            jvm_flags=jvm_flags,
+            python=python,
+        )
+    except BaseException:
+        _forget(scratch)
+        raise
     try:
         builder = SparkSession.builder
         for key, value in chosen.items():
@@ -148,10 +175,20 @@ def build_session(
         # By name: PySpark imports their packages, which makes each use of them search all jars in vain first.
         for name in ("PythonUtils", "SimplePythonFunction"):
             java_import(spark.sparkContext._jvm, f"org.apache.spark.api.python.{name}")
-        return Session(spark, gateway)
+        # Spark tells this to some runners of Python only, and has a daemon with workers for each environment.
+        spark.sparkContext.environment["SPARK_SIMPLIFIED_TRACEBACK"] = "1"
+        return Session(spark, gateway, scratch)
     except BaseException:
         gateway.stop()
+        _forget(scratch)
         raise
+
+
+def _forget(scratch: Path) -> None:
+    """Remove a session's folder; a later session of this process does not call what was in it."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.pop(forks.ADDRESS, None)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def connector_jars(jars: Jars) -> str:
@@ -186,6 +223,8 @@ def session_conf(app_name: str, master: str, conf: Mapping[str, str]) -> dict[st
         # Nobody else connects, and a machine's own name does not always resolve.
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILES  # elsewhere executors lack the class
+        if len(tempfile.gettempdir()) > _LONGEST_FOLDER:
+            chosen["spark.python.unix.domain.socket.dir"] = "/tmp"  # noqa: S108, as Spark itself does
     return {**chosen, **conf}
 
 

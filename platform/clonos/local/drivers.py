@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clonos.agent.place import Place
+from clonos.agent.pool import end_spare
 from clonos.agent.process import end_all
 
 
@@ -25,4 +26,6 @@ def end_drivers(home: Path, agents: Sequence[str]) -> int:
             record = place.run(run).record()
             if record.open:
                 ended += end_all(run, record.pid, record.identity)
+        if place.spares.is_dir():
+            ended += sum(end_spare(place.spares, one.name) for one in list(place.spares.iterdir()))
     return ended

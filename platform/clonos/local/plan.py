@@ -30,6 +30,7 @@ class Plan(BaseModel):
         kafka: Whether jobs get a Kafka: that of the settings, else the embedded one.
         agents: How many hosts; each is a failure domain of its own.
         slots: Drivers that each host may run at once.
+        spares: Warm drivers without a job on each host.
         control_plane: The command that starts the control plane.
         agent: The command that starts an agent.
         stop_grace_s: How long drivers may take to finish the epoch in flight.
@@ -43,6 +44,7 @@ class Plan(BaseModel):
     kafka: bool = True
     agents: int = Field(2, ge=0, le=20)
     slots: int = Field(2, ge=1, le=1000)
+    spares: int = Field(0, ge=0, le=100)
     control_plane: tuple[str, ...] = (sys.executable, "-m", "clonos_api")
     agent: tuple[str, ...] = (sys.executable, "-m", "clonos", "agent")
     stop_grace_s: float = Field(10.0, gt=0)
@@ -101,6 +103,7 @@ class Plan(BaseModel):
             "--name": name,
             "--failure-domain": name,
             "--slots": str(self.slots),
+            "--spares": str(self.spares),
             "--token-file": str(self.folder.tokens / name),
             "--stop-grace-s": str(self.stop_grace_s),
         }

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from clonos.errors import EpochFailed, ForeignRecord, Superseded
 from clonos.faults import reach
-from clonos.log.control import ControlState, ControlWriter, control_id, read_control
+from clonos.log.control import ControlFollower, ControlState, ControlWriter, control_id, lane_id
+from clonos.log.prepared import Prepared
 from clonos.log.reading import LogReader, Tail, shared_reader
 from clonos.log.records import Allot, Allotment, Claim, Marker, Owner, encode
 from clonos.log.topic import CONTROL, ensure_log_topic, log_topic
@@ -26,11 +27,6 @@ from clonos.log.transaction import Aborted, TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
 
 _PARALLEL_CLAIMS = 16
-
-
-def lane_id(job: str, sink: str, lane: int) -> str:
-    """The transactional id of one sink lane."""
-    return f"clonos.{job}.{sink}.{lane}"
 
 
 @dataclass
@@ -53,6 +49,7 @@ class Ownership:
     claimed: dict[int, int]
     known: dict[int, int]
     markers: dict[int, Marker | None]
+    prepared: Prepared | None = None
 
     def ensure_lanes(self, sink: str, count: int) -> tuple[int, ...]:
         """The log partitions of lanes 0..count-1 of `sink`, allotted and claimed where they are new.
@@ -96,7 +93,9 @@ class Ownership:
                     one.add_done_callback(_dispose_opened)
 
     def _open_lane(self, allotment: Allotment) -> TransactionalProducer:
-        producer = TransactionalProducer(self.kafka, lane_id(self.job, allotment.sink, allotment.lane), self.topic)
+        name = lane_id(self.job, allotment.sink, allotment.lane)
+        connected = self.prepared.producer(name) if self.prepared is not None else None
+        producer = TransactionalProducer(self.kafka, name, self.topic, connected=connected)
         reach("lane-claim-initialised", lane=allotment.lane, sink=allotment.sink)
         return producer
 
@@ -113,7 +112,7 @@ class Ownership:
             )
 
     def _claim_lane(self, allotment: Allotment, producer: TransactionalProducer) -> Tail:
-        reader = LogReader(self.kafka, self.topic)
+        reader = (self.prepared.reader() if self.prepared is not None else None) or LogReader(self.kafka, self.topic)
         try:
             tail = reader.tail(allotment.partition)
             if tail and tail.record.owner not in self.state.owners:
@@ -150,6 +149,7 @@ def claim(
     mine: set[str] | None = None,
     new_lineage: Mapping[str, int] | None = None,
     wish: str = "",
+    prepared: Prepared | None = None,
 ) -> Ownership:
     """Become the owner of `job`'s log (the five steps of this module's docstring).
 
@@ -162,6 +162,7 @@ def claim(
             the newest ended ones.
         wish: Key of the user's word. A lineage that came from the same wish goes on: whoever starts a job again after
             a crash repeats the word, and would publish everything once more.
+        prepared: Connections that are there already; closed in the end.
 
     Raises:
         Superseded: Another driver claimed in between, or owned the log already.
@@ -170,16 +171,17 @@ def claim(
     """
     mine = set() if mine is None else mine
     restart = bool(mine)
-    topic = ensure_log_topic(kafka, job)
-    reader = shared_reader(kafka, topic)
+    topic = (prepared.topic if prepared is not None else "") or ensure_log_topic(kafka, job)
+    reader = (prepared.reader() if prepared is not None else None) or shared_reader(kafka, topic)
     if restart:
         # Before fencing anybody: a process that was superseded must not disturb its successor.
         tail = reader.tail(CONTROL)
         _must_be_mine(tail.record.owner if tail else None, mine)
-    producer = TransactionalProducer(kafka, control_id(job), topic)
+    connected = prepared.producer(control_id(job)) if prepared is not None else None
+    producer = TransactionalProducer(kafka, control_id(job), topic, connected=connected)
     try:
         reach("control-initialised")
-        state = read_control(reader)
+        state = (prepared.control if prepared is not None else ControlFollower()).catch_up(reader)
         newest = state.owner
         if restart:
             _must_be_mine(newest, mine)
@@ -209,7 +211,7 @@ def claim(
         mine.add(owner.driver)
         state.take(offset, record)
         reach("control-claimed")
-        ownership = Ownership(kafka, job, topic, owner, state, control, reader, {CONTROL: offset}, {}, {})
+        ownership = Ownership(kafka, job, topic, owner, state, control, reader, {CONTROL: offset}, {}, {}, prepared)
         ownership.claim_lanes(state.allotments())
         control.check_owner()
         reach("claim-checked")

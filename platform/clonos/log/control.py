@@ -131,19 +131,46 @@ def read_control(reader: LogReader) -> ControlState:
         CausalLogDamaged: It holds records but no claim.
         ForeignRecord: Somebody else wrote to it.
     """
-    low, end = reader.bounds(CONTROL)
-    state = ControlState()
-    for offset, record in reader.stretch(CONTROL, low, end):
-        why = state.foreign(record)
-        if why:
-            raise ForeignRecord(f"{reader.topic}[{CONTROL}]@{offset} is {why}.")
-        state.take(offset, record)
-    if state.claim is None and low > 0:
-        raise CausalLogDamaged(
-            f"The control partition of {reader.topic} was truncated and holds no claim.",
-            hint="restore the log topic, or start a new lineage to a new output.",
-        )
-    return state
+    return ControlFollower().catch_up(reader)
+
+
+class ControlFollower:
+    """Control in memory, as far as it was read: only what is new is read the next time."""
+
+    def __init__(self) -> None:
+        self._state = ControlState()
+        self._next = 0
+
+    def catch_up(self, reader: LogReader) -> ControlState:
+        """Read up to the end.
+
+        Raises:
+            CausalLogDamaged: It holds records but no claim.
+            ForeignRecord: Somebody else wrote to it.
+        """
+        low, end = reader.bounds(CONTROL)
+        if not low <= self._next <= end:
+            # Truncated beyond what was read, or made anew: what is there says all.
+            self._state, self._next = ControlState(), low
+        try:
+            self._take(reader, end)
+        except BaseException:
+            self._state, self._next = ControlState(), 0
+            raise
+        if self._state.claim is None and low > 0:
+            raise CausalLogDamaged(
+                f"The control partition of {reader.topic} was truncated and holds no claim.",
+                hint="restore the log topic, or start a new lineage to a new output.",
+            )
+        return self._state
+
+    def _take(self, reader: LogReader, end: int) -> None:
+        for offset, record in reader.stretch(CONTROL, self._next, end):
+            why = self._state.foreign(record)
+            if why:
+                raise ForeignRecord(f"{reader.topic}[{CONTROL}]@{offset} is {why}.")
+            self._state.take(offset, record)
+        self._next = end
 
 
 def known_control(kafka: KafkaSettings, job: str) -> ControlState | None:
@@ -165,6 +192,11 @@ def known_control(kafka: KafkaSettings, job: str) -> ControlState | None:
 def control_id(job: str) -> str:
     """The transactional id of control."""
     return f"clonos.{job}.control"
+
+
+def lane_id(job: str, sink: str, lane: int) -> str:
+    """The transactional id of one sink lane."""
+    return f"clonos.{job}.{sink}.{lane}"
 
 
 class ControlWriter:

@@ -43,11 +43,16 @@ class AgentRegister(Resource):
 
 
 class AgentRegistered(Resource):
-    """The answer: who it is, and how often it must be heard of."""
+    """The answer: who it is, and how often it must be heard of.
+
+    Attributes:
+        guarded_heartbeat_s: The same while it has a driver that a standby would take over from, or a standby.
+    """
 
     id: str
     lease_s: float
     heartbeat_s: float
+    guarded_heartbeat_s: float = 0.3
 
 
 class Agent(Resource):
@@ -56,6 +61,7 @@ class Agent(Resource):
     Attributes:
         runs: Drivers that it has.
         free: Slots left.
+        spares: Warm drivers without a job.
     """
 
     id: str
@@ -65,6 +71,7 @@ class Agent(Resource):
     slots: int
     free: int
     runs: int
+    spares: int = 0
     versions: dict[str, str] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
     limits: list[str] = Field(default_factory=list)
@@ -76,12 +83,19 @@ class RestartOrder(Resource):
     """How an agent restarts a driver by itself.
 
     A driver that finishes an epoch, or runs for `healthy_s`, starts the count anew.
+
+    Attributes:
+        yield_s: Wait so long first: a standby is about to take over. Without word from the control plane, the agent
+            then starts it all the same.
+        failed_before: Drivers of the job's runs before this one that ended too early, one after another.
     """
 
     attempts: int = 8
     backoff_ms: int = 100
     max_backoff_ms: int = 10_000
     healthy_s: float = 60.0
+    yield_s: float = 0.0
+    failed_before: int = 0
 
 
 class RunOrder(Resource):
@@ -92,6 +106,8 @@ class RunOrder(Resource):
         spec: It may refer to secrets (``${secret:name}``); the agent reads them where it is, they never travel.
         wish: Key of `start_from` (``clonos run --wish``): runs that repeat it go back to that point only once.
         attempt_base: Attempts of earlier runs, so that numbers go on.
+        standby: Only wait, warm. An order that says so no more is the order to take over.
+        accept_code: Replay what another version left in doubt with this one: the job goes back to it.
     """
 
     run: str
@@ -108,6 +124,8 @@ class RunOrder(Resource):
     restore_location: str | None = None
     wish: str = ""
     attempt_base: int = 0
+    standby: bool = False
+    accept_code: bool = False
 
 
 class TaskOrder(Resource):
@@ -135,8 +153,10 @@ class RunReport(Resource):
 
     Attributes:
         state: `clonos.resources.jobs.Run` has the same; an agent never says ``LOST``.
-        driver_state: What the driver itself says (`clonos.runner.states`).
+        driver_state: What the driver itself says (`clonos.runner.states`); before it takes over, what a standby says
+            (`clonos.standby.states`).
         attempts: Driver processes started, `RunOrder.attempt_base` included.
+        in_row: Of these, how many ended too early one after another, `RestartOrder.failed_before` included.
         exit_code: Of the newest process that ended, also while the next one runs; so is `failure`.
         final: It ended and the agent will not start it again: exit code, failure, or the attempts are used up.
         checkpoint_bytes: Query → size of its checkpoint, as last measured; None where that cannot be done.
@@ -146,6 +166,7 @@ class RunReport(Resource):
     state: Literal["PENDING", "STARTING", "RUNNING", "STOPPING", "EXITED"]
     driver_state: str | None = None
     attempts: int = 0
+    in_row: int = 0
     pid: int | None = None
     generation: int = 0
     exit_code: int | None = None
@@ -157,9 +178,17 @@ class RunReport(Resource):
 
 
 class Heartbeat(Resource):
-    """An agent lives."""
+    """An agent lives.
+
+    Attributes:
+        beat_s: Its next heartbeat comes within about so long. Where a standby is ready, four that are missing are
+            enough.
+        spares: Warm drivers that it has for jobs with ``standby: {mode: pool}``.
+    """
 
     instance: str
+    beat_s: float = Field(1.0, gt=0, le=60)
+    spares: int = Field(0, ge=0, le=1000)
     runs: list[RunReport] = Field(default_factory=list)
 
 
@@ -286,12 +315,18 @@ class TaskResult(Resource):
 
 
 class Standby(Resource):
-    """A warm driver that waits; jobs get them with `standby.replicas`."""
+    """A warm driver that waits; jobs get them with `standby.replicas`.
+
+    Attributes:
+        lag_epochs: So many epochs ended that it had not read of in the causal log when it told last (every two seconds
+            at most); it reads them when it takes over.
+        why_here: Why it was placed on this host.
+    """
 
     id: str
     job: str | None = None
     agent: str
-    mode: Literal["dedicated", "pool"]
+    mode: Literal["dedicated"]
     state: Literal["STARTING", "WARMING", "READY", "STALE", "PROMOTING", "PROMOTED", "FAILED"]
     lag_epochs: int | None = None
     why_here: str = ""

@@ -157,17 +157,41 @@ class StopRequest(Resource):
     timeout_s: float = Field(60.0, gt=0, le=3600)
 
 
+class MoveRequest(Resource):
+    """Where to move a job.
+
+    Attributes:
+        to: Name or id of a host; default any other.
+        timeout_s: For so long a standby may take to be READY there; until then nothing changes for the job.
+    """
+
+    to: str | None = Field(None, min_length=1, max_length=100)
+    timeout_s: float = Field(180.0, gt=0, le=3600)
+
+
+class UpgradeRequest(Resource):
+    """How to bring a job to its newest version.
+
+    Attributes:
+        timeout_s: For so long a standby of the new version may take to be READY; until then nothing changes.
+    """
+
+    timeout_s: float = Field(180.0, gt=0, le=3600)
+
+
 class Run(Resource):
     """One placement of a job on a host; a run has several attempts if its driver crashes.
 
     Attributes:
         attempts: Driver processes started, by the agent alone if the control plane is away.
         exit_code: Of the newest process that ended; negative: a signal.
+        standby: It only waits, to take over.
     """
 
     id: str
     agent: str
     version: int
+    standby: bool = False
     state: Literal["PENDING", "STARTING", "RUNNING", "STOPPING", "EXITED", "LOST"]
     attempts: int = 0
     pid: int | None = None
@@ -181,7 +205,8 @@ class Generation(Resource):
     """One claim of the causal log.
 
     Attributes:
-        cause: Why there was a new claim: ``start``, ``restart`` (a query failed), ``crash``, ``host-lost``, ``move``.
+        cause: Why there was a new claim: ``start``, ``restart`` (a query failed), ``crash``, ``host-lost``, ``move``,
+            ``upgrade``.
     """
 
     generation: int
@@ -198,7 +223,12 @@ class Generation(Resource):
 
 
 class Phase(Resource):
-    """A part of a recovery: ``detect``, ``start``, ``claim``, ``restore``, then ``replay`` or ``epoch``."""
+    """A part of a recovery, which follows the one before it.
+
+    ``detect``, ``decide`` (before an upgrade ``finish``: the old driver's last epoch), ``start`` (a new driver) or
+    ``wake`` (a standby), ``claim``, ``restore``, ``replay`` or ``epoch`` (none was in doubt), ``commit``. Each is by
+    the clock of the host that it happened on: the control plane's up to ``decide``, the driver's from then on.
+    """
 
     name: str
     started_at: Moment
@@ -216,11 +246,13 @@ class Recovery(Resource):
             told.
         replayed_records: What the epoch in doubt held.
         skipped_lanes: Lanes of it that were published already.
+        standby: The one that took over; None: a new driver was started.
     """
 
     id: str
     job: str
     cause: str
+    standby: str | None = None
     failure: Failure | None = None
     failed_generation: int
     generation: int | None = None

@@ -33,7 +33,8 @@ class Operation(Resource):
     """Something that takes a while.
 
     Attributes:
-        kind: ``start``, ``stop``, ``restart``, ``cancel``, ``savepoint``, ``delete-savepoint``, ``delete``.
+        kind: ``start``, ``stop``, ``restart``, ``cancel``, ``move``, ``upgrade``, ``savepoint``, ``delete-savepoint``,
+            ``delete``.
         deadline: When it is given up: no operation is in progress for ever.
     """
 

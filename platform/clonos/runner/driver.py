@@ -29,6 +29,7 @@ from clonos.formats.registry import Pins
 from clonos.job import Job, JobContext, Query
 from clonos.kafka import await_brokers
 from clonos.log.claiming import Ownership, claim
+from clonos.log.prepared import Prepared
 from clonos.log.records import Resolution
 from clonos.runner.events import Events, trouble
 from clonos.runner.recovery import RestartBudget
@@ -86,7 +87,7 @@ class Driver:
         self._mine: set[str] = set()
         self._failing: str | None = None
         self._log_lock = threading.RLock()
-        self._streams: list[StreamingQuery] = []
+        self._running: list[Running] = []
 
     @property
     def state(self) -> DriverState:
@@ -96,7 +97,21 @@ class Driver:
     @property
     def streams(self) -> list[StreamingQuery]:
         """Spark's own queries, as they were started last."""
-        return self._streams
+        return [one.stream for one in self._running if one.stream is not None]
+
+    def busy(self) -> set[str]:
+        """The queries that have an epoch under way."""
+        return {one.query.name for one in self._running if one.runner.busy.locked()}
+
+    @property
+    def queries(self) -> list[Query]:
+        """The job's queries, once they are defined."""
+        return self._context.queries
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether somebody asked for a graceful stop."""
+        return self._asked_to_stop
 
     def stop(self) -> None:
         """Ask for a graceful stop: the epoch that runs is finished first.
@@ -104,6 +119,10 @@ class Driver:
         It only sets a flag, because a signal handler may interrupt whoever holds a lock.
         """
         self._asked_to_stop = True
+
+    def accept_new_code(self) -> None:
+        """Replay epochs in doubt with the code as it is now."""
+        self._accept_new_code = True
 
     def define(self, pins: Pins | None = None) -> None:
         """Build the queries and refuse what can be refused before anything is claimed.
@@ -114,19 +133,50 @@ class Driver:
         Raises:
             ClonosError: What is wrong with the job, its sources or its sinks.
         """
+        # Kept only when it is whole: what raised half way would run with some of its queries.
+        self._context = self._defined(pins, rehearsal=False)
+
+    def rehearsed(self) -> list[Query]:
+        """The job's queries with sources whose rows do not get past them (`clonos.standby.rehearsal`).
+
+        Raises:
+            ClonosError: As `define`, which is to be called afterwards.
+        """
+        return self._defined(None, rehearsal=True).queries
+
+    def _defined(self, pins: Pins | None, *, rehearsal: bool) -> JobContext:
         set_driver_params(dict(self._job.spec.spec.params))
         count.attach(self._spark.sparkContext)
         drops.attach(self._spark.sparkContext)
-        # Kept only when it is whole: what raised half way would run with some of its queries.
-        context = JobContext(self._spark, self._job.spec, self._kafka)
+        context = JobContext(self._spark, self._job.spec, self._kafka, rehearsal=rehearsal)
         context.pins = pins or context.pins
         self._job.define(context)
         for query in context.queries:
             check_sources(query.frame)
-        self._context = context
+        return context
 
-    def run(self) -> None:
+    def local_checkpoints(self) -> dict[str, Path]:
+        """Query → its checkpoint, where that is a path of this machine."""
+        found = {one.name: Checkpoint(self._spark, one.location(self._checkpoint)).local for one in self.queries}
+        return {name: folder for name, folder in found.items() if folder is not None}
+
+    def check(self) -> None:
+        """Refuse checkpoints that cannot be used, and sources that do not hold what they need; nothing is claimed yet.
+
+        Raises:
+            ClonosError: What is wrong with them.
+        """
+        for query in self._context.queries:
+            checkpoint = Checkpoint(self._spark, query.location(self._checkpoint))
+            checkpoint.check()
+            for source in self._context.sources:
+                source.check_retained(self._kafka, _resume_from(checkpoint))
+
+    def run(self, prepared: Prepared | None = None) -> None:
         """Run until the end.
+
+        Args:
+            prepared: What the first claim finds ready. `check` was called then, for somebody waits for the claim.
 
         Raises:
             ClonosError: Why the job cannot go on.
@@ -134,14 +184,16 @@ class Driver:
         try:
             if not self._context.queries:
                 self.define()
-            self._check_checkpoints()
+            if prepared is None:
+                self.check()
             while True:
-                error = self._attempt()
+                error = self._attempt(prepared)
+                prepared = None
                 if error is None:
                     return
                 if not alive(self._spark):
                     raise error
-                self._check_checkpoints()
+                self._check_after(error)
                 pause = self._budget.pause(error)
                 self._to(DriverState.RESTARTING)
                 self._events.emit("restart", **trouble(error), attempt=self._budget.attempts, pause_s=pause)
@@ -161,10 +213,17 @@ class Driver:
             self._events.emit("failed", error="unexpected", what=f"{type(error).__name__}: {error}")
             raise
 
-    def _check_checkpoints(self) -> None:
-        """Before the first attempt, and after each that failed: a full disk shows in many ways."""
-        for query in self._context.queries:
-            Checkpoint(self._spark, query.location(self._checkpoint)).check()
+    def _check_after(self, error: ClonosError) -> None:
+        """See whether a failure was about the checkpoint or the sources: a full disk shows in many ways.
+
+        Raises:
+            ClonosError: It was, and no replay can help.
+        """
+        try:
+            self.check()
+        except ClonosError as found:
+            if not (found.retry and error.retry):
+                raise
 
     def _stopped_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -176,7 +235,7 @@ class Driver:
         self._machine.to(state)
         self._events.emit("state", state=state)
 
-    def _attempt(self) -> ClonosError | None:
+    def _attempt(self, prepared: Prepared | None) -> ClonosError | None:
         """Claim and run until something ends it; the error if that is one a restart may mend."""
         self._to(DriverState.CLAIMING)
         try:
@@ -186,7 +245,14 @@ class Driver:
             # A new lineage stands on what the checkpoint has committed: said in the claim itself, so that a
             # crash right after it leaves nothing half said.
             lineage = self._committed() if self._new_lineage and not self._mine else None
-            own = claim(self._kafka, self._job.spec.name, mine=self._mine, new_lineage=lineage, wish=self._wish)
+            own = claim(
+                self._kafka,
+                self._job.spec.name,
+                mine=self._mine,
+                new_lineage=lineage,
+                wish=self._wish,
+                prepared=prepared,
+            )
         except ClonosError as error:
             if not error.retry:
                 raise
@@ -200,7 +266,7 @@ class Driver:
             running = [self._prepare(query, own) for query in self._context.queries]
             for one in running:
                 one.start(self._job, self._wake)
-            self._streams = [one.stream for one in running if one.stream is not None]
+            self._running = running
             self._to(DriverState.RUNNING)
             self._watch(running)
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +18,8 @@ from clonos.errors import ClonosError
 Emit = Callable[..., None]
 Event = dict[str, Any]
 Teller = Callable[[Event], None]
+# How often a driver shows that it is alive.
+ALIVE_S: Final = 1.0
 # Counts of an ``epoch`` event, which are added up.
 FIGURES: Final = (
     "read",
@@ -47,6 +50,7 @@ class Events:
         self._out = path.open("a", buffering=1) if path else None
         self._tellers = tuple(tellers)
         self._lock = threading.Lock()  # queries end their epochs in threads of their own
+        self._closed = threading.Event()
         self.generation = 0
 
     def emit(self, event: str, **fields: Any) -> None:
@@ -61,8 +65,19 @@ class Events:
                 with contextlib.suppress(OSError):
                     tell(record)
 
+    def be_alive(self) -> None:
+        """Until the end, touch the file each second: what was frozen does not (`clonos.agent.keeper` looks)."""
+        if self._out is not None:
+            threading.Thread(target=self._touch, args=(self._out.name,), daemon=True, name="clonos-alive").start()
+
+    def _touch(self, path: str) -> None:
+        while not self._closed.wait(ALIVE_S):
+            with contextlib.suppress(OSError):
+                os.utime(path)
+
     def close(self) -> None:
         """Close the file."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             if self._out:
                 self._out.close()

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from clonos import logs
-from clonos.causal.scope import worker_environment
+from clonos.causal.scope import KAFKA_ENVIRONMENT, worker_environment
 from clonos.embedded.jars import ensure_jars
 from clonos.embedded.reachable import reachable_kafka
 from clonos.engine.attached import tell_workers
-from clonos.engine.session import build_session
-from clonos.errors import ClonosError
+from clonos.engine.session import Session, build_session
+from clonos.errors import ClonosError, DriverHung
 from clonos.faults import DRIVER_GROUP
 from clonos.job import Job
+from clonos.log.prepared import Prepared
 from clonos.runner.advice import advise
 from clonos.runner.driver import Driver, default_checkpoint, stop_on_signals
-from clonos.runner.events import Event, Events, Teller, trouble
+from clonos.runner.events import Emit, Event, Events, Teller, trouble
 from clonos.runner.lag import LagMeter
 from clonos.runner.status import JobStatus
 from clonos.settings import KafkaSettings, Settings
+from clonos.spec import Spec
+
+First = Callable[[Driver, SparkSession, KafkaSettings, Emit, Path], Prepared | None]
 
 
 def run_job(
@@ -36,8 +44,13 @@ def run_job(
     wish: str = "",
     accept_new_code: bool = False,
     advice: bool = True,
+    first: First | None = None,
+    session: Session | None = None,
 ) -> None:
     """Run `job` in this process until it ends.
+
+    `first` is called before the driver runs, with a folder that goes with the session, and gives what its claim finds
+    ready; None: it is not to run. `session` is one that is there already, as the job wants it; it ends with the job.
 
     Raises:
         ClonosError: Why it could not go on; its `exit_code` is the process's.
@@ -46,11 +59,23 @@ def run_job(
     logs.about(job=job.spec.name)
     status = JobStatus(job.spec.name)
     told = Events(job.spec.name, events, [_generation, status.take, *tellers])
+    told.be_alive()
     try:
         job = Job(job.function, job.spec.with_params(dict(params)), job.code, job.directory)
         if advice:
             advise(job, told.emit)
-        _run(job, settings, told, conf, checkpoint, new_lineage=new_lineage, wish=wish, accept_new_code=accept_new_code)
+        _run(
+            job,
+            settings,
+            told,
+            conf,
+            checkpoint,
+            new_lineage=new_lineage,
+            wish=wish,
+            accept_new_code=accept_new_code,
+            first=first,
+            session=session,
+        )
     except ClonosError as error:
         if status.state not in {"FAILED", "SUPERSEDED"}:
             told.emit("failed", **trouble(error))  # before the driver ran, which tells its own
@@ -75,11 +100,13 @@ def _run(
     new_lineage: bool,
     wish: str,
     accept_new_code: bool,
+    first: First | None,
+    session: Session | None,
 ) -> None:
     spec = job.spec.spec
     kafka = reachable_kafka(settings)
     _prepare_environment(job, kafka)
-    session = build_session(
+    session = (session and _usable(session, spec, conf, kafka)) or build_session(
         job.spec.name,
         master=spec.master,
         conf={**spec.spark_conf, **conf},
@@ -87,7 +114,9 @@ def _run(
         settings=settings,
         heap_mb=spec.driver_memory_mb,
     )
-    lag = LagMeter(kafka, told.emit)
+    pause_s = (spec.trigger.interval_ms or 0) / 1000
+    stalled_s = spec.stall_timeout_s and spec.stall_timeout_s + pause_s
+    lag = LagMeter(kafka, told.emit, stalled=partial(_stalled, told), stalled_s=stalled_s)
     try:
         # Workers on other hosts do not inherit this process's environment.
         tell_workers(session.spark, kafka)
@@ -104,11 +133,39 @@ def _run(
             on_progress=lag.note,
         )
         stop_on_signals(driver.stop)
-        lag.start()
-        driver.run()
+        prepared = None
+        if first is not None:
+            prepared = first(driver, session.spark, kafka, told.emit, session.scratch)
+            if prepared is None:
+                return
+        lag.start(driver.busy)
+        driver.run(prepared)
     finally:
         lag.stop()
         session.stop()
+
+
+def _usable(session: Session, spec: Spec, conf: Mapping[str, str], kafka: KafkaSettings) -> Session | None:
+    """The session, if the job could not tell it from one of its own; otherwise it is stopped.
+
+    What the job's code says of itself is known only now; and its JVM, or the cluster that its workers were told of, may
+    be gone.
+    """
+    told = session.spark.sparkContext.environment.get(KAFKA_ENVIRONMENT)
+    same = told in (None, worker_environment(kafka)[KAFKA_ENVIRONMENT])
+    if same and spec.any_jvm and not conf and session.gateway.running:
+        return session
+    with contextlib.suppress(Exception):  # Py4J's, about a JVM that is gone
+        session.stop()
+    return None
+
+
+def _stalled(told: Events, query: str, seconds: float) -> None:
+    """End this process at once: what hangs cannot be stopped in good order, and whoever takes over fences it."""
+    error = DriverHung(f"Query {query} has finished no epoch for {seconds:.0f} s although input waits.")
+    told.emit("failed", **trouble(error))
+    told.close()
+    os._exit(error.exit_code)
 
 
 def _prepare_environment(job: Job, kafka: KafkaSettings) -> None:

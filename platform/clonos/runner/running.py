@@ -20,6 +20,8 @@ from clonos.job import Job, Query
 from clonos.runner.recovery import classify
 
 _log = logging.getLogger("clonos")
+# What Spark takes for an interruption, so that a query that is being stopped ends quietly.
+INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling the epoch: java.lang.InterruptedException"
 _STOP_S = 30.0
 _SETTLE_S = 5.0
 _SETTLE_POLL_S = 0.01
@@ -151,9 +153,9 @@ logging.getLogger("py4j.clientserver").addFilter(_is_news)
 def _for_spark(failure: BaseException, *, stopping: bool) -> str:
     """A short text: Spark looks through it with a pattern that overflows its stack on long ones.
 
-    While a query is being stopped, the text that Spark takes for an interruption, so that it ends quietly.
+    While a query is being stopped it is `INTERRUPTED`.
     """
     if stopping:
-        return "py4j.protocol.Py4JJavaError: An error occurred while calling the epoch: java.lang.InterruptedException"
+        return INTERRUPTED
     lines = str(failure).splitlines() or [""]
     return f"{type(failure).__name__}: {lines[0][:_TOLD]}"

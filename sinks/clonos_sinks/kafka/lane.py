@@ -25,7 +25,7 @@ import msgspec
 from clonos.errors import CheckpointMismatch, CheckpointOutdated, EpochFailed, OutcomeUnknown
 from clonos.faults import reach
 from clonos.lanes import MultisetDigest
-from clonos.log.claiming import lane_id
+from clonos.log.control import lane_id
 from clonos.log.reading import LogReader, Tail, shared_reader
 from clonos.log.records import Held, Marker, Owner, encode
 from clonos.log.transaction import TransactionalProducer, Unknown

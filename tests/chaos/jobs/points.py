@@ -29,15 +29,17 @@ def judge(topic, partition, offset, word):
 def points(ctx):
     records = ctx.source(ctx.params["input"]).withColumn("word", F.col("value").cast("string"))
     key = F.substring("word", 1, 1)
-    judged = records.withColumn("verdict", judge("topic", "partition", "offset", key))
-    ctx.sink(
-        judged.select(
-            F.concat_ws("-", "topic", "partition").alias("key"),
-            F.to_json(F.struct("word", "topic", "partition", "offset", "verdict")).alias("value"),
-        ),
-        topic=ctx.params["output"],
-        name="plain",
-    )
+    if "output" in ctx.params:
+        judged = records.withColumn("verdict", judge("topic", "partition", "offset", key))
+        ctx.sink(
+            judged.select(
+                F.concat_ws("-", "topic", "partition").alias("key"),
+                F.to_json(F.struct("word", "topic", "partition", "offset", "verdict")).alias("value"),
+            ),
+            topic=ctx.params["output"],
+            name="plain",
+            transaction_timeout_ms=int(ctx.params.get("transaction_timeout_ms", "60000")),
+        )
     if "counts" in ctx.params:
         counts = records.groupBy(key.alias("letter")).count()
         ctx.sink(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from clonos.errors import NotMoved, UpgradeFailed
 from clonos.resources.jobs import Failure
 from clonos_api.reconcile.facts import Host, Run
 from clonos_api.reconcile.placement import Nowhere
@@ -60,6 +61,29 @@ def start_lost(why: str) -> Failure:
         kept="nothing was started.",
         hint="start it from another savepoint, or where it ended.",
         domain="user",
+    )
+
+
+def not_moved(why: str, cause: Failure | None = None) -> Failure:
+    """A planned move that came to nothing; the job goes on as before."""
+    return Failure(
+        error=NotMoved.slug,
+        what=f"{why}: {cause.what}" if cause else f"{why}.",
+        kept=NotMoved.kept_default,
+        hint=cause.hint if cause and cause.hint else NotMoved.hint_default,
+        domain=cause.domain if cause else "environment",
+        retry=cause.retry if cause else True,
+    )
+
+
+def not_upgraded(version: int, previous: int, newest: int, cause: Failure) -> Failure:
+    """A new version that was tried and failed."""
+    return Failure(
+        error=UpgradeFailed.slug,
+        what=f"Version {version} did not finish its first epoch: {cause.what}",
+        kept=f"version {previous} is the job's again, as version {newest}; what is published stands.",
+        hint=UpgradeFailed.hint_default,
+        domain=cause.domain,
     )
 
 

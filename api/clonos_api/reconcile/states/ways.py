@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from clonos.resources.jobs import Failure, JobState
-from clonos_api.reconcile.deadlines import due
-from clonos_api.reconcile.facts import Job, Run
+from clonos_api.reconcile.deadlines import RECOVER_S, due
+from clonos_api.reconcile.facts import Job, Run, Waiting
 from clonos_api.reconcile.placement import Fleet, Placed, place
 from clonos_api.reconcile.states import failures, wishes
-from clonos_api.reconcile.writes import Fall, Lose, Move, Order, Place, Settle, Wait, Write
+from clonos_api.reconcile.writes import Fall, Lose, Move, Order, Place, Promote, Settle, Wait, Write
 
 
 def under_way(job: Job, run: Run | None, fleet: Fleet, now: datetime, within_s: float, late: str) -> list[Write]:
@@ -31,7 +31,7 @@ def under_way(job: Job, run: Run | None, fleet: Fleet, now: datetime, within_s: 
             return [Move(JobState.FAILED, failure=failures.start_lost(job.lost_start))]
         return placed(job, fleet, within_s)
     if run.over:
-        return [*settled(job, run), *ended(job, run)]
+        return [*settled(job, run), *ended(job, run, fleet)]
     if not fleet.alive(run.agent):
         return lost(job, run, fleet)
     if run.works:
@@ -54,14 +54,79 @@ def lost(job: Job, run: Run, fleet: Fleet) -> list[Write]:
     """The host of its driver is lost: it recovers elsewhere."""
     failure = failures.host_lost(fleet.hosts.get(run.agent))
     moved: list[Write] = [] if job.state is JobState.RECOVERING else [Move(JobState.RECOVERING, failure=failure)]
-    return [Lose(run.id), Fall(run.id, "host-lost", failure), *moved]
+    found = standby(job, run, fleet)
+    if found is None:
+        return [Lose(run.id), Fall(run.id, "host-lost", failure), *moved]
+    return [
+        Lose(run.id),
+        Fall(run.id, "host-lost", failure),
+        Promote(found.run, found.agent),
+        _in_time(job, failure),
+    ]
 
 
-def ended(job: Job, run: Run) -> list[Write]:
+def _in_time(job: Job, failure: Failure | None) -> Write:
+    """Its deadline begins now: a run is placed already."""
+    if job.state is JobState.RECOVERING:
+        return Wait(RECOVER_S, failure)
+    return Move(JobState.RECOVERING, RECOVER_S, failure)
+
+
+def helped(job: Job, run: Run | None, fleet: Fleet) -> list[Write]:
+    """A standby took over by itself while nobody was there to tell it to: what it has done is written down."""
+    found = next((one for one in job.standbys if one.drives and fleet.alive(one.agent)), None)
+    if found is None or run is None or job.moving is not None:
+        return []
+    lost = not fleet.alive(run.agent)
+    failure = failures.host_lost(fleet.hosts.get(run.agent)) if lost else run.failure
+    left: list[Write] = [Lose(run.id)] if lost else [] if run.ended else [Order(run.id, "GONE")]
+    fallen = [*left, Fall(run.id, "host-lost" if lost else "crash", failure)]
+    return [*fallen, Promote(found.run, found.agent), _in_time(job, failure)]
+
+
+def silent(job: Job, run: Run, fleet: Fleet) -> list[Write]:
+    """Heartbeats of its driver's host are missing: a standby goes on, if there is one; else that host has its time.
+
+    If it lives after all, its driver is fenced by the standby's claim, and then killed.
+    """
+    found = standby(job, run, fleet) if fleet.silent(run.agent) else None
+    if found is None:
+        return []
+    failure = failures.host_lost(fleet.hosts.get(run.agent))
+    fallen: list[Write] = [Order(run.id, "GONE"), Fall(run.id, "host-lost", failure)]
+    return [*fallen, Promote(found.run, found.agent), Move(JobState.RECOVERING, RECOVER_S, failure)]
+
+
+def standby(job: Job, run: Run, fleet: Fleet) -> Waiting | None:
+    """The standby that takes over from a run; None: there is none that would at once.
+
+    One of the driver's own version: what somebody changed counts from the next start. One on another host before one
+    beside the driver, whose host may be the trouble.
+    """
+    if job.start_from:
+        return None
+    ready = [
+        one
+        for one in job.standbys
+        if one.ready and one.version == run.version and fleet.alive(one.agent) and not fleet.silent(one.agent)
+    ]
+    return min(ready, key=lambda one: (one.agent == run.agent, one.state != "READY", one.run), default=None)
+
+
+def ended(job: Job, run: Run, fleet: Fleet) -> list[Write]:
     """Its driver ended, and its agent starts no other."""
     if run.finished:
         return [Move(JobState.FINISHED)]
     failure = failures.ended(run)
+    found = standby(job, run, fleet) if job.alone and failure.error == failures.SUPERSEDED else None
+    if found is not None:
+        # By one of its standbys, which has not told it yet; if it was another one, that is superseded in its turn.
+        return [
+            Order(run.id, "GONE"),
+            Fall(run.id, "crash", failure),
+            Promote(found.run, found.agent),
+            _in_time(job, failure),
+        ]
     if failure.error == failures.SUPERSEDED and job.ghosts:
         # By a driver of our own, on a host that was lost: nothing is wrong with the job. A new run fences that one.
         again: list[Write] = [] if job.state is JobState.RECOVERING else [Move(JobState.RECOVERING, failure=failure)]

@@ -1,0 +1,1 @@
+"""Parts of `bench.recovery`: the platform under test, what is killed, and what is checked afterwards."""
