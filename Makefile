@@ -10,7 +10,7 @@ NAME ?= orders
 KILLS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example test begin-summary unit service contracts integration chaos chaos-full containers containers-full image-kafka \
+.PHONY: help setup demo example test begin-summary unit service service-api service-rest contracts integration chaos chaos-full containers containers-full image-kafka \
 	images compose compose-down \
 	lint format bench lock clean
 
@@ -59,7 +59,15 @@ unit: setup ## Tests without Kafka and Spark
 	$(PYTEST) tests/unit -q
 
 service: setup ## Control plane, agents, command line, security; on SQLite and PostgreSQL (apt-get install -y postgresql)
-	$(PYTEST) tests/store tests/reconcile tests/api tests/security tests/agent tests/cli -q $(CORE)
+	@$(MAKE) --no-print-directory --jobs 2 service-api service-rest
+
+# One core each: neither uses more.
+service-api:
+	@mkdir -p build
+	@$(PYTEST) tests/api -q $(CORE) >build/service-api.txt 2>&1; ended=$$?; cat build/service-api.txt; exit $$ended
+
+service-rest:
+	$(PYTEST) tests/store tests/reconcile tests/security tests/agent tests/cli -q $(CORE)
 
 contracts: setup ## The commit protocol on a real broker, crashed at every step
 	$(PYTEST) tests/contracts -v $(CORE)
