@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from agent.api import FakeApi
-from agent.hosts import HERE, ProcessAgent, ThreadAgent, alive, order, processes_of, settings
+from agent.hosts import HERE, QUICK, ProcessAgent, ThreadAgent, alive, order, processes_of, settings
 from agent.test_supervising import reported
 from clonos.agent import Agent, keeper, pool
 from clonos.agent.process import end_all
@@ -151,9 +151,9 @@ def test_a_spare_that_ends_before_it_comes_to_the_job_is_followed(
     """Whatever its exit code: it is not the job's doing."""
     host(**{**SPARES, "spare_command": (sys.executable, str(HERE / "fake_spare.py"), "{folder}", "--falls")})
     ready(api)
-    api.order(pooled(api, run))
+    api.order(pooled(api, run, restart=QUICK.model_copy(update={"attempts": 0})))
     report = reported(api, run, "RUNNING", driver_state="RUNNING")
-    assert report.attempts == 2
+    assert (report.attempts, report.in_row) == (2, 0)
     assert report.exit_code == 11
 
 
@@ -161,8 +161,10 @@ def test_one_that_does_nothing_is_ended(api: FakeApi, host: Host, run: str, monk
     monkeypatch.setattr(keeper, "_HEARD_S", 1.0)
     host(**{**SPARES, "spare_command": (sys.executable, str(HERE / "fake_spare.py"), "{folder}", "--hangs")})
     ready(api)
-    api.order(pooled(api, run))
-    assert reported(api, run, "RUNNING", driver_state="RUNNING").attempts == 2
+    api.order(pooled(api, run, restart=QUICK.model_copy(update={"attempts": 0})))
+    report = reported(api, run, "RUNNING", driver_state="RUNNING")
+    assert (report.attempts, report.in_row) == (2, 0)
+    assert report.failure is None or "1 s" in report.failure.what
 
 
 def test_one_that_does_not_get_warm_makes_room_for_another(

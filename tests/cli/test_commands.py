@@ -24,6 +24,7 @@ from clonos.client.credentials import Credentials, resolve
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import Failure, JobException, JobState
 from clonos.resources.service import Event
+from clonos.spec import JobSpec, Standbys
 from observe import eventually
 
 JOB = '@clonos.job(name="shout")\ndef shout(ctx):\n    pass\n'
@@ -109,6 +110,27 @@ def test_a_move_and_an_upgrade(clonos: Clonos, service: FakeService, tmp_path: P
     assert methods[-3:] == [("POST", "artifacts"), ("PATCH", "jobs"), ("POST", "jobs")]
     with pytest.raises(errors.SpecError, match="PATH"):
         clonos("job", "upgrade", "wordcount", "-p", "a=b")
+
+
+def test_an_upgrade_keeps_the_standbys_unless_its_path_says_otherwise(
+    clonos: Clonos, service: FakeService, tmp_path: Path
+) -> None:
+    """Those that ``clonos submit --standbys`` asked for are in no file."""
+    spec = {"metadata": {"name": "wordcount"}, "spec": {"standby": {"replicas": 2, "aloneAfterS": 9}}}
+    job = service.add("wordcount", spec=spec)
+    (tmp_path / "job.py").write_text('import clonos\n\n@clonos.job(name="wordcount")\ndef count(ctx):\n    pass\n')
+
+    def upgraded() -> Standbys:
+        clonos("job", "upgrade", "wordcount", str(tmp_path))
+        *_, (_, _, sent) = service.requests("PATCH", f"/jobs/{job.id}")
+        return JobSpec.model_validate(json.loads(sent)["spec"]).spec.standby
+
+    assert upgraded() == Standbys(replicas=2, aloneAfterS=9)
+    yaml = (
+        "apiVersion: clonos/v1\nkind: Job\nmetadata: {name: wordcount}\nspec: {main: job.py, standby: {replicas: 0}}\n"
+    )
+    (tmp_path / "job.yaml").write_text(yaml)
+    assert upgraded() == Standbys()
 
 
 def test_an_operation_that_fails_is_its_error(clonos: Clonos, service: FakeService) -> None:

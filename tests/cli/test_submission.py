@@ -86,6 +86,8 @@ def test_standbys_win_over_the_specification(folder: Path) -> None:
     assert read_submission(folder).spec.spec.standby.wanted == 0
     assert read_submission(folder, standbys=1).spec.spec.standby.wanted == 1
     assert read_submission(folder, standbys=0).spec.spec.standby.wanted == 0
+    (folder / "job.yaml").write_text(YAML + "  standby: {replicas: 3, aloneAfterS: 15}\n")
+    assert read_submission(folder, standbys=1).spec.spec.standby.alone_after_s == 15
 
 
 def test_a_lone_file_is_sent_as_it_is(tmp_path: Path) -> None:

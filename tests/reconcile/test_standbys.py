@@ -19,7 +19,7 @@ from clonos_api.store.tables import AgentRow, RunRow, StandbyRow
 
 QUICK = settings(max_examples=300, deadline=None, print_blob=True)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-JOB = Guarded(id="j", name="j", state=JobState.RUNNING, desired=DesiredState.RUNNING, wanted=1, version=1, agent="a")
+JOB = Guarded(id="j", state=JobState.RUNNING, desired=DesiredState.RUNNING, wanted=1, version=1, agent="a")
 
 
 def host(name: str, *, used: int = 0, slots: int = 2, state: HostState = HostState.READY, domain: str = "") -> Host:

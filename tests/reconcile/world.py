@@ -314,7 +314,6 @@ class World:
         moving = job.moving
         guarded = Guarded(
             id=name,
-            name=name,
             state=job.state,
             desired=job.desired,
             wanted=self.wanted[name],

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopMode, StopRequest
 from clonos.spec import JobSpec
+from clonos.standby import offers
 from clonos.standby.states import StandbyState
 from clonos_api.reconcile import checkpoints
 from clonos_api.reconcile.facts import Host, Job, Run, Waiting
@@ -93,7 +94,8 @@ class Case:
         row = self.job
         start = StartFrom.model_validate(row.start_from) if row.start_from else None
         local = checkpoints.is_local(self.checkpoint(place), place.shared)
-        standby = JobSpec.model_validate(row.spec).spec.standby
+        spec = JobSpec.model_validate(row.spec).spec
+        standby = spec.standby
         return (
             Job(
                 id=row.id,
@@ -117,7 +119,7 @@ class Case:
                 standbys=tuple(waiting_facts(*one) for one in self.standbys),
                 alone=standby.alone_after_s > 0,
                 warm=not local and standby.mode != "none",
-                pooled=standby.mode == "pool",
+                pooled=start is None and offers.fits(spec),
                 moving=moves.of(row),
                 relief=run_facts(self.relief, claimed=self.relief_claimed) if self.relief is not None else None,
             ),
@@ -359,18 +361,20 @@ async def guarded(session: AsyncSession, scene: Scene, place: Place) -> list[tup
         )
     )
     resting = dict((await session.execute(failed.group_by(StandbyRow.job))).all()) if rows else {}
-    return [(_guarded(job, run, place, resting.get(job.id, 0)), job, run) for job, run in rows]
+    return [(guarded_of(job, run, place, resting.get(job.id, 0)), job, run) for job, run in rows]
 
 
-def _guarded(job: JobRow, run: RunRow | None, place: Place, resting: int) -> Guarded:
+def guarded_of(job: JobRow, run: RunRow | None, place: Place, resting: int) -> Guarded:
+    """A job, as far as its standbys depend on it; so many of them failed a moment ago."""
     local = checkpoints.is_local(Case(job, run).checkpoint(place), place.shared)
     moving = moves.of(job)
+    specs = [job.spec] if moving is None or run is None else [job.spec, run.order["spec"]]
     return Guarded(
         id=job.id,
-        name=job.name,
         state=JobState(job.state),
         desired=DesiredState(job.desired_state),
-        wanted=JobSpec.model_validate(job.spec).spec.standby.wanted,
+        # While the job may still go back to an older version, it has as many as that one is to have.
+        wanted=max(JobSpec.model_validate(one).spec.standby.wanted for one in specs),
         version=run.order["version"] if run is not None else job.version,
         spare=moving.previous if moving is not None else None,
         relief=moving.standby if moving is not None else None,

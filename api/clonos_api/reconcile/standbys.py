@@ -32,7 +32,6 @@ class Guarded:
     """
 
     id: str
-    name: str
     state: JobState
     desired: DesiredState
     wanted: int

@@ -365,7 +365,8 @@ class Keeper:
     async def _end_frozen(self) -> None:
         """It gives no sign of life: whoever is ready takes over, and it goes."""
         if self._frozen is None:
-            frozen = DriverHung(f"The driver gave no sign of life for {self._settings.silent_s:g} s.")
+            silent_s = _HEARD_S if self._deaf() else self._settings.silent_s
+            frozen = DriverHung(f"The driver gave no sign of life for {silent_s:g} s.")
             self._frozen = failure_of(frozen)
             self._verdict = Verdict(None, self._frozen, again=True)
             self._log.warning("driver-frozen", pid=self._record.pid, why=frozen.what)
@@ -442,8 +443,7 @@ class Keeper:
         if self._frozen is not None:
             return Verdict(exit_code, self._frozen, again=True)
         verdict = judge(exit_code, self._told)
-        if self._record.spare and self._told.alive_at() is None:
-            # It ended before it came to the job: that is not the job's doing.
+        if self._idle_spare:
             return Verdict(exit_code, verdict.failure, again=True)
         return verdict
 
@@ -461,7 +461,7 @@ class Keeper:
             if in_row > policy.attempts:
                 final = True
                 failure = failure_of(_exhausted(in_row, failure))
-            pause_ms = min(policy.backoff_ms * 2 ** min(in_row - 1, 30), policy.max_backoff_ms)
+            pause_ms = min(policy.backoff_ms * 2 ** min(max(0, in_row - 1), 30), policy.max_backoff_ms)
             self._not_before = time.monotonic() + max(pause_ms / 1000, policy.yield_s)
         self._process = self._verdict = self._frozen = None
         self._stopping = False
@@ -469,7 +469,9 @@ class Keeper:
         self._log.info("driver-ended", pid=record.pid, exit_code=verdict.exit_code, final=final)
 
     def _falls(self, policy: RestartOrder) -> int:
-        """Attempts that ended too early one after another, with this one."""
+        """Attempts that ended too early one after another, with this one; without it if it never came to the job."""
+        if self._idle_spare:
+            return self._record.in_row
         return 1 + (0 if self._healthy(policy) else self._record.in_row)
 
     def _healthy(self, policy: RestartOrder) -> bool:
@@ -482,7 +484,12 @@ class Keeper:
         """Whether a spare that was given this run does nothing about it."""
         began = self._record.started
         late = began is not None and (datetime.now(UTC) - began).total_seconds() > _HEARD_S
-        return bool(self._record.spare) and late and self._told.alive_at() is None
+        return self._idle_spare and late
+
+    @property
+    def _idle_spare(self) -> bool:
+        """Whether it is a spare that has not begun with the job: what becomes of it is not the job's doing."""
+        return bool(self._record.spare) and self._told.alive_at() is None
 
     def _falls_before(self, order: RunOrder) -> int:
         """The same, before the attempt that begins, or takes over now: a run that drives goes on with the job's."""

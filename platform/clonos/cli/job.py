@@ -362,14 +362,17 @@ def starting_point(client: Client, job: str | None, text: str | None, *, publish
 
 
 def _change(client: Client, job: str, path: Path, params: dict[str, str]) -> None:
-    """Give it the code and the specification at `path`."""
+    """Give it the code and the specification at `path`; its standbys stay as they are if that says nothing of them."""
     from clonos.client.submission import read_submission
     from clonos.resources.jobs import JobPatch
 
     now = client.jobs.get(job)
     read = read_submission(path, name=now.name, params=params)
+    spec = read.spec
+    if "standby" not in spec.spec.model_fields_set:
+        spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"standby": now.spec.spec.standby})})
     artifact = client.artifacts.upload(read.packed)
-    changed = client.jobs.patch(now.id, JobPatch(spec=read.spec, artifact=artifact.id), version=now.version)
+    changed = client.jobs.patch(now.id, JobPatch(spec=spec, artifact=artifact.id), version=now.version)
     typer.echo(f"{changed.name} is to have version {changed.version} (code {artifact.id[:12]}).", err=True)
 
 

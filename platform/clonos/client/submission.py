@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from clonos.client.packing import Packed, pack_file, pack_folder
 from clonos.errors import JobMissing, JobNotImportable, SpecError
-from clonos.spec import JobSpec, Metadata, Spec, Standbys, check_name, explain, read_spec
+from clonos.spec import JobSpec, Metadata, Spec, check_name, explain, read_spec
 
 _YAML = (".yaml", ".yml")
 
@@ -72,7 +72,9 @@ def _with(spec: JobSpec, main: str, name: str | None, standbys: int | None) -> J
     metadata = spec.metadata.model_copy(update={"name": name}) if name is not None else spec.metadata
     inner: Spec = spec.spec.model_copy(update={"main": main})
     if standbys is not None:
-        inner = inner.model_copy(update={"standby": Standbys(replicas=standbys)})
+        # Asked for on the command line: whatever the mode was, it is these now.
+        standby = inner.standby.model_copy(update={"replicas": standbys, "mode": "dedicated"})
+        inner = inner.model_copy(update={"standby": standby})
     return spec.model_copy(update={"metadata": metadata, "spec": inner})
 
 

@@ -1,4 +1,4 @@
-"""The states of a standby, and the one table of transitions between them."""
+"""The states of a standby, and the one table of what its process goes through."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class StandbyState(StrEnum):
 
 _S = StandbyState
 TRANSITIONS: Final[dict[StandbyState, frozenset[StandbyState]]] = {
-    # A job whose primary is gone is promoted as it is: half warm is still faster than cold.
     _S.STARTING: frozenset({_S.WARMING, _S.FAILED}),
+    # It may be told to before it is READY: half warm is still faster than cold.
     _S.WARMING: frozenset({_S.READY, _S.PROMOTING, _S.FAILED}),
     _S.READY: frozenset({_S.STALE, _S.PROMOTING, _S.FAILED}),
     _S.STALE: frozenset({_S.READY, _S.PROMOTING, _S.FAILED}),
