@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 from fastapi import FastAPI
 
-from clonos_api import documented, guards, idempotency, problems
+from clonos_api import dashboard, documented, guards, idempotency, problems
 from clonos_api.auth import declared
 from clonos_api.routes import (
     actions,
@@ -81,10 +81,11 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     app.state.known_agents = services.known_agents
     problems.install(app)
     idempotency.install(app)
-    guards.install(app, guards.GuardSettings.of(settings))
+    guards.install(app, guards.GuardSettings.of(settings), open_paths=dashboard.OPEN, sign_in=dashboard.SIGN_IN)
     for router in _ROUTERS:
         app.include_router(router)
-    declared.check_declared(app)
+    dashboard.install(app)
+    declared.check_declared(app, open_paths=dashboard.OPEN_ROUTES)
     app.openapi = lambda: documented.describe(app)  # type: ignore[method-assign]
     return app
 

@@ -58,6 +58,7 @@ class Services:
         schema_trouble: Why the database's tables cannot be used; empty: they can.
         waits: Long-polls that are open.
         ending: The service is about to end.
+        at_end: Told so.
         pushing: As many pushes at once as leave connections and time for heartbeats.
     """
 
@@ -73,6 +74,7 @@ class Services:
     schema_trouble: str = ""
     waits: set[asyncio.Task[int]] = field(default_factory=set)
     ending: bool = False
+    at_end: list[Callable[[], object]] = field(default_factory=list)
     pushing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PUSHES))
     _later: set[asyncio.Task[None]] = field(default_factory=set)
     _failures: dict[str, tuple[float, str]] = field(default_factory=dict)
@@ -152,6 +154,8 @@ class Services:
         self.ending = True
         self.feed.close()
         self.log_watch.close()
+        for tell in self.at_end:
+            tell()
         for wait in self.waits:
             wait.cancel()
         # While connections end, whoever leads gives the lease up.

@@ -5,14 +5,18 @@ So an unknown path is 401 too, and a path that only looks like an exempt one gai
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Final
+from urllib.parse import urlencode
 
 import structlog
 from starlette.requests import Request
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clonos.errors import ClonosError, TooMany, Unauthenticated
 from clonos.resources.service import Role
+from clonos_api.auth.cookies import is_visit, kept, presented
 from clonos_api.auth.denials import record_unauthenticated
 from clonos_api.auth.known_agents import KnownAgents
 from clonos_api.auth.principal import Principal
@@ -40,21 +44,33 @@ class Authentication:
         database: Where the tokens are.
         known: Agents that were let in a moment ago.
         failures: How often an address may be wrong before it hears 429; valid tokens do not count.
+        open_paths: Exact paths that need no token, besides those of health.
+        sign_in: Where browsers without a token are sent from a page.
         needed: Whether requests without a token are refused.
     """
 
     def __init__(
-        self, app: ASGIApp, *, database: Database, known: KnownAgents, failures: Buckets, needed: bool = True
+        self,
+        app: ASGIApp,
+        *,
+        database: Database,
+        known: KnownAgents,
+        failures: Buckets,
+        needed: bool = True,
+        open_paths: Set[str] = frozenset(),
+        sign_in: str | None = None,
     ) -> None:
         self._app = app
         self._database = database
         self._known = known
         self._failures = failures
         self._needed = needed
+        self._open = EXEMPT | open_paths
+        self._sign_in = sign_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in EXEMPT):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in self._open):
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
@@ -64,6 +80,11 @@ class Authentication:
         try:
             scope["clonos.principal"] = await self._principal(request)
         except ClonosError as error:
+            if isinstance(error, Unauthenticated) and self._sign_in is not None and is_visit(request):
+                await RedirectResponse(f"{self._sign_in}?{urlencode({'next': _asked(request)})}", 303)(
+                    scope, receive, send
+                )
+                return
             await problem_response(error, instance=scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -72,19 +93,18 @@ class Authentication:
         given = request.headers.getlist("authorization")
         if not given and not self._needed:
             return LOCAL
-        scheme, _, presented = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-        presented = presented.strip()
-        if scheme.lower() == "bearer" and 0 < len(presented) <= _LONGEST and presented.isascii():
-            known = self._known.find(presented)
+        token = presented(given) if given else kept(request)
+        if 0 < len(token) <= _LONGEST and token.isascii():
+            known = self._known.find(token)
             if known is not None:
                 return known
-            row = await tokens.authenticate(self._database, presented)
+            row = await tokens.authenticate(self._database, token)
             if row is not None:
                 principal = Principal(row.id, row.subject, Role(row.role), row.agent, row.expires_at)
-                self._known.remember(presented, principal)
+                self._known.remember(token, principal)
                 return principal
-        await self._refuse(request, presented)
-        raise Unauthenticated("The request has no token." if not given else "The token is not valid.")
+        await self._refuse(request, token)
+        raise Unauthenticated("The token is not valid." if given or token else "The request has no token.")
 
     async def _refuse(self, request: Request, presented: str) -> None:
         address = address_of(request.scope)
@@ -93,3 +113,7 @@ class Authentication:
             raise TooMany("Too many requests without a valid token came from this address.")
         # Written down only as often as they are answered: nobody fills the audit log from outside.
         await record_unauthenticated(self._database, request, address, presented)
+
+
+def _asked(request: Request) -> str:
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")

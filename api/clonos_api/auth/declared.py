@@ -21,21 +21,22 @@ class Undeclared(RuntimeError):
     """Routes of the application do not say who may call them: a mistake in the application itself."""
 
 
-def check_declared(app: FastAPI, *, any_token: Iterable[str] = ANY_TOKEN) -> None:
+def check_declared(app: FastAPI, *, any_token: Iterable[str] = ANY_TOKEN, open_paths: Iterable[str] = ()) -> None:
     """Refuse an application with a route that no role guards.
 
     Args:
         app: With all its routes.
         any_token: Exact paths that every valid token may read.
+        open_paths: Paths of routes, as they are declared, that need no token, besides those of health.
 
     Raises:
         Undeclared: Naming the routes.
     """
-    open_paths = EXEMPT | frozenset(any_token)
+    unguarded = EXEMPT | frozenset(any_token) | frozenset(open_paths)
     wrong = sorted(
         f"{' '.join(sorted(route.methods or {'?'}))} {route.path}"
         for route in iter_route_contexts(app.routes)
-        if route.path not in open_paths and not _is_guarded(route)
+        if route.path not in unguarded and not _is_guarded(route)
     )
     if wrong:
         raise Undeclared(f"These routes do not say who may call them: {', '.join(wrong)}.")

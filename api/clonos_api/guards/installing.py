@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,12 +78,16 @@ class GuardSettings:
         )
 
 
-def install(app: FastAPI, settings: GuardSettings) -> None:
+def install(
+    app: FastAPI, settings: GuardSettings, *, open_paths: Set[str] = frozenset(), sign_in: str | None = None
+) -> None:
     """Put the guards in front of all routes of `app`, those to come included.
 
     Args:
         app: The application; `app.state.database` is where the tokens are, `app.state.known_agents` who was let in.
         settings: What they let through.
+        open_paths: Exact paths that need no token, besides those of health.
+        sign_in: Where browsers without a token are sent from a page.
     """
     database: Database = app.state.database
     app.state.agent_names = OrderedDict()
@@ -102,6 +106,8 @@ def install(app: FastAPI, settings: GuardSettings) -> None:
         known=app.state.known_agents,
         failures=Buckets(rate=settings.failures_per_s, burst=settings.failures_burst),
         needed=settings.auth,
+        open_paths=open_paths,
+        sign_in=sign_in,
     )
     if settings.origins:
         app.add_middleware(

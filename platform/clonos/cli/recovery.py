@@ -8,6 +8,7 @@ import typer
 
 from clonos.cli.options import Api, JobArgument, Limit, Listed, Listing, Lists, Output, Token, connect
 from clonos.errors import NotFound
+from clonos.resources.recovery_words import CAUSES, OUTCOMES, PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,33 +19,6 @@ if TYPE_CHECKING:
     from clonos.resources.jobs import Recovery
 
 app = typer.Typer(no_args_is_help=True, help="What a job recovered from, and how.")
-
-CAUSES = {
-    "crash": "the driver ended without a word (killed, out of memory, a crash of its Java)",
-    "host-lost": "its host was not heard of any more",
-    "restart": "a query failed and was replayed by the same driver",
-    "move": "it was moved to another host",
-    "upgrade": "it got another version",
-    "start": "it was started",
-}
-PHASES = {
-    "detect": "until the failure was known",
-    "finish": "until the driver of the old version had finished its epoch",
-    "decide": "until it was decided who goes on, and where",
-    "start": "until the new driver ran",
-    "wake": "until the standby had heard of it",
-    "claim": "until it owned the causal log, and the old one was fenced",
-    "restore": "until checkpoint and state were read",
-    "replay": "until what was in doubt was computed again, with the recorded answers",
-    "epoch": "until the first epoch was published; none was in doubt",
-    "commit": "until that epoch was finished",
-}
-OUTCOMES = {
-    "superseded": "the next failure came before its first epoch",
-    "overtaken": "the job went on before it was noticed",
-    "idle": "the job runs, and had no input to work on",
-    "abandoned": "the job ended",
-}
 
 
 @app.command("ls")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -15,6 +14,11 @@ from rich.text import Text
 
 from clonos.cli.options import Listing
 from clonos.resources.base import Page
+from clonos.resources.figures import age as age
+from clonos.resources.figures import clock as clock
+from clonos.resources.figures import duration as duration
+from clonos.resources.figures import number as number
+from clonos.resources.figures import size as size
 
 T = TypeVar("T", bound=BaseModel)
 Cell = str | Text | None
@@ -80,50 +84,6 @@ def show_list(page: Page[T], output: Listing, columns: Columns[T], name: Callabl
 def state(name: str) -> Text:
     """A state in its colour."""
     return Text(name, _STYLES.get(name, ""))
-
-
-def clock(moment: dt.datetime | None) -> str | None:
-    """A time, in UTC."""
-    return moment.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ") if moment is not None else None
-
-
-def age(moment: dt.datetime | None, now: dt.datetime | None = None) -> str | None:
-    """How long ago."""
-    if moment is None:
-        return None
-    return duration(max(0.0, ((now or dt.datetime.now(dt.UTC)) - moment).total_seconds() * 1000))
-
-
-def duration(ms: float | None) -> str | None:
-    """A duration in the two units that matter."""
-    if ms is None:
-        return None
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
-def size(count: float | None) -> str | None:
-    """Bytes."""
-    if count is None:
-        return None
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
-def number(count: float | None) -> str | None:
-    """A count with its thousands."""
-    return f"{count:,.0f}".replace(",", " ") if count is not None else None
 
 
 def short(text: str, width: int = 60) -> str:

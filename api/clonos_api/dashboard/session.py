@@ -1,0 +1,48 @@
+"""Signing in: a token of the API, kept by the browser where no script can read it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from clonos_api.auth.cookies import COOKIE, presented
+from clonos_api.dashboard.rendering import Page, render
+from clonos_api.routes.access import Viewer
+from clonos_api.services import Settings
+
+SIGN_IN: Final = "/signin"
+_MONTH_S: Final = 30 * 86_400
+router = APIRouter(include_in_schema=False)
+
+
+@router.get(SIGN_IN)
+async def sign_in(request: Request) -> Response:
+    """Where a token is asked for. Its script presents it to `open_session`."""
+    return render(request, Page("signin.html", "Sign in"), {})
+
+
+@router.post("/session", status_code=204)
+async def open_session(caller: Viewer, request: Request, settings: Settings) -> Response:
+    """Keep the token that the request presents in the browser, for as long as it counts."""
+    left = _MONTH_S if caller.expires_at is None else int((caller.expires_at - datetime.now(UTC)).total_seconds())
+    response = Response(status_code=204)
+    response.set_cookie(
+        COOKIE,
+        presented(request.headers.getlist("authorization")),
+        max_age=max(1, min(_MONTH_S, left)),
+        httponly=True,
+        samesite="strict",
+        secure=settings.scheme == "https",
+        path="/",
+    )
+    return response
+
+
+@router.delete("/session", status_code=204)
+async def close_session(caller: Viewer) -> Response:
+    """Have the browser forget the token. The token itself goes on: `clonos token revoke` ends it."""
+    response = Response(status_code=204)
+    response.delete_cookie(COOKIE, path="/")
+    return response

@@ -1,0 +1,4 @@
+// A page about everything.
+import { TYPES, follow } from "./follow.js";
+
+follow(TYPES);

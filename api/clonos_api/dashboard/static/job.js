@@ -1,0 +1,67 @@
+// A job's page: its events, its figures every two seconds, the chart of its epochs, its log as it grows.
+import { dress } from "./page.js";
+import { TYPES, follow, refresh } from "./follow.js";
+
+const job = document.getElementById("job").dataset.job;
+const LONGEST_LOG = 5000;
+let chart = null;
+
+function colour(name) {
+  const probe = document.createElement("span");
+  probe.className = `mark ${name}`;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+function draw() {
+  const data = document.getElementById("timeline-data");
+  const place = document.getElementById("timeline");
+  if (!data || !place || !globalThis.echarts) return;
+  const points = JSON.parse(data.textContent);
+  const queries = [...new Set(points.map((one) => one.query))];
+  const text = getComputedStyle(document.body).color;
+  const colours = [colour("busy"), colour("weak"), colour("good")];
+  chart ??= echarts.init(place, null, { renderer: "svg" });
+  const axis = { axisLabel: { color: text }, nameTextStyle: { color: text }, splitLine: { lineStyle: { opacity: 0.2 } } };
+  chart.setOption({
+    animation: false,
+    color: colours,
+    grid: { left: 60, right: 60, top: 36, bottom: 28 },
+    legend: { textStyle: { color: text }, top: 4 },
+    tooltip: { trigger: "axis", confine: true },
+    xAxis: { type: "time", axisLabel: { color: text, hideOverlap: true } },
+    yAxis: [{ ...axis, type: "value", name: "ms" }, { ...axis, type: "value", name: "records", splitLine: { show: false } }],
+    series: queries.flatMap((query) => {
+      const own = points.filter((one) => one.query === query);
+      return [
+        { name: `${query}: took`, type: "line", showSymbol: false, data: own.map((one) => [one.at, one.ms]),
+          markPoint: { symbolSize: 30, data: own.filter((one) => one.replay).map((one) => ({ coord: [one.at, one.ms], value: "replay" })) } },
+        { name: `${query}: published`, type: "bar", yAxisIndex: 1, itemStyle: { opacity: 0.35 }, data: own.map((one) => [one.at, one.out]) },
+      ];
+    }),
+  });
+}
+
+function lines() {
+  const place = document.getElementById("lines");
+  if (!place) return;
+  const source = new EventSource(`/api/v1/jobs/${job}/logs?follow=true&tail=500`);
+  source.onmessage = (event) => {
+    const line = document.createElement("div");
+    line.textContent = event.data;
+    place.append(line);
+    while (place.childElementCount > LONGEST_LOG) place.firstElementChild.remove();
+    if (document.getElementById("follow").checked) place.scrollTop = place.scrollHeight;
+  };
+  addEventListener("pagehide", () => source.close());
+}
+
+follow(TYPES, job);
+document.addEventListener("refreshed", () => { dress(); draw(); });
+addEventListener("resize", () => chart?.resize());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+setInterval(refresh, 2000);
+addEventListener("load", draw);
+lines();

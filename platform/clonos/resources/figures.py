@@ -1,0 +1,49 @@
+"""Figures with their units, as people read them: on the command line and in the dashboard."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+
+def clock(moment: dt.datetime | None) -> str | None:
+    """A time, in UTC."""
+    return moment.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ") if moment is not None else None
+
+
+def age(moment: dt.datetime | None, now: dt.datetime | None = None) -> str | None:
+    """How long ago."""
+    if moment is None:
+        return None
+    return duration(max(0.0, ((now or dt.datetime.now(dt.UTC)) - moment).total_seconds() * 1000))
+
+
+def duration(ms: float | None) -> str | None:
+    """A duration in the two units that matter."""
+    if ms is None:
+        return None
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def size(count: float | None) -> str | None:
+    """Bytes."""
+    if count is None:
+        return None
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def number(count: float | None) -> str | None:
+    """A count with its thousands."""
+    return f"{count:,.0f}".replace(",", " ") if count is not None else None
