@@ -1,4 +1,4 @@
-"""Scripts, styles, other people's libraries: under an address that holds their digest, so browsers keep them for good."""
+"""Scripts, styles, other people's libraries: under an address that holds their digest, for browsers to keep."""
 
 from __future__ import annotations
 

@@ -246,11 +246,11 @@ async def _read(session: AsyncSession) -> _Read:
         at=await now(session),
         jobs=jobs,
         agents=agents,
-        used=dict((await session.execute(used)).tuples().all()),
+        used=dict((await session.execute(used)).all()),
         drivers={run: (names.get(agent, agent), state) for run, agent, state in await session.execute(drivers)},
         standbys=standbys,
         recoveries={row.job: _last(row) for row in await session.scalars(recoveries)},
-        diverged=dict((await session.execute(diverged)).tuples().all()),
+        diverged=dict((await session.execute(diverged)).all()),
     )
 
 

@@ -42,7 +42,7 @@ async def list_events(
         rows = list(await session.scalars(query))
         hosts = await lookups.host_names(session)
         named = select(JobRow.id, JobRow.name).where(JobRow.id.in_({one.job for one in rows if one.job}))
-        names = dict((await session.execute(named)).tuples().all()) if rows else {}
+        names = dict((await session.execute(named)).all()) if rows else {}
         _, newest = await events.bounds(session)
     shown = [(views.event(one), names.get(one.job or ""), hosts.get(one.agent or "")) for one in rows[:_PAGE]]
     more = rows[_PAGE - 1].seq if len(rows) > _PAGE else None

@@ -37,7 +37,7 @@ async def hosts(caller: Viewer, request: Request, store: Store) -> Response:
         names = await lookups.host_names(session)
         lags = await standbys.lags(session, waiting)
         of = select(JobRow.id, JobRow.name).where(JobRow.id.in_({one.job for one in waiting}))
-        jobs = dict((await session.execute(of)).tuples().all()) if waiting else {}
+        jobs = dict((await session.execute(of)).all()) if waiting else {}
     warm: dict[str, list[tuple[str, object]]] = {}
     for one in waiting:
         warm.setdefault(one.agent, []).append(

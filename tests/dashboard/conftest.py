@@ -1,0 +1,37 @@
+"""A control plane whose pages are looked at."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from clonos.resources.service import Role
+from serving import Served, served
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A replica without a reconciler."""
+    with served(tmp_path_factory.mktemp("api")) as service:
+        yield service
+
+
+@pytest.fixture
+def browser(api: Served) -> Callable[..., httpx.Client]:
+    """Clients that are signed in as browsers are: by a cookie, with an origin."""
+
+    def sign_in(role: Role = Role.ADMIN, subject: str = "ada") -> httpx.Client:
+        token = api.admin
+        if role is not Role.ADMIN:
+            with api.client() as admin:
+                body = {"name": f"{role.value}-{secrets.token_hex(4)}", "role": role, "subject": subject}
+                token = admin.post("/tokens", json=body).raise_for_status().json()["token"]
+        headers = {"Authorization": f"Bearer {token}", "Origin": api.url}
+        answer = httpx.post(f"{api.url}/session", headers=headers, trust_env=False).raise_for_status()
+        headers = {"Accept": "text/html", "Origin": api.url}
+        return httpx.Client(base_url=api.url, headers=headers, cookies=answer.cookies, trust_env=False)
+
+    return sign_in

@@ -1,0 +1,168 @@
+"""What pages show, of rows as drivers and agents leave them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.resources.jobs import Phase, Recovery
+from clonos.resources.service import Role
+from clonos_api.dashboard.board import Board, Boards
+from clonos_api.dashboard.job import TABS
+from clonos_api.dashboard.live import changes, whole
+from clonos_api.dashboard.recovery import waterfall
+from clonos_api.store.database import Database
+from clonos_api.store.rows import new_id
+from clonos_api.store.tables import JobRow, RecoveryRow, StandbyRow
+from serving import Served
+from stored import a_job, a_run, an_agent
+
+Browser = Callable[..., httpx.Client]
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+PHASES = [("detect", 5.0), ("decide", 20.0), ("wake", 60.0), ("claim", 75.5), ("restore", 140.0), ("replay", 99.5)]
+
+
+def write(api: Served, change: Callable[[AsyncSession], Any]) -> Any:
+    async def transaction() -> Any:
+        database = Database(api.settings.database)
+        try:
+            async with database.transaction() as session:
+                return await change(session)
+        finally:
+            await database.close()
+
+    return asyncio.run(transaction())
+
+
+def board(api: Served) -> Board:
+    async def read() -> Board:
+        database = Database(api.settings.database)
+        try:
+            return await Boards(database).newest()
+        finally:
+            await database.close()
+
+    return asyncio.run(read())
+
+
+def guarded(name: str, *, replicas: int = 1, ready: bool = True) -> Callable[[AsyncSession], Any]:
+    async def make(session: AsyncSession) -> tuple[str, str]:
+        here, there = await an_agent(session), await an_agent(session)
+        job = await a_job(session, name)
+        run = await a_run(session, job, here)
+        job.spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": replicas}}}
+        job.state, job.run, run.state = "RUNNING", run.id, "RUNNING"
+        job.metrics = {"queries": {"out": {"epoch": 3, "records_out": 50, "lag": {"in": 12}}}}
+        if ready:
+            state = {"mode": "dedicated", "state": "READY", "since": NOW, "body": {"why_here": "far from the driver"}}
+            session.add(StandbyRow(id=new_id(), job=job.id, agent=there.id, **state))
+        recovery = new_id()
+        phases = [{"name": one, "started_at": NOW.isoformat(), "duration_ms": ms} for one, ms in PHASES]
+        body = {"cause": "crash", "failed_generation": 1, "generation": 2, "from_agent": here.name, "gap_ms": 431.0}
+        body |= {"phases": phases, "standby": new_id(), "outcome": "finished", "replayed_records": 800}
+        ended = NOW + timedelta(milliseconds=400)
+        session.add(RecoveryRow(id=recovery, job=job.id, started_at=NOW, ended_at=ended, body=body))
+        return job.id, recovery
+
+    return make
+
+
+def test_the_overview_says_what_weakens_a_job(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name, replicas=2))
+    line = next(one for one in board(api).lines if one.id == job)
+    assert line.health == "weak"
+    assert line.weak == ("1 of 2 standbys ready: a failure now may take a cold restart",)
+    assert (line.lag, line.last.gap_ms if line.last else None) == (12, 431.0)
+    assert {(seat.role, seat.state) for seat in line.seats} == {("driver", "RUNNING"), ("standby", "READY")}
+    with browser() as client:
+        shown = client.get("/").text
+        assert f'id="j-{job}"' in shown
+        assert "1 of 2 standbys ready" in shown
+
+
+def test_what_changes_is_sent_and_nothing_else(api: Served, name: str) -> None:
+    first, _ = write(api, guarded(name))
+    second, _ = write(api, guarded(f"{name}-b"))
+    before = board(api)
+
+    async def change(session: AsyncSession) -> None:
+        one, other = await session.get_one(JobRow, first), await session.get_one(JobRow, second)
+        one.state = "RECOVERING"
+        other.metrics = {"queries": {"out": {"epoch": 4, "records_out": 60, "lag": {"in": 7}}}}
+
+    write(api, change)
+    told = dict(part.split("\ndata: ") for part in changes(before, board(api)).decode().strip().split("\n\n"))
+    kinds = {key.rpartition("event: ")[2]: json.loads(value) for key, value in told.items()}
+    assert set(kinds["rows"]["rows"]) == {first}
+    assert kinds["figures"] == {second: ["7", "–"]}
+    assert changes(before, before) == b""
+    assert set(json.loads(whole(before).decode().partition("data: ")[2])["rows"]) >= {first, second}
+
+
+def test_a_stream_begins_with_everything(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    with browser() as client, client.stream("GET", "/live") as stream:
+        event = next(line for line in stream.iter_lines() if line.startswith("event:"))
+        assert event == "event: board"
+        assert stream.headers["content-type"].startswith("text/event-stream")
+    assert job
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_each_tab_of_a_job_with_and_without_anything_in_it(api: Served, browser: Browser, name: str, tab: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def bare(session: AsyncSession) -> str:
+        return (await a_job(session, f"{name}-bare")).id
+
+    with browser() as client:
+        for one in (job, write(api, bare)):
+            answer = client.get(f"/jobs/{one}", params={"tab": tab})
+            assert answer.status_code == 200, answer.text
+            assert 'aria-current="page">' + TABS[tab] in answer.text
+            part = client.get(f"/jobs/{one}", params={"tab": tab}, headers={"HX-Request": "true"}).text
+            assert "<html" not in part
+
+
+def test_a_recovery_shows_what_rest_gives(api: Served, browser: Browser, name: str) -> None:
+    job, recovery = write(api, guarded(name))
+    with browser() as client:
+        told = client.get(f"/api/v1/jobs/{job}/recoveries/{recovery}").json()
+        shown = client.get(f"/jobs/{job}/recoveries/{recovery}").text
+        assert "431 ms" in shown
+        for phase in told["phases"]:
+            assert f"{phase['duration_ms']:.0f} ms" in shown
+        assert client.get(f"/jobs/{job}/recoveries/{new_id()}").status_code == 404
+
+
+def test_a_waterfall_has_no_gap_and_no_overlap() -> None:
+    phases = [Phase(name=one, started_at=NOW, duration_ms=ms) for one, ms in PHASES]
+    found = Recovery(id="r", job="j", cause="crash", failed_generation=1, from_agent="a", started_at=NOW, phases=phases)
+    bars = waterfall(found)
+    assert sum(bar.width for bar in bars) == pytest.approx(100)
+    for one, following in itertools.pairwise(bars):
+        assert one.left + one.width == pytest.approx(following.left)
+    assert waterfall(found.model_copy(update={"phases": []})) == []
+
+
+def test_names_cannot_break_out_of_the_page(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    evil = "<script>alert(1)</script>"
+
+    async def change(session: AsyncSession) -> None:
+        row = await session.get_one(JobRow, job)
+        row.state, row.failure = "FAILED", {"error": evil, "what": evil, "kept": evil, "hint": evil, "domain": "user"}
+
+    write(api, change)
+    with browser(Role.VIEWER) as client:
+        for page in ("/", f"/jobs/{job}"):
+            assert evil not in client.get(page).text
+        assert evil not in whole(board(api)).decode()

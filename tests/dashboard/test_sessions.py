@@ -1,0 +1,88 @@
+"""Browsers: signing in, what their cookie may do, and what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from clonos.resources.service import Role
+from clonos_api import dashboard
+from serving import Served
+
+Browser = Callable[..., httpx.Client]
+PAGES = ("/", "/hosts", "/events", "/submit", "/events/1")
+
+
+@pytest.fixture
+def stranger(api: Served) -> httpx.Client:
+    return httpx.Client(base_url=api.url, headers={"Accept": "text/html"}, trust_env=False)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_strangers_are_asked_to_sign_in_and_come_back_to_their_page(stranger: httpx.Client, page: str) -> None:
+    with stranger:
+        answer = stranger.get(page)
+        assert answer.status_code == 303
+        assert answer.headers["location"] == f"/signin?next={page.replace('/', '%2F')}"
+        assert stranger.get("/signin").status_code == 200
+        assert stranger.get(page, headers={"Accept": "*/*"}).status_code == 401, "a program hears what is wrong"
+        assert stranger.get(f"/api/v1{page}").status_code == 401, "and so does everybody at the API"
+
+
+def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_pages(api: Served, stranger: httpx.Client) -> None:
+    with stranger:
+        answer = stranger.post("/session", headers={"Authorization": f"Bearer {api.admin}"})
+        told = answer.headers["set-cookie"].lower()
+        assert "httponly" in told
+        assert "samesite=strict" in told
+        assert stranger.post("/session", headers={"Authorization": "Bearer clonos_x_y"}).status_code == 401
+
+
+def test_a_cookie_writes_only_from_our_own_pages(browser: Browser, api: Served) -> None:
+    with browser() as client:
+        assert client.get("/api/v1/jobs").status_code == 200
+        drain = "/api/v1/hosts/nobody/drain"
+        assert client.post(drain).status_code == 404
+        assert client.post(drain, headers={"Origin": "http://elsewhere.example"}).status_code == 403
+        del client.headers["Origin"]
+        assert client.post(drain).status_code == 401, "who writes says where from"
+        assert client.get("/").status_code == 200
+
+
+def test_signing_out_forgets_the_cookie(browser: Browser) -> None:
+    with browser() as client:
+        assert client.get("/").status_code == 200
+        assert client.delete("/session").status_code == 204
+        assert client.get("/").status_code == 303
+
+
+def test_viewers_have_no_buttons(browser: Browser) -> None:
+    with browser(Role.VIEWER) as viewer, browser(Role.OPERATOR) as operator:
+        assert "data-call" not in viewer.get("/").text
+        assert 'href="/submit"' not in viewer.get("/").text
+        assert 'href="/submit"' in operator.get("/").text
+        assert viewer.get("/submit").status_code == 403
+
+
+def test_every_page_may_load_from_here_alone(browser: Browser) -> None:
+    with browser() as client:
+        for page in PAGES:
+            answer = client.get(page)
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy.split("script-src")[1].split(";")[0]
+            assert "http:" not in answer.text.replace("http://www.w3.org", "")
+            assert "<script>" not in answer.text
+
+
+def test_files_are_open_and_kept_for_good(stranger: httpx.Client) -> None:
+    with stranger:
+        for url in dashboard.OPEN - {dashboard.SIGN_IN}:
+            answer = stranger.get(url)
+            assert answer.status_code == 200
+            assert "immutable" in answer.headers["cache-control"]
+        folder = next(iter(dashboard.OPEN - {dashboard.SIGN_IN})).rpartition("/")[0]
+        assert stranger.get(f"{folder}/none.js").status_code in (303, 404)
+        assert stranger.get(f"{folder}/../../app.py").status_code in (303, 404)
