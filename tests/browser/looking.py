@@ -1,0 +1,55 @@
+"""Somebody who looks at pages, and what their browser complains about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from playwright.sync_api import BrowserContext, Page
+
+AXE: Final = Path(__file__).parent / "axe.min.js"
+
+
+class Looker:
+    """Somebody who looks, and what their browser complained about."""
+
+    def __init__(self, context: BrowserContext, url: str, token: str) -> None:
+        self.url = url
+        self.wrong: list[str] = []
+        self.page: Page = context.new_page()
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("request", self._asked)
+        self.away = False
+        self.page.goto(f"{url}/hosts")
+        self.page.get_by_label("Token").fill(token)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.wait_for_url(f"{url}/hosts")
+
+    def _said(self, message: Any) -> None:
+        # A browser says so when a stream ends; while the control plane is away that is how it is.
+        if message.type == "error" and not (self.away and "net::ERR" in message.text):
+            self.wrong.append(message.text)
+
+    def _asked(self, request: Any) -> None:
+        host = urlsplit(request.url).netloc
+        if host and host != urlsplit(self.url).netloc:
+            self.wrong.append(f"a request to {host}")
+
+    def go(self, path: str) -> Page:
+        self.page.goto(self.url + path)
+        return self.page
+
+    def faults(self) -> list[str]:
+        """Serious ones that axe-core finds on the page as it is.
+
+        Its script comes by the debugger: the page's policy lets none in, and that stays so.
+        """
+        self.page.evaluate(AXE.read_text())
+        found = self.page.evaluate("axe.run()")
+        return [
+            f"{one['id']}: {one['nodes'][0]['html'][:120]} ({one['nodes'][0].get('failureSummary', '')[:200]})"
+            for one in found["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
