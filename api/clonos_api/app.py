@@ -81,7 +81,13 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     app.state.known_agents = services.known_agents
     problems.install(app)
     idempotency.install(app)
-    guards.install(app, guards.GuardSettings.of(settings), open_paths=dashboard.OPEN, sign_in=dashboard.SIGN_IN)
+    guards.install(
+        app,
+        guards.GuardSettings.of(settings),
+        open_paths=dashboard.OPEN,
+        open_files=dashboard.FILES,
+        sign_in=dashboard.SIGN_IN,
+    )
     for router in _ROUTERS:
         app.include_router(router)
     dashboard.install(app)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable
@@ -13,11 +14,12 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.errors import StoreAway
 from clonos.resources.jobs import Phase, Recovery
 from clonos.resources.service import Role
-from clonos_api.dashboard.board import Board, Boards
+from clonos_api.dashboard.board import Board, Boards, Head
 from clonos_api.dashboard.job import TABS
-from clonos_api.dashboard.live import changes, whole
+from clonos_api.dashboard.live import Drawn, Pulse
 from clonos_api.dashboard.recovery import waterfall
 from clonos_api.store.database import Database
 from clonos_api.store.rows import new_id
@@ -88,6 +90,15 @@ def test_the_overview_says_what_weakens_a_job(api: Served, browser: Browser, nam
         assert "1 of 2 standbys ready" in shown
 
 
+def parts(told: bytes) -> dict[str, Any]:
+    """Event → its data."""
+    found = {}
+    for one in told.decode().strip().split("\n\n"):
+        head, _, data = one.partition("\ndata: ")
+        found[head.rpartition("event: ")[2]] = json.loads(data)
+    return found
+
+
 def test_what_changes_is_sent_and_nothing_else(api: Served, name: str) -> None:
     first, _ = write(api, guarded(name))
     second, _ = write(api, guarded(f"{name}-b"))
@@ -99,12 +110,57 @@ def test_what_changes_is_sent_and_nothing_else(api: Served, name: str) -> None:
         other.metrics = {"queries": {"out": {"epoch": 4, "records_out": 60, "lag": {"in": 7}}}}
 
     write(api, change)
-    told = dict(part.split("\ndata: ") for part in changes(before, board(api)).decode().strip().split("\n\n"))
-    kinds = {key.rpartition("event: ")[2]: json.loads(value) for key, value in told.items()}
-    assert set(kinds["rows"]["rows"]) == {first}
-    assert kinds["figures"] == {second: ["7", "–"]}
-    assert changes(before, before) == b""
-    assert set(json.loads(whole(before).decode().partition("data: ")[2])["rows"]) >= {first, second}
+    after = dataclasses.replace(board(api), number=2)
+    drawn = Drawn()
+    told = parts(asyncio.run(drawn.changes(before, after)))
+    assert set(told["rows"]["rows"]) == {first}
+    assert "RECOVERING" in told["rows"]["rows"][first]
+    assert told["figures"] == {first: ["12", "–"], second: ["7", "–"]}
+    assert asyncio.run(drawn.changes(after, after)) == b""
+    whole = parts(asyncio.run(drawn.whole(after)))["board"]
+    assert set(whole["rows"]) == set(whole["figures"]) == set(whole["order"]) >= {first, second}
+    lost = [dataclasses.replace(one, state="LOST") for one in after.hosts]
+    told = parts(asyncio.run(drawn.changes(after, dataclasses.replace(after, number=3, hosts=tuple(lost)))))
+    assert "LOST" in told["rows"]["head"], "its heading says so"
+
+
+class Failing(Boards):
+    """Cannot be read any more after a while."""
+
+    def __init__(self, boards: list[Board | Exception]) -> None:
+        self.left = boards
+
+    async def newest(self) -> Board:
+        found = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def pause_s(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("error", [StoreAway("away"), ValueError("a state of a newer version")])
+def test_those_who_look_begin_anew_when_it_cannot_be_read(error: Exception) -> None:
+    """Not frozen rows that are called live, and not for good."""
+    one = Board(1, NOW, (), ())
+
+    async def look() -> None:
+        pulse = Pulse(Failing([one, one, error]))
+        pulse.lookers = 1
+        known, _ = await pulse.begin()
+        assert await pulse.after(known, 5.0) == (known + 2, None)
+        pulse.boards = Failing([one, dataclasses.replace(one, number=2, hosts=(Head("a", "READY", "a", 0, 2),))])
+        known, _ = await pulse.begin()
+        _, told = await pulse.after(known, 5.0)
+        assert told
+        assert set(parts(told)) == {"board"}, "another host is another table"
+        known, _ = await pulse.begin()
+        pulse.ring()
+        assert await asyncio.gather(pulse.after(known, 0.05)) == [(known, b"")], "a ring alone tells nothing"
+        pulse.lookers = 0
+
+    asyncio.run(look())
 
 
 def test_a_stream_begins_with_everything(api: Served, browser: Browser, name: str) -> None:
@@ -128,8 +184,10 @@ def test_each_tab_of_a_job_with_and_without_anything_in_it(api: Served, browser:
             answer = client.get(f"/jobs/{one}", params={"tab": tab})
             assert answer.status_code == 200, answer.text
             assert 'aria-current="page">' + TABS[tab] in answer.text
-            part = client.get(f"/jobs/{one}", params={"tab": tab}, headers={"HX-Request": "true"}).text
-            assert "<html" not in part
+            part = client.get(f"/jobs/{one}", params={"tab": tab}, headers={"HX-Request": "true"})
+            assert part.status_code == 200, part.text
+            assert "<html" not in part.text
+            assert name in part.text
 
 
 def test_a_recovery_shows_what_rest_gives(api: Served, browser: Browser, name: str) -> None:
@@ -140,7 +198,11 @@ def test_a_recovery_shows_what_rest_gives(api: Served, browser: Browser, name: s
         assert "431 ms" in shown
         for phase in told["phases"]:
             assert f"{phase['duration_ms']:.0f} ms" in shown
-        assert client.get(f"/jobs/{job}/recoveries/{new_id()}").status_code == 404
+        part = client.get(f"/jobs/{job}/recoveries/{recovery}", headers={"HX-Request": "true"})
+        assert (part.status_code, "431 ms" in part.text) == (200, True)
+        missing = client.get(f"/jobs/{job}/recoveries/{new_id()}")
+        assert (missing.status_code, missing.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert client.get("/hosts", headers={"HX-Request": "true"}).status_code == 200
 
 
 def test_a_waterfall_has_no_gap_and_no_overlap() -> None:
@@ -165,4 +227,4 @@ def test_names_cannot_break_out_of_the_page(api: Served, browser: Browser, name:
     with browser(Role.VIEWER) as client:
         for page in ("/", f"/jobs/{job}"):
             assert evil not in client.get(page).text
-        assert evil not in whole(board(api)).decode()
+        assert evil not in asyncio.run(Drawn().whole(board(api))).decode()

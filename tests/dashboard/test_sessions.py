@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
 from clonos.resources.service import Role
-from clonos_api import dashboard
-from serving import Served
+from clonos_api.dashboard import assets
+from serving import Served, served
 
 Browser = Callable[..., httpx.Client]
 PAGES = ("/", "/hosts", "/events", "/submit", "/events/1")
@@ -54,8 +55,9 @@ def test_a_cookie_writes_only_from_our_own_pages(browser: Browser, api: Served) 
 def test_signing_out_forgets_the_cookie(browser: Browser) -> None:
     with browser() as client:
         assert client.get("/").status_code == 200
-        assert client.delete("/session").status_code == 204
+        assert client.post("/signout").status_code == 204
         assert client.get("/").status_code == 303
+        assert client.post("/signout").status_code == 204, "also for who is not signed in"
 
 
 def test_viewers_have_no_buttons(browser: Browser) -> None:
@@ -79,10 +81,32 @@ def test_every_page_may_load_from_here_alone(browser: Browser) -> None:
 
 def test_files_are_open_and_kept_for_good(stranger: httpx.Client) -> None:
     with stranger:
-        for url in dashboard.OPEN - {dashboard.SIGN_IN}:
+        for url in assets.URLS:
             answer = stranger.get(url)
             assert answer.status_code == 200
             assert "immutable" in answer.headers["cache-control"]
-        folder = next(iter(dashboard.OPEN - {dashboard.SIGN_IN})).rpartition("/")[0]
-        assert stranger.get(f"{folder}/none.js").status_code in (303, 404)
-        assert stranger.get(f"{folder}/../../app.py").status_code in (303, 404)
+        name = next(iter(assets.URLS)).rpartition("/")[2]
+        older = stranger.get(f"/assets/0000/{name}")
+        assert (older.status_code, older.headers["cache-control"]) == (200, "no-store"), "of another version's page"
+        for path in ("/assets/0000/none.js", "/assets/0000/..%2f..%2fapp.py", "/assets/%2e%2e/api/v1/jobs", "/assets"):
+            assert stranger.get(path).status_code in (303, 401, 404)
+        assert stranger.post(next(iter(assets.URLS))).status_code in (401, 405)
+
+
+def test_a_link_from_elsewhere_is_nobodys_failure(api: Served, stranger: httpx.Client) -> None:
+    """A browser sends no cookie then (SameSite=Strict); its page asks again by itself."""
+    with stranger:
+        assert {stranger.get("/hosts").status_code for _ in range(100)} == {303}
+        refreshed = stranger.get("/hosts", headers={"HX-Request": "true"})
+        assert refreshed.status_code == 401, "a script hears that the session is over"
+
+
+def test_another_origin_may_not_use_what_somebody_signed_in_to(tmp_path: Path) -> None:
+    other = "http://127.0.0.1:1"
+    with served(tmp_path, allowed_origins=[other]) as api:
+        headers = {"Authorization": f"Bearer {api.admin}", "Origin": api.url}
+        cookies = httpx.post(f"{api.url}/session", headers=headers, trust_env=False).cookies
+        with httpx.Client(base_url=api.url, cookies=cookies, trust_env=False) as client:
+            drain = "/api/v1/hosts/nobody/drain"
+            assert client.post(drain, headers={"Origin": api.url}).status_code == 404
+            assert client.post(drain, headers={"Origin": other}).status_code == 401

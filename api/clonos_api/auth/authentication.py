@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clonos.errors import ClonosError, TooMany, Unauthenticated
 from clonos.resources.service import Role
-from clonos_api.auth.cookies import is_visit, kept, presented
+from clonos_api.auth.cookies import cookie_of, is_visit, kept, presented
 from clonos_api.auth.denials import record_unauthenticated
 from clonos_api.auth.known_agents import KnownAgents
 from clonos_api.auth.principal import Principal
@@ -45,6 +45,7 @@ class Authentication:
         known: Agents that were let in a moment ago.
         failures: How often an address may be wrong before it hears 429; valid tokens do not count.
         open_paths: Exact paths that need no token, besides those of health.
+        open_files: What is below this path needs none for reading.
         sign_in: Where browsers without a token are sent from a page.
         needed: Whether requests without a token are refused.
     """
@@ -58,6 +59,7 @@ class Authentication:
         failures: Buckets,
         needed: bool = True,
         open_paths: Set[str] = frozenset(),
+        open_files: str | None = None,
         sign_in: str | None = None,
     ) -> None:
         self._app = app
@@ -66,11 +68,12 @@ class Authentication:
         self._failures = failures
         self._needed = needed
         self._open = EXEMPT | open_paths
+        self._open_files = open_files
         self._sign_in = sign_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in self._open):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and self._is_open(scope)):
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
@@ -78,16 +81,24 @@ class Authentication:
             return
         request = Request(scope)
         try:
+            if self._needed and self._sign_in is not None and is_visit(request) and not _has_token(request):
+                raise Unauthenticated("The request has no token.")  # who follows a link here is nobody's failure
             scope["clonos.principal"] = await self._principal(request)
         except ClonosError as error:
             if isinstance(error, Unauthenticated) and self._sign_in is not None and is_visit(request):
-                await RedirectResponse(f"{self._sign_in}?{urlencode({'next': _asked(request)})}", 303)(
-                    scope, receive, send
-                )
+                to = f"{self._sign_in}?{urlencode({'next': _asked(request)})}"
+                await RedirectResponse(to, 303)(scope, receive, send)
                 return
             await problem_response(error, instance=scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    def _is_open(self, scope: Scope) -> bool:
+        path = scope["path"]
+        files = (
+            self._open_files is not None and scope["method"] in ("GET", "HEAD") and path.startswith(self._open_files)
+        )
+        return files or path in self._open
 
     async def _principal(self, request: Request) -> Principal:
         given = request.headers.getlist("authorization")
@@ -117,3 +128,7 @@ class Authentication:
 
 def _asked(request: Request) -> str:
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+
+
+def _has_token(request: Request) -> bool:
+    return "authorization" in request.headers or cookie_of(request) in request.cookies

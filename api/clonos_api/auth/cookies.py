@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from fastapi import Request
 
-COOKIE: Final = "clonos_token"
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
+
+
+def cookie_of(request: Request) -> str:
+    """The cookie's name: with the port, which cookies do not look at, so that two services of a machine have two."""
+    port = urlsplit(f"//{request.headers.get('host', '')}").port
+    return "clonos_token" if port is None else f"clonos_token_{port}"
 
 
 def presented(authorization: Sequence[str]) -> str:
@@ -20,15 +26,17 @@ def presented(authorization: Sequence[str]) -> str:
 def kept(request: Request) -> str:
     """The token that a browser sends along by itself; empty where that could be another page's doing.
 
-    Browsers name the page that writes (``Origin``), and `clonos_api.guards.hosts` lets only our own through: a request
-    that writes and names none is not from a page of ours.
+    Browsers name the page that writes (``Origin``). Another origin's may call the API (`allowed_origins`), with a token
+    of its own: what a person has signed in to is for our pages alone.
     """
-    if request.method not in _SAFE and not request.headers.get("origin"):
-        return ""
-    return request.cookies.get(COOKIE, "")
+    if request.method not in _SAFE:
+        origin = urlsplit(request.headers.get("origin", ""))
+        if not origin.netloc or origin.netloc.lower() != request.headers.get("host", "").lower():
+            return ""
+    return request.cookies.get(cookie_of(request), "")
 
 
 def is_visit(request: Request) -> bool:
-    """Whether a browser goes to a page, as opposed to a program that calls the API."""
+    """Whether a browser goes to a page, as opposed to a program or a script that wants to know what is wrong."""
     page = not request.url.path.startswith("/api/") and request.method == "GET"
-    return page and "text/html" in request.headers.get("accept", "")
+    return page and "hx-request" not in request.headers and "text/html" in request.headers.get("accept", "")

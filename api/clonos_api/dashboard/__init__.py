@@ -9,23 +9,25 @@ whole page's figures anew. Nothing is kept for a browser here but its cookie, wh
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import FastAPI
 
 from clonos_api.dashboard import assets, events, hosts, job, live, overview, recovery, session, submit
 from clonos_api.dashboard.board import Boards
 from clonos_api.services import Services
 
-# Whoever is to sign in sees these.
-OPEN = assets.URLS | {session.SIGN_IN}
-OPEN_ROUTES = frozenset({session.SIGN_IN, assets.ROUTE})
-SIGN_IN = session.SIGN_IN
+# Whoever is to sign in sees these, and the files.
+SIGN_IN: Final = session.SIGN_IN
+OPEN: Final = frozenset({session.SIGN_IN, session.SIGN_OUT})
+FILES: Final = assets.BELOW
+OPEN_ROUTES: Final = OPEN | {assets.ROUTE}
 
 
 def install(app: FastAPI) -> None:
     """Add the pages."""
     services: Services = app.state.services
-    app.state.boards = Boards(services.database)
-    app.state.pulse = live.Pulse(app.state.boards)
+    app.state.pulse = live.Pulse(Boards(services.database))
     services.at_end.append(app.state.pulse.ring)
     for one in (overview, job, recovery, hosts, events, submit, live, session, assets):
         app.include_router(one.router)

@@ -16,7 +16,8 @@ _TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 _SMALL: Final = 1_000
-ROUTE: Final = "/assets/{digest}/{name}"
+BELOW: Final = "/assets/"
+ROUTE: Final = BELOW + "{digest}/{name}"
 router = APIRouter(include_in_schema=False)
 
 
@@ -45,7 +46,7 @@ def _load() -> tuple[str, dict[str, Asset]]:
         all_of_it.update(file.name.encode() + b"\0" + content)
         packed = gzip.compress(content, mtime=0) if len(content) > _SMALL else b""
         found[file.name] = Asset(content, packed, media_type)
-    folder = f"/assets/{all_of_it.hexdigest()[:16]}/"
+    folder = f"{BELOW}{all_of_it.hexdigest()[:16]}/"
     return folder, {folder + name: asset for name, asset in found.items()}
 
 
@@ -61,12 +62,15 @@ def address(name: str) -> str:
 
 
 @router.get(ROUTE)
-async def get_asset(digest: str, name: str, request: Request) -> Response:
+async def get_asset(name: str, request: Request) -> Response:
     """A file."""
-    asset = _ASSETS.get(f"/assets/{digest}/{name}")
+    asset = _ASSETS.get(_FOLDER + name)
     if asset is None:
         raise HTTPException(404, "There is no such file.")
-    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+    # A page of another version, from a replica that is replaced just now, gets ours, and is not to keep it.
+    ours = request.url.path == _FOLDER + name
+    kept = "public, max-age=31536000, immutable" if ours else "no-store"
+    headers = {"Cache-Control": kept, "Vary": "Accept-Encoding"}
     if asset.packed and accepts_gzip(request):
         return Response(asset.packed, media_type=asset.media_type, headers={**headers, "Content-Encoding": "gzip"})
     return Response(asset.content, media_type=asset.media_type, headers=headers)

@@ -25,6 +25,7 @@ from clonos_api.store.database import Database
 from clonos_api.store.tables import AgentRow, CounterRow, JobRow, RecoveryRow, RunRow, StandbyRow
 
 _YOUNGEST_S: Final = 1.0
+_OLDEST_S: Final = 5.0
 # Of the time, so much is spent on reading at the most.
 _SHARE: Final = 0.1
 _RATE_S: Final = 10.0
@@ -157,11 +158,13 @@ class Boards:
 
     def pause_s(self) -> float:
         """How old a board may be."""
-        return max(_YOUNGEST_S, self._cost_s / _SHARE)
+        return min(_OLDEST_S, max(_YOUNGEST_S, self._cost_s / _SHARE))
 
     def _made(self, read: _Read) -> Board:
         moment = time.monotonic()
         totals = {job.id: sum(one["records_out"] for one in _queries(job)) for job in read.jobs}
+        while self._published and self._published[0][0] <= moment - 3 * _RATE_S:
+            self._published.popleft()  # nobody looked for a while
         while len(self._published) > 1 and self._published[1][0] <= moment - _RATE_S:
             self._published.popleft()
         before_at, before = self._published[0] if self._published else (moment, {})
@@ -241,6 +244,7 @@ async def _read(session: AsyncSession) -> _Read:
     recoveries = select(RecoveryRow).join(
         newest, (RecoveryRow.job == newest.c.job) & (RecoveryRow.started_at == newest.c.at)
     )
+    recoveries = recoveries.order_by(RecoveryRow.id)  # of two that began at once the later one
     diverged = select(CounterRow.job, CounterRow.value).where(CounterRow.name == "diverged_lanes", CounterRow.value > 0)
     return _Read(
         at=await now(session),

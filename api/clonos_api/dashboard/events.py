@@ -8,13 +8,14 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import select
 
 from clonos_api import lookups, views
+from clonos_api.dashboard.errors import PageRoute
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import Viewer
 from clonos_api.services import Store
-from clonos_api.store import events, jobs
+from clonos_api.store import jobs
 from clonos_api.store.tables import EventRow, JobRow
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
 _PAGE = 100
 # What can be chosen; `clonos_api.feed.Wanted` takes first parts of types.
 KINDS = ("job", "run", "standby", "agent", "operation", "artifact", "token")
@@ -43,10 +44,9 @@ async def list_events(
         hosts = await lookups.host_names(session)
         named = select(JobRow.id, JobRow.name).where(JobRow.id.in_({one.job for one in rows if one.job}))
         names = dict((await session.execute(named)).all()) if rows else {}
-        _, newest = await events.bounds(session)
     shown = [(views.event(one), names.get(one.job or ""), hosts.get(one.agent or "")) for one in rows[:_PAGE]]
     more = rows[_PAGE - 1].seq if len(rows) > _PAGE else None
-    values = {"events": shown, "kinds": KINDS, "kind": kind, "job": job, "more": more, "newest": newest}
+    values = {"events": shown, "kinds": KINDS, "kind": kind, "job": job, "more": more, "follow": before is None}
     return render(request, Page("events.html", "Events"), values)
 
 
@@ -58,5 +58,5 @@ async def show_event(seq: int, caller: Viewer, request: Request, store: Store) -
         hosts = await lookups.host_names(session)
         job = await session.get(JobRow, row.job) if row is not None and row.job else None
     shown = [] if row is None else [(views.event(row), job.name if job else None, hosts.get(row.agent or ""))]
-    values = {"events": shown, "kinds": KINDS, "kind": None, "job": None, "more": None, "newest": seq, "only": seq}
+    values = {"events": shown, "kinds": KINDS, "kind": None, "job": None, "more": None, "follow": False}
     return render(request, Page("events.html", f"Event {seq}"), values, status=200 if shown else 404)

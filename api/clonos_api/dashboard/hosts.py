@@ -7,15 +7,14 @@ from sqlalchemy import select
 
 from clonos.resources.hosts import HostState
 from clonos_api import lookups, views
+from clonos_api.dashboard.errors import PageRoute
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import Viewer
 from clonos_api.services import Store
 from clonos_api.store import agents, standbys
-from clonos_api.store.tables import JobRow, RunRow
+from clonos_api.store.tables import JobRow, RunRow, StandbyRow
 
-router = APIRouter(include_in_schema=False)
-# Of one page.
-_MOST = 500
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
 @router.get("/hosts")
@@ -33,7 +32,8 @@ async def hosts(caller: Viewer, request: Request, store: Store) -> Response:
         drivers: dict[str, list[tuple[str, str]]] = {}
         for agent, job, state in await session.execute(running):
             drivers.setdefault(agent, []).append((job, state))
-        waiting = (await standbys.page(session, states=standbys.WAITING, limit=_MOST)).rows
+        warming = select(StandbyRow).where(StandbyRow.state.in_(standbys.WAITING)).order_by(StandbyRow.id)
+        waiting = list(await session.scalars(warming))
         names = await lookups.host_names(session)
         lags = await standbys.lags(session, waiting)
         of = select(JobRow.id, JobRow.name).where(JobRow.id.in_({one.job for one in waiting}))

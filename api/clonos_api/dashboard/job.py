@@ -12,13 +12,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.checkpoints import Checkpoint
 from clonos.resources.jobs import JobVersion
 from clonos_api import lookups, views
+from clonos_api.dashboard.errors import PageRoute
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import Viewer, known_job
 from clonos_api.services import Store
 from clonos_api.store import counters, exceptions, generations, jobs, progress, recoveries, savepoints, standbys
 from clonos_api.store.tables import JobRow
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 Tab = Literal["epochs", "recoveries", "checkpoints", "log", "sinks", "standbys", "exceptions", "logs", "spec"]
 TABS: Final[dict[str, str]] = {

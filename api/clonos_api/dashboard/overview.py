@@ -7,23 +7,27 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.requests import HTTPConnection
 
-from clonos_api.dashboard.board import Board, Boards
-from clonos_api.dashboard.live import figures
+from clonos_api.dashboard.errors import PageRoute
+from clonos_api.dashboard.live import Pulse
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import Viewer
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
-async def boards(connection: HTTPConnection) -> Boards:
+async def pulse_of(connection: HTTPConnection) -> Pulse:
     """What all overviews of this replica show."""
-    found: Boards = connection.app.state.boards
+    found: Pulse = connection.app.state.pulse
     return found
 
 
 @router.get("/")
-async def overview(caller: Viewer, request: Request, shared: Annotated[Boards, Depends(boards)]) -> Response:
+async def overview(caller: Viewer, request: Request, pulse: Annotated[Pulse, Depends(pulse_of)]) -> Response:
     """Hosts as columns, jobs as rows."""
-    board: Board = await shared.newest()
-    rows = [(line, figures(line)) for line in board.lines]
-    return render(request, Page("overview.html", "Overview"), {"board": board, "rows": rows})
+    board = await pulse.boards.newest()
+    shown = pulse.drawn.around(board)
+    return render(
+        request,
+        Page("overview.html", "Overview"),
+        {"board": board, "shown": shown, "rows": await pulse.drawn.filled(board)},
+    )

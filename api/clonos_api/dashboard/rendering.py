@@ -15,6 +15,7 @@ from clonos.resources.figures import age, clock, duration, number, size
 from clonos.resources.service import Role
 from clonos_api.auth import Principal
 from clonos_api.dashboard import assets
+from clonos_api.services import services_of
 
 # Charts set styles of single elements; nothing else is loaded, run or framed from anywhere but here.
 _POLICY: Final = (
@@ -42,7 +43,15 @@ def render(request: Request, page: Page, values: dict[str, Any], *, status: int 
     """A page; or only its part ``main`` for a script that brings one up to date (header ``HX-Request``)."""
     principal = request.scope.get("clonos.principal")
     caller = principal if isinstance(principal, Principal) else None
-    context = {"page": page, "caller": caller, "path": request.url.path, "may": _rights(caller), **values}
+    seq = services_of(request).feed.newest  # what is read from here on is not older
+    context = {
+        "page": page,
+        "caller": caller,
+        "path": request.url.path,
+        "may": _rights(caller),
+        "seq": values.get("seq", seq),
+        **values,
+    }
     template = _TEMPLATES.get_template(page.template)
     if "hx-request" in request.headers:
         text = "".join(template.blocks["main"](template.new_context(context)))
@@ -55,9 +64,9 @@ def render(request: Request, page: Page, values: dict[str, Any], *, status: int 
     return Response(content, status, headers, "text/html; charset=utf-8")
 
 
-def part(template: str, **values: Any) -> str:
+def part(template: str, **values: Any) -> Markup:
     """A piece of a page."""
-    return _TEMPLATES.get_template(template).render(values)
+    return Markup(_TEMPLATES.get_template(template).render(values))  # noqa: S704 - a template has escaped it
 
 
 def _rights(caller: Principal | None) -> dict[str, bool]:

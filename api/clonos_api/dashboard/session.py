@@ -7,12 +7,13 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from clonos_api.auth.cookies import COOKIE, presented
+from clonos_api.auth.cookies import cookie_of, presented
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import Viewer
 from clonos_api.services import Settings
 
 SIGN_IN: Final = "/signin"
+SIGN_OUT: Final = "/signout"
 _MONTH_S: Final = 30 * 86_400
 router = APIRouter(include_in_schema=False)
 
@@ -27,22 +28,26 @@ async def sign_in(request: Request) -> Response:
 async def open_session(caller: Viewer, request: Request, settings: Settings) -> Response:
     """Keep the token that the request presents in the browser, for as long as it counts."""
     left = _MONTH_S if caller.expires_at is None else int((caller.expires_at - datetime.now(UTC)).total_seconds())
+    tls = settings.scheme == "https" or request.headers.get("origin", "").startswith("https:")
     response = Response(status_code=204)
     response.set_cookie(
-        COOKIE,
+        cookie_of(request),
         presented(request.headers.getlist("authorization")),
         max_age=max(1, min(_MONTH_S, left)),
         httponly=True,
         samesite="strict",
-        secure=settings.scheme == "https",
+        secure=tls,
         path="/",
     )
     return response
 
 
-@router.delete("/session", status_code=204)
-async def close_session(caller: Viewer) -> Response:
-    """Have the browser forget the token. The token itself goes on: `clonos token revoke` ends it."""
+@router.post(SIGN_OUT, status_code=204)
+async def sign_out(request: Request) -> Response:
+    """Have the browser forget the token, also while nobody can say whose it is.
+
+    The token itself goes on: `clonos token revoke` ends it.
+    """
     response = Response(status_code=204)
-    response.delete_cookie(COOKIE, path="/")
+    response.delete_cookie(cookie_of(request), path="/", httponly=True, samesite="strict")
     return response

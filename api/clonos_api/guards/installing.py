@@ -79,7 +79,12 @@ class GuardSettings:
 
 
 def install(
-    app: FastAPI, settings: GuardSettings, *, open_paths: Set[str] = frozenset(), sign_in: str | None = None
+    app: FastAPI,
+    settings: GuardSettings,
+    *,
+    open_paths: Set[str] = frozenset(),
+    open_files: str | None = None,
+    sign_in: str | None = None,
 ) -> None:
     """Put the guards in front of all routes of `app`, those to come included.
 
@@ -87,6 +92,7 @@ def install(
         app: The application; `app.state.database` is where the tokens are, `app.state.known_agents` who was let in.
         settings: What they let through.
         open_paths: Exact paths that need no token, besides those of health.
+        open_files: What is below this path needs none for reading.
         sign_in: Where browsers without a token are sent from a page.
     """
     database: Database = app.state.database
@@ -107,6 +113,7 @@ def install(
         failures=Buckets(rate=settings.failures_per_s, burst=settings.failures_burst),
         needed=settings.auth,
         open_paths=open_paths,
+        open_files=open_files,
         sign_in=sign_in,
     )
     if settings.origins:

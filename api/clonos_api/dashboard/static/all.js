@@ -1,4 +1,5 @@
 // A page about everything.
-import { TYPES, follow } from "./follow.js";
+import { TYPES, follow, refresh } from "./follow.js";
 
 follow(TYPES);
+setInterval(refresh, 10000); // what no event tells, such as when a host was heard of

@@ -1,5 +1,5 @@
 // A job's page: its events, its figures every two seconds, the chart of its epochs, its log as it grows.
-import { dress } from "./page.js";
+import { dress, listen } from "./page.js";
 import { TYPES, follow, refresh } from "./follow.js";
 
 const job = document.getElementById("job").dataset.job;
@@ -23,7 +23,10 @@ function draw() {
   const queries = [...new Set(points.map((one) => one.query))];
   const text = getComputedStyle(document.body).color;
   const colours = [colour("busy"), colour("weak"), colour("good")];
-  chart ??= echarts.init(place, null, { renderer: "svg" });
+  if (chart?.getDom() !== place) {
+    chart?.dispose();
+    chart = echarts.init(place, null, { renderer: "svg" });
+  }
   const axis = { axisLabel: { color: text }, nameTextStyle: { color: text }, splitLine: { lineStyle: { opacity: 0.2 } } };
   chart.setOption({
     animation: false,
@@ -45,17 +48,19 @@ function draw() {
 }
 
 function lines() {
-  const place = document.getElementById("lines");
-  if (!place) return;
-  const source = new EventSource(`/api/v1/jobs/${job}/logs?follow=true&tail=500`);
-  source.onmessage = (event) => {
+  if (!document.getElementById("lines")) return;
+  let after = null;
+  const written = (event) => {
+    const place = document.getElementById("lines");
+    if (event.lastEventId) after = event.lastEventId;
     const line = document.createElement("div");
     line.textContent = event.data;
     place.append(line);
     while (place.childElementCount > LONGEST_LOG) place.firstElementChild.remove();
     if (document.getElementById("follow").checked) place.scrollTop = place.scrollHeight;
   };
-  addEventListener("pagehide", () => source.close());
+  const from = () => new URLSearchParams({ follow: true, ...(after ? { after } : { tail: 500 }) });
+  listen(() => `/api/v1/jobs/${job}/logs?${from()}`, { message: written }, { tell: () => {} });
 }
 
 follow(TYPES, job);

@@ -5,7 +5,10 @@ const body = document.getElementById("rows");
 const filter = document.getElementById("filter");
 const trouble = document.getElementById("trouble");
 const count = document.getElementById("shown");
-let hosts = null;
+const known = new Map(); // row → its HTML as it was sent
+const around = {};
+
+const rowOf = (id) => document.getElementById(`j-${id}`);
 
 function fits(row) {
   const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -23,69 +26,79 @@ function choose() {
   count.textContent = left === body.rows.length ? "" : `${left} of ${body.rows.length} jobs`;
 }
 
-function made(html) {
-  const template = document.createElement("template");
-  template.innerHTML = html;
-  return template.content.firstElementChild;
-}
-
 function put(rows, order) {
   for (const [id, html] of Object.entries(rows)) {
-    const old = document.getElementById(`j-${id}`);
-    const row = made(html);
+    if (known.get(id) === html && rowOf(id)) continue;
+    known.set(id, html);
+    const template = document.createElement("template");
+    template.innerHTML = html;
+    const row = template.content.firstElementChild;
     dress(row);
-    if (old) old.replaceWith(row);
-    else body.append(row);
+    const old = rowOf(id);
+    if (!old) {
+      body.append(row);
+      continue;
+    }
+    for (const cell of old.querySelectorAll("[data-figure]"))
+      row.querySelector(`[data-figure="${cell.dataset.figure}"]`).textContent = cell.textContent;
+    const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    old.replaceWith(row);
+    if (focused) row.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
   }
   // Only what is out of place is moved.
   let next = body.firstElementChild;
   for (const id of order) {
-    const row = document.getElementById(`j-${id}`);
+    const row = rowOf(id);
     if (!row) continue;
     if (row === next) next = next.nextElementSibling;
     else body.insertBefore(row, next);
   }
 }
 
-function summary(html) {
-  const element = document.getElementById("summary");
-  if (element.innerHTML.trim() !== html.trim()) element.innerHTML = html;
+function frame(told) {
+  for (const part of ["head", "banner", "counts"]) {
+    if (around[part] === told[part]) continue;
+    around[part] = told[part];
+    document.getElementById(part).innerHTML = told[part];
+  }
+  document.getElementById("none").hidden = told.order.length > 0;
+  document.getElementById("some").hidden = told.order.length === 0;
 }
 
-function whole(event) {
-  const told = JSON.parse(event.data);
-  const columns = JSON.stringify(told.hosts);
-  const empty = body.rows.length === 0;
-  // Other columns, or the first job ever: the page is drawn anew.
-  if ((hosts !== null && hosts !== columns) || empty !== (told.order.length === 0)) return location.reload();
-  hosts = columns;
-  const kept = new Set(told.order.map((id) => `j-${id}`));
-  for (const row of [...body.rows]) if (!kept.has(row.id)) row.remove();
-  put(told.rows, told.order);
-  summary(told.summary);
-  choose();
-}
-
-function rows(event) {
-  const told = JSON.parse(event.data);
-  for (const id of told.gone) document.getElementById(`j-${id}`)?.remove();
-  if (body.rows.length === 0 && told.order.length) return location.reload();
-  put(told.rows, told.order);
-  summary(told.summary);
-  choose();
-}
-
-function figures(event) {
-  const begun = performance.now();
-  for (const [id, texts] of Object.entries(JSON.parse(event.data))) {
-    const row = document.getElementById(`j-${id}`);
-    if (!row) continue;
-    for (const cell of row.querySelectorAll("[data-figure]")) {
+function figure(told) {
+  for (const [id, texts] of Object.entries(told)) {
+    for (const cell of rowOf(id)?.querySelectorAll("[data-figure]") ?? []) {
       const text = texts[cell.dataset.figure];
-      if (cell.firstChild?.data !== text) cell.textContent = text;
+      if (cell.textContent !== text) cell.textContent = text;
     }
   }
-  document.documentElement.dataset.updateMs = (performance.now() - begun).toFixed(2);
+}
+
+function timed(work) {
+  return (event) => {
+    const begun = performance.now();
+    work(JSON.parse(event.data));
+    document.documentElement.dataset.updateMs = (performance.now() - begun).toFixed(2);
+  };
+}
+
+function drop(id) {
+  rowOf(id)?.remove();
+  known.delete(id);
+}
+
+function whole(told) {
+  const kept = new Set(told.order.map((id) => `j-${id}`));
+  for (const row of [...body.rows]) if (!kept.has(row.id)) drop(row.id.slice(2));
+  rows({ ...told, gone: [] });
+  figure(told.figures);
+}
+
+function rows(told) {
+  told.gone.forEach(drop);
+  frame(told);
+  put(told.rows, told.order);
+  choose();
 }
 
 filter.addEventListener("input", choose);
@@ -99,4 +112,4 @@ document.addEventListener("keydown", (event) => {
     choose();
   }
 });
-listen("/live", { board: whole, rows, figures });
+listen(() => "/live", { board: timed(whole), rows: timed(rows), figures: timed(figure) });

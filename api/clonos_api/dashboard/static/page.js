@@ -48,64 +48,94 @@ export function link(state, text) {
   set(element, text);
 }
 
-// A stream of the control plane; says whether it is there, and notices when the browser is signed out.
-export function listen(url, handlers) {
-  let source;
-  const open = () => {
-    source = new EventSource(url);
-    source.onopen = () => link("live", "● live");
-    source.onerror = async () => {
-      link("away", "✕ no word from the control plane");
-      if (source.readyState !== EventSource.CLOSED) return;
-      const answer = await fetch("/api/v1/hosts", { cache: "no-store" }).catch(() => null);
-      if (answer?.status === 401) location.assign(`/signin?next=${encodeURIComponent(location.pathname + location.search)}`);
-      else setTimeout(open, 1000);
-    };
-    for (const [type, handle] of Object.entries(handlers)) source.addEventListener(type, handle);
-  };
-  open();
-  addEventListener("pagehide", () => source.close());
+export function toSignIn() {
+  location.assign(`/signin?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
-async function ask(button) {
+const AWAY_MS = 5000;
+const HIDDEN_MS = 30000;
+
+// A stream of the control plane that comes back whatever happens; `begun` is told each time that it does. A page that
+// nobody sees gives its stream back: a browser has six of them for one host. `place` gives the address to go on at.
+export function listen(place, handlers, { begun, tell = link } = {}) {
+  let source = null;
+  let away = null;
+  let hiding = null;
+  const lost = () => {
+    away ??= setTimeout(() => tell("away", "✕ no word from the control plane"), AWAY_MS);
+  };
+  const close = () => {
+    source?.close();
+    source = null;
+  };
+  const open = () => {
+    if (source || document.hidden) return;
+    const own = (source = new EventSource(place()));
+    own.onopen = () => {
+      clearTimeout(away);
+      away = null;
+      tell("live", "● live");
+      begun?.();
+    };
+    own.onerror = async () => {
+      lost();
+      if (own.readyState !== EventSource.CLOSED || source !== own) return;
+      source = null;
+      const answer = await fetch("/api/v1/hosts", { cache: "no-store" }).catch(() => null);
+      if (answer?.status === 401) toSignIn();
+      else setTimeout(open, 1000);
+    };
+    for (const [type, handle] of Object.entries(handlers)) own.addEventListener(type, handle);
+  };
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(hiding);
+    if (document.hidden) hiding = setTimeout(close, HIDDEN_MS);
+    else open();
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  open();
+}
+
+// What is asked is what is sent: a page may be brought up to date, and its buttons with it, while somebody reads.
+async function ask({ dataset, textContent }) {
+  const { call: what, body, field, label, ask: title, text } = { ...dataset };
+  const word = textContent.trim();
   const dialog = document.getElementById("ask");
-  document.getElementById("ask-title").textContent = button.dataset.ask;
-  document.getElementById("ask-text").textContent = button.dataset.text ?? "";
+  document.getElementById("ask-title").textContent = title;
+  document.getElementById("ask-text").textContent = text ?? "";
   const fields = document.getElementById("ask-fields");
   fields.replaceChildren();
-  if (button.dataset.field) {
-    const label = document.createElement("label");
+  if (field) {
+    const element = document.createElement("label");
     const input = document.createElement("input");
     input.id = "ask-field";
-    label.append(`${button.dataset.label} `, input);
-    fields.append(label);
+    element.append(`${label} `, input);
+    fields.append(element);
   }
-  document.getElementById("ask-yes").textContent = button.textContent.trim();
+  document.getElementById("ask-yes").textContent = word;
   dialog.returnValue = "no";
   dialog.showModal();
   await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
   if (dialog.returnValue !== "yes") return null;
-  const body = button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
   const given = document.getElementById("ask-field")?.value.trim();
-  return given ? { ...body, [button.dataset.field]: given } : body ?? {};
+  const [method, url] = what.split(" ");
+  const sent = body && JSON.stringify(given ? { ...JSON.parse(body), [field]: given } : JSON.parse(body));
+  return { method, url, sent, word };
 }
 
 async function call(button) {
-  const body = await ask(button);
-  if (body === null) return;
-  const [method, url] = button.dataset.call.split(" ");
-  button.disabled = true;
+  const asked = await ask(button);
+  if (asked === null) return;
+  const { method, url, sent, word } = asked;
   try {
-    const sent = button.dataset.body ? JSON.stringify(body) : undefined;
     const headers = { "Idempotency-Key": crypto.randomUUID(), ...(sent && { "Content-Type": "application/json" }) };
     const response = await fetch(url, { method, headers, body: sent });
-    if (response.ok) note(`${button.textContent.trim()}: asked for.`, "good");
+    if (response.ok) note(`${word}: asked for.`, "good");
     else note(await problem(response), "bad");
     document.dispatchEvent(new Event("refresh"));
   } catch {
     note("The control plane does not answer; nothing was changed as far as is known. Try again.", "bad");
-  } finally {
-    button.disabled = false;
   }
 }
 
@@ -113,10 +143,16 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-call]");
   if (button) call(button);
 });
+const others = new BroadcastChannel("session");
+if (document.getElementById("sign-out")) others.onmessage = toSignIn;
 document.getElementById("sign-out")?.addEventListener("click", async () => {
-  await fetch("/session", { method: "DELETE" });
+  const response = await fetch("/signout", { method: "POST" }).catch(() => null);
+  if (!response?.ok) return note("You are still signed in: the control plane does not answer. Try again.", "bad");
+  others.postMessage("out");
   location.assign("/signin");
 });
+const again = document.getElementById("again");
+if (again) setTimeout(() => location.reload(), 1000 * again.dataset.again);
 document.addEventListener("htmx:after:swap", () => dress());
 setInterval(dress, 5000);
 dress();

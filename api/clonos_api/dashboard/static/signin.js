@@ -3,6 +3,12 @@ import { problem } from "./page.js";
 
 const form = document.getElementById("sign-in");
 const error = document.getElementById("sign-in-error");
+const next = new URL(new URLSearchParams(location.search).get("next") ?? "/", location.origin);
+const goOn = () => location.replace(next.origin === location.origin ? next : "/");
+
+// Who followed a link from elsewhere is signed in, but the browser did not say so (SameSite=Strict): ask from here.
+fetch("/hosts", { redirect: "manual", headers: { Accept: "text/html" } }).then((answer) => { if (answer.ok) goOn(); }).catch(() => {});
+
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   error.hidden = true;
@@ -10,11 +16,7 @@ form.addEventListener("submit", async (event) => {
   try {
     const token = document.getElementById("token").value.trim();
     const response = await fetch("/session", { method: "POST", headers: { Authorization: `Bearer ${token}` } });
-    if (response.ok) {
-      const next = new URL(new URLSearchParams(location.search).get("next") ?? "/", location.origin);
-      location.assign(next.origin === location.origin ? next : "/");
-      return;
-    }
+    if (response.ok) return goOn();
     told = await problem(response);
   } catch { /* told */ }
   error.textContent = told;

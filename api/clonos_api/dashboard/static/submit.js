@@ -52,6 +52,7 @@ async function look() {
 }
 
 code.addEventListener("change", async () => {
+  const mine = ++turn;
   artifact = null;
   send.disabled = true;
   const [file] = code.files;
@@ -59,8 +60,10 @@ code.addEventListener("change", async () => {
   const form = new FormData();
   form.append("file", file);
   const response = await fetch("/api/v1/artifacts", { method: "POST", body: form, headers: { "Idempotency-Key": crypto.randomUUID() } }).catch(() => null);
+  if (mine !== turn) return;
   if (!response?.ok) return say("✕ The code was not taken.", [["", response ? await problem(response) : "The control plane does not answer.", ""]], "bad");
   const told = await response.json();
+  if (mine !== turn) return;
   artifact = told.id;
   if (told.main) spec.value = spec.value.replace(/^(\s+main:).*$/m, `$1 ${told.main}`);
   look();
