@@ -1,0 +1,106 @@
+"""A control plane with made-up jobs, hosts and recoveries: for looking at pages, and for measuring them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos_api.store.database import Database
+from clonos_api.store.rows import new_id
+from clonos_api.store.tables import AgentRow, EpochRow, ExceptionRow, JobRow, RecoveryRow, StandbyRow
+from serving import Served, served
+from stored import a_job, a_run, an_agent
+
+NAMES = ("orders", "clicks", "payments", "enrich", "fraud", "sessions")
+WARM = (("detect", 8), ("decide", 21), ("wake", 40), ("claim", 70), ("restore", 30), ("replay", 240), ("commit", 30))
+COLD = (("detect", 8), ("decide", 21), ("start", 5600), ("claim", 70), ("restore", 620), ("epoch", 540), ("commit", 80))
+DAY_S = 86_400
+
+
+@contextmanager
+def made_up(home: Path, *, jobs: int, hosts: int, seed: int = 1) -> Iterator[Served]:
+    """A replica that serves them; nothing runs."""
+    with served(home) as api:
+        asyncio.run(_fill(api, jobs, hosts, random.Random(seed)))
+        yield api
+
+
+async def _fill(api: Served, jobs: int, hosts: int, chance: random.Random) -> None:
+    database = Database(api.settings.database)
+    now = datetime.now(UTC)
+    try:
+        async with database.transaction() as session:
+            agents = [await an_agent(session, f"host-{number + 1}", lease_s=DAY_S) for number in range(hosts)]
+            for one in agents:
+                one.slots = 2 + 3 * jobs // max(1, hosts)
+            for number in range(jobs):
+                await _job(session, number, agents, chance, now)
+    finally:
+        await database.close()
+
+
+async def _job(
+    session: AsyncSession, number: int, agents: list[AgentRow], chance: random.Random, now: datetime
+) -> None:
+    job = await a_job(session, f"{chance.choice(NAMES)}-{number + 1}")
+    replicas = chance.choice((1, 1, 1, 0))
+    job.spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": replicas}}}
+    job.state = chance.choices(("RUNNING", "RECOVERING", "FAILED", "STOPPED"), (92, 2, 2, 4))[0]
+    job.state_since = now - timedelta(seconds=chance.randint(5, DAY_S))
+    job.generation, job.observed_version = 3, 1
+    lag = {"in": chance.choice((0, 0, 0, 12, 4000))}
+    counted = {"records_in": chance.randint(0, 10**6), "records_out": chance.randint(0, 10**6)}
+    counted |= {"epoch": 109, "epochs": 110, "recorded_determinants": 500, "replayed_determinants": 10, "lag": lag}
+    job.metrics = {"at": None, "restarts": 1, "queries": {"out": counted}}
+    if job.state == "FAILED":
+        what = {"what": "Offsets 120 to 140 of topic in are gone.", "kept": "what was published."}
+        job.failure = {"error": "offsets-lost", **what, "hint": "start from a savepoint.", "domain": "consistency"}
+    here, there = chance.sample(agents, 2) if len(agents) > 1 else (agents[0], agents[0])
+    if job.state in ("RUNNING", "RECOVERING"):
+        run = await a_run(session, job, here)
+        run.state, job.run = "RUNNING", run.id
+        if replicas and chance.random() < 0.95:
+            why = {"why_here": "another failure domain than the driver's, least loaded (1 of 4 slots taken)"}
+            state = chance.choices(("READY", "WARMING"), (9, 1))[0]
+            row = {"mode": "dedicated", "state": state, "since": now, "body": why}
+            session.add(StandbyRow(id=new_id(), job=job.id, agent=there.id, **row))
+    for _ in range(chance.randint(0, 2)):
+        at = now - timedelta(minutes=chance.randint(1, 500))
+        session.add(_recovery(job, at, here.name, there.name, chance))
+    if number < 3:
+        _epochs(session, job, chance, now)
+
+
+def _recovery(job: JobRow, at: datetime, here: str, there: str, chance: random.Random) -> RecoveryRow:
+    warm = chance.random() < 0.7
+    phases, moment = [], at
+    for name, ms in WARM if warm else COLD:
+        took = ms * chance.uniform(0.6, 1.5)
+        phases.append({"name": name, "started_at": moment.isoformat(), "duration_ms": took})
+        moment += timedelta(milliseconds=took)
+    body: dict[str, Any] = {"cause": chance.choice(("crash", "host-lost")), "outcome": "finished", "phases": phases}
+    body |= {"failed_generation": 2, "generation": 3, "from_agent": here, "to_agent": there if warm else here}
+    body |= {"standby": new_id() if warm else None, "gap_ms": (moment - at).total_seconds() * 1000}
+    body |= {"replayed_records": 800, "skipped_lanes": 1, "replayed_determinants": 20}
+    return RecoveryRow(id=new_id(), job=job.id, started_at=at, ended_at=moment, body=body)
+
+
+def _epochs(session: AsyncSession, job: JobRow, chance: random.Random, now: datetime) -> None:
+    for epoch in range(110):
+        at = now - timedelta(seconds=(110 - epoch) * 0.5)
+        told: dict[str, Any] = {"epoch": epoch, "query": "out", "status": "COMPLETED", "generation": 3}
+        told |= {"trigger": "REPLAY" if epoch == 60 else "PERIODIC", "completed_at": at.isoformat()}
+        told |= {"duration_ms": chance.uniform(70, 220), "records_in": 100, "records_out": chance.randint(80, 120)}
+        told |= {"size_bytes": 123_456, "offsets": {"in": {"0": epoch * 50, "1": epoch * 51}}, "spans": []}
+        row = {"job": job.id, "lineage": 1, "query": "out", "epoch": epoch, "completed_at": at}
+        session.add(EpochRow(**row, body=told))
+        if epoch % 50 == 0:
+            failure = {"error": "epoch-failed", "what": "A worker was lost.", "domain": "run", "retry": True}
+            session.add(ExceptionRow(job=job.id, at=at, generation=2, failure=failure))
