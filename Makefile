@@ -61,10 +61,10 @@ unit: setup ## Tests without Kafka and Spark
 service: setup ## Control plane, agents, command line, security; on SQLite and PostgreSQL (apt-get install -y postgresql)
 	@$(MAKE) --no-print-directory --jobs 2 service-api service-rest
 
-# One core each: neither uses more.
+# Each is about one core's work, with its databases.
 service-api:
 	@mkdir -p build
-	@$(PYTEST) tests/api -q $(CORE) >build/service-api.txt 2>&1; ended=$$?; cat build/service-api.txt; exit $$ended
+	@trap : INT TERM; $(PYTEST) tests/api -q $(CORE) >build/service-api.txt 2>&1; ended=$$?; cat build/service-api.txt; exit $$ended
 
 service-rest:
 	$(PYTEST) tests/store tests/reconcile tests/security tests/agent tests/cli -q $(CORE)

@@ -15,7 +15,7 @@ from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PROVE_S, RE
 from clonos_api.reconcile.placement import HOST_LABEL
 from clonos_api.settings import ApiSettings
 from clonos_api.store import agents, moves, operations, runs
-from clonos_api.store.tables import AgentRow, JobRow, OperationRow, RunRow
+from clonos_api.store.tables import AgentRow, JobRow, JobVersionRow, OperationRow, RunRow
 
 # Longer than the move's own deadlines, so that these say what went wrong.
 _MARGIN_S: Final = HAND_OVER_S + MAKE_ROOM_S + PROVE_S + RECOVER_S
@@ -82,10 +82,17 @@ async def begin(
         to=to.id if to is not None else None,
         previous=run.order["version"],
         version=job.version if kind == "upgrade" else run.order["version"],
+        kept_standbys=await _standbys_before(session, job) if kind == "upgrade" else 0,
         timeout_s=timeout_s,
         operation=begun.id,
     )
     return begun
+
+
+async def _standbys_before(session: AsyncSession, job: JobRow) -> int:
+    """How many standbys the version before the newest is to have: until the newest counts, the job may go back."""
+    before = await session.get(JobVersionRow, (job.id, job.version - 1))
+    return 0 if before is None else JobSpec.model_validate(before.spec).spec.standby.wanted
 
 
 async def _driver(session: AsyncSession, job: JobRow) -> RunRow:

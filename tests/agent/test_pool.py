@@ -149,8 +149,10 @@ def test_a_spare_that_ends_before_it_comes_to_the_job_is_followed(
     api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its exit code: it is not the job's doing."""
-    host(**{**SPARES, "spare_command": (sys.executable, str(HERE / "fake_spare.py"), "{folder}", "--falls")})
-    ready(api)
+    host(
+        **{**SPARES, "spares": 2, "spare_command": (sys.executable, str(HERE / "fake_spare.py"), "{folder}", "--falls")}
+    )
+    ready(api, 2)  # and the other one is not tried
     api.order(pooled(api, run, restart=QUICK.model_copy(update={"attempts": 0})))
     report = reported(api, run, "RUNNING", driver_state="RUNNING")
     assert (report.attempts, report.in_row) == (2, 0)
@@ -159,8 +161,10 @@ def test_a_spare_that_ends_before_it_comes_to_the_job_is_followed(
 
 def test_one_that_does_nothing_is_ended(api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "_HEARD_S", 1.0)
-    host(**{**SPARES, "spare_command": (sys.executable, str(HERE / "fake_spare.py"), "{folder}", "--hangs")})
-    ready(api)
+    host(
+        **{**SPARES, "spares": 2, "spare_command": (sys.executable, str(HERE / "fake_spare.py"), "{folder}", "--hangs")}
+    )
+    ready(api, 2)  # and the other one is not tried
     api.order(pooled(api, run, restart=QUICK.model_copy(update={"attempts": 0})))
     report = reported(api, run, "RUNNING", driver_state="RUNNING")
     assert (report.attempts, report.in_row) == (2, 0)

@@ -131,6 +131,9 @@ def test_an_upgrade_keeps_the_standbys_unless_its_path_says_otherwise(
     )
     (tmp_path / "job.yaml").write_text(yaml)
     assert upgraded() == Standbys()
+    service.change(job.id, spec=JobSpec.model_validate(spec))
+    (tmp_path / "job.yaml").write_text(yaml.replace("{replicas: 0}", "{aloneAfterS: 15}"))
+    assert upgraded() == Standbys(replicas=2, aloneAfterS=15)
 
 
 def test_an_operation_that_fails_is_its_error(clonos: Clonos, service: FakeService) -> None:

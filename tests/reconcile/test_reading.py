@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clonos.resources.hosts import RunOrder
 from clonos_api.reconcile.reading import Case, Place, guarded_of
 from clonos_api.store.tables import JobRow, RunRow
 
@@ -26,15 +27,23 @@ def job(**fields: Any) -> JobRow:
 
 
 def run(version: int, of: dict[str, Any]) -> RunRow:
-    return RunRow(id="r", agent="a", state="RUNNING", order={"version": version, "spec": of})
+    named = {"run": "r", "job": "j", "name": "j", "version": version, "artifact": "a" * 64, "goal": "RUN"}
+    order = RunOrder.model_validate({**named, "spec": of}).model_dump(mode="json")
+    return RunRow(id="r", agent="a", state="RUNNING", in_row=0, attempts=1, told={}, created_at=NOW, order=order)
 
 
 def test_standbys_of_an_old_version_stay_until_the_new_one_counts() -> None:
     """Also where the new one is to have none: whoever goes back needs one."""
-    moving = {"cause": "upgrade", "leaves": "a", "version": 2, "previous": 1, "until": NOW.isoformat()}
+    moving = {"cause": "upgrade", "leaves": "a", "version": 2, "previous": 1, "until": NOW.isoformat(), "kept": 1}
     old, new = spec(standby={"replicas": 1}), spec()
     assert guarded_of(job(spec=new, moving=moving), run(1, old), PLACE, 0).wanted == 1
+    assert guarded_of(job(spec=new, moving=moving), run(2, new), PLACE, 0).wanted == 1, "it has yet to prove itself"
     assert guarded_of(job(spec=new, moving=None), run(2, new), PLACE, 0).wanted == 0
+
+
+def test_standbys_that_somebody_gave_up_do_not_come_back_for_a_move() -> None:
+    moving = {"cause": "move", "leaves": "a", "version": 1, "previous": 1, "until": NOW.isoformat()}
+    assert guarded_of(job(spec=spec(), moving=moving), run(1, spec(standby={"replicas": 2})), PLACE, 0).wanted == 0
 
 
 @pytest.mark.parametrize(
@@ -52,3 +61,10 @@ def test_only_jobs_that_can_have_a_spare_are_placed_where_one_is(
     """The others would take it from those, and start cold."""
     facts, _ = Case(job(spec=spec(**inner), start_from=start), None).facts(PLACE)
     assert facts.pooled is pooled
+
+
+def test_a_recovery_is_placed_by_what_its_driver_has() -> None:
+    """Not by a newer specification, which counts from the next start."""
+    pool, plain = spec(standby={"mode": "pool"}), spec()
+    assert Case(job(spec=plain), run(1, pool)).facts(PLACE)[0].pooled
+    assert not Case(job(spec=pool), run(1, plain)).facts(PLACE)[0].pooled

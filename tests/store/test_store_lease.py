@@ -193,7 +193,7 @@ async def take_over(database: Database, holders: Holders, how: signal.Signals) -
     os.kill(first.pid, how)
     began = time.monotonic()
     took_over = (await wait_for(database, new, mark))[0]
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 10.0  # three where nothing else runs
     assert took_over[1] == token + 1
     if how == signal.SIGSTOP:
         os.kill(first.pid, signal.SIGCONT)

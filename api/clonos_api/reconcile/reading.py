@@ -119,12 +119,16 @@ class Case:
                 standbys=tuple(waiting_facts(*one) for one in self.standbys),
                 alone=standby.alone_after_s > 0,
                 warm=not local and standby.mode != "none",
-                pooled=start is None and offers.fits(spec),
+                pooled=start is None and offers.fits(self._ordered().spec),
                 moving=moves.of(row),
                 relief=run_facts(self.relief, claimed=self.relief_claimed) if self.relief is not None else None,
             ),
             run_facts(self.run, claimed=self.claimed, epochs=self.epochs) if self.run is not None else None,
         )
+
+    def _ordered(self) -> JobSpec:
+        """What the driver is to be started with: a recovery changes no version."""
+        return JobSpec.model_validate(self.run.order["spec"] if self.run is not None else self.job.spec)
 
     def checkpoint(self, place: Place) -> str:
         """Where its checkpoint is."""
@@ -368,13 +372,11 @@ def guarded_of(job: JobRow, run: RunRow | None, place: Place, resting: int) -> G
     """A job, as far as its standbys depend on it; so many of them failed a moment ago."""
     local = checkpoints.is_local(Case(job, run).checkpoint(place), place.shared)
     moving = moves.of(job)
-    specs = [job.spec] if moving is None or run is None else [job.spec, run.order["spec"]]
     return Guarded(
         id=job.id,
         state=JobState(job.state),
         desired=DesiredState(job.desired_state),
-        # While the job may still go back to an older version, it has as many as that one is to have.
-        wanted=max(JobSpec.model_validate(one).spec.standby.wanted for one in specs),
+        wanted=max(JobSpec.model_validate(job.spec).spec.standby.wanted, moving.kept if moving is not None else 0),
         version=run.order["version"] if run is not None else job.version,
         spare=moving.previous if moving is not None else None,
         relief=moving.standby if moving is not None else None,

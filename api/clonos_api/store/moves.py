@@ -28,6 +28,7 @@ class Moving(BaseModel):
         to: The agent that is to have it; None: any other.
         version: Of the specification that the new driver has.
         previous: What the old one has.
+        kept: So many standbys stay at least, for whoever goes back to an older version.
         until: When a standby must be READY.
         standby: The run that is to take over.
         failed: Standbys that ended before they could.
@@ -44,6 +45,7 @@ class Moving(BaseModel):
     to: str | None = None
     version: int
     previous: int
+    kept: int = 0
     until: datetime
     standby: str | None = None
     failed: int = 0
@@ -71,6 +73,7 @@ async def begin(
     previous: int,
     version: int,
     timeout_s: float,
+    kept_standbys: int = 0,
     to: str | None = None,
     operation: str | None = None,
 ) -> JobRow:
@@ -81,7 +84,14 @@ async def begin(
     """
     until = await now(session) + timedelta(seconds=timeout_s)
     moving = Moving(
-        cause=cause, operation=operation, leaves=leaves, to=to, version=version, previous=previous, until=until
+        cause=cause,
+        operation=operation,
+        leaves=leaves,
+        to=to,
+        version=version,
+        previous=previous,
+        kept=kept_standbys,
+        until=until,
     )
     row = await jobs.change(session, job, moving=kept(moving))
     events.append(session, "job.move.began", job=row.id, data={"cause": cause, "operation": operation, "to": to})

@@ -240,6 +240,7 @@ class Keeper:
         place.make(yaml.safe_dump(spec, sort_keys=False), settings.uid, settings.gid)
         attempt, begins = self._record.attempt + 1, place.events.stat().st_size
         drives = None if order.standby else datetime.now(UTC)
+        cold = self._idle_spare  # the next one might not come to this job either, and takes a spare from others
         # Before the driver is there, so that an agent that comes after a crash looks for it.
         self._write(
             attempt=attempt,
@@ -260,7 +261,7 @@ class Keeper:
             command += ["--standby", str(place.promotion)]
         if order.accept_code:
             command.append("--accept-new-code")
-        if fits(whole.spec) and _plain(order, settings) and await self._given_to_spare(command, attempt):
+        if not cold and fits(whole.spec) and _plain(order, settings) and await self._given_to_spare(command, attempt):
             return
         try:
             pid = launch(

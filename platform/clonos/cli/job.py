@@ -368,9 +368,11 @@ def _change(client: Client, job: str, path: Path, params: dict[str, str]) -> Non
 
     now = client.jobs.get(job)
     read = read_submission(path, name=now.name, params=params)
-    spec = read.spec
-    if "standby" not in spec.spec.model_fields_set:
-        spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"standby": now.spec.spec.standby})})
+    spec, standby = read.spec, read.spec.spec.standby
+    if not standby.model_fields_set & {"replicas", "mode"}:
+        same = {"replicas": now.spec.spec.standby.replicas, "mode": now.spec.spec.standby.mode}
+        kept = standby.model_copy(update=same) if standby.model_fields_set else now.spec.spec.standby
+        spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"standby": kept})})
     artifact = client.artifacts.upload(read.packed)
     changed = client.jobs.patch(now.id, JobPatch(spec=spec, artifact=artifact.id), version=now.version)
     typer.echo(f"{changed.name} is to have version {changed.version} (code {artifact.id[:12]}).", err=True)
