@@ -57,10 +57,12 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.config.app.state.services.end_waits()  # type: ignore[union-attr]
         await super().shutdown(sockets)
-        # Whoever did not go in time would be a socket that nobody closes.
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()  # type: ignore[union-attr]
-        await asyncio.sleep(0)
+        # Whoever did not go in time, or was accepted at the last moment and is not known yet, would be a socket that
+        # nobody closes.
+        for _ in range(10):
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()  # type: ignore[union-attr]
+            await asyncio.sleep(0.01)
 
 
 @contextlib.contextmanager

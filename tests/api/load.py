@@ -14,10 +14,12 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import anyio
 import httpx
 
 from observe import eventually
@@ -176,24 +178,22 @@ class Load:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._until_stopped())
+            self._loop.run_until_complete(self._live())
         except BaseException as error:
             self._failure = error
         finally:
             self._loop.close()
 
-    async def _until_stopped(self) -> None:
-        living, stopping = asyncio.create_task(self._live()), asyncio.create_task(self._stop.wait())
-        await asyncio.wait([living, stopping], return_when=asyncio.FIRST_COMPLETED)
-        failed = living.done()
-        for task in (living, stopping):
-            task.cancel()
-        await asyncio.gather(living, stopping, return_exceptions=True)
-        if failed:
-            await living
-
     async def _live(self) -> None:
-        async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        # anyio's: httpcore closes what it has dropped from its pool, whatever is cancelled meanwhile, but only if anyio
+        # cancels it.
+        async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as group:
+
+            async def until_stopped() -> None:
+                await self._stop.wait()
+                group.cancel_scope.cancel()
+
+            group.start_soon(until_stopped)
 
             async def caller(token: str, first: int) -> Caller:
                 made = Caller(self, token, first)
@@ -205,9 +205,9 @@ class Load:
             assert uploaded is not None
             self._artifact = uploaded.json()["id"]
 
-            def begin(*works: Coroutine[Any, Any, None]) -> None:
+            def begin(*works: Callable[[], Awaitable[None]]) -> None:
                 for work in works:
-                    group.create_task(work)
+                    group.start_soon(work)
 
             for number in range(self._agents):
                 name = f"host-{number}"
@@ -221,10 +221,10 @@ class Load:
             self._first_seq = int(newest.json()["data"][-1]["seq"])
             for number in range(2):
                 self.readers.append([])
-                begin(self._read(await caller(self.admin, number), self.readers[-1]))
+                begin(partial(self._read, await caller(self.admin, number), self.readers[-1]))
             await asyncio.gather(*(self._submit(admin, name, start=True) for name in self._jobs))
             for number in range(self._people):
-                begin(self._person(await caller(self.admin, number), number))
+                begin(partial(self._person, await caller(self.admin, number), number))
             self._started.set()
 
     # People
@@ -275,7 +275,7 @@ class Load:
 
     # Agents
 
-    async def _agent(self, caller: Caller, name: str) -> list[Coroutine[Any, Any, None]]:
+    async def _agent(self, caller: Caller, name: str) -> list[Callable[[], Awaitable[None]]]:
         instance = secrets.token_hex(8)
         body = {"name": name, "instance": instance, "slots": 40, "versions": {"clonos": "0"}}
         registered = await caller.ask("POST", "/agents", json=body)
@@ -285,9 +285,9 @@ class Load:
         drivers: dict[str, Driver] = {}
         self._drivers.append(drivers)
         return [
-            self._beat(caller, f"/agents/{id}", instance, drivers),
-            self._work(caller, f"/agents/{id}", drivers),
-            self._tell(caller, f"/agents/{id}", instance, drivers),
+            partial(self._beat, caller, f"/agents/{id}", instance, drivers),
+            partial(self._work, caller, f"/agents/{id}", drivers),
+            partial(self._tell, caller, f"/agents/{id}", instance, drivers),
         ]
 
     async def _beat(self, caller: Caller, path: str, instance: str, drivers: dict[str, Driver]) -> None:
