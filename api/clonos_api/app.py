@@ -24,6 +24,7 @@ from clonos_api.routes import (
     hosts,
     jobs,
     logs,
+    metrics,
     operations,
     savepoints,
     tokens,
@@ -52,6 +53,7 @@ _ROUTERS: Final = (
     connectors.router,
     tokens.router,
     tokens.audit_router,
+    metrics.router,
     health.open_router,
     health.router,
 )

@@ -1,7 +1,8 @@
 """Makes what the services of compose.yaml know each other by, each in a volume of its own; what is there is kept.
 
 ``credentials.py certificates`` before everything else: an authority, the control plane's certificate, passwords.
-``credentials.py tokens`` once the control plane answers: a token for each agent. Both run as root, and end.
+``credentials.py tokens`` once the control plane answers: a token for each agent and for Prometheus. Both run as root,
+and end.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from clonos.client import Client
-from clonos.local.access import agent_token
+from clonos.local.access import agent_token, viewer_token
 
 OWNER = 10001  # the user of our images
+NOBODY = 65534  # that of Prometheus' image
+PROMETHEUS = "prometheus"
 NAMES = ("control-plane", "control-plane-1", "control-plane-2", "localhost")
 DATABASE = "postgres:5432:clonos:clonos"
 _VALID = timedelta(days=365)
@@ -42,12 +45,14 @@ def certificates(volumes: Path) -> None:
 
 
 def tokens(api: str, ca: Path, admin: Path, volumes: Path) -> None:
-    """See that there is a valid token for each agent that has a folder below `volumes`."""
+    """See that there is a valid token for each folder below `volumes`: Prometheus', and those of the agents."""
     with Client(api, admin.read_text().strip(), ca=ca, patience_s=30.0) as client:
         for folder in sorted(volumes.iterdir()):
             file = folder / "token"
-            agent_token(client, folder.name, file)
-            os.chown(file, OWNER, OWNER)
+            scrapes = folder.name == PROMETHEUS
+            (viewer_token if scrapes else agent_token)(client, folder.name, file)
+            owner = NOBODY if scrapes else OWNER
+            os.chown(file, owner, owner)
 
 
 def _certificates(ca: Path, tls: Path) -> None:

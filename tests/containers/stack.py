@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import psutil
 
 ROOT: Final = Path(__file__).parents[2]
@@ -74,6 +75,12 @@ class Stack:
     def read(self, service: str, file: str) -> str:
         """A file of a service that runs."""
         return self.compose("exec", "--no-TTY", service, "cat", file)
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """What Prometheus answers now."""
+        answer = httpx.get(f"{self.prometheus}/api/v1/query", params={"query": expression}).json()
+        assert answer["status"] == "success", answer
+        return list(answer["data"]["result"])
 
     def container(self, service: str) -> str:
         """Its name."""

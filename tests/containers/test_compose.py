@@ -29,7 +29,7 @@ from clonos.errors import ClonosError
 from clonos.kafka import client_config
 from clonos.resources.jobs import JobCreate, JobState
 from clonos.settings import KafkaSettings
-from containers.stack import Stack, docker, stack
+from containers.stack import ROOT, Stack, docker, stack
 from observe import eventually
 from reporting import used
 
@@ -97,6 +97,12 @@ def told(client: Client) -> str:
         return str(error)
 
 
+def panels() -> dict[str, str]:
+    """What Grafana's panels ask for."""
+    file = ROOT / "docker" / "compose" / "grafana" / "dashboards" / "jobs.json"
+    return {panel["title"]: panel["targets"][0]["expr"] for panel in json.loads(file.read_text())["panels"]}
+
+
 def test_only_who_has_a_token_and_the_authority_gets_in(platform: Stack) -> None:
     for api in platform.apis:
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -139,8 +145,21 @@ def test_containers_are_confined_and_hold_no_secret(platform: Stack) -> None:
 
 
 def test_prometheus_scrapes(platform: Stack) -> None:
-    asked = httpx.get(f"{platform.prometheus}/api/v1/query", params={"query": "up"}).json()
-    assert [row["value"][1] for row in asked["data"]["result"]] == ["1"]
+    """Each replica, with its own token; the rules and the dashboards' queries are ones that it understands."""
+    scraped = {"127.0.0.1:9090", *(f"{name}:8484" for name in REPLICAS), *(f"{name}:9464" for name in AGENTS)}
+    eventually(
+        lambda: {row["metric"]["instance"] for row in platform.query("up == 1")} == scraped,
+        "all are scraped",
+        timeout_s=60,
+    )
+    checked = platform.compose(
+        "exec", "--no-TTY", "prometheus", "promtool", "check", "config", "/etc/prometheus/prometheus.yml"
+    )
+    assert "SUCCESS" in checked
+    assert sum(int(row["value"][1]) for row in platform.query("eos_leader")) == 1
+    assert {row["metric"]["host"] for row in platform.query("eos_host_slots")} == set(AGENTS)
+    rules = httpx.get(f"{platform.prometheus}/api/v1/rules").json()["data"]["groups"][0]["rules"]
+    assert {rule["health"] for rule in rules} == {"ok"}
 
 
 def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, tmp_path: Path) -> None:
@@ -177,6 +196,8 @@ def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, t
         )
         assert moved.generation == 2
         wordcount.await_more("it goes on on another host")
+        for panel, expression in panels().items():
+            eventually(lambda asked=expression: platform.query(asked), f"{panel} shows something", timeout_s=60)
 
         verdict = wordcount.verdict(tmp_path)
         assert verdict.records_in > 100

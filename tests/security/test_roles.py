@@ -26,6 +26,7 @@ from serving import Served
 # v viewer, o operator, O operator who owns it, a admin, g agent of its own name, G any agent, - whoever.
 # Of the first four each may do what those before it may.
 ROUTES = {
+    "GET /metrics": "v",
     "GET /api/v1/artifacts": "v",
     "POST /api/v1/artifacts": "o",
     "GET /api/v1/artifacts/{sha}": "v",

@@ -21,6 +21,7 @@ import structlog
 from clonos.agent.artifacts import Artifacts
 from clonos.agent.client import AgentApi, AgentRemoved, AgentUnknown, ApiAway, ApiRefused
 from clonos.agent.courier import Courier
+from clonos.agent.exposition import Driver, Seen, exposed
 from clonos.agent.forward import Forwarder
 from clonos.agent.memory import MemoryLimits, own_cgroup
 from clonos.agent.place import KeptOrders, Place
@@ -129,7 +130,11 @@ class Agent:
             self._supervisor.take(self._orders.work)
             self._tasks.take(self._orders.work.tasks)
         try:
-            await _first(self._talk(), self._supervisor.failure(), self._supervisor.measure(), self._pool.keep(used))
+            with contextlib.ExitStack() as stack:
+                if settings.metrics:
+                    _log.info("metrics", address=stack.enter_context(exposed(settings.metrics, self._seen)))
+                supervisor = self._supervisor
+                await _first(self._talk(), supervisor.failure(), supervisor.measure(), self._pool.keep(used))
         except AgentRemoved:
             _log.warning("host-removed")
             self._registered.clear()
@@ -301,6 +306,24 @@ class Agent:
 
     async def _push(self, pushes: Pushes) -> PushesTaken:
         return await self._api.push(await self._id(), pushes)
+
+    def _seen(self) -> Seen:
+        """What Prometheus is told."""
+        orders = {one.run: one for one in self._orders.work.runs} if self._orders is not None else {}
+        drivers = [
+            Driver(
+                job=order.name,
+                run=one.run,
+                role="standby" if order.standby else "driver",
+                state=one.state,
+                attempts=one.attempts,
+                pid=one.pid,
+            )
+            for one in self._supervisor.reports()
+            if (order := orders.get(one.run)) is not None
+        ]
+        silent_s = time.monotonic() - self._heard
+        return Seen(tuple(drivers), self._settings.slots, self._pool.ready, silent_s)
 
     def _alone(self) -> bool:
         """Whether the control plane has not been heard of for longer than it would be patient itself."""

@@ -45,6 +45,7 @@ class AgentSettings(BaseModel):
             gives one each second; 0: never.
         measure_s: How often the sizes of checkpoints are looked at.
         archive: How large code may be.
+        metrics: ``host:port`` at which Prometheus finds ``/metrics``; default: nowhere.
         secrets: Folder with a file for each secret that specifications may refer to; default below `home`.
     """
 
@@ -75,6 +76,7 @@ class AgentSettings(BaseModel):
     silent_s: float = Field(10.0, ge=0)
     measure_s: float = Field(60.0, gt=0)
     archive: Limits = LIMITS
+    metrics: str | None = Field(None, pattern=r"^.+:[0-9]{1,5}$")
     secrets: Path | None = None
 
     @property

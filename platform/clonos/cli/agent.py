@@ -30,6 +30,7 @@ def agent(
     cgroup: Annotated[Path | None, typer.Option(help="Delegated cgroup (v2) for drivers; default our own.")] = None,
     stop_drivers: Annotated[bool, typer.Option("--stop-drivers", help="Stop the drivers when the agent ends.")] = False,
     stop_grace_s: Annotated[float, typer.Option(help="How long they may take then.")] = 10.0,
+    metrics: Annotated[str | None, typer.Option(help="HOST:PORT for Prometheus; default: none.")] = None,
     silent_s: Annotated[
         float, typer.Option(help="Kill a driver that gives no sign of life for so long; 0: never.")
     ] = 10.0,
@@ -65,6 +66,7 @@ def agent(
             cgroup=cgroup,
             stop_drivers=stop_drivers,
             stop_grace_s=stop_grace_s,
+            metrics=metrics,
             silent_s=silent_s,
         )
     except ValidationError as error:

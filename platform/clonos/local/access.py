@@ -29,16 +29,25 @@ def read_token(file: Path) -> str:
 
 def agent_token(client: Client, name: str, file: Path) -> None:
     """See that `file` holds a valid token for the agent `name`."""
+    _token(client, TokenCreate(name=name, role=Role.AGENT, subject=name, agent=name, expires_in_s=None), file)
+
+
+def viewer_token(client: Client, name: str, file: Path) -> None:
+    """See that `file` holds a valid token for `name`, which only reads."""
+    _token(client, TokenCreate(name=name, role=Role.VIEWER, subject=name, expires_in_s=None), file)
+
+
+def _token(client: Client, wanted: TokenCreate, file: Path) -> None:
     now = datetime.now(UTC)
     valid = {
         one.id
         for one in client.tokens.list().data
-        if one.agent == name and one.revoked_at is None and (one.expires_at is None or one.expires_at > now)
+        if (one.role, one.agent, one.subject) == (wanted.role, wanted.agent, wanted.subject)
+        and one.revoked_at is None
+        and (one.expires_at is None or one.expires_at > now)
     }
-    if file.is_file() and _id(file.read_text()) in valid:
-        return
-    made = client.tokens.create(TokenCreate(name=name, role=Role.AGENT, subject=name, agent=name, expires_in_s=None))
-    write_private(file, made.token)
+    if not file.is_file() or _id(file.read_text()) not in valid:
+        write_private(file, client.tokens.create(wanted).token)
 
 
 def _id(token: str) -> str:
