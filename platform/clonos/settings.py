@@ -60,6 +60,22 @@ class RegistrySettings(BaseModel):
     timeout_s: float = Field(5.0, gt=0)
 
 
+class TraceSettings(BaseModel):
+    """Where OpenTelemetry traces go.
+
+    Attributes:
+        endpoint: OTLP over HTTP, with its path, such as ``http://collector:4318/v1/traces``; empty: there are none.
+        headers: Sent with each request, for who asks for a key.
+        timeout_s: Seconds for one request.
+        kept: Spans that wait to be sent; more are lost.
+    """
+
+    endpoint: str = ""
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    timeout_s: float = Field(5.0, gt=0)
+    kept: int = Field(2048, ge=1)
+
+
 def _default_home() -> Path:
     return Path.home() / ".clonos"
 
@@ -89,3 +105,4 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     registry: RegistrySettings = Field(default_factory=RegistrySettings)
+    traces: TraceSettings = Field(default_factory=TraceSettings)

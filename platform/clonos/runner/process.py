@@ -28,6 +28,7 @@ from clonos.runner.lag import LagMeter
 from clonos.runner.status import JobStatus
 from clonos.settings import KafkaSettings, Settings
 from clonos.spec import Spec
+from clonos.tracing import Traces, tracing
 
 First = Callable[[Driver, SparkSession, KafkaSettings, Emit, Path], Prepared | None]
 
@@ -58,31 +59,38 @@ def run_job(
     settings = Settings()
     logs.about(job=job.spec.name)
     status = JobStatus(job.spec.name)
-    told = Events(job.spec.name, events, [_generation, status.take, *tellers])
-    told.be_alive()
-    try:
-        job = Job(job.function, job.spec.with_params(dict(params)), job.code, job.directory)
-        if advice:
-            advise(job, told.emit)
-        _run(
-            job,
-            settings,
-            told,
-            conf,
-            checkpoint,
-            new_lineage=new_lineage,
-            wish=wish,
-            accept_new_code=accept_new_code,
-            first=first,
-            session=session,
-        )
-    except ClonosError as error:
-        if status.state not in {"FAILED", "SUPERSEDED"}:
-            told.emit("failed", **trouble(error))  # before the driver ran, which tells its own
-        raise
-    finally:
-        told.emit("summary", **status.summary())
-        told.close()
+    with tracing("clonos-driver", settings.traces) as traces:
+        traced = [partial(_trace, traces)] if traces is not None else []
+        told = Events(job.spec.name, events, [_generation, status.take, *tellers, *traced])
+        told.be_alive()
+        try:
+            job = Job(job.function, job.spec.with_params(dict(params)), job.code, job.directory)
+            if advice:
+                advise(job, told.emit)
+            _run(
+                job,
+                settings,
+                told,
+                conf,
+                checkpoint,
+                new_lineage=new_lineage,
+                wish=wish,
+                accept_new_code=accept_new_code,
+                first=first,
+                session=session,
+            )
+        except ClonosError as error:
+            if status.state not in {"FAILED", "SUPERSEDED"}:
+                told.emit("failed", **trouble(error))  # before the driver ran, which tells its own
+            raise
+        finally:
+            told.emit("summary", **status.summary())
+            told.close()
+
+
+def _trace(traces: Traces, event: Event) -> None:
+    if event["event"] == "epoch":
+        traces.epoch(event)
 
 
 def _generation(event: Event) -> None:

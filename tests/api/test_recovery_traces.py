@@ -1,0 +1,60 @@
+"""A recovery that has ended is traced once, by the replica that leads."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from clonos.settings import TraceSettings
+from clonos.tracing import Traces
+from clonos_api.feed import EventFeed
+from clonos_api.recovery_traces import trace_after
+from clonos_api.store import lease, recoveries, schema
+from clonos_api.store.database import Database
+from stored import a_job
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("leads", "traced"), [("one", 1), ("two", 0)])
+def test_it_is_traced_by_who_leads(tmp_path: Path, leads: str, traced: int) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'store.db'}"
+    schema.upgrade(url)
+    exporter = InMemorySpanExporter()
+    traces = Traces("test", TraceSettings(), exporter)
+
+    async def told() -> None:
+        database = Database(url)
+        feed = EventFeed(database)
+        works = [asyncio.create_task(one) for one in (database.notifier.watch(database), feed.run())]
+        try:
+            await feed.started()
+            async with database.transaction() as session:
+                assert await lease.acquire(session, f"{leads}:1:2", ttl_s=60.0) == 1
+                job = await a_job(session, "orders")
+                noticed = NOW + timedelta(milliseconds=40)
+                failed = {"cause": "crash", "failed_generation": 1, "from_agent": "host-1"}
+                row = await recoveries.begin(session, job.id, at=NOW, detected_at=noticed, **failed)
+                await recoveries.end(session, row, "abandoned", NOW + timedelta(seconds=1))
+            assert await feed.wait(0, 20.0)
+            seen = await trace_after(0, feed, database, "one", traces)
+            assert seen == feed.newest
+            assert await trace_after(seen, feed, database, "one", traces) == seen, "each once"
+        finally:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+            await database.close()
+
+    asyncio.run(told())
+    traces.close()
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    assert len([name for name in spans if name == "recovery"]) == traced
+    if traced:
+        assert spans["recovery"].attributes is not None
+        assert spans["recovery"].attributes["clonos.job"] == "orders"
+        assert spans["recovery.detect"].parent == spans["recovery"].context

@@ -1,0 +1,142 @@
+"""Traces: made afterwards with the times that were told, sent by OTLP, and nowhere unless somebody asks for them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from clonos.errors import SpecError
+from clonos.settings import Settings, TraceSettings
+from clonos.tracing import Part, Traces, tracing
+from observe import eventually
+
+EPOCH = {
+    "event": "epoch", "job": "orders", "generation": 3, "query": "out", "epoch": 9, "replay": False, "read": 40,
+    "records": 38, "duration_ms": 100.0, "at": 1_700_000_000.5,
+    "spans": [
+        {"name": "plan", "duration_ms": 7.0},
+        {"name": "publish", "duration_ms": 90.0},
+        {"name": "commit", "duration_ms": 3.0},
+    ],
+}  # fmt: skip
+
+
+def made(make: Any) -> dict[str, ReadableSpan]:
+    """Name → span."""
+    exporter = InMemorySpanExporter()
+    traces = Traces("test", TraceSettings(), exporter)
+    make(traces)
+    traces.close()
+    return {span.name: span for span in exporter.get_finished_spans()}
+
+
+def times(span: ReadableSpan) -> tuple[float, float]:
+    """Milliseconds from the epoch's begin."""
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return tuple(round(one / 1e6 - 1_700_000_000_400, 3) for one in (span.start_time, span.end_time))  # type: ignore[return-value]
+
+
+def test_an_epoch() -> None:
+    spans = made(lambda traces: traces.epoch(EPOCH))
+    assert {name: times(span) for name, span in spans.items()} == {
+        "epoch": (0.0, 100.0),
+        "epoch.plan": (0.0, 7.0),
+        "epoch.publish": (7.0, 97.0),
+        "epoch.commit": (97.0, 100.0),
+    }
+    whole = spans["epoch"]
+    assert whole.attributes is not None
+    assert dict(whole.attributes) == {
+        "messaging.system": "kafka", "messaging.batch.message_count": 38, "clonos.job": "orders",
+        "clonos.generation": 3, "clonos.epoch": 9, "clonos.query": "out", "clonos.replay": False,
+        "clonos.records_in": 40,
+    }  # fmt: skip
+    for name in ("epoch.plan", "epoch.publish", "epoch.commit"):
+        assert spans[name].parent == whole.context
+
+
+def test_a_recovery() -> None:
+    at = 1_700_000_000.4
+    body = {"generation": 4, "cause": "crash", "gap_ms": 440.0, "from_agent": "host-1", "to_agent": None}
+    parts = [Part("detect", at, 40.0), Part("claim", at + 0.05, 100.0)]
+    spans = made(lambda traces: traces.recovery("orders", at, body, parts))
+    assert times(spans["recovery"]) == (0.0, 150.0)
+    assert times(spans["recovery.claim"]) == (50.0, 150.0)
+    assert spans["recovery"].attributes == {
+        "clonos.job": "orders", "clonos.generation": 4, "clonos.recovery.cause": "crash",
+        "clonos.recovery.gap_ms": 440.0, "clonos.host.from": "host-1",
+    }  # fmt: skip
+
+
+class Collector(ThreadingHTTPServer):
+    """Takes what is sent to it."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Taker)
+        self.taken: list[tuple[str | None, ExportTraceServiceRequest]] = []
+
+
+class _Taker(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        request = ExportTraceServiceRequest()
+        request.ParseFromString(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.taken.append((self.headers.get("X-Key"), request))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_it_is_sent_where_the_environment_says(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLONOS_TRACES__ENDPOINT", f"http://127.0.0.1:{collector.server_port}/v1/traces")
+    monkeypatch.setenv("CLONOS_TRACES__HEADERS", '{"X-Key": "k"}')
+    with tracing("clonos-driver", Settings().traces) as traces:
+        assert traces is not None
+        traces.epoch(EPOCH)
+    eventually(lambda: collector.taken, "it is there")
+    ((key, request),) = collector.taken
+    assert key == "k"
+    (resource,) = request.resource_spans
+    assert "clonos-driver" in str(resource.resource)
+    assert sorted(span.name for span in resource.scope_spans[0].spans)[0] == "epoch"
+
+
+def test_nobody_there_costs_a_second_at_the_end_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    with tracing("clonos-driver", TraceSettings(endpoint="http://127.0.0.1:1/v1/traces")) as traces:
+        assert traces is not None
+        traces.epoch(EPOCH)
+
+
+def test_off_unless_it_is_asked_for() -> None:
+    with tracing("clonos-driver", TraceSettings()) as traces:
+        assert traces is None
+
+
+def test_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(SpecError, match="is not installed") as raised, tracing("x", TraceSettings(endpoint="http://a")):
+        pass
+    assert "clonos[traces]" in raised.value.hint
