@@ -114,9 +114,9 @@ bench: setup ## Benchmarks (one JSON object each)
 	$(BIN)/python -m bench
 
 lock: .venv/.installed ## Resolve the dependencies anew
-	$(BIN)/uv pip compile pyproject.toml --extra formats --extra api --extra traces --group dev --universal --python-version 3.11 --generate-hashes \
+	$(BIN)/uv pip compile pyproject.toml --extra formats --extra api --extra lineage --extra traces --group dev --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-emit-index-url --no-annotate --upgrade --quiet --output-file requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra formats --extra api --extra traces --universal --python-version 3.11 --generate-hashes --no-header \
+	$(BIN)/uv pip compile pyproject.toml --extra formats --extra api --extra lineage --extra traces --universal --python-version 3.11 --generate-hashes --no-header \
 		--no-emit-index-url --no-annotate --quiet --constraint requirements.lock --output-file docker/requirements.lock
 
 clean: ## Remove the environment and caches of the tools

@@ -76,6 +76,21 @@ class TraceSettings(BaseModel):
     kept: int = Field(2048, ge=1)
 
 
+class LineageSettings(BaseModel):
+    """Where OpenLineage events go.
+
+    Attributes:
+        url: Of the backend; empty: they go nowhere.
+        namespace: Of the jobs.
+        timeout_s: Seconds for one request.
+    """
+
+    url: str = ""
+    namespace: str = "clonos"
+    api_key: SecretStr | None = None
+    timeout_s: float = Field(5.0, gt=0)
+
+
 def _default_home() -> Path:
     return Path.home() / ".clonos"
 
@@ -106,3 +121,4 @@ class Settings(BaseSettings):
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     registry: RegistrySettings = Field(default_factory=RegistrySettings)
     traces: TraceSettings = Field(default_factory=TraceSettings)
+    lineage: LineageSettings = Field(default_factory=LineageSettings)

@@ -20,7 +20,7 @@ _NAMES: Final = frozenset(
         *("XDG_CACHE_HOME", "CLONOS_IVY_SETTINGS", "CLONOS_LOG_LEVEL"),
     }
 )
-_FAMILIES: Final = ("CLONOS_KAFKA__", "CLONOS_REGISTRY__", "CLONOS_TRACES__")
+_FAMILIES: Final = ("CLONOS_KAFKA__", "CLONOS_REGISTRY__", "CLONOS_TRACES__", "CLONOS_LINEAGE__")
 
 
 def driver_environment(

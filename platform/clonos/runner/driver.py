@@ -55,6 +55,7 @@ class Driver:
         wish: Key of that word; a start that repeats it goes on in the lineage that it made.
         accept_new_code: Replay epochs in doubt with the code as it is now.
         on_progress: Told how far each query has read: at its start, and after each epoch.
+        on_defined: Told which topics it reads, and which it writes.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Driver:
         wish: str = "",
         accept_new_code: bool = False,
         on_progress: Callable[[str, Progress], None] | None = None,
+        on_defined: Callable[[frozenset[str], frozenset[str]], None] | None = None,
     ) -> None:
         self._job = job
         self._spark = spark
@@ -79,6 +81,7 @@ class Driver:
         self._wish = wish
         self._accept_new_code = accept_new_code
         self._on_progress = on_progress
+        self._on_defined = on_defined
         self._machine = StateMachine()
         self._asked_to_stop = False
         self._wake = threading.Event()
@@ -135,6 +138,11 @@ class Driver:
         """
         # Kept only when it is whole: what raised half way would run with some of its queries.
         self._context = self._defined(pins, rehearsal=False)
+        if self._on_defined is not None:
+            read = frozenset[str]().union(*(source.topics() for source in self._context.sources))
+            # What sinks write to is their own affair; those that write one topic say which.
+            topics = {getattr(query.sink, "topic", None) for query in self._context.queries}
+            self._on_defined(read, frozenset(topic for topic in topics if isinstance(topic, str)))
 
     def rehearsed(self) -> list[Query]:
         """The job's queries with sources whose rows do not get past them (`clonos.standby.rehearsal`).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from clonos.engine.session import Session, build_session
 from clonos.errors import ClonosError, DriverHung
 from clonos.faults import DRIVER_GROUP
 from clonos.job import Job
+from clonos.lineage import lineage
 from clonos.log.prepared import Prepared
 from clonos.runner.advice import advise
 from clonos.runner.driver import Driver, default_checkpoint, stop_on_signals
@@ -30,6 +31,7 @@ from clonos.settings import KafkaSettings, Settings
 from clonos.spec import Spec
 from clonos.tracing import Traces, tracing
 
+Defined = Callable[[str, Collection[str], Collection[str]], None]
 First = Callable[[Driver, SparkSession, KafkaSettings, Emit, Path], Prepared | None]
 
 
@@ -59,9 +61,10 @@ def run_job(
     settings = Settings()
     logs.about(job=job.spec.name)
     status = JobStatus(job.spec.name)
-    with tracing("clonos-driver", settings.traces) as traces:
-        traced = [partial(_trace, traces)] if traces is not None else []
-        told = Events(job.spec.name, events, [_generation, status.take, *tellers, *traced])
+    with tracing("clonos-driver", settings.traces) as traces, lineage(job.spec.name, settings.lineage) as flows:
+        others: list[Teller] = [] if traces is None else [partial(_trace, traces)]
+        others += [] if flows is None else [flows.take]
+        told = Events(job.spec.name, events, [_generation, status.take, *tellers, *others])
         told.be_alive()
         try:
             job = Job(job.function, job.spec.with_params(dict(params)), job.code, job.directory)
@@ -78,6 +81,7 @@ def run_job(
                 accept_new_code=accept_new_code,
                 first=first,
                 session=session,
+                defined=flows.flows if flows else None,
             )
         except ClonosError as error:
             if status.state not in {"FAILED", "SUPERSEDED"}:
@@ -110,6 +114,7 @@ def _run(
     accept_new_code: bool,
     first: First | None,
     session: Session | None,
+    defined: Defined | None,
 ) -> None:
     spec = job.spec.spec
     kafka = reachable_kafka(settings)
@@ -139,6 +144,7 @@ def _run(
             wish=wish,
             accept_new_code=accept_new_code,
             on_progress=lag.note,
+            on_defined=partial(defined, kafka.bootstrap_servers.partition(",")[0]) if defined else None,
         )
         stop_on_signals(driver.stop)
         prepared = None
