@@ -26,6 +26,7 @@ from clonos.cli import (
     local,
     log,
     recovery,
+    report,
     run,
     submit,
 )
@@ -46,6 +47,7 @@ app.command("up", rich_help_panel=_HERE)(local.up)
 app.command("down", rich_help_panel=_HERE)(local.down)
 app.command("doctor", rich_help_panel=_HERE)(doctor.doctor)
 app.command("demo", rich_help_panel=_HERE)(demo.demo)
+app.command("report", rich_help_panel=_HERE)(report.report)
 app.command("run", rich_help_panel=_HERE)(run.run)
 app.command("spare", hidden=True)(run.spare)
 app.command("lint", rich_help_panel=_HERE)(lint.lint)

@@ -27,12 +27,21 @@ def current() -> None:
 
 
 def _store(*arguments: str) -> None:
+    control_plane_installed()
+    done = subprocess.run([sys.executable, "-m", "clonos_api.store", *arguments], check=False)
+    if done.returncode:
+        raise typer.Exit(done.returncode)
+
+
+def control_plane_installed() -> None:
+    """See that `clonos_api` can be started.
+
+    Raises:
+        EnvironmentFault: Its packages are missing.
+    """
     import importlib.util
 
     if importlib.util.find_spec("sqlalchemy") is None or importlib.util.find_spec("clonos_api") is None:
         raise EnvironmentFault(
             "The control plane is not installed here.", hint="install it with: pip install 'clonos[api]'."
         )
-    done = subprocess.run([sys.executable, "-m", "clonos_api.store", *arguments], check=False)
-    if done.returncode:
-        raise typer.Exit(done.returncode)

@@ -1,0 +1,94 @@
+"""A page of results: what it says, that it needs nothing else, and what happens to input that is none."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clonos.errors import SpecError
+from clonos_api.dashboard.report import read, report, result
+
+GAPS = {"p50_s": 0.44, "p99_s": 0.9, "n": 3, "samples": [0.4, 0.44, 0.9]}
+CLEAN = {"duplicates": 0, "lost": 0, "order_breaks": 0, "state_breaks": 0}
+PARTS = {
+    "cores": 2,
+    "standby": {**GAPS, "phases_ms": {"replay": 300, "detect": 40, "claim": 100}, "records": 1000, **CLEAN},
+    **CLEAN,
+    "times_faster": 27.3,
+}
+MIXED = {"kills": 100, "seed": 7, "gaps": {"driver": GAPS, "host": GAPS}, **CLEAN, "orphans": 0}
+
+
+def page(raw: dict[str, Any], name: str = "bench") -> str:
+    return report([result(name, raw)])
+
+
+def test_what_it_says() -> None:
+    text = page(PARTS)
+    assert "Exactly once." in text
+    assert "440 ms" in text
+    assert "900 ms" in text
+    assert re.findall(r'scope="row">(\w+)<', text) == ["standby", "detect", "claim", "replay"], "in their order"
+    assert "27.3" in text
+    assert re.findall(r'scope="row">(\w+)<', page(MIXED)) == ["driver", "host"]
+
+
+def test_what_is_wrong_is_said_first() -> None:
+    text = page({**PARTS, "duplicates": 3, "orphans": 1})
+    assert "Not exactly once." in text
+    assert "3 published twice, 1 processes left behind" in text
+    assert "● Exactly once." not in text
+
+
+def test_a_result_that_checked_nothing_does_not_look_clean() -> None:
+    text = page({"standby_cost": {"cpu_share": 0.02}})
+    assert "Not checked." in text
+    assert "xactly once." not in text
+
+
+def test_it_needs_nothing_else() -> None:
+    text = page(PARTS)
+    assert "<script" not in text
+    assert not re.findall(r'(?:src|href)="', text)
+    assert "url(" not in text
+    assert text.startswith("<!doctype html>")
+
+
+def test_what_somebody_put_into_it_is_text() -> None:
+    bad = "<img src=x onerror=alert(1)>"
+    assert "<img" not in page({bad: bad, "gaps": {bad: GAPS}, "x": {"phases_ms": {bad: 1}}}, name=bad)
+
+
+@pytest.mark.parametrize(
+    "raw", [{}, {"gaps": {}}, {"a": {"samples": [], "p50_s": 0, "p99_s": 0}}, {"phases_ms": {"claim": 0}}]
+)
+def test_hardly_anything(raw: dict[str, Any]) -> None:
+    assert "</html>" in page(raw)
+
+
+def test_what_is_no_result(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot be read"):
+        read(str(tmp_path / "none.json"))
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(SpecError, match="no JSON object"):
+        read(str(tmp_path / "list.json"))
+
+
+def test_the_command(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(PARTS))
+    command = [sys.executable, "-m", "clonos", "report", "one.json", "-", "-o", "out.html"]
+    done = subprocess.run(command, cwd=tmp_path, input=json.dumps(MIXED), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "out.html\n"), done.stderr
+    text = (tmp_path / "out.html").read_text()
+    assert "<h1>one</h1>" in text
+    assert "<h1>standard input</h1>" in text
+    failed = subprocess.run([*command[:4], "no.json"], cwd=tmp_path, capture_output=True, text=True)
+    assert failed.returncode == SpecError.exit_code
+    assert "no.json cannot be read" in failed.stderr
+    assert not (tmp_path / "report.html").exists()
