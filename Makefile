@@ -10,7 +10,7 @@ NAME ?= orders
 KILLS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example test begin-summary unit service service-api service-rest contracts integration chaos chaos-full containers containers-full image-kafka \
+.PHONY: help setup demo example test begin-summary unit service service-api service-rest contracts integration chaos browser screenshots chaos-full containers containers-full image-kafka \
 	images compose compose-down \
 	lint format bench lock clean
 
@@ -42,7 +42,7 @@ example: setup ## One example, killed and checked: NAME=orders (or enrich, wordc
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
-test: begin-summary lint unit service contracts integration chaos ## Lint and the core tests (a quarter of an hour); CLONOS_TESTS=all: all of them
+test: begin-summary lint unit service contracts integration chaos browser ## Lint and the core tests (a quarter of an hour); CLONOS_TESTS=all: all of them
 	@if { docker/engine $(or $(CLONOS_TEST_ENGINE),status) && docker/base-image; } 2>build/engine.txt; then \
 		$(MAKE) --no-print-directory containers; \
 	else \
@@ -67,7 +67,7 @@ service-api:
 	@trap : INT TERM; $(PYTEST) tests/api -q $(CORE) >build/service-api.txt 2>&1; ended=$$?; cat build/service-api.txt; exit $$ended
 
 service-rest:
-	$(PYTEST) tests/store tests/reconcile tests/security tests/agent tests/cli -q $(CORE)
+	$(PYTEST) tests/store tests/reconcile tests/security tests/agent tests/cli tests/dashboard -q $(CORE)
 
 contracts: setup ## The commit protocol on a real broker, crashed at every step
 	$(PYTEST) tests/contracts -v $(CORE)
@@ -77,6 +77,12 @@ integration: setup ## Jobs on real Kafka and Spark, without crashes of the drive
 
 chaos: setup ## Real drivers, killed and stopped at named points (a selection)
 	$(PYTEST) tests/chaos -v --capture=no $(CORE)
+
+browser: setup ## The dashboard in Chromium (apt-get install -y chromium), over real jobs that are killed
+	$(PYTEST) tests/browser -v --capture=no
+
+screenshots: setup ## Pictures of the dashboard's pages, made anew in docs/img
+	PYTHONPATH=tests $(BIN)/python tests/browser/screenshots.py docs/img
 
 chaos-full: setup ## The same at every point, twenty races, fifty kills (about an hour)
 	$(PYTEST) tests/chaos -v --capture=no --every-point

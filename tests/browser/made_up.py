@@ -28,12 +28,13 @@ DAY_S = 86_400
 def made_up(home: Path, *, jobs: int, hosts: int, seed: int = 1) -> Iterator[Served]:
     """A replica that serves them; nothing runs."""
     with served(home) as api:
-        asyncio.run(_fill(api, jobs, hosts, random.Random(seed)))
+        asyncio.run(fill(api.settings.database, jobs, hosts, random.Random(seed)))
         yield api
 
 
-async def _fill(api: Served, jobs: int, hosts: int, chance: random.Random) -> None:
-    database = Database(api.settings.database)
+async def fill(url: str, jobs: int, hosts: int, chance: random.Random) -> None:
+    """Write them."""
+    database = Database(url)
     now = datetime.now(UTC)
     try:
         async with database.transaction() as session:
