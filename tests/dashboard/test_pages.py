@@ -228,3 +228,12 @@ def test_names_cannot_break_out_of_the_page(api: Served, browser: Browser, name:
         for page in ("/", f"/jobs/{job}"):
             assert evil not in client.get(page).text
         assert evil not in asyncio.run(Drawn().whole(board(api))).decode()
+
+
+def test_a_standby_that_is_ready_can_be_promoted_by_who_may(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    for role, buttons in ((Role.ADMIN, 1), (Role.VIEWER, 0)):
+        with browser(role) as client:
+            shown = client.get(f"/jobs/{job}", params={"tab": "standbys"}).text
+            assert "far from the driver" in shown
+            assert shown.count(">Promote</button>") == buttons, role
