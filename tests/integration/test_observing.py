@@ -18,6 +18,7 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
@@ -34,6 +35,7 @@ from clonos.runner.lag import LagMeter
 from clonos.settings import KafkaSettings
 from clonos.spec import JobSpec, Metadata
 from clonos.testing import abort, replay, run_through, script
+from collecting import collecting
 from observe import eventually, read_committed
 
 pytestmark = pytest.mark.broad
@@ -319,18 +321,21 @@ def test_a_run_as_json(kafka: KafkaSettings, name: str, make_topic: MakeTopic, t
     specification.write_text(
         yaml.safe_dump({"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": name}, "spec": body})
     )
-    ran = subprocess.run(
-        [sys.executable, "-m", "clonos", "run", str(specification), "-o", "json"],
-        env={
-            **os.environ,
-            "CLONOS_HOME": str(tmp_path),
-            "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-            "CLONOS_LOG_FORMAT": "json",
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    with collecting() as told:
+        ran = subprocess.run(
+            [sys.executable, "-m", "clonos", "run", str(specification), "-o", "json"],
+            env={
+                **os.environ,
+                "CLONOS_HOME": str(tmp_path),
+                "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+                "CLONOS_LOG_FORMAT": "json",
+                "CLONOS_TRACES__ENDPOINT": f"{told.url}/v1/traces",
+                "CLONOS_LINEAGE__URL": told.url,
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
     assert ran.returncode == 0, ran.stderr
     events = [json.loads(line) for line in ran.stdout.splitlines()]
     assert {event["job"] for event in events} == {name}
@@ -355,3 +360,13 @@ def test_a_run_as_json(kafka: KafkaSettings, name: str, make_topic: MakeTopic, t
     about = {"job": name, "generation": 1, "query": "loud", "epoch": 0, "task": 0, "logger": "loud", "level": "info"}
     assert all(row.items() >= about.items() for row in rows)
     assert all(line["job"] == name for line in logged)
+    traced = [ExportTraceServiceRequest.FromString(one.body) for one in told.posted if one.path == "/v1/traces"]
+    spans = [span.name for request in traced for span in request.resource_spans[0].scope_spans[0].spans]
+    assert sorted(spans) == ["epoch", "epoch.commit", "epoch.plan", "epoch.publish"]
+    flows = [json.loads(one.body) for one in told.posted if one.path == "/api/v1/lineage"]
+    assert [one["eventType"] for one in flows] == ["START", "COMPLETE"]
+    for one in flows:
+        assert ([flow["name"] for flow in one["inputs"]], [flow["name"] for flow in one["outputs"]]) == (
+            [source],
+            [out],
+        )

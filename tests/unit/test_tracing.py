@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -16,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from clonos.errors import SpecError
 from clonos.settings import Settings, TraceSettings
 from clonos.tracing import Part, Traces, tracing
+from collecting import collecting
 from observe import eventually
 
 EPOCH = {
@@ -77,54 +75,23 @@ def test_a_recovery() -> None:
     }  # fmt: skip
 
 
-class Collector(ThreadingHTTPServer):
-    """Takes what is sent to it."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Taker)
-        self.taken: list[tuple[str | None, ExportTraceServiceRequest]] = []
-
-
-class _Taker(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        request = ExportTraceServiceRequest()
-        request.ParseFromString(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.taken.append((self.headers.get("X-Key"), request))
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-def test_it_is_sent_where_the_environment_says(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLONOS_TRACES__ENDPOINT", f"http://127.0.0.1:{collector.server_port}/v1/traces")
-    monkeypatch.setenv("CLONOS_TRACES__HEADERS", '{"X-Key": "k"}')
-    with tracing("clonos-driver", Settings().traces) as traces:
-        assert traces is not None
-        traces.epoch(EPOCH)
-    eventually(lambda: collector.taken, "it is there")
-    ((key, request),) = collector.taken
-    assert key == "k"
+def test_it_is_sent_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collecting() as collector:
+        monkeypatch.setenv("CLONOS_TRACES__ENDPOINT", f"{collector.url}/v1/traces")
+        monkeypatch.setenv("CLONOS_TRACES__HEADERS", '{"X-Key": "k"}')
+        with tracing("clonos-driver", Settings().traces) as traces:
+            assert traces is not None
+            traces.epoch(EPOCH)
+        eventually(lambda: collector.posted, "it is there")
+    (posted,) = collector.posted
+    assert (posted.path, posted.headers["X-Key"]) == ("/v1/traces", "k")
+    request = ExportTraceServiceRequest.FromString(posted.body)
     (resource,) = request.resource_spans
     assert "clonos-driver" in str(resource.resource)
     assert sorted(span.name for span in resource.scope_spans[0].spans)[0] == "epoch"
 
 
-def test_nobody_there_costs_a_second_at_the_end_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_there_costs_a_second_at_the_end_and_nothing_else() -> None:
     with tracing("clonos-driver", TraceSettings(endpoint="http://127.0.0.1:1/v1/traces")) as traces:
         assert traces is not None
         traces.epoch(EPOCH)
