@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +29,8 @@ DAY_S = 86_400
 def made_up(home: Path, *, jobs: int, hosts: int, seed: int = 1) -> Iterator[Served]:
     """A replica that serves them; nothing runs."""
     with served(home) as api:
-        asyncio.run(fill(api.settings.database, jobs, hosts, random.Random(seed)))
+        with ThreadPoolExecutor(1) as apart:  # Playwright has a loop of its own in this thread
+            apart.submit(asyncio.run, fill(api.settings.database, jobs, hosts, random.Random(seed))).result()
         yield api
 
 
