@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 from fastapi import FastAPI
 
+from clonos.settings import Settings
 from clonos_api import dashboard, documented, guards, idempotency, problems, recovery_traces
 from clonos_api.auth import declared
 from clonos_api.routes import (
@@ -106,7 +107,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services.start("feed", services.feed.run)
     services.start("logs", services.log_watch.run)
     services.start("schema", services.watch_schema)
-    services.start("traces", lambda: recovery_traces.run(services))
+    traces = Settings().traces
+    services.start("traces", lambda: recovery_traces.run(services, traces))
     if services.settings.reconcile:
         services.start("reconciler", services.reconcile)
     try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StoreAway
-from clonos.settings import Settings
-from clonos.tracing import Part, Traces, tracing
+from clonos.settings import TraceSettings
+from clonos.tracing import Part, Traces, wanted
 from clonos_api import lookups, views
 from clonos_api.feed import EventFeed, Wanted
 from clonos_api.services import Services
@@ -21,15 +22,15 @@ _ENDED: Final = Wanted(types=("job.recovery.ended",))
 _log = structlog.get_logger("clonos.api")
 
 
-async def run(services: Services) -> None:
-    """Until cancelled; at once over where nobody wants traces.
-
-    Raises:
-        SpecError: They are wanted, and what sends them is not installed.
-    """
-    with tracing("clonos-control-plane", Settings().traces) as traces:
-        if traces is not None:
-            await follow(services.feed, services.database, services.settings.replica, traces)
+async def run(services: Services, settings: TraceSettings) -> None:
+    """Until cancelled; at once over where nobody wants traces."""
+    traces = wanted("clonos-control-plane", settings)
+    if traces is None:
+        return
+    try:
+        await follow(services.feed, services.database, services.settings.replica, traces)
+    finally:
+        await asyncio.to_thread(traces.close)
 
 
 async def follow(feed: EventFeed, database: Database, replica: str, traces: Traces) -> None:
@@ -63,8 +64,9 @@ async def trace_after(seen: int, feed: EventFeed, database: Database, replica: s
 async def _trace(session: AsyncSession, recovery: str, traces: Traces) -> None:
     row = await session.get(RecoveryRow, recovery)
     job = await session.get(JobRow, row.job) if row is not None else None
-    if row is None or job is None:
+    if row is None or job is None or row.ended_at is None:
         return  # retention was faster
     found = views.recovery(row)
     parts = [Part(one.name, one.started_at.timestamp(), one.duration_ms) for one in found.phases]
-    traces.recovery(job.name, found.started_at.timestamp(), found.model_dump(mode="json"), parts)
+    began, ended = found.started_at.timestamp(), row.ended_at.timestamp()
+    traces.recovery(job.name, began, ended, found.model_dump(mode="json"), parts)

@@ -7,9 +7,10 @@ Kafka with what `foreachBatch` writes (OpenLineage/OpenLineage#3398).
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _PRODUCER: Final = "clonos"
 _CLOSE_S: Final = 1.0
+_KEPT: Final = 100
 # How a driver's last event is told.
 _ENDS: Final = {"stopped": "COMPLETE", "finished": "COMPLETE", "superseded": "ABORT", "failed": "FAIL"}
 _log = structlog.get_logger("clonos")
@@ -47,7 +49,13 @@ class Lineage:
     written: Collection[str] = ()
     _run: str = field(default_factory=lambda: str(uuid.uuid4()))
     _begun: bool = False
-    _sender: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "clonos-lineage"))
+    _waiting: queue.Queue[Any] = field(default_factory=lambda: queue.Queue(_KEPT))
+    _thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A daemon: the end of the process does not wait for a backend that hangs.
+        self._thread = threading.Thread(target=self._send, daemon=True, name="clonos-lineage")
+        self._thread.start()
 
     def flows(self, broker: str, read: Collection[str], written: Collection[str]) -> None:
         """Say what it reads and writes, before it runs."""
@@ -65,8 +73,16 @@ class Lineage:
 
     def close(self) -> None:
         """Whoever ends waits no longer than a second for what is not sent yet."""
-        wait([self._sender.submit(lambda: None)], _CLOSE_S)
-        self._sender.shutdown(wait=False, cancel_futures=True)
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(None)
+            self._thread.join(_CLOSE_S)
+
+    def _send(self) -> None:
+        while (event := self._waiting.get()) is not None:
+            try:
+                self.client.emit(event)
+            except Exception as error:  # whatever its transport raises: lineage is no reason to fail a job
+                _log.warning("lineage-not-told", why=f"{type(error).__name__}: {error}")
 
     def _tell(self, state: str, at: float, why: str | None = None) -> None:
         from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
@@ -85,25 +101,31 @@ class Lineage:
             inputs=[InputDataset(namespace, topic) for topic in self.read],
             outputs=[OutputDataset(namespace, topic) for topic in self.written],
         )
-        with contextlib.suppress(RuntimeError):  # it is closed
-            self._sender.submit(_send, self.client.emit, event)
+        with contextlib.suppress(queue.Full):  # nobody takes them
+            self._waiting.put_nowait(event)
 
 
 @contextlib.contextmanager
 def lineage(job: str, settings: LineageSettings) -> Iterator[Lineage | None]:
-    """Lineage of a driver of `job`, if somebody wants it.
-
-    Raises:
-        SpecError: The package is not installed.
-    """
-    if not settings.url:
-        yield None
-        return
-    telling = Lineage(job, settings, _client(settings))
+    """Lineage of a driver of `job`, if somebody wants it; where that cannot be had it is said, and the job runs."""
+    telling = None
+    if settings.url:
+        try:
+            telling = Lineage(job, settings, _client(settings))
+        except SpecError as error:
+            _log.warning("no-lineage", why=error.what, hint=error.hint)
     try:
         yield telling
     finally:
-        telling.close()
+        if telling is not None:
+            telling.close()
+
+
+def load() -> None:
+    """Import what it needs, where that is installed: a third of a second that a takeover is not to wait for."""
+    with contextlib.suppress(ModuleNotFoundError):
+        import openlineage.client.event_v2
+        import openlineage.client.facet_v2  # noqa: F401
 
 
 def _client(settings: LineageSettings) -> OpenLineageClient:
@@ -114,14 +136,12 @@ def _client(settings: LineageSettings) -> OpenLineageClient:
             f"CLONOS_LINEAGE__URL is set, and {error.name} is not installed.",
             hint="pip install 'clonos[lineage]', or leave it unset.",
         ) from error
-    transport: dict[str, Any] = {"type": "http", "url": settings.url, "timeout": settings.timeout_s}
+    transport: dict[str, Any] = {
+        "type": "http",
+        "url": settings.url,
+        "timeout": settings.timeout_s,
+        "retry": {"total": 1},
+    }
     if settings.api_key is not None:
         transport["auth"] = {"type": "api_key", "api_key": settings.api_key.get_secret_value()}
     return OpenLineageClient(config={"transport": transport})
-
-
-def _send(emit: Callable[[Any], object], event: Any) -> None:
-    try:
-        emit(event)
-    except Exception as error:  # whatever its transport raises: lineage is no reason to fail a job
-        _log.warning("lineage-not-told", why=f"{type(error).__name__}: {error}")

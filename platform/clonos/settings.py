@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+_ADDRESS: Final = r"^(https?://.+)?$"
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
@@ -70,7 +71,7 @@ class TraceSettings(BaseModel):
         kept: Spans that wait to be sent; more are lost.
     """
 
-    endpoint: str = ""
+    endpoint: str = Field("", pattern=_ADDRESS)
     headers: dict[str, SecretStr] = Field(default_factory=dict)
     timeout_s: float = Field(5.0, gt=0)
     kept: int = Field(2048, ge=1)
@@ -85,7 +86,7 @@ class LineageSettings(BaseModel):
         timeout_s: Seconds for one request.
     """
 
-    url: str = ""
+    url: str = Field("", pattern=_ADDRESS)
     namespace: str = "clonos"
     api_key: SecretStr | None = None
     timeout_s: float = Field(5.0, gt=0)

@@ -7,16 +7,19 @@ spans and attributes are here and nowhere else, because the conventions for mess
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import structlog
 
 from clonos.errors import SpecError
 from clonos.settings import TraceSettings
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
 # As the semantic conventions for messaging name them (status: development).
@@ -35,6 +38,9 @@ _FROM: Final = "clonos.host.from"
 _TO: Final = "clonos.host.to"
 _NS: Final = 1_000_000
 _CLOSE_S: Final = 1.0
+_BATCH: Final = 512
+_EVERY_MS: Final = 1000
+_log = structlog.get_logger("clonos")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +83,18 @@ class Traces:
         }
         self._span("epoch", end - took / 1000, took, attributes, _one_after_another(end - took / 1000, event["spans"]))
 
-    def recovery(self, job: str, at: float, body: Mapping[str, Any], phases: Iterable[Part]) -> None:
+    def recovery(self, job: str, at: float, ended: float, body: Mapping[str, Any], phases: Iterable[Part]) -> None:
         """A recovery that has ended.
 
         Args:
             job: Its name.
             at: When it began, in seconds since 1970.
+            ended: When it ended; a phase by another host's clock may end later.
             body: What is known of it (`clonos.resources.jobs.Recovery`).
             phases: Its parts.
         """
         parts = list(phases)
-        end = max([at, *(one.at + one.duration_ms / 1000 for one in parts)])
+        end = max([ended, *(one.at + one.duration_ms / 1000 for one in parts)])
         known = {
             JOB: job,
             GENERATION: body.get("generation"),
@@ -121,21 +128,33 @@ class Traces:
         whole.end(start + round(duration_ms * _NS))
 
 
+def wanted(service: str, settings: TraceSettings) -> Traces | None:
+    """Traces, if there is an endpoint for them; where they cannot be had that is said, and there are none."""
+    if not settings.endpoint:
+        return None
+    try:
+        return Traces(service, settings)
+    except SpecError as error:
+        _log.warning("no-traces", why=error.what, hint=error.hint)
+        return None
+
+
 @contextlib.contextmanager
 def tracing(service: str, settings: TraceSettings) -> Iterator[Traces | None]:
-    """Traces, if there is an endpoint for them.
-
-    Raises:
-        SpecError: As `Traces`.
-    """
-    if not settings.endpoint:
-        yield None
-        return
-    traces = Traces(service, settings)
+    """As `wanted`, closed afterwards."""
+    traces = wanted(service, settings)
     try:
         yield traces
     finally:
-        traces.close()
+        if traces is not None:
+            traces.close()
+
+
+def load() -> None:
+    """Import what it needs, where that is installed: a third of a second that a takeover is not to wait for."""
+    with contextlib.suppress(ModuleNotFoundError):
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter
+        import opentelemetry.sdk.trace.export  # noqa: F401
 
 
 def _one_after_another(at: float, spans: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
@@ -156,7 +175,33 @@ def _provider(service: str, settings: TraceSettings, exporter: SpanExporter | No
             hint="pip install 'clonos[traces]', or leave it unset.",
         ) from error
     provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
+    # It tells of each try, with the whole exception, in the job's log; we say once that nobody is there.
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
     sends = exporter or OTLPSpanExporter(endpoint=settings.endpoint, headers=headers, timeout=settings.timeout_s)
-    provider.add_span_processor(BatchSpanProcessor(sends, max_queue_size=settings.kept, schedule_delay_millis=1000))
+    processor = BatchSpanProcessor(
+        _said_once(sends, settings.endpoint),
+        max_queue_size=settings.kept,
+        max_export_batch_size=min(_BATCH, settings.kept),
+        schedule_delay_millis=_EVERY_MS,
+    )
+    provider.add_span_processor(processor)
     return provider
+
+
+def _said_once(exporter: SpanExporter, endpoint: str) -> SpanExporter:
+    """The same, which says when spans begin to be lost."""
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    send, lost = exporter.export, [False]
+
+    def export(spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = send(spans)
+        failed = result is not SpanExportResult.SUCCESS
+        if failed and not lost[0]:
+            _log.warning("traces-lost", why=f"{endpoint} takes none; it is tried again with each second's")
+        lost[0] = failed
+        return result
+
+    exporter.export = export  # type: ignore[method-assign]
+    return exporter

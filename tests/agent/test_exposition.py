@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.api import FakeApi
-from agent.hosts import ThreadAgent, order, settings
+from agent.hosts import ThreadAgent, order
 from agent.test_supervising import reported
-from clonos.agent import Agent
 from clonos.agent.exposition import Seen, exposed
-from clonos.errors import SpecError
 from observe import eventually
 
 Host = Callable[..., ThreadAgent]
@@ -62,21 +58,21 @@ def test_it_ends_with_the_agent(api: FakeApi, host: Host, run: str) -> None:
     agent = host(metrics=address)
     eventually(lambda: _answers(address), "it answers")
     agent.stop()
-    assert not _answers(address)
+    eventually(lambda: not _answers(address), "it is gone")
 
 
 def _answers(address: str) -> bool:
     try:
         return httpx.get(f"http://{address}/metrics", trust_env=False).status_code == 200
-    except httpx.ConnectError:
+    except httpx.TransportError:
         return False
 
 
-def test_an_address_that_is_taken(tmp_path: Path, api: FakeApi) -> None:
+def test_an_address_that_is_taken_costs_the_figures_and_no_host(api: FakeApi, host: Host, run: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with pytest.raises(SpecError, match="Nothing can listen"):
-            asyncio.run(Agent(settings(tmp_path, api.url, metrics=address)).run())
+        api.order(order(run, api.upload(b"until_stopped()")))
+        host(metrics=f"127.0.0.1:{listening.getsockname()[1]}")
+        reported(api, run, "RUNNING")
 
 
 def test_an_agent_that_is_busy_tells_of_its_process_all_the_same() -> None:

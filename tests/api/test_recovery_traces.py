@@ -58,3 +58,5 @@ def test_it_is_traced_by_who_leads(tmp_path: Path, leads: str, traced: int) -> N
         assert spans["recovery"].attributes is not None
         assert spans["recovery"].attributes["clonos.job"] == "orders"
         assert spans["recovery.detect"].parent == spans["recovery"].context
+        took = {name: (span.end_time or 0) - (span.start_time or 0) for name, span in spans.items()}
+        assert took == {"recovery": 1_000_000_000, "recovery.detect": 40_000_000}

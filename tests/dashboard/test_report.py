@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from clonos.demo.gaps import Gap
+from clonos.demo.screen import Outcome
+from clonos.demo.story import Report
+from clonos.demo.verdict import Verdict
 from clonos.errors import SpecError
 from clonos_api.dashboard.report import read, report, result
 
@@ -44,12 +48,35 @@ def test_what_is_wrong_is_said_first() -> None:
     assert "Not exactly once." in text
     assert "3 published twice, 1 processes left behind" in text
     assert "● Exactly once." not in text
+    for one in ({"contradictions": 7}, {"left_after_down": [{"pid": 1}]}):
+        assert "Not exactly once." in page({**PARTS, **one})
 
 
 def test_a_result_that_checked_nothing_does_not_look_clean() -> None:
-    text = page({"standby_cost": {"cpu_share": 0.02}})
-    assert "Not checked." in text
-    assert "xactly once." not in text
+    for raw in ({"standby_cost": {"cpu_share": 0.02}}, {"orphans": 0}):
+        text = page(raw)
+        assert "Not checked." in text
+        assert "xactly once." not in text
+
+
+def test_what_the_demo_prints() -> None:
+    verdict = Verdict(
+        records_in=9, expected=9, published=9, duplicates=0, lost=0, order_breaks=0, contradictions=1, pending=0
+    )
+    outcome = Outcome("orders", verdict, 2, 11.8, None, (Gap("cold", 11.8), Gap("standby", 0.5)))
+    text = page(Report(7, {"orders": outcome}).as_json())
+    assert "Not exactly once." in text
+    assert "1 contradicting what was recorded" in text
+    assert re.findall(r'scope="row">([\w ]+)<', text)[:2] == ["cold", "standby"]
+    assert "500 ms" in text
+
+
+@pytest.mark.parametrize(
+    "raw", [{"duplicates": "2", "lost": 0}, {"a": {"p50_s": 1, "samples": [None]}}, {"phases_ms": {"claim": {}}}]
+)
+def test_numbers_that_are_none(raw: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="where a number is to be"):
+        page(raw)
 
 
 def test_it_needs_nothing_else() -> None:

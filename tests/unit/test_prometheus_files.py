@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ COMPOSE = Path(__file__).parents[2] / "docker" / "compose"
 ALERTS = COMPOSE / "alerts.yml"
 DASHBOARDS = sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))
 TOLD = Reading(
-    jobs=(Job("1", "orders", "RUNNING", 2, {"out": {"lag": {"in": 3}}}, {}, {"out": 10}, 1),),
+    jobs=(Job("1", "orders", "RUNNING", 2, {"out": {"lag": {"in": 3}}}, {}, {"out": 10}, 1, 0.5, datetime.now(UTC)),),
     standbys=(Waiting("7", "orders", "host-2", "READY", 0),),
     recoveries=(Recovered("orders", "crash", 440.0, {"claim": 80.0}),),
     hosts=(Host("host-1", "READY", 2, 1, 0),),
@@ -53,6 +54,9 @@ def test_it_asks_for_what_is_told(name: str) -> None:
     for metric, matchers in re.findall(r"(eos_\w+)(?:\{([^}]*)\})?", expression):
         assert metric in told, f"{name} asks for {metric}"
         assert set(re.findall(r"(\w+)=", matchers)) <= told[metric], f"{name}: {metric} has {told[metric]}"
+    grouped = {label for names in re.findall(r"(?:by|on) \(([^)]*)\)", expression) for label in names.split(", ")}
+    own = set().union(*(told[metric] for metric in re.findall(r"eos_\w+", expression)))
+    assert grouped <= own | {"job", "instance"}, f"{name} groups by {grouped - own}"
 
 
 def test_each_rule_says_what_happened_and_what_to_do() -> None:

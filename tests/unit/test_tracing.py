@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pydantic import ValidationError
 
-from clonos.errors import SpecError
 from clonos.settings import Settings, TraceSettings
 from clonos.tracing import Part, Traces, tracing
 from collecting import collecting
@@ -66,7 +71,7 @@ def test_a_recovery() -> None:
     at = 1_700_000_000.4
     body = {"generation": 4, "cause": "crash", "gap_ms": 440.0, "from_agent": "host-1", "to_agent": None}
     parts = [Part("detect", at, 40.0), Part("claim", at + 0.05, 100.0)]
-    spans = made(lambda traces: traces.recovery("orders", at, body, parts))
+    spans = made(lambda traces: traces.recovery("orders", at, at + 0.12, body, parts))
     assert times(spans["recovery"]) == (0.0, 150.0)
     assert times(spans["recovery.claim"]) == (50.0, 150.0)
     assert spans["recovery"].attributes == {
@@ -91,10 +96,59 @@ def test_it_is_sent_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) 
     assert sorted(span.name for span in resource.scope_spans[0].spans)[0] == "epoch"
 
 
-def test_nobody_there_costs_a_second_at_the_end_and_nothing_else() -> None:
-    with tracing("clonos-driver", TraceSettings(endpoint="http://127.0.0.1:1/v1/traces")) as traces:
-        assert traces is not None
+ENDS = """
+import sys, time
+from clonos.settings import LineageSettings, TraceSettings
+from clonos.lineage import lineage
+from clonos.tracing import tracing
+url = sys.argv[1]
+with tracing("x", TraceSettings(endpoint=url)) as traces, lineage("x", LineageSettings(url=url)) as flows:
+    flows.take({"event": "state", "state": "RUNNING", "at": 1.0})
+    spans = [{"name": "plan", "duration_ms": 1.0}]
+    told = dict(event="epoch", job="x", generation=1, query="q", epoch=1, replay=False, read=1, records=1, at=2.0)
+    traces.epoch({**told, "duration_ms": 1.0, "spans": spans})
+    flows.take({"event": "failed", "what": "x", "at": 2.0})
+    print("told", flush=True)
+"""
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["hangs", "refuses"])
+def test_a_process_ends_although_nobody_answers(there: bool) -> None:
+    """A driver that has ended and does not go would be taken for one that is frozen."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1] if there else 1}"
+        ran = subprocess.Popen([sys.executable, "-c", ENDS, url], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        with ran:
+            assert ran.stdout is not None
+            assert ran.stdout.readline() == b"told\n"
+            begun = time.monotonic()
+            assert ran.wait(30) == 0
+    assert time.monotonic() - begun < 6, "two seconds, and what a busy machine adds"
+
+
+def test_it_is_said_once_that_spans_are_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    class Away(InMemorySpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            return SpanExportResult.FAILURE
+
+    traces = Traces("test", TraceSettings(endpoint="http://a"), Away())
+    for _ in range(3):
         traces.epoch(EPOCH)
+        assert traces._provider.force_flush(5_000)
+    traces.close()
+    assert capsys.readouterr().out.count("traces-lost") == 1
+
+
+@pytest.mark.parametrize("name", ["CLONOS_TRACES__ENDPOINT", "CLONOS_LINEAGE__URL"])
+def test_an_address_that_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "collector:4318")
+    with pytest.raises(ValidationError, match="pattern"):
+        Settings()
+
+
+@pytest.mark.parametrize("kept", [1, 100, 5000])
+def test_as_many_spans_wait_as_are_wished(kept: int) -> None:
+    Traces("test", TraceSettings(kept=kept), InMemorySpanExporter()).close()
 
 
 def test_off_unless_it_is_asked_for() -> None:
@@ -102,8 +156,10 @@ def test_off_unless_it_is_asked_for() -> None:
         assert traces is None
 
 
-def test_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said_and_the_job_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(SpecError, match="is not installed") as raised, tracing("x", TraceSettings(endpoint="http://a")):
-        pass
-    assert "clonos[traces]" in raised.value.hint
+    with tracing("x", TraceSettings(endpoint="http://a")) as traces:
+        assert traces is None
+    assert "clonos[traces]" in capsys.readouterr().out

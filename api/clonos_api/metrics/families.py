@@ -18,7 +18,7 @@ from clonos_api.metrics.reading import Job, Reading
 _JOB: Final = ["job_name"]
 # Name, help, and the counter that it is (`CounterRow`).
 _SUMS: Final = (
-    ("eos_job_restarts", "Restarts of a job's queries in the same driver.", "restarts"),
+    ("eos_job_restarts", "Claims of the causal log after a job's first one: restarts, takeovers, moves.", "restarts"),
     ("eos_recoveries", "Recoveries that ended with an epoch.", "recoveries"),
     ("eos_records_in", "Records that ended epochs have read.", "records_in"),
     ("eos_records_out", "Records that ended epochs have published.", "records_out"),
@@ -64,13 +64,25 @@ def _families(reading: Reading) -> Iterator[Metric]:
     yield _labelled(
         "eos_job_standbys_wanted", "Standbys that a job asks for.", [], (((j.name,), j.standbys_wanted) for j in jobs)
     )
+    yield _labelled(
+        "eos_job_trigger_interval_seconds",
+        "At least so long between epochs.",
+        [],
+        (((j.name,), j.interval_s) for j in jobs),
+    )
+    yield _labelled(
+        "eos_job_last_epoch_timestamp_seconds",
+        "When a job's newest epoch ended.",
+        [],
+        (((job.name,), job.epoch_at.timestamp()) for job in jobs if job.epoch_at is not None),
+    )
     for name, text, counter in _SUMS:
         family = CounterMetricFamily(name, text, labels=_JOB)
         for job in jobs:
             family.add_metric([job.name], job.counters.get(counter, 0))
         yield family
     checkpoints = CounterMetricFamily(
-        "eos_checkpoints", "Epochs by how they ended; a failed one is replayed.", labels=[*_JOB, "status"]
+        "eos_checkpoints", "Epochs by how they ended; what failed before its end is replayed.", labels=[*_JOB, "status"]
     )
     for job in jobs:
         for status, counter in _CHECKPOINTS.items():
@@ -111,7 +123,7 @@ def _of_standbys(reading: Reading) -> Iterator[Metric]:
         "eos_standby_lag_epochs",
         "Ended epochs that a waiting standby has not read of.",
         ["host", "standby"],
-        (((one.job, one.host, one.id), one.lag) for one in found),
+        (((one.job, one.host, one.id), one.lag) for one in found if one.lag is not None),
     )
 
 

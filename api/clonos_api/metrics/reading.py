@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select
@@ -23,6 +24,8 @@ class Job:
         counters: Sums since the job was created.
         checkpoint_bytes: Query → size of its checkpoint, as the newest driver's agent measured it.
         standbys_wanted: As many as its specification asks for.
+        interval_s: At least so long between two epochs.
+        epoch_at: When its newest epoch ended.
     """
 
     id: str
@@ -33,17 +36,19 @@ class Job:
     counters: Mapping[str, int]
     checkpoint_bytes: Mapping[str, int]
     standbys_wanted: int
+    interval_s: float = 0.0
+    epoch_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A standby that waits: of which job, where, and how many epochs behind."""
+    """A standby that waits: of which job, where, and how many epochs behind; None: it has not told yet."""
 
     id: str
     job: str
     host: str
     state: str
-    lag: int
+    lag: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class Reading:
 
 
 async def read(session: AsyncSession) -> Reading:
-    """Everything, from one snapshot."""
+    """Everything. On PostgreSQL each query sees its own moment."""
     jobs = await _jobs(session)
     names = {job.id: job.name for job in jobs}
     hosts = {one.id: one for one in await session.scalars(select(AgentRow).where(AgentRow.state != HostState.REMOVED))}
@@ -89,7 +94,7 @@ async def read(session: AsyncSession) -> Reading:
     return Reading(
         jobs=jobs,
         standbys=tuple(
-            Waiting(row.id, names[row.job], hosts[row.agent].name, row.state, lags.get(row.id, 0))
+            Waiting(row.id, names[row.job], hosts[row.agent].name, row.state, lags.get(row.id))
             for row in rows
             if row.job in names and row.agent in hosts
         ),
@@ -107,17 +112,26 @@ async def _jobs(session: AsyncSession) -> tuple[Job, ...]:
     sums: dict[str, dict[str, int]] = {}
     for job, name, value in await session.execute(select(CounterRow.job, CounterRow.name, CounterRow.value)):
         sums.setdefault(job, {})[name] = value
-    return tuple(
-        Job(id, name, state, gen, (told or {}).get("queries") or {}, sums.get(id, {}), sizes or {}, _wanted(spec))
-        for id, name, state, gen, told, spec, sizes in await session.execute(
-            rows.where(JobRow.deleted_at.is_(None)).order_by(JobRow.name)
+    found = []
+    for id, name, state, generation, told, spec, sizes in await session.execute(
+        rows.where(JobRow.deleted_at.is_(None)).order_by(JobRow.name)
+    ):
+        told, asked = told or {}, spec.get("spec") or {}
+        standby, at = asked.get("standby") or {}, told.get("at")
+        one = Job(
+            id=id,
+            name=name,
+            state=state,
+            generation=generation,
+            queries=told.get("queries") or {},
+            counters=sums.get(id, {}),
+            checkpoint_bytes=sizes or {},
+            standbys_wanted=int(standby.get("replicas", 0)) if standby.get("mode", "dedicated") == "dedicated" else 0,
+            interval_s=((asked.get("trigger") or {}).get("intervalMs") or 0) / 1000,
+            epoch_at=datetime.fromisoformat(at) if at else None,
         )
-    )
-
-
-def _wanted(spec: Mapping[str, Any]) -> int:
-    asked = (spec.get("spec") or {}).get("standby") or {}
-    return int(asked.get("replicas", 0)) if asked.get("mode", "dedicated") == "dedicated" else 0
+        found.append(one)
+    return tuple(found)
 
 
 async def _recoveries(session: AsyncSession, names: Mapping[str, str]) -> tuple[Recovered, ...]:

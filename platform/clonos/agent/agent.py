@@ -132,7 +132,10 @@ class Agent:
         try:
             with contextlib.ExitStack() as stack:
                 if settings.metrics:
-                    _log.info("metrics", address=stack.enter_context(exposed(settings.metrics, self._seen)))
+                    try:
+                        _log.info("metrics", address=stack.enter_context(exposed(settings.metrics, self._seen)))
+                    except SpecError as error:
+                        _log.error("no-metrics", why=error.what)  # no reason to lose a host
                 supervisor = self._supervisor
                 await _first(self._talk(), supervisor.failure(), supervisor.measure(), self._pool.keep(used))
         except AgentRemoved:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socketserver
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,15 +79,19 @@ def exposed(address: str, look: Callable[[], Seen]) -> Iterator[str]:
     registry.register(_Collector(lambda: asyncio.run_coroutine_threadsafe(asked(), loop).result(_PATIENCE_S)))
     ProcessCollector(namespace="eos_agent", registry=registry)
     try:
-        server, thread = start_http_server(int(port), host.strip("[]"), registry)
+        server, _ = start_http_server(int(port), host.strip("[]"), registry)
     except (OSError, OverflowError) as error:
         raise SpecError(f"Nothing can listen at {address!r}: {error}.", hint="--metrics takes HOST:PORT.") from error
     try:
         yield f"{host}:{server.server_port}"
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(_PATIENCE_S)
+        # In half a second, when it looks; whoever ends does not wait for that.
+        threading.Thread(target=_end, args=(server,), daemon=True).start()
+
+
+def _end(server: socketserver.BaseServer) -> None:
+    server.shutdown()
+    server.server_close()
 
 
 class _Collector:
@@ -92,11 +99,13 @@ class _Collector:
 
     def __init__(self, look: Callable[[], Seen]) -> None:
         self._look = look
+        # A counter must not go down: what ended between two looks, reaped by nobody, would be missing.
+        self._used: dict[tuple[str, int | None], float] = {}
 
     def collect(self) -> Iterator[Metric]:
         try:
             seen = self._look()
-        except (TimeoutError, RuntimeError):
+        except (TimeoutError, RuntimeError, OSError, CancelledError):
             return  # the agent ends, or is busier than it should be; what its process costs is told all the same
         yield _one("eos_agent_slots", "Drivers that the agent may run at once.", seen.slots)
         yield _one("eos_agent_spares", "Warm drivers without a job.", seen.spares)
@@ -106,14 +115,22 @@ class _Collector:
         started = CounterMetricFamily("eos_driver_starts", "Processes that were started for a run.", labels=labels)
         cpu = CounterMetricFamily("eos_driver_cpu_seconds", "CPU of a driver with its JVM and workers.", labels=labels)
         memory = GaugeMetricFamily("eos_driver_memory_bytes", "Resident memory of the same.", labels=labels)
+        living = {(one.run, one.pid) for one in seen.drivers}
+        ended = self._used.keys() - living
         for one in seen.drivers:
             about = [one.job, one.run, one.role]
             state.add_metric([*about, one.state], 1)
             started.add_metric(about, one.attempts)
             used = _used(one.pid) if one.pid else None
             if used is not None:
-                cpu.add_metric(about, used[0])
+                key = (one.run, one.pid)
+                self._used[key] = max(used[0], self._used.get(key, 0.0))
                 memory.add_metric(about, used[1])
+            cpu.add_metric(about, sum(spent for (run, _), spent in self._used.items() if run == one.run))
+        runs = {one.run for one in seen.drivers}
+        for run, pid in ended:
+            if run not in runs:
+                del self._used[run, pid]
         yield from (state, started, cpu, memory)
 
 
@@ -121,11 +138,12 @@ def _used(pid: int) -> tuple[float, int] | None:
     """CPU seconds and resident bytes of a process and all below it; None: it is gone."""
     seconds, resident = 0.0, 0
     try:
-        processes = [root := psutil.Process(pid), *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
+        root = psutil.Process(pid)
+        processes = [*reversed(root.children(recursive=True)), root]  # who ends meanwhile is in its parent's figures
+    except psutil.Error:
         return None
     for one in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.Error):
             times = one.cpu_times()
             # Workers that have ended are their parent's children.
             seconds += times.user + times.system + times.children_user + times.children_system

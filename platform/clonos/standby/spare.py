@@ -25,7 +25,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from clonos import logs
+from clonos import lineage, logs, tracing
 from clonos.embedded.reachable import reachable_kafka
 from clonos.engine.attached import tell_workers
 from clonos.engine.session import Session, build_session
@@ -71,6 +71,10 @@ class Spare:
                 tell_workers(session.spark, reachable_kafka(settings))
             session.spark.sparkContext.environment.update(logs.environment())
             _exercise(session)
+            if settings.traces.endpoint:
+                tracing.load()
+            if settings.lineage.url:
+                lineage.load()
             yield session
 
     def wait(self, session: Session) -> Given | None:
