@@ -57,7 +57,10 @@ def pages(page: Page, api: Served) -> dict[str, str]:
     links = page.eval_on_selector_all(
         "#rows tr", "rows => rows.map(r => [...r.querySelectorAll('a')].map(a => a.pathname))"
     )
-    job = next(row for row in links if len(row) > 1)
+    epochs = page.eval_on_selector_all(
+        "#rows tr", "rows => rows.map(r => /-[123]$/.test(r.querySelector('a').textContent))"
+    )
+    job = next(row for row, whole in zip(links, epochs, strict=True) if whole and len(row) > 1)
     found = {"overview": "/", "job": job[0], "recovery": job[1], "hosts": "/hosts", "events": "/events"}
     return {**found, "submit": "/submit", **{f"job-{tab}": f"{job[0]}?tab={tab}" for tab in TABS}}
 

@@ -63,6 +63,7 @@ class Line:
         lag: Records of its sources that it has not read; None: not told yet.
         out_per_s: Records published a second.
         weak: What weakens its guarantee, in words; empty: it is whole.
+        exact: Nothing of that says that something may be published twice or differently.
     """
 
     id: str
@@ -78,6 +79,7 @@ class Line:
     restarts: int
     lag: int | None
     out_per_s: float | None
+    exact: bool = True
 
     def shape(self) -> tuple[Any, ...]:
         """All but the figures, which change all the time."""
@@ -276,7 +278,8 @@ def _line(job: _Job, read: _Read, rate: float | None) -> Line:
         host, state = read.drivers[job.run]
         seats.append(Seat(host, "driver", state))
     seats += [Seat(host, "standby", state) for host, state in read.standbys.get(job.id, [])]
-    weak = tuple(_weak(job, seats, read))
+    doubts = _doubts(job, read)
+    weak = (*doubts, *_unguarded(job, seats))
     lags = [sum(one["lag"].values()) for one in _queries(job) if one.get("lag")]
     return Line(
         id=job.id,
@@ -292,6 +295,7 @@ def _line(job: _Job, read: _Read, rate: float | None) -> Line:
         restarts=job.restarts,
         lag=sum(lags) if lags else None,
         out_per_s=rate if job.state == JobState.RUNNING else None,
+        exact=not doubts,
     )
 
 
@@ -299,8 +303,8 @@ def _queries(job: _Job) -> list[Mapping[str, Any]]:
     return list(((job.metrics or {}).get("queries") or {}).values())
 
 
-def _weak(job: _Job, seats: list[Seat], read: _Read) -> list[str]:
-    """What weakens its guarantee."""
+def _doubts(job: _Job, read: _Read) -> list[str]:
+    """Why something may be published twice, or differently."""
     spec = job.spec.get("spec") or {}
     found = []
     if spec.get("delivery", "exactly-once") == "at-least-once":
@@ -309,6 +313,13 @@ def _weak(job: _Job, seats: list[Seat], read: _Read) -> list[str]:
         found.append("no causal log (sharingDepth 0): what it reads from clocks and services is not replayed")
     if read.diverged.get(job.id):
         found.append(f"{read.diverged[job.id]} lanes computed something else when they were replayed")
+    return found
+
+
+def _unguarded(job: _Job, seats: list[Seat]) -> list[str]:
+    """Why a failure would be felt for longer than it has to."""
+    spec = job.spec.get("spec") or {}
+    found = []
     if job.state == JobState.RUNNING:
         asked = spec.get("standby") or {}
         wanted = int(asked.get("replicas", 0)) if asked.get("mode", "dedicated") == "dedicated" else 0

@@ -84,12 +84,14 @@ def _time(moment: datetime | None) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, clock(moment), clock(moment))
 
 
-def _since(moment: datetime | None) -> Markup:
-    """How long ago, which a script keeps up to date."""
+def _since(moment: datetime | None, length: str = "") -> Markup:
+    """How long ago, which a script keeps up to date; ``short``: in one unit."""
     if moment is None:
         return escape(_NONE)
     iso = moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Markup('<time datetime="{}" data-since title="{}">{}</time>').format(iso, clock(moment), age(moment))
+    text = age(moment) or _NONE
+    text = " ".join(text.split()[:2]) if length else text
+    return Markup('<time datetime="{}" data-since="{}" title="{}">{}</time>').format(iso, length, clock(moment), text)
 
 
 def _or_none(text: str | None) -> Markup:

@@ -3,13 +3,13 @@
 const shown = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
-export function ago(ms) {
+export function ago(ms, short = false) {
   const seconds = Math.max(0, ms / 1000);
   for (const [index, [unit, size]] of UNITS.entries()) {
     if (seconds < size && unit !== "s") continue;
     const whole = Math.floor(seconds / size);
     const next = UNITS[index + 1];
-    const rest = next && unit !== "min" ? Math.floor((seconds % size) / next[1]) : 0;
+    const rest = next && unit !== "min" && !short ? Math.floor((seconds % size) / next[1]) : 0;
     return `${whole} ${unit}${rest ? ` ${rest} ${next[0]}` : ""}`;
   }
 }
@@ -22,7 +22,7 @@ export function dress(root = document) {
   const now = Date.now();
   for (const time of root.querySelectorAll("time")) {
     const at = Date.parse(time.dateTime);
-    set(time, "since" in time.dataset ? ago(now - at) : shown.format(at));
+    set(time, "since" in time.dataset ? ago(now - at, time.dataset.since === "short") : shown.format(at));
   }
 }
 
