@@ -90,6 +90,19 @@ def test_the_overview_says_what_weakens_a_job(api: Served, browser: Browser, nam
         assert "1 of 2 standbys ready" in shown
 
 
+def test_retention_that_comes_close_weakens_a_job_and_not_its_promise(api: Served, name: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def close(session: AsyncSession) -> None:
+        row = await session.get_one(JobRow, job)
+        row.metrics = {"queries": {"out": {"lag": {"in": 900}, "retention": {"in": 94}}}}
+
+    write(api, close)
+    line = next(one for one in board(api).lines if one.id == job)
+    assert line.weak == ("94 % of what in holds is not read yet, and it deletes records: unread ones may be next",)
+    assert line.exact
+
+
 def parts(told: bytes) -> dict[str, Any]:
     """Event → its data."""
     found = {}

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pyspark.sql import SparkSession
@@ -276,6 +276,29 @@ def test_lag_is_what_is_not_read_yet(kafka: KafkaSettings, make_topic: MakeTopic
     meter.note("q", {one: {0: 5, 1: 5}, two: {0: 0}})
     meter.look(admin)
     assert told[1:] == [{"event": "lag", "query": "q", "topics": {one: 0, two: 0}}]
+
+
+def test_retention_that_comes_close_is_told(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
+    topic = make_topic(1, "in")
+    feed(kafka, topic, 1, 1000)
+    told: list[dict[str, Any]] = []
+    meter = LagMeter(kafka, lambda event, **fields: told.append({"event": event, **fields}))
+    admin = AdminClient(client_config(kafka))
+
+    def looked() -> list[dict[str, Any]]:
+        told.clear()
+        for _ in range(10):  # it is asked for less often than for the lag
+            meter.look(admin)
+        return [one["topics"] for one in told if one["event"] == "retention"]
+
+    meter.note("q", {topic: {0: 150}})
+    assert looked() == [], "nothing was deleted yet"
+    for future in admin.delete_records([TopicPartition(topic, 0, 100)]).values():
+        future.result(10)
+    assert looked() == [{topic: 94}]
+    assert looked() == [], "told when it changes"
+    meter.note("q", {topic: {0: 900}})
+    assert looked() == [{}], "it is over"
 
 
 def test_input_that_waits_without_progress_is_a_stall(kafka: KafkaSettings, make_topic: MakeTopic) -> None:

@@ -224,6 +224,7 @@ HOSTILE = [
     '{"event": "claimed", "at": 5, "generation": true, "lineage": "x"}',
     '{"event": "lag", "at": 5, "query": "out", "topics": []}',
     '{"event": "lag", "at": 5, "query": "out", "topics": {"a": -1}}',
+    '{"event": "retention", "at": 5, "query": "out", "topics": {"a": 101}}',
     '{"event": "failed", "at": 5, "error": "a\\u0000b", "what": "\\ud800", "generation": 1}',
     '{"event": "epo{"event": "state", "at": 5}',
     '{"event": "state", "at": NaN}',

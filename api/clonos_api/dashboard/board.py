@@ -164,7 +164,7 @@ class Boards:
 
     def _made(self, read: _Read) -> Board:
         moment = time.monotonic()
-        totals = {job.id: sum(one["records_out"] for one in _queries(job)) for job in read.jobs}
+        totals = {job.id: sum(one.get("records_out", 0) for one in _queries(job)) for job in read.jobs}
         while self._published and self._published[0][0] <= moment - 3 * _RATE_S:
             self._published.popleft()  # nobody looked for a while
         while len(self._published) > 1 and self._published[1][0] <= moment - _RATE_S:
@@ -317,9 +317,13 @@ def _doubts(job: _Job, read: _Read) -> list[str]:
 
 
 def _unguarded(job: _Job, seats: list[Seat]) -> list[str]:
-    """Why a failure would be felt for longer than it has to."""
+    """What else is not as it could be: records that may go unread, a failure that would be felt for long."""
     spec = job.spec.get("spec") or {}
-    found = []
+    close = {topic: share for one in _queries(job) for topic, share in (one.get("retention") or {}).items()}
+    found = [
+        f"{share} % of what {topic} holds is not read yet, and it deletes records: unread ones may be next"
+        for topic, share in sorted(close.items())
+    ]
     if job.state == JobState.RUNNING:
         asked = spec.get("standby") or {}
         wanted = int(asked.get("replicas", 0)) if asked.get("mode", "dedicated") == "dedicated" else 0

@@ -95,6 +95,17 @@ def _families(reading: Reading) -> Iterator[Metric]:
         ((labels, lag) for job in jobs for labels, lag in _lags(job)),
     )
     yield _labelled(
+        "eos_source_retention_unread_ratio",
+        "Unread share of what a topic holds, where that deletes records and most is unread.",
+        ["query", "topic"],
+        (
+            ((job.name, query, topic), share / 100)
+            for job in jobs
+            for query, told in job.queries.items()
+            for topic, share in (told.get("retention") or {}).items()
+        ),
+    )
+    yield _labelled(
         "eos_last_checkpoint_size_bytes",
         "Files of a query's checkpoint, as the driver's agent measured them.",
         ["query"],

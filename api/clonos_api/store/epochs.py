@@ -29,6 +29,7 @@ from clonos_api.store.ingest import (
     Fact,
     Following,
     Lag,
+    Retention,
     Told,
     Troubled,
     Truncated,
@@ -158,6 +159,8 @@ class _Ingestion:
                     await generations.ended(self.session, self.job, fact.generation, fact.at)
                 case Lag():
                     self._query(fact.query)["lag"] = fact.topics
+                case Retention():
+                    self._query(fact.query)["retention"] = fact.topics
                 case Truncated():
                     self.sums["truncations"] += 1
                     self.truncated_at = fact.at

@@ -130,6 +130,14 @@ class Lag:
 
 
 @dataclass(frozen=True)
+class Retention:
+    """Topics that may soon delete what a query has not read: the unread share in percent."""
+
+    query: str
+    topics: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Truncated:
     """The causal log was shortened."""
 
@@ -148,7 +156,7 @@ class Unreadable:
     """A line that is no event: a driver was killed while it wrote."""
 
 
-Fact = Claimed | EpochDone | Troubled | Ended | Lag | Truncated | Following | Unreadable
+Fact = Claimed | EpochDone | Troubled | Ended | Lag | Retention | Truncated | Following | Unreadable
 
 
 def read_lines(have: int, offset: int, lines: Sequence[str], *, gap: bool = False) -> tuple[list[Event | None], int]:
@@ -248,6 +256,9 @@ def _facts(told: Told, event: Event) -> list[Fact]:
         case "lag":
             topics = event["topics"]
             return [Lag(_short(event["query"]), {topic: _number(topics, topic, _BIG) for topic in topics})]
+        case "retention":
+            topics = event["topics"]
+            return [Retention(_short(event["query"]), {topic: _number(topics, topic, 101) for topic in topics})]
         case "following":
             epochs = event["epochs"]
             return [Following({_short(query): _number(epochs, query, _BIG) for query in epochs})]

@@ -289,7 +289,12 @@ class LogLines(Resource):
 
 
 class QueryMetrics(Resource):
-    """One query (sink) of a job, as its driver tells."""
+    """One query (sink) of a job, as its driver tells.
+
+    Attributes:
+        lag: Topic → records not yet read; empty until known.
+        retention: Topics that delete records and hold hardly anything that is read: the unread share, in percent.
+    """
 
     epoch: int = -1
     epochs: int = 0
@@ -305,6 +310,7 @@ class QueryMetrics(Resource):
     dead_letters: int = 0
     dropped: int = 0
     lag: dict[str, int] = Field(default_factory=dict)
+    retention: dict[str, int] = Field(default_factory=dict)
 
 
 class Metrics(Resource):

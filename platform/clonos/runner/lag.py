@@ -16,6 +16,11 @@ from clonos.settings import KafkaSettings
 from clonos.sources import Progress
 
 _EVERY_S: Final = 3.0
+# Retention works in minutes: it is looked at with each tenth look.
+_RETENTION_LOOKS: Final = 10
+# Of what a partition holds so much is unread: what is deleted next may be.
+_CLOSE: Final = 80
+_FEW: Final = 100
 _TIMEOUT_S: Final = 5.0
 
 
@@ -24,7 +29,8 @@ class LagMeter:
 
     Args:
         kafka: The cluster.
-        emit: Gets ``lag`` events: a query, and records behind for each of its topics.
+        emit: Gets ``lag`` events: a query, and records behind for each of its topics; and ``retention`` events: its
+            topics that delete records and hold little else than what it has not read, with the unread share in percent.
         stalled: Called with a query and the seconds for which its input waited without any progress.
         stalled_s: When to call it; 0: never.
         every_s: Pause between two looks.
@@ -49,6 +55,8 @@ class LagMeter:
         self._waits: dict[str, float] = {}  # since when a query's input was seen to wait
         self._progress: dict[str, Progress] = {}
         self._told: dict[str, dict[str, int]] = {}
+        self._warned: dict[str, dict[str, int]] = {}
+        self._looks = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True, name="clonos-lag")
 
@@ -86,11 +94,17 @@ class LagMeter:
         """Ask for the ends once. Where Kafka does not answer there is no news: the job itself will tell."""
         known, busy = dict(self._progress), self._busy()
         try:
-            ends = self._ends(admin, known)
+            ends = self._offsets(admin, known, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            begins = None
+            if self._looks % _RETENTION_LOOKS == 0:
+                begins = self._offsets(admin, known, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         except (KafkaException, TimeoutError):
             self._waits.clear()  # nobody knows whether input waits
             return
+        self._looks += 1
         for query, progress in known.items():
+            if begins is not None:
+                self._warn(query, close_to_retention(progress, begins, ends))
             lag = {
                 topic: sum(max(0, ends.get((topic, partition), next_) - next_) for partition, next_ in read.items())
                 for topic, read in progress.items()
@@ -104,7 +118,13 @@ class LagMeter:
                 self._told[query] = lag
                 self._emit("lag", query=query, topics=lag)
 
-    def _ends(self, admin: AdminClient, known: dict[str, Progress]) -> dict[tuple[str, int], int]:
+    def _warn(self, query: str, close: dict[str, int]) -> None:
+        if close.keys() != self._warned.get(query, {}).keys() and not self._ended.is_set():
+            self._warned[query] = close
+            self._emit("retention", query=query, topics=close)
+
+    @staticmethod
+    def _offsets(admin: AdminClient, known: dict[str, Progress], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         wanted = {
             TopicPartition(topic, partition)
             for progress in known.values()
@@ -113,10 +133,26 @@ class LagMeter:
         }
         if not wanted:
             return {}
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = admin.list_offsets(
-            dict.fromkeys(wanted, latest),
+            dict.fromkeys(wanted, spec),
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=_TIMEOUT_S,
         )
         return {(one.topic, one.partition): future.result(_TIMEOUT_S).offset for one, future in asked.items()}
+
+
+def close_to_retention(
+    progress: Progress, begins: dict[tuple[str, int], int], ends: dict[tuple[str, int], int]
+) -> dict[str, int]:
+    """Topics of which a partition holds hardly anything that is read; the largest unread share, in percent.
+
+    A partition that begins at 0 has never deleted anything, and does not count.
+    """
+    found: dict[str, int] = {}
+    for topic, read in progress.items():
+        for partition, next_ in read.items():
+            begin, end = begins.get((topic, partition), 0), ends.get((topic, partition), 0)
+            unread = end - max(next_, begin)
+            if begin > 0 and unread >= _FEW and 100 * unread >= _CLOSE * (end - begin):
+                found[topic] = max(found.get(topic, 0), 100 * unread // (end - begin))
+    return found

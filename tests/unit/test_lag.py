@@ -1,0 +1,31 @@
+"""Which topics may soon delete what is not read yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from clonos.runner.lag import close_to_retention
+
+
+@pytest.mark.parametrize(
+    ("read", "begin", "end", "told"),
+    [
+        (150, 100, 1000, {"t": 94}),
+        (50, 100, 1000, {"t": 100}),  # some is gone already: what is left is all unread
+        (280, 100, 1000, {"t": 80}),
+        (281, 100, 1000, {}),
+        (1000, 100, 1000, {}),
+        (0, 0, 1000, {}),  # it never deleted anything
+        (0, 1, 100, {}),  # too few to be worth a word
+        (5, 5, 5, {}),
+    ],
+)
+def test_one_partition(read: int, begin: int, end: int, told: dict[str, int]) -> None:
+    assert close_to_retention({"t": {0: read}}, {("t", 0): begin}, {("t", 0): end}) == told
+
+
+def test_the_worst_partition_counts_and_unknown_ones_do_not() -> None:
+    progress = {"a": {0: 990, 1: 150, 2: 120}, "b": {0: 3}}
+    begins = {("a", 0): 100, ("a", 1): 100, ("a", 2): 100}
+    ends = dict.fromkeys(begins, 1000)
+    assert close_to_retention(progress, begins, ends) == {"a": 97}
