@@ -18,7 +18,20 @@ COMPOSE = Path(__file__).parents[2] / "docker" / "compose"
 ALERTS = COMPOSE / "alerts.yml"
 DASHBOARDS = sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))
 TOLD = Reading(
-    jobs=(Job("1", "orders", "RUNNING", 2, {"out": {"lag": {"in": 3}, "retention": {"in": 90}}}, {}, {"out": 10}, 1, 0.5, datetime.now(UTC)),),
+    jobs=(
+        Job(
+            "1",
+            "orders",
+            "RUNNING",
+            2,
+            {"out": {"lag": {"in": 3}, "retention": {"in": 90}}},
+            {},
+            {"out": 10},
+            1,
+            0.5,
+            datetime.now(UTC),
+        ),
+    ),
     standbys=(Waiting("7", "orders", "host-2", "READY", 0),),
     recoveries=(Recovered("orders", "crash", 440.0, {"claim": 80.0}),),
     hosts=(Host("host-1", "READY", 2, 1, 0),),
