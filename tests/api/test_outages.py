@@ -157,7 +157,7 @@ class World:
         """Moves between two moments: names of jobs, from, to."""
         names = {id: name for name, id in self.load.jobs().items()}
         return {
-            (names[one["job"]], one["data"]["from"], one["data"]["to"])
+            (names.get(one["job"], ""), one["data"]["from"], one["data"]["to"])
             for one in self._history()
             if one["type"] == "job.state" and since <= datetime.fromisoformat(one["at"]) <= until
         }
