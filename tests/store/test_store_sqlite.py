@@ -48,3 +48,18 @@ async def test_nothing_is_left_of_transactions_that_were_cancelled_again_and_aga
         _, left = await asyncio.wait(left, timeout=10)
     assert not left
     await database.close()
+
+
+async def test_a_transaction_ends_with_its_connection(tmp_path: Path) -> None:
+    """Also where somebody was cancelled who read, and something still holds what they had not read to its end."""
+    left, other = [await Connection(str(tmp_path / "one.db"), isolation_level=None, timeout=0) for _ in range(2)]
+    await left.execute("PRAGMA journal_mode = WAL")
+    await left.execute("CREATE TABLE rows (number)")
+    await left.execute("BEGIN IMMEDIATE")
+    await left.execute("INSERT INTO rows VALUES (1), (2)")
+    unread = await left.execute("SELECT number FROM rows")
+    assert await unread.fetchone() == (1,)
+    await left.close()
+    await other.execute("BEGIN IMMEDIATE")
+    assert await (await other.execute("SELECT count(*) FROM rows")).fetchone() == (0,), "it was rolled back"
+    await other.close()

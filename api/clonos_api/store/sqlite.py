@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import time
 import weakref
@@ -14,6 +15,19 @@ import aiosqlite
 _LOOK_S: Final = 0.005
 
 
+class _RolledBack(sqlite3.Connection):
+    """One whose transaction ends with it.
+
+    SQLite keeps a closed connection for as long as there is a statement that was not read to its end, and with it the
+    transaction: after a cancelled request nobody could write until the garbage was collected.
+    """
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # closed already, or its file is gone
+            self.rollback()
+        super().close()
+
+
 class Connection(aiosqlite.Connection):
     """One that can be ended twice.
 
@@ -23,7 +37,7 @@ class Connection(aiosqlite.Connection):
     """
 
     def __init__(self, database: str, **options: Any) -> None:
-        super().__init__(partial(sqlite3.connect, database, **options), 64)
+        super().__init__(partial(sqlite3.connect, database, factory=_RolledBack, **options), 64)
         self._ended = False
         self._thread.daemon = True
 
