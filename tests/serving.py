@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.app import create_app
 from clonos_api.settings import ApiSettings, Limits
+from clonos_api.store.database import Database
 from observe import eventually
 
 API = "/api/v1"
@@ -49,6 +51,23 @@ class Served:
         """A client with a token, by default the admin's."""
         headers = {"Authorization": f"Bearer {token or self.admin}"}
         return httpx.Client(base_url=self.url + API, headers=headers, timeout=20.0, trust_env=False, **how)
+
+
+Change = Callable[[AsyncSession], Coroutine[Any, Any, Any]]
+
+
+def write(api: Served, change: Change) -> Any:
+    """Change its store as another replica would: with a connection and a notifier of its own."""
+
+    async def transaction() -> Any:
+        database = Database(api.settings.database)
+        try:
+            async with database.transaction() as session:
+                return await change(session)
+        finally:
+            await database.close()
+
+    return asyncio.run(transaction())
 
 
 class _Server(uvicorn.Server):

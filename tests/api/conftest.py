@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos_api.store.database import Database
+import serving
 from scripted import ScriptedAgent, placed
-from serving import Served, served
+from serving import Change, Served, served
 
 
 @pytest.fixture(scope="module")
@@ -35,25 +35,10 @@ def agent(api: Served, name: str) -> Iterator[ScriptedAgent]:
         yield made
 
 
-Write = Callable[[Callable[[AsyncSession], Coroutine[Any, Any, Any]]], Any]
-
-
 @pytest.fixture
-def write(api: Served) -> Write:
+def write(api: Served) -> Callable[[Change], Any]:
     """Writes to the store as another replica would: with a connection and a notifier of its own."""
-
-    def run(change: Callable[[AsyncSession], Coroutine[Any, Any, Any]]) -> Any:
-        async def transaction() -> Any:
-            database = Database(api.settings.database)
-            try:
-                async with database.transaction() as session:
-                    return await change(session)
-            finally:
-                await database.close()
-
-        return asyncio.run(transaction())
-
-    return run
+    return functools.partial(serving.write, api)
 
 
 @pytest.fixture

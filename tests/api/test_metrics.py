@@ -48,8 +48,12 @@ def test_what_it_reads(admin: httpx.Client, write: Callable[..., Any], name: str
         run = await a_run(session, job, here)
         run.checkpoint_bytes = {"out": 4096}
         job.state, job.run, job.generation = "RUNNING", run.id, 3
-        job.metrics = {"queries": {"out": {"epoch": 9, "lag": {"orders": 7}}}}
-        await counters.add(session, {job.id: {"records_out": 120, "epochs": 10, "epochs_failed": 1, "restarts": 2}})
+        job.metrics = {
+            "queries": {"out": {"epoch": 9, "lag": {"orders": 7}}},
+            "open_transactions": {"words": (datetime.now(UTC) - timedelta(seconds=30)).isoformat()},
+        }
+        sums = {"records_out": 120, "epochs": 10, "epochs_failed": 1, "restarts": 2, "published_lanes": 40}
+        await counters.add(session, {job.id: sums | {"epochs_timed": 11, "epochs_ms": 2500, "recorded_bytes": 700}})
         for state, epoch in (("READY", 9), ("WARMING", 4)):
             waits = await a_run(session, job, there)
             body = {"epochs": {"out": epoch}}
@@ -77,6 +81,11 @@ def test_what_it_reads(admin: httpx.Client, write: Callable[..., Any], name: str
     assert of(found, "eos_checkpoints_total", job_name=name, status="failed") == 1
     assert of(found, "eos_source_lag_records", job_name=name, query="out", topic="orders") == 7
     assert of(found, "eos_last_checkpoint_size_bytes", job_name=name, query="out") == 4096
+    assert of(found, "eos_checkpoint_duration_seconds_count", job_name=name) == 11
+    assert of(found, "eos_checkpoint_duration_seconds_sum", job_name=name) == 2.5
+    assert of(found, "eos_transactions_total", job_name=name, outcome="committed") == 40
+    assert of(found, "eos_determinants_recorded_bytes_total", job_name=name) == 700
+    assert 30 <= of(found, "eos_open_transaction_age_seconds", job_name=name, topic="words") < 90
     there = {"job_name": name, "host": made["there"]}
     assert of(found, "eos_standby_lag_epochs", **there, standby=made["WARMING"]) == 5
     assert of(found, "eos_standby_state", **there, standby=made["READY"], state="READY") == 1

@@ -61,6 +61,10 @@ async def _job(
     lag = {"in": chance.choice((0, 0, 0, 12, 4000))}
     counted = {"records_in": chance.randint(0, 10**6), "records_out": chance.randint(0, 10**6)}
     counted |= {"epoch": 109, "epochs": 110, "recorded_determinants": 500, "replayed_determinants": 10, "lag": lag}
+    counted |= {"recorded_bytes": 61_000, "published_lanes": 430, "skipped_lanes": 6}
+    operators = {"fraud_score": {"recorded": 420, "replayed": 10, "bytes": 55_000}}
+    counted["operators"] = operators | {"exchange_rate": {"recorded": 80, "replayed": 0, "bytes": 6_000}}
+    counted["partition_lag"] = {"in": {"0": lag["in"], "1": 0}}
     job.metrics = {"at": None, "restarts": 1, "queries": {"out": counted}}
     if job.state == "FAILED":
         what = {"what": "Offsets 120 to 140 of topic in are gone.", "kept": "what was published."}
@@ -101,7 +105,12 @@ def _epochs(session: AsyncSession, job: JobRow, chance: random.Random, now: date
         told: dict[str, Any] = {"epoch": epoch, "query": "out", "status": "COMPLETED", "generation": 3}
         told |= {"trigger": "REPLAY" if epoch == 60 else "PERIODIC", "completed_at": at.isoformat()}
         told |= {"duration_ms": chance.uniform(70, 220), "records_in": 100, "records_out": chance.randint(80, 120)}
-        told |= {"size_bytes": 123_456, "offsets": {"in": {"0": epoch * 50, "1": epoch * 51}}, "spans": []}
+        told |= {
+            "published_lanes": chance.randint(1, 4),
+            "size_bytes": 123_456,
+            "offsets": {"in": {"0": epoch * 50, "1": epoch * 51}},
+            "spans": [],
+        }
         row = {"job": job.id, "lineage": 1, "query": "out", "epoch": epoch, "completed_at": at}
         session.add(EpochRow(**row, body=told))
         if epoch % 50 == 0:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,27 +22,16 @@ from clonos_api.dashboard.board import Board, Boards, Head
 from clonos_api.dashboard.job import TABS
 from clonos_api.dashboard.live import Drawn, Pulse
 from clonos_api.dashboard.recovery import waterfall
+from clonos_api.store import epochs
 from clonos_api.store.database import Database
 from clonos_api.store.rows import new_id
 from clonos_api.store.tables import JobRow, RecoveryRow, StandbyRow
-from serving import Served
-from stored import a_job, a_run, an_agent
+from serving import Served, write
+from stored import EventFile, a_job, a_run, an_agent
 
 Browser = Callable[..., httpx.Client]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PHASES = [("detect", 5.0), ("decide", 20.0), ("wake", 60.0), ("claim", 75.5), ("restore", 140.0), ("replay", 99.5)]
-
-
-def write(api: Served, change: Callable[[AsyncSession], Any]) -> Any:
-    async def transaction() -> Any:
-        database = Database(api.settings.database)
-        try:
-            async with database.transaction() as session:
-                return await change(session)
-        finally:
-            await database.close()
-
-    return asyncio.run(transaction())
 
 
 def board(api: Served) -> Board:
@@ -103,6 +93,45 @@ def test_retention_that_comes_close_weakens_a_job_and_not_its_promise(api: Serve
     assert line.exact
 
 
+def test_readers_that_wait_for_a_transaction_are_told_of(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def hang(session: AsyncSession) -> None:
+        row = await session.get_one(JobRow, job)
+        row.metrics = {**(row.metrics or {}), "open_transactions": {"words": NOW.isoformat()}}
+
+    write(api, hang)
+    line = next(one for one in board(api).lines if one.id == job)
+    assert line.weak == ("readers of words wait for a transaction that stays open there",)
+    assert line.exact, "what is published is still published once"
+    with browser(Role.VIEWER) as client:
+        shown = client.get(f"/jobs/{job}", params={"tab": "sinks"}).text
+        assert "Readers of words wait for a transaction that is open since" in shown
+
+
+def test_what_a_job_tells_of_its_partitions_operators_and_lanes(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    with api.client() as admin, browser(Role.VIEWER) as client:
+        run = admin.get(f"/jobs/{job}").json()["run"]
+        file = EventFile()
+        file.start(1)
+        tally = {"recorded": 31, "replayed": 4, "bytes": 2048}
+        file.epoch(0, published_lanes=3, operators={"fraud_score": tally}, offsets={"in": {"0": 70, "1": 90}})
+        file.tell("lag", query="out", topics={"in": 17}, partitions={"in": {"0": 0, "1": 17}})
+
+        async def push(session: AsyncSession) -> int:
+            return await epochs.ingest(session, run, 0, file.lines)
+
+        write(api, push)
+        log, sinks, first = (
+            re.sub(r"<[^>]+>|\s+", " ", client.get(f"/jobs/{job}", params={"tab": tab}).text)
+            for tab in ("log", "sinks", "epochs")
+        )
+    assert re.search(r"out +fraud_score +31 +2.0 KiB +4 ", log)
+    assert re.search(r"out +1 +70 +3 +0 ", sinks), "epochs, records, transactions, skipped"
+    assert re.search(r"1 +90 *, +17 behind", first)
+
+
 def parts(told: bytes) -> dict[str, Any]:
     """Event → its data."""
     found = {}
@@ -132,6 +161,7 @@ def test_what_changes_is_sent_and_nothing_else(api: Served, name: str) -> None:
     assert asyncio.run(drawn.changes(after, after)) == b""
     whole = parts(asyncio.run(drawn.whole(after)))["board"]
     assert set(whole["rows"]) == set(whole["figures"]) == set(whole["order"]) >= {first, second}
+    after = dataclasses.replace(after, hosts=after.hosts[:2])  # of more of them the heading has no room to tell
     lost = [dataclasses.replace(one, state="LOST") for one in after.hosts]
     told = parts(asyncio.run(drawn.changes(after, dataclasses.replace(after, number=3, hosts=tuple(lost)))))
     assert "LOST" in told["rows"]["head"], "its heading says so"

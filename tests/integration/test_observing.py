@@ -32,6 +32,7 @@ from clonos.log.claiming import claim
 from clonos.log.history import History
 from clonos.log.records import Determinants, Entry, encode
 from clonos.runner.lag import LagMeter
+from clonos.runner.open_transactions import OpenTransactions
 from clonos.settings import KafkaSettings
 from clonos.spec import JobSpec, Metadata
 from clonos.testing import abort, replay, run_through, script
@@ -272,10 +273,41 @@ def test_lag_is_what_is_not_read_yet(kafka: KafkaSettings, make_topic: MakeTopic
     meter.note("q", {one: {0: 2, 1: 5}, two: {0: 0}})
     meter.look(admin)
     meter.look(admin)
-    assert told == [{"event": "lag", "query": "q", "topics": {one: 3, two: 0}}], "told when it changes"
+    behind = {"topics": {one: 3, two: 0}, "partitions": {one: {0: 3, 1: 0}, two: {0: 0}}}
+    assert told == [{"event": "lag", "query": "q", **behind}], "told when it changes"
     meter.note("q", {one: {0: 5, 1: 5}, two: {0: 0}})
     meter.look(admin)
-    assert told[1:] == [{"event": "lag", "query": "q", "topics": {one: 0, two: 0}}]
+    nothing = {"topics": {one: 0, two: 0}, "partitions": {one: {0: 0, 1: 0}, two: {0: 0}}}
+    assert told[1:] == [{"event": "lag", "query": "q", **nothing}]
+
+
+def test_a_transaction_that_stays_open_is_told(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
+    topic = make_topic(2, "out")
+    admin = AdminClient(client_config(kafka))
+    told: list[dict[str, float]] = []
+    open_ones = OpenTransactions(lambda _event, topics: told.append(topics), old_s=0.3)
+    open_ones.look(admin)  # nothing is known of yet
+    open_ones.watch([topic])
+    producer = Producer(client_config(kafka, transactional_id=f"{topic}-open"))
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(topic, b"1", partition=1)
+    producer.flush(10)
+    began = time.time()
+
+    def looked() -> list[dict[str, float]]:
+        open_ones.look(admin)
+        return told
+
+    eventually(looked, "it is open for long enough")
+    (since,) = told[0].values()
+    assert list(told[0]) == [topic]
+    assert abs(since - began) < 5
+    looked()
+    assert len(told) == 1, "told when it changes"
+    producer.commit_transaction(10)
+    eventually(lambda: looked()[1:], "it is over")
+    assert told[1:] == [{}]
 
 
 def test_retention_that_comes_close_is_told(kafka: KafkaSettings, make_topic: MakeTopic) -> None:

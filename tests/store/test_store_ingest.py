@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from clonos.errors import NotFound, SpecError
+from clonos.resources.jobs import OperatorMetrics
 from clonos_api.store import (
     counters,
     epochs,
@@ -26,7 +27,7 @@ from clonos_api.store import (
 )
 from clonos_api.store.clock import now
 from clonos_api.store.database import Database
-from clonos_api.store.tables import CounterRow, EpochRow, GenerationRow, RecoveryRow, RunRow
+from clonos_api.store.tables import CounterRow, EpochRow, GenerationRow, JobRow, RecoveryRow, RunRow
 from stored import EventFile, a_job, a_run, an_agent
 
 pytestmark = pytest.mark.anyio
@@ -64,13 +65,17 @@ def a_life() -> EventFile:
     for number in range(6):
         file.epoch(number)
     file.epoch(0, query="other", read=1, records=1)
-    file.tell("lag", query="out", topics={"in": 7})
+    file.tell("lag", query="out", topics={"in": 7}, partitions={"in": {"0": 5, "1": 2}})
+    file.tell("open-transactions", 0, topics={"words": file.at})
     file.restart(2)
-    file.epoch(6, replay=True, skipped_lanes=1, records=8, replayed=5)
+    file.tell("open-transactions", 0, topics={"letters": file.at})
+    judge = {"recorded": 0, "replayed": 5, "bytes": 0}
+    file.epoch(6, replay=True, skipped_lanes=1, published_lanes=1, records=8, replayed=5, operators={"judge": judge})
     file.tell("truncated", query="out", partitions=2)
     file.start(3)  # the process was killed
-    file.epoch(6, replay=True, records=0, skipped_lanes=2)
-    file.epoch(7)
+    file.epoch(6, replay=True, records=0, skipped_lanes=2, published_lanes=0)
+    judge = {"recorded": 3, "replayed": 1, "bytes": 240}
+    file.epoch(7, operators={"judge": judge}, recorded_bytes=240, published_lanes=2)
     file.tell("state", state="STOPPING")
     file.tell("state", state="STOPPED")
     file.tell("stopped")
@@ -104,6 +109,12 @@ async def test_a_life_is_told(database: Database) -> None:
         metrics = await progress.metrics(session, job)
         assert metrics.queries["out"].epochs == 8
         assert metrics.queries["out"].lag == {"in": 7}
+        assert metrics.queries["out"].partition_lag == {"in": {"0": 5, "1": 2}}
+        assert metrics.queries["out"].operators == {"judge": OperatorMetrics(recorded=3, replayed=6, bytes=240)}
+        assert (metrics.queries["out"].published_lanes, metrics.queries["out"].recorded_bytes) == (3, 240)
+        assert metrics.open_transactions == {}, "a claim ended what its predecessors had open"
+        assert one.published_lanes == 1, "both attempts together"
+        assert (sums["epochs_timed"], sums["epochs_ms"]) == (10, 500)
         assert metrics.queries["out"].epoch == 7
         assert (metrics.restarts, metrics.queries["out"].records_in_per_s) == (2, 0.0)
         found = await progress.checkpoints(session, job.id, limit=3)
@@ -224,6 +235,10 @@ HOSTILE = [
     '{"event": "claimed", "at": 5, "generation": true, "lineage": "x"}',
     '{"event": "lag", "at": 5, "query": "out", "topics": []}',
     '{"event": "lag", "at": 5, "query": "out", "topics": {"a": -1}}',
+    '{"event": "lag", "at": 5, "query": "out", "topics": {}, "partitions": []}',
+    '{"event": "lag", "at": 5, "query": "out", "topics": {}, "partitions": {"a": {"0": "x"}}}',
+    '{"event": "open-transactions", "at": 5, "topics": {"a": 1e300}}',
+    '{"event": "open-transactions", "at": 5, "topics": [["a", 5]]}',
     '{"event": "retention", "at": 5, "query": "out", "topics": {"a": 101}}',
     '{"event": "failed", "at": 5, "error": "a\\u0000b", "what": "\\ud800", "generation": 1}',
     '{"event": "epo{"event": "state", "at": 5}',
@@ -252,6 +267,8 @@ async def test_what_a_job_wrote_into_its_event_file_stops_nothing(database: Data
         {"duration_ms": "long"},
         {"offsets": {"a": 1}},
         {"spans": 3},
+        {"operators": []},
+        {"operators": {"a": {"recorded": 1}}},
         {"generation": None},
     ):
         file.lines.append(json.dumps({**base, **wrong}))
@@ -350,6 +367,20 @@ async def test_a_clean_stop_and_start_is_no_recovery(database: Database) -> None
         assert [one.cause for one in (await generations.page(session, job.id)).rows] == ["start", "start"]
         assert (await recoveries.page(session, job.id)).rows == []
         assert (await jobs.get(session, job.id)).restarts == 0
+
+
+async def test_a_job_of_an_earlier_version_goes_on_to_be_counted(database: Database) -> None:
+    run = await a_started_run(database)
+    async with database.transaction() as session:
+        row = await session.get_one(JobRow, run.job)
+        row.metrics = {"at": None, "restarts": 0, "queries": {"out": {"epoch": 3, "epochs": 4, "records_out": 80}}}
+    file = EventFile()
+    file.start(1)
+    file.epoch(4, published_lanes=2)
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        out = (await progress.metrics(session, await jobs.get(session, run.job))).queries["out"]
+        assert (out.epochs, out.records_out, out.published_lanes, out.recorded_determinants) == (5, 100, 2, 3)
 
 
 async def test_rates_are_those_of_now(database: Database) -> None:

@@ -51,12 +51,14 @@ class FakeRecorder:
     def __init__(self, *_args: object) -> None:
         self.queued: list[Entry] = []
         self.written: list[Entry] = []
+        self.bytes = 0
 
     def add(self, entry: Entry) -> None:
         self.queued.append(entry)
 
     def flush(self) -> None:
         self.written += self.queued
+        self.bytes += 10 * len(self.queued)
         self.queued = []
 
 
@@ -652,6 +654,7 @@ def test_what_was_not_acknowledged_is_still_to_be_written(monkeypatch: pytest.Mo
     assert len(producer.sent) == 2
     record = decode(producer.sent[1], where="here")
     assert record == Determinants(EPOCH.owner, "q", 3, "op", 5, (Entry(b"k", b"v"),))
+    assert one.bytes == len(producer.sent[1]), "what is in the log, and that once"
 
 
 def test_large_answers_are_spread_over_records(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ TIMES = TimerValues(1000, 0)
 class Recorder:
     def __init__(self, *_args: object) -> None:
         self.queued: list[Entry] = []
-        self.written = 0
+        self.written = self.bytes = 0
 
     def add(self, entry: Entry) -> None:
         self.queued.append(entry)

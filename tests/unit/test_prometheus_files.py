@@ -30,6 +30,7 @@ TOLD = Reading(
             1,
             0.5,
             datetime.now(UTC),
+            {"words": datetime.now(UTC)},
         ),
     ),
     standbys=(Waiting("7", "orders", "host-2", "READY", 0),),

@@ -324,6 +324,10 @@ def _unguarded(job: _Job, seats: list[Seat]) -> list[str]:
         f"{share} % of what {topic} holds is not read yet, and it deletes records: unread ones may be next"
         for topic, share in sorted(close.items())
     ]
+    found += [
+        f"readers of {topic} wait for a transaction that stays open there"
+        for topic in sorted((job.metrics or {}).get("open_transactions") or {})
+    ]
     if job.state == JobState.RUNNING:
         asked = spec.get("standby") or {}
         wanted = int(asked.get("replicas", 0)) if asked.get("mode", "dedicated") == "dedicated" else 0

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.checkpoints import Checkpoint
+from clonos.resources.figures import size
 from clonos.resources.jobs import JobVersion
 from clonos_api import lookups, views
 from clonos_api.dashboard.errors import PageRoute
@@ -77,7 +78,8 @@ def _point(one: Checkpoint) -> dict[str, Any]:
         "ms": round(one.duration_ms, 1),
         "in": one.records_in,
         "out": one.records_out,
-        "bytes": one.size_bytes,
+        "size": size(one.size_bytes) or "of unknown size",
+        "lanes": one.published_lanes,
         "replay": one.trigger == "REPLAY",
     }
 

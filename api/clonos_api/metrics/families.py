@@ -8,10 +8,11 @@ a query over several replicas takes ``max by (job_name)`` of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
 from clonos_api.metrics.reading import Job, Reading
 
@@ -25,9 +26,12 @@ _SUMS: Final = (
     ("eos_dedup_dropped", "Lanes that a replay found published, and did not publish again.", "skipped_lanes"),
     ("eos_audit_diverged", "Lanes whose replay computed something else than what is published.", "diverged_lanes"),
     ("eos_dead_letters", "Records that were published as dead letters.", "dead_letters"),
+    ("eos_determinants_recorded_bytes", "What these took in the causal log.", "recorded_bytes"),
     ("eos_determinants_recorded", "Determinants that were written to the causal log.", "recorded_determinants"),
     ("eos_determinants_replayed", "Determinants that a replay read from the causal log.", "replayed_determinants"),
 )
+# With the Kafka sink a lane is a transaction.
+_TRANSACTIONS: Final = {"committed": "published_lanes", "skipped": "skipped_lanes"}
 _CHECKPOINTS: Final = {"completed": "epochs", "failed": "epochs_failed", "replayed": "epochs_replayed"}
 
 
@@ -88,6 +92,30 @@ def _families(reading: Reading) -> Iterator[Metric]:
         for status, counter in _CHECKPOINTS.items():
             checkpoints.add_metric([job.name, status], job.counters.get(counter, 0))
     yield checkpoints
+    durations = SummaryMetricFamily("eos_checkpoint_duration_seconds", "What epochs took that ended.", labels=_JOB)
+    transactions = CounterMetricFamily(
+        "eos_transactions",
+        "Lanes of epochs: published in a transaction, or skipped because a replay found them published.",
+        labels=[*_JOB, "outcome"],
+    )
+    for job in jobs:
+        told = job.counters
+        durations.add_metric([job.name], told.get("epochs_timed", 0), told.get("epochs_ms", 0) / 1000)
+        for outcome, counter in _TRANSACTIONS.items():
+            transactions.add_metric([job.name, outcome], told.get(counter, 0))
+    yield durations
+    yield transactions
+    moment = datetime.now(UTC)
+    yield _labelled(
+        "eos_open_transaction_age_seconds",
+        "For so long readers of a topic that a job writes wait for a transaction, anybody's.",
+        ["topic"],
+        (
+            ((job.name, topic), max(0.0, (moment - since).total_seconds()))
+            for job in jobs
+            for topic, since in job.open_transactions.items()
+        ),
+    )
     yield _labelled(
         "eos_source_lag_records",
         "Records of a topic that a query has not read.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +26,7 @@ class Job:
         standbys_wanted: As many as its specification asks for.
         interval_s: At least so long between two epochs.
         epoch_at: When its newest epoch ended.
+        open_transactions: Topic that it writes → since when readers wait there for a transaction.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Job:
     standbys_wanted: int
     interval_s: float = 0.0
     epoch_at: datetime | None = None
+    open_transactions: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,9 @@ async def _jobs(session: AsyncSession) -> tuple[Job, ...]:
             standbys_wanted=int(standby.get("replicas", 0)) if standby.get("mode", "dedicated") == "dedicated" else 0,
             interval_s=((asked.get("trigger") or {}).get("intervalMs") or 0) / 1000,
             epoch_at=datetime.fromisoformat(at) if at else None,
+            open_transactions={
+                topic: datetime.fromisoformat(since) for topic, since in (told.get("open_transactions") or {}).items()
+            },
         )
         found.append(one)
     return tuple(found)

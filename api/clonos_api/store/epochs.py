@@ -29,6 +29,7 @@ from clonos_api.store.ingest import (
     Fact,
     Following,
     Lag,
+    OpenTransactions,
     Retention,
     Told,
     Troubled,
@@ -45,12 +46,16 @@ _SUMMED: Final = {
     "read": "records_in",
     "records": "records_out",
     "recorded": "recorded_determinants",
+    "recorded_bytes": "recorded_bytes",
     "replayed": "replayed_determinants",
+    "published_lanes": "published_lanes",
     "skipped_lanes": "skipped_lanes",
     "diverged_lanes": "diverged_lanes",
     "dead_letters": "dead_letters",
     "dropped": "dropped",
 }
+# A job names its operators in its code; what is more is some mistake of its file's.
+_OPERATORS: Final = 200
 _Key = tuple[int, str, int]
 _T = TypeVar("_T")
 
@@ -158,9 +163,11 @@ class _Ingestion:
                 case Ended():
                     await generations.ended(self.session, self.job, fact.generation, fact.at)
                 case Lag():
-                    self._query(fact.query)["lag"] = fact.topics
+                    self._query(fact.query).update(lag=fact.topics, partition_lag=fact.partitions)
                 case Retention():
                     self._query(fact.query)["retention"] = fact.topics
+                case OpenTransactions():
+                    self.metrics["open_transactions"] = {one: at.isoformat() for one, at in fact.topics.items()}
                 case Truncated():
                     self.sums["truncations"] += 1
                     self.truncated_at = fact.at
@@ -195,6 +202,7 @@ class _Ingestion:
         attempt = int(order.get("attempt_base", 0)) + claim.attempt
         await generations.claimed(session, job, self.run, claim, attempt, cause)
         await recoveries.claimed(session, job, claim.generation, self.agent)
+        self.metrics["open_transactions"] = {}  # a claim ends its predecessor's; other ones it will tell of
         if claim.generation > self.generation:
             self.generation = claim.generation
             self.columns |= {"generation": claim.generation, "observed_version": int(order["version"])}
@@ -233,11 +241,13 @@ class _Ingestion:
         new = known is None
         if known is not None:  # published in parts: what the attempts before published counts too
             body["records_out"] += known.body["records_out"]
+            body["published_lanes"] += known.body.get("published_lanes", 0)
         self.epochs[_key(done)] = _Epoch(done.at, body, changed=True)
         figures = {name: done.figures[figure] for figure, name in _SUMMED.items()}
         if not new:
             figures["records_in"] = 0
         self.sums.update(figures)
+        self.sums.update(epochs_timed=1, epochs_ms=round(epoch.duration_ms))
         self.sums["epochs"] += new
         self.sums["epochs_replayed"] += done.replay
         self.finished[done.lineage, epoch.generation] += new
@@ -248,6 +258,11 @@ class _Ingestion:
         for name, figure in figures.items():
             if name in query:
                 query[name] += figure
+        operators = query["operators"]
+        for operator, tally in done.operators.items():
+            if operator in operators or len(operators) < _OPERATORS:
+                before = operators.get(operator, {})
+                operators[operator] = {figure: before.get(figure, 0) + number for figure, number in tally.items()}
 
     async def _troubled(self, trouble: Troubled) -> None:
         await exceptions.told(self.session, self.job, trouble)
@@ -264,9 +279,9 @@ class _Ingestion:
             )
 
     def _query(self, name: str) -> dict[str, Any]:
-        one: dict[str, Any] = self.queries.setdefault(name, {})
-        if not one:
-            one.update(QueryMetrics().model_dump(mode="json"))
+        # What an earlier version wrote has not all of them.
+        one: dict[str, Any] = QueryMetrics().model_dump(mode="json") | self.queries.get(name, {})
+        self.queries[name] = one
         return one
 
     def told(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from clonos.errors import SpecError
 from clonos.redaction import redact_text
 from clonos.resources.checkpoints import Checkpoint
 from clonos.resources.failures import kind_of
-from clonos.resources.jobs import Failure
+from clonos.resources.jobs import Failure, OperatorMetrics
 from clonos.runner.events import FIGURES
 
 Event = dict[str, Any]
@@ -25,6 +25,7 @@ Event = dict[str, Any]
 _INTEGER: Final = 2**31
 _BIG: Final = 2**53
 _FIGURE: Final = 2**40
+_LONGEST: Final = 200
 
 
 @dataclass
@@ -81,12 +82,14 @@ class EpochDone:
     Attributes:
         figures: Its counts, by the names in `clonos.runner.events.FIGURES`.
         marks: Of the claim before it, if it is the first after one.
+        operators: Operator → what it recorded and replayed (`OperatorMetrics`).
     """
 
     lineage: int
     checkpoint: Checkpoint
     figures: dict[str, int]
     marks: dict[str, datetime] | None = None
+    operators: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def at(self) -> datetime:
@@ -127,6 +130,7 @@ class Lag:
 
     query: str
     topics: dict[str, int]
+    partitions: dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,13 @@ class Retention:
 
     query: str
     topics: dict[str, int]
+
+
+@dataclass(frozen=True)
+class OpenTransactions:
+    """Topics whose readers wait for a transaction, and since when."""
+
+    topics: dict[str, datetime]
 
 
 @dataclass(frozen=True)
@@ -156,7 +167,7 @@ class Unreadable:
     """A line that is no event: a driver was killed while it wrote."""
 
 
-Fact = Claimed | EpochDone | Troubled | Ended | Lag | Retention | Truncated | Following | Unreadable
+Fact = Claimed | EpochDone | Troubled | Ended | Lag | Retention | OpenTransactions | Truncated | Following | Unreadable
 
 
 def read_lines(have: int, offset: int, lines: Sequence[str], *, gap: bool = False) -> tuple[list[Event | None], int]:
@@ -255,10 +266,16 @@ def _facts(told: Told, event: Event) -> list[Fact]:
             return [Ended(_moment(at), _generation(event))]
         case "lag":
             topics = event["topics"]
-            return [Lag(_short(event["query"]), {topic: _number(topics, topic, _BIG) for topic in topics})]
+            partitions = {topic: _numbers(one, _BIG) for topic, one in _named(event, "partitions").items()}
+            return [Lag(_short(event["query"]), _numbers(topics, _BIG), partitions)]
         case "retention":
             topics = event["topics"]
-            return [Retention(_short(event["query"]), {topic: _number(topics, topic, 101) for topic in topics})]
+            return [Retention(_short(event["query"]), _numbers(topics, 101))]
+        case "open-transactions":
+            since = _named(event, "topics")
+            if not all(map(_is_time, since.values())):
+                raise ValueError("topics")
+            return [OpenTransactions({topic: _moment(at) for topic, at in since.items()})]
         case "following":
             epochs = event["epochs"]
             return [Following({_short(query): _number(epochs, query, _BIG) for query in epochs})]
@@ -315,12 +332,29 @@ def _epoch(told: Told, event: Event) -> EpochDone:
         duration_ms=float(event["duration_ms"]),
         records_in=figures["read"],
         records_out=figures["records"],
+        published_lanes=figures["published_lanes"],
         offsets=event.get("offsets") or {},
         spans=event.get("spans") or [],
     )
     marks = {name: _moment(at) for name, at in told.marks.items()} if told.waiting else None
     told.waiting = False
-    return EpochDone(told.lineage, checkpoint, figures, marks)
+    operators = {
+        name[:_LONGEST]: {figure: _number(tally, figure, _FIGURE) for figure in OperatorMetrics.model_fields}
+        for name, tally in _named(event, "operators").items()
+    }
+    return EpochDone(told.lineage, checkpoint, figures, marks, operators)
+
+
+def _named(event: Event, name: str) -> dict[str, Any]:
+    """A part of an event that earlier versions do not tell."""
+    found = event.get(name, {})
+    if not isinstance(found, dict):
+        raise ValueError(name)
+    return found
+
+
+def _numbers(event: Event, below: int) -> dict[str, int]:
+    return {name: _number(event, name, below) for name in event}
 
 
 def _number(event: Event, name: str, below: int) -> int:

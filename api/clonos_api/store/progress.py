@@ -125,7 +125,8 @@ async def offsets(session: AsyncSession, job: JobRow) -> list[Offsets]:
         row = (await session.scalars(rows.order_by(EpochRow.completed_at.desc()).limit(1))).first()
         if row is not None:
             at = Checkpoint.model_validate(row.body).offsets
-            found_offsets.append(Offsets(query=name, epoch=row.epoch, offsets=at, lag=told.get("lag", {})))
+            lags = {"lag": told.get("lag", {}), "partition_lag": told.get("partition_lag", {})}
+            found_offsets.append(Offsets(query=name, epoch=row.epoch, offsets=at, **lags))
     return found_offsets
 
 
@@ -136,6 +137,7 @@ async def causal_log(session: AsyncSession, job: JobRow) -> CausalLog:
     return CausalLog(
         topic=f"clonos.{job.name}.log",
         determinants=sums.get("recorded_determinants", 0),
+        bytes=sums.get("recorded_bytes", 0),
         replayed=sums.get("replayed_determinants", 0),
         truncations=sums.get("truncations", 0),
         truncated_at=datetime.fromtimestamp(truncated_at, UTC) if truncated_at else None,

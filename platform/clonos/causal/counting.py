@@ -1,18 +1,41 @@
-"""How many determinants the tasks of an epoch recorded and replayed, counted by a Spark accumulator."""
+"""How many determinants the operators of an epoch recorded and replayed, counted by a Spark accumulator."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
-Counts = dict[str, tuple[int, int]]
-"""Query → recorded, replayed."""
+
+class Tally(NamedTuple):
+    """What an operator did.
+
+    Attributes:
+        recorded: Determinants that it had written to the causal log.
+        replayed: Determinants that it had from there.
+        bytes: What the recorded ones took in the log, with their owner, epoch and task.
+    """
+
+    recorded: int = 0
+    replayed: int = 0
+    bytes: int = 0
+
+    def plus(self, other: Tally) -> Tally:
+        """Both together."""
+        return Tally(*(one + another for one, another in zip(self, other, strict=True)))
+
+    def less(self, other: Tally) -> Tally:
+        """What came after `other`."""
+        return Tally(*(one - another for one, another in zip(self, other, strict=True)))
 
 
-class _ByQuery(AccumulatorParam[Counts]):
-    """The sums of each query: epochs of several queries run at the same time."""
+Counts = dict[tuple[str, str], Tally]
+"""Query and operator → its tally."""
+
+
+class _ByOperator(AccumulatorParam[Counts]):
+    """The sums of each query's operators: epochs of several queries run at the same time."""
 
     def zero(self, _value: Counts) -> Counts:
         return {}
@@ -20,9 +43,8 @@ class _ByQuery(AccumulatorParam[Counts]):
     def addInPlace(self, value1: Counts, value2: Counts) -> Counts:  # noqa: N802  # Spark's name
         # A new dict: the driver may be reading the old one.
         summed = dict(value1)
-        for query, (recorded, replayed) in value2.items():
-            before = summed.get(query, (0, 0))
-            summed[query] = (before[0] + recorded, before[1] + replayed)
+        for who, tally in value2.items():
+            summed[who] = summed.get(who, Tally()).plus(tally)
         return summed
 
 
@@ -39,7 +61,7 @@ class DeterminantCount:
         if self._context is context:
             return
         self._context = context
-        self._counts = context.accumulator({}, _ByQuery())
+        self._counts = context.accumulator({}, _ByOperator())
         self._seen = {}
 
     def for_pickling(self) -> Any:
@@ -47,18 +69,22 @@ class DeterminantCount:
         return self._counts
 
     @staticmethod
-    def add(counts: Any, query: str, recorded: int, replayed: int) -> None:
-        """In a task: add to the counts of `query`."""
-        if counts is not None and (recorded or replayed):
-            counts.add({query: (recorded, replayed)})
+    def add(counts: Any, query: str, operator: str, tally: Tally) -> None:
+        """In a task: add to the counts of an `operator` of `query`."""
+        if counts is not None and (tally.recorded or tally.replayed):
+            counts.add({(query, operator): tally})
 
-    def take(self, query: str) -> tuple[int, int]:
-        """In the driver: recorded and replayed by `query` since the last call for it."""
+    def take(self, query: str) -> dict[str, Tally]:
+        """In the driver: what each operator of `query` did since the last call for it; not those that did nothing."""
         if self._counts is None:
-            return (0, 0)
-        now, seen = self._counts.value.get(query, (0, 0)), self._seen.get(query, (0, 0))
-        self._seen[query] = now
-        return now[0] - seen[0], now[1] - seen[1]
+            return {}
+        took = {}
+        for who, now in self._counts.value.items():
+            new = now.less(self._seen.get(who, Tally()))
+            if who[0] == query and any(new):
+                self._seen[who] = now
+                took[who[1]] = new
+        return took
 
 
 count = DeterminantCount()

@@ -24,7 +24,11 @@ _ACKNOWLEDGE_S: Final = 30.0
 
 
 class Recorder:
-    """Collects one operator's new determinants and writes them, acknowledged, to the log."""
+    """Collects one operator's new determinants and writes them, acknowledged, to the log.
+
+    Attributes:
+        bytes: What it has written.
+    """
 
     def __init__(self, kafka: Callable[[], KafkaSettings], epoch: EpochScope, operator: str, task: int) -> None:
         self._kafka = kafka
@@ -34,6 +38,7 @@ class Recorder:
         self._new: list[Entry] = []
         self._adding = threading.Lock()
         self._flushing = threading.Lock()
+        self.bytes = 0
 
     def add(self, entry: Entry) -> None:
         """Queue one entry (rows of a batch may run in threads)."""
@@ -66,7 +71,7 @@ class Recorder:
         partition = record_partition(epoch, self._task)
         producer = _producer(self._kafka(), epoch.depth)
         failures: list[KafkaError] = []
-        unacknowledged = 0
+        unacknowledged = written = 0
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
             nonlocal unacknowledged
@@ -77,13 +82,16 @@ class Recorder:
         for chunk in _chunks(entries):
             record = Determinants(epoch.owner, epoch.query, epoch.epoch, self._operator, self._task, tuple(chunk))
             unacknowledged += 1
-            _produce(producer, epoch.topic, encode(record), partition, delivered)
+            value = encode(record)
+            written += len(value)
+            _produce(producer, epoch.topic, value, partition, delivered)
         deadline = time.monotonic() + _ACKNOWLEDGE_S
         while unacknowledged and time.monotonic() < deadline:
             producer.poll(0.1)
         if failures or unacknowledged:
             why = failures[0].str() if failures else f"no acknowledgement in {_ACKNOWLEDGE_S:.0f} s"
             raise EpochFailed(f"Determinants of epoch {epoch.epoch} did not reach {epoch.topic}: {why}.")
+        self.bytes += written
         reach("determinants-acknowledged", query=epoch.query, epoch=epoch.epoch, task=self._task, replay=epoch.replay)
 
 

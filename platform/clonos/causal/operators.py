@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from clonos.carried import carry, carrying
-from clonos.causal.counting import count
+from clonos.causal.counting import Tally, count
 from clonos.causal.naming import operator_name, shown_name, stable_name
 from clonos.causal.ordering import OrderBy, fingerprint, ordered_batches, ordered_frame, ordered_table, those_of
 from clonos.causal.scope import Group, Inside, open_task_scope, operator_scope
@@ -47,7 +47,7 @@ class OperatorTask:
     def __init__(self, operator: str, counters: Any) -> None:
         self._scope = open_task_scope(operator)
         self._counters = counters
-        self._told = (0, 0)
+        self._told = Tally()
 
     @property
     def rehearsal(self) -> bool:
@@ -84,10 +84,10 @@ class OperatorTask:
         if scope is None:
             return
         scope.flush()
-        recorded, replayed = scope.recorded - self._told[0], scope.replayed - self._told[1]
-        if recorded or replayed:
-            count.add(self._counters, scope.epoch.query, recorded, replayed)
-            self._told = (scope.recorded, scope.replayed)
+        tally = scope.tally
+        if tally != self._told:
+            count.add(self._counters, scope.epoch.query, scope.operator, tally.less(self._told))
+            self._told = tally
 
 
 def _some(items: Iterator[Any]) -> list[Any]:

@@ -23,6 +23,7 @@ import xxhash
 from pyspark import TaskContext
 
 from clonos.carried import CarriedError, carry
+from clonos.causal.counting import Tally
 from clonos.causal.determinants import Recorder, recorded_answers
 from clonos.errors import EnvironmentFault, OperatorUnknown
 from clonos.log.records import Entry, Owner
@@ -143,6 +144,11 @@ class TaskScope:
             EpochFailed: The log did not acknowledge.
         """
         self._recorder.flush()
+
+    @property
+    def tally(self) -> Tally:
+        """What was recorded and replayed so far; the bytes of what is flushed."""
+        return Tally(self.recorded, self.replayed, self._recorder.bytes)
 
     def derive(self, *what: object) -> int:
         """A 128-bit number that follows from the plan's seed, epoch, operator and `what`."""

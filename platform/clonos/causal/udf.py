@@ -117,7 +117,7 @@ def _run(
                     scope.flush()
                 yield result
         if scope is not None:
-            count.add(counters, scope.epoch.query, scope.recorded, scope.replayed)
+            count.add(counters, scope.epoch.query, operator, scope.tally)
     except ClonosError as error:
         raise carry(error) from error
 

@@ -151,7 +151,7 @@ class EpochRunner:
         reach("end-committed", query=name, epoch=epoch, replay=replay)
         progress = progress_of(entry)
         self._on_progress(name, progress)
-        recorded, replayed = count.take(name)
+        operators = count.take(name)
         dropped = drops.take(name, epoch, str(self._own.owner))
         read = sum(held.until - held.start for scan in plan.scans for held in scan)
         self._emit(
@@ -161,15 +161,18 @@ class EpochRunner:
             replay=replay,
             read=read,
             records=records,
+            published_lanes=sum(report.outcome == "published" for report in reports),
             skipped_lanes=sum(report.outcome in ("skipped", "audited") for report in reports),
             diverged_lanes=sum(report.diverged for report in reports),
-            recorded=recorded,
-            replayed=replayed,
+            recorded=sum(tally.recorded for tally in operators.values()),
+            recorded_bytes=sum(tally.bytes for tally in operators.values()),
+            replayed=sum(tally.replayed for tally in operators.values()),
             dead_letters=sum(report.dead_letters for report in reports),
             # An ended epoch is only looked at again: what it dropped was told when it ended.
             dropped=0 if ended else dropped,
             duration_ms=round((time.monotonic() - began) * 1000),
             spans=_spans(plan=planned_at - began, publish=published_at - planned_at, commit=ended_at - published_at),
+            operators={operator: tally._asdict() for operator, tally in operators.items()},
             offsets=progress,
         )
         self._attempt = 0

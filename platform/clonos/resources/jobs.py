@@ -288,11 +288,24 @@ class LogLines(Resource):
     next: str
 
 
+class OperatorMetrics(Resource):
+    """Determinants of one operator: written to the causal log, read from it by replays, and what they took there."""
+
+    recorded: int = 0
+    replayed: int = 0
+    bytes: int = 0
+
+
 class QueryMetrics(Resource):
     """One query (sink) of a job, as its driver tells.
 
     Attributes:
+        published_lanes: Lanes (partitions of an epoch's output) that were published: with the Kafka sink and delivery
+            exactly once each is a transaction that was committed.
+        recorded_bytes: What its determinants took in the causal log.
+        operators: What each operator had of those.
         lag: Topic → records not yet read; empty until known.
+        partition_lag: The same for each partition.
         retention: Topics that delete records and hold hardly anything that is read: the unread share, in percent.
     """
 
@@ -305,20 +318,30 @@ class QueryMetrics(Resource):
     epoch_ms_p50: float | None = None
     epoch_ms_p99: float | None = None
     recorded_determinants: int = 0
+    recorded_bytes: int = 0
     replayed_determinants: int = 0
+    published_lanes: int = 0
     skipped_lanes: int = 0
     dead_letters: int = 0
     dropped: int = 0
+    operators: dict[str, OperatorMetrics] = Field(default_factory=dict)
     lag: dict[str, int] = Field(default_factory=dict)
+    partition_lag: dict[str, dict[str, int]] = Field(default_factory=dict)
     retention: dict[str, int] = Field(default_factory=dict)
 
 
 class Metrics(Resource):
-    """Sums and rates of a job."""
+    """Sums and rates of a job.
+
+    Attributes:
+        open_transactions: Topics that it writes whose ``read_committed`` readers wait for a transaction, anybody's,
+            that is open for seconds; since when.
+    """
 
     at: Moment | None = None
     restarts: int = 0
     queries: dict[str, QueryMetrics] = Field(default_factory=dict)
+    open_transactions: dict[str, Moment] = Field(default_factory=dict)
 
 
 class Offsets(Resource):
@@ -327,12 +350,14 @@ class Offsets(Resource):
     Attributes:
         offsets: Topic → partition → next offset to read.
         lag: Topic → records not yet read; empty until known.
+        partition_lag: The same for each partition.
     """
 
     query: str
     epoch: int
     offsets: dict[str, dict[str, int]]
     lag: dict[str, int] = Field(default_factory=dict)
+    partition_lag: dict[str, dict[str, int]] = Field(default_factory=dict)
 
 
 class CausalLog(Resource):
@@ -341,12 +366,14 @@ class CausalLog(Resource):
     Attributes:
         partitions: One for each log partition: what it holds, its first and its end offset.
         determinants: Recorded so far, by the drivers of this job.
+        bytes: What these took, whether truncated since or not.
         truncations: How often it was truncated.
     """
 
     topic: str
     partitions: list[dict[str, Any]] = Field(default_factory=list)
     determinants: int = 0
+    bytes: int = 0
     replayed: int = 0
     truncations: int = 0
     truncated_at: Moment | None = None

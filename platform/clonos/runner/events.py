@@ -25,7 +25,9 @@ FIGURES: Final = (
     "read",
     "records",
     "recorded",
+    "recorded_bytes",
     "replayed",
+    "published_lanes",
     "skipped_lanes",
     "diverged_lanes",
     "dead_letters",
@@ -94,7 +96,7 @@ def trouble(error: ClonosError) -> Event:
 
 
 def log_event(event: Event, logger: Any = None) -> None:
-    """Tell an event as a log line, without offsets and spans; what went wrong as a warning or an error.
+    """Tell an event as a log line, without offsets, operators and spans; what went wrong as a warning or an error.
 
     Args:
         event: The event.
@@ -103,5 +105,7 @@ def log_event(event: Event, logger: Any = None) -> None:
     level = {"lint": "warning", "restart": "warning", "superseded": "error", "failed": "error"}.get(
         event["event"], "info"
     )
-    fields = {name: value for name, value in event.items() if name not in ("event", "at", "offsets", "spans")}
+    fields = {
+        name: value for name, value in event.items() if name not in ("event", "at", "offsets", "operators", "spans")
+    }
     getattr(logger or structlog.get_logger("clonos"), level)(event["event"], **fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
@@ -29,11 +29,13 @@ class LagMeter:
 
     Args:
         kafka: The cluster.
-        emit: Gets ``lag`` events: a query, and records behind for each of its topics; and ``retention`` events: its
-            topics that delete records and hold little else than what it has not read, with the unread share in percent.
+        emit: Gets ``lag`` events: a query, and records behind for each of its topics and partitions; and ``retention``
+            events: its topics that delete records and hold little else than what it has not read, with the unread share
+            in percent.
         stalled: Called with a query and the seconds for which its input waited without any progress.
         stalled_s: When to call it; 0: never.
         every_s: Pause between two looks.
+        others: Who else looks at Kafka each time.
     """
 
     def __init__(
@@ -44,17 +46,19 @@ class LagMeter:
         stalled: Callable[[str, float], None] | None = None,
         stalled_s: float = 0.0,
         every_s: float = _EVERY_S,
+        others: Sequence[Callable[[AdminClient], None]] = (),
     ) -> None:
         self._kafka = kafka
         self._emit = emit
         self._every_s = every_s
+        self._others = others
         self._busy: Callable[[], Collection[str]] = frozenset
         self._stalled = stalled
         self._stalled_s = stalled_s
         self._judged = time.monotonic()
         self._waits: dict[str, float] = {}  # since when a query's input was seen to wait
         self._progress: dict[str, Progress] = {}
-        self._told: dict[str, dict[str, int]] = {}
+        self._told: dict[str, dict[str, dict[int, int]]] = {}
         self._warned: dict[str, dict[str, int]] = {}
         self._looks = 0
         self._ended = threading.Event()
@@ -80,6 +84,8 @@ class LagMeter:
             admin = admin or AdminClient(client_config(self._kafka))
             self.look(admin)
             self._judge()
+            for look in self._others:
+                look(admin)
 
     def _judge(self) -> None:
         now = time.monotonic()
@@ -106,17 +112,18 @@ class LagMeter:
             if begins is not None:
                 self._warn(query, close_to_retention(progress, begins, ends))
             lag = {
-                topic: sum(max(0, ends.get((topic, partition), next_) - next_) for partition, next_ in read.items())
+                topic: {number: max(0, ends.get((topic, number), next_) - next_) for number, next_ in read.items()}
                 for topic, read in progress.items()
             }
+            sums = {topic: sum(behind.values()) for topic, behind in lag.items()}
             if self._progress.get(query) is progress:  # else it has moved on meanwhile
-                if query in busy or any(lag.values()):
+                if query in busy or any(sums.values()):
                     self._waits.setdefault(query, time.monotonic())
                 else:
                     self._waits.pop(query, None)
             if lag and lag != self._told.get(query) and not self._ended.is_set():
                 self._told[query] = lag
-                self._emit("lag", query=query, topics=lag)
+                self._emit("lag", query=query, topics=sums, partitions=lag)
 
     def _warn(self, query: str, close: dict[str, int]) -> None:
         if close.keys() != self._warned.get(query, {}).keys() and not self._ended.is_set():

@@ -26,6 +26,7 @@ from clonos.runner.advice import advise
 from clonos.runner.driver import Driver, default_checkpoint, stop_on_signals
 from clonos.runner.events import Emit, Event, Events, Teller, trouble
 from clonos.runner.lag import LagMeter
+from clonos.runner.open_transactions import OpenTransactions
 from clonos.runner.status import JobStatus
 from clonos.settings import KafkaSettings, Settings
 from clonos.spec import Spec
@@ -129,7 +130,14 @@ def _run(
     )
     pause_s = (spec.trigger.interval_ms or 0) / 1000
     stalled_s = spec.stall_timeout_s and spec.stall_timeout_s + pause_s
-    lag = LagMeter(kafka, told.emit, stalled=partial(_stalled, told), stalled_s=stalled_s)
+    transactions = OpenTransactions(told.emit)
+    lag = LagMeter(kafka, told.emit, stalled=partial(_stalled, told), stalled_s=stalled_s, others=[transactions.look])
+
+    def flows(read: frozenset[str], written: frozenset[str]) -> None:
+        transactions.watch(written)
+        if defined is not None:
+            defined(kafka.bootstrap_servers.partition(",")[0], read, written)
+
     try:
         # Workers on other hosts do not inherit this process's environment.
         tell_workers(session.spark, kafka)
@@ -144,7 +152,7 @@ def _run(
             wish=wish,
             accept_new_code=accept_new_code,
             on_progress=lag.note,
-            on_defined=partial(defined, kafka.bootstrap_servers.partition(",")[0]) if defined else None,
+            on_defined=flows,
         )
         stop_on_signals(driver.stop)
         prepared = None

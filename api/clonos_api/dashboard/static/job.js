@@ -15,6 +15,19 @@ function colour(name) {
   return found;
 }
 
+// What the chart has no room for: state and partitions of the epochs under the pointer.
+function about(shown) {
+  const box = document.createElement("div");
+  for (const { seriesName, seriesType, data } of shown) {
+    const [, value, epoch] = data;
+    const line = box.appendChild(document.createElement("div"));
+    line.textContent = seriesType === "line"
+      ? `${seriesName} ${value} ms, epoch ${epoch.epoch}, checkpoint ${epoch.size}`
+      : `${seriesName} ${value} records, ${epoch.lanes} partitions`;
+  }
+  return box;
+}
+
 function draw() {
   const data = document.getElementById("timeline-data");
   const place = document.getElementById("timeline");
@@ -33,15 +46,15 @@ function draw() {
     color: colours,
     grid: { left: 60, right: 60, top: 36, bottom: 28 },
     legend: { textStyle: { color: text }, top: 4 },
-    tooltip: { trigger: "axis", confine: true },
+    tooltip: { trigger: "axis", confine: true, formatter: about },
     xAxis: { type: "time", axisLabel: { color: text, hideOverlap: true } },
     yAxis: [{ ...axis, type: "value", name: "ms" }, { ...axis, type: "value", name: "records", splitLine: { show: false } }],
     series: queries.flatMap((query) => {
       const own = points.filter((one) => one.query === query);
       return [
-        { name: `${query}: took`, type: "line", showSymbol: false, data: own.map((one) => [one.at, one.ms]),
+        { name: `${query}: took`, type: "line", showSymbol: false, data: own.map((one) => [one.at, one.ms, one]),
           markPoint: { symbolSize: 30, data: own.filter((one) => one.replay).map((one) => ({ coord: [one.at, one.ms], value: "replay" })) } },
-        { name: `${query}: published`, type: "bar", yAxisIndex: 1, itemStyle: { opacity: 0.35 }, data: own.map((one) => [one.at, one.out]) },
+        { name: `${query}: published`, type: "bar", yAxisIndex: 1, itemStyle: { opacity: 0.35 }, data: own.map((one) => [one.at, one.out, one]) },
       ];
     }),
   });
