@@ -12,7 +12,14 @@ AXE: Final = Path(__file__).parent / "axe.min.js"
 
 
 class Looker:
-    """Somebody who looks, and what their browser complained about."""
+    """Somebody who looks, and what their browser complained about.
+
+    Attributes:
+        wrong: What it complained about, and requests to other hosts.
+        away: The control plane is: streams may end.
+        refused: Paths that answer with 4xx because that is what they were asked for, such as the API's word on a
+            specification that is being typed; a browser complains of that as well.
+    """
 
     def __init__(self, context: BrowserContext, url: str, token: str) -> None:
         self.url = url
@@ -22,17 +29,16 @@ class Looker:
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", self._asked)
         self.away = False
+        self.refused = {"/api/v1/jobs/validate"}
         self.page.goto(f"{url}/hosts")
         self.page.get_by_label("Token").fill(token)
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url(f"{url}/hosts")
 
     def _said(self, message: Any) -> None:
-        # A browser says so when a stream ends; while the control plane is away that is how it is. And when the API says
-        # what is wrong with a specification that is being typed, which is what it was asked for.
         away = self.away and "net::ERR" in message.text
-        verdict = urlsplit(message.location["url"]).path.endswith("/jobs/validate") and "422" in message.text
-        if message.type == "error" and not away and not verdict:
+        refused = urlsplit(message.location["url"]).path in self.refused and "status of 4" in message.text
+        if message.type == "error" and not away and not refused:
             self.wrong.append(message.text)
 
     def _asked(self, request: Any) -> None:
