@@ -41,6 +41,7 @@ def of(found: dict[str, dict[tuple[tuple[str, str], ...], float]], name: str, **
 
 def test_what_it_reads(admin: httpx.Client, write: Callable[..., Any], name: str) -> None:
     made: dict[str, Any] = {}
+    stopped_name = f"{name}-stopped"
 
     async def make(session: AsyncSession) -> None:
         here, there = await an_agent(session), await an_agent(session)
@@ -70,8 +71,14 @@ def test_what_it_reads(admin: httpx.Client, write: Callable[..., Any], name: str
             session.add(RecoveryRow(id=new_id(), job=job.id, started_at=at, ended_at=ended, body=body))
         made["there"] = there.name
 
+        stopped = await a_job(session, stopped_name)
+        stopped.state, stopped.metrics = "STOPPED", job.metrics
+
     write(make)
     found = scraped(admin)
+    assert [
+        labels for labels in found["eos_open_transaction_age_seconds"] if ("job_name", stopped_name) in labels
+    ] == []
     assert of(found, "eos_job_state", job_name=name, state="RUNNING") == 1
     assert of(found, "eos_job_generation", job_name=name) == 3
     assert of(found, "eos_records_out_total", job_name=name) == 120

@@ -17,7 +17,7 @@ class Looker:
     Attributes:
         wrong: What it complained about, and requests to other hosts.
         away: The control plane is: streams may end.
-        refused: Paths that answer with 4xx because that is what they were asked for, such as the API's word on a
+        refused: Paths and what they answer with because that is what they were asked for, such as the API's word on a
             specification that is being typed; a browser complains of that as well.
     """
 
@@ -29,7 +29,7 @@ class Looker:
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", self._asked)
         self.away = False
-        self.refused = {"/api/v1/jobs/validate"}
+        self.refused = {"/api/v1/jobs/validate": 422}
         self.page.goto(f"{url}/hosts")
         self.page.get_by_label("Token").fill(token)
         self.page.get_by_role("button", name="Sign in").click()
@@ -37,7 +37,8 @@ class Looker:
 
     def _said(self, message: Any) -> None:
         away = self.away and "net::ERR" in message.text
-        refused = urlsplit(message.location["url"]).path in self.refused and "status of 4" in message.text
+        status = self.refused.get(urlsplit(message.location["url"]).path)
+        refused = status is not None and f"status of {status}" in message.text
         if message.type == "error" and not away and not refused:
             self.wrong.append(message.text)
 

@@ -65,7 +65,8 @@ async def _job(
     operators = {"fraud_score": {"recorded": 420, "replayed": 10, "bytes": 55_000}}
     counted["operators"] = operators | {"exchange_rate": {"recorded": 80, "replayed": 0, "bytes": 6_000}}
     counted["partition_lag"] = {"in": {"0": lag["in"], "1": 0}}
-    job.metrics = {"at": None, "restarts": 1, "queries": {"out": counted}}
+    hangs = {"words": (now - timedelta(minutes=7)).isoformat()} if number == 2 else {}
+    job.metrics = {"open_transactions": hangs, "at": None, "restarts": 1, "queries": {"out": counted}}
     if job.state == "FAILED":
         what = {"what": "Offsets 120 to 140 of topic in are gone.", "kept": "what was published."}
         job.failure = {"error": "offsets-lost", **what, "hint": "start from a savepoint.", "domain": "consistency"}

@@ -37,7 +37,7 @@ def test_every_page(api: Served, look: Callable[..., Looker], screen: str) -> No
         recovered = [(one, admin.get(f"/jobs/{one['id']}/recoveries").json()["data"]) for one in jobs]
         paths += [f"/jobs/{one['id']}/recoveries/{found[0]['id']}" for one, found in recovered if found][:1]
     somebody = look(api.url, api.admin, **SCREENS[screen])
-    somebody.refused.add("/jobs/nosuch")
+    somebody.refused["/jobs/nosuch"] = 404
     wrong: dict[str, Any] = {}
     for path in paths:
         page = somebody.go(path)

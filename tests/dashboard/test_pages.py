@@ -98,7 +98,9 @@ def test_readers_that_wait_for_a_transaction_are_told_of(api: Served, browser: B
 
     async def hang(session: AsyncSession) -> None:
         row = await session.get_one(JobRow, job)
-        row.metrics = {**(row.metrics or {}), "open_transactions": {"words": NOW.isoformat()}}
+        recent = datetime.now(UTC) - timedelta(seconds=20)
+        open_ones = {"words": NOW.isoformat(), "letters": recent.isoformat()}
+        row.metrics = {**(row.metrics or {}), "open_transactions": open_ones}
 
     write(api, hang)
     line = next(one for one in board(api).lines if one.id == job)
@@ -106,7 +108,14 @@ def test_readers_that_wait_for_a_transaction_are_told_of(api: Served, browser: B
     assert line.exact, "what is published is still published once"
     with browser(Role.VIEWER) as client:
         shown = client.get(f"/jobs/{job}", params={"tab": "sinks"}).text
-        assert "Readers of words wait for a transaction that is open since" in shown
+        assert "Readers of words wait for a transaction that has been open since" in shown
+        assert "Readers of letters wait" in shown
+
+    async def end(session: AsyncSession) -> None:
+        (await session.get_one(JobRow, job)).state = "STOPPED"
+
+    write(api, end)
+    assert not next(one for one in board(api).lines if one.id == job).weak, "nobody has looked since"
 
 
 def test_what_a_job_tells_of_its_partitions_operators_and_lanes(api: Served, browser: Browser, name: str) -> None:

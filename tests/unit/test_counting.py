@@ -28,6 +28,8 @@ def test_each_operator_of_each_query_has_its_own_counts() -> None:
     count.add(tasks, "words", "judge", Tally(1, 0, 100))
     assert count.take("totals") == {"judge": Tally(1, 1, 90)}
     assert count.take("words") == {"judge": Tally(1, 0, 100)}
+    count.add(tasks, "words", "judge", Tally(0, 0, 80))
+    assert count.take("words") == {"judge": Tally(0, 0, 80)}, "written later than it was counted"
 
 
 def test_a_task_without_an_accumulator_counts_nothing() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clonos.runner.lag import close_to_retention
+from clonos.runner.lag import close_to_retention, furthest_behind
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ def test_the_worst_partition_counts_and_unknown_ones_do_not() -> None:
     begins = {("a", 0): 100, ("a", 1): 100, ("a", 2): 100}
     ends = dict.fromkeys(begins, 1000)
     assert close_to_retention(progress, begins, ends) == {"a": 97}
+
+
+def test_the_partitions_that_are_furthest_behind() -> None:
+    lag = {"a": {0: 5, 1: 0, 2: 7}, "b": {0: 6}, "c": {0: 0}}
+    assert furthest_behind(lag) == {"a": {0: 5, 2: 7}, "b": {0: 6}}
+    assert furthest_behind(lag, most=2) == {"a": {2: 7}, "b": {0: 6}}

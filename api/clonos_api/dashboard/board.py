@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from sqlalchemy import func, select
@@ -29,6 +29,8 @@ _OLDEST_S: Final = 5.0
 # Of the time, so much is spent on reading at the most.
 _SHARE: Final = 0.1
 _RATE_S: Final = 10.0
+# Longer than an epoch's transactions last as a rule, also when they are tried again with more time.
+_STAYS_OPEN: Final = timedelta(minutes=5)
 _WAITING: Final = (StandbyState.STARTING, StandbyState.WARMING, StandbyState.READY, StandbyState.STALE)
 _WORKS: Final = (JobState.RUNNING, JobState.RECOVERING, JobState.STARTING)
 
@@ -324,11 +326,13 @@ def _unguarded(job: _Job, seats: list[Seat]) -> list[str]:
         f"{share} % of what {topic} holds is not read yet, and it deletes records: unread ones may be next"
         for topic, share in sorted(close.items())
     ]
-    found += [
-        f"readers of {topic} wait for a transaction that stays open there"
-        for topic in sorted((job.metrics or {}).get("open_transactions") or {})
-    ]
     if job.state == JobState.RUNNING:
+        moment = datetime.now(UTC)
+        found += [
+            f"readers of {topic} wait for a transaction that stays open there"
+            for topic, since in sorted(((job.metrics or {}).get("open_transactions") or {}).items())
+            if moment - datetime.fromisoformat(since) > _STAYS_OPEN
+        ]
         asked = spec.get("standby") or {}
         wanted = int(asked.get("replicas", 0)) if asked.get("mode", "dedicated") == "dedicated" else 0
         waiting = [seat for seat in seats if seat.role == "standby"]

@@ -14,6 +14,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
+from clonos.resources.jobs import JobState
 from clonos_api.metrics.reading import Job, Reading
 
 _JOB: Final = ["job_name"]
@@ -26,11 +27,11 @@ _SUMS: Final = (
     ("eos_dedup_dropped", "Lanes that a replay found published, and did not publish again.", "skipped_lanes"),
     ("eos_audit_diverged", "Lanes whose replay computed something else than what is published.", "diverged_lanes"),
     ("eos_dead_letters", "Records that were published as dead letters.", "dead_letters"),
-    ("eos_determinants_recorded_bytes", "What these took in the causal log.", "recorded_bytes"),
     ("eos_determinants_recorded", "Determinants that were written to the causal log.", "recorded_determinants"),
+    ("eos_determinants_recorded_bytes", "Bytes that recorded determinants took in the causal log.", "recorded_bytes"),
     ("eos_determinants_replayed", "Determinants that a replay read from the causal log.", "replayed_determinants"),
 )
-# With the Kafka sink a lane is a transaction.
+# With the Kafka sink and delivery exactly once a lane is a transaction.
 _TRANSACTIONS: Final = {"committed": "published_lanes", "skipped": "skipped_lanes"}
 _CHECKPOINTS: Final = {"completed": "epochs", "failed": "epochs_failed", "replayed": "epochs_replayed"}
 
@@ -95,7 +96,7 @@ def _families(reading: Reading) -> Iterator[Metric]:
     durations = SummaryMetricFamily("eos_checkpoint_duration_seconds", "What epochs took that ended.", labels=_JOB)
     transactions = CounterMetricFamily(
         "eos_transactions",
-        "Lanes of epochs: published in a transaction, or skipped because a replay found them published.",
+        "Lanes: committed with their epochs, or found published and skipped by a replay.",
         labels=[*_JOB, "outcome"],
     )
     for job in jobs:
@@ -108,11 +109,12 @@ def _families(reading: Reading) -> Iterator[Metric]:
     moment = datetime.now(UTC)
     yield _labelled(
         "eos_open_transaction_age_seconds",
-        "For so long readers of a topic that a job writes wait for a transaction, anybody's.",
+        "For so long readers of a topic that a running job writes wait for a transaction, anybody's.",
         ["topic"],
         (
             ((job.name, topic), max(0.0, (moment - since).total_seconds()))
             for job in jobs
+            if job.state == JobState.RUNNING
             for topic, since in job.open_transactions.items()
         ),
     )

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ClonosError, NotFound, SpecError
 from clonos.resources.hosts import EventsPiece
-from clonos.resources.jobs import QueryMetrics
+from clonos.resources.jobs import OperatorMetrics, QueryMetrics
 from clonos_api.store import counters, exceptions, generations, pushed, recoveries, standbys
 from clonos_api.store.bulk import insert_all, update_all
 from clonos_api.store.ingest import (
@@ -162,12 +162,13 @@ class _Ingestion:
                     await self._troubled(fact)
                 case Ended():
                     await generations.ended(self.session, self.job, fact.generation, fact.at)
+                    self._open(fact.generation, {})
                 case Lag():
                     self._query(fact.query).update(lag=fact.topics, partition_lag=fact.partitions)
                 case Retention():
                     self._query(fact.query)["retention"] = fact.topics
                 case OpenTransactions():
-                    self.metrics["open_transactions"] = {one: at.isoformat() for one, at in fact.topics.items()}
+                    self._open(fact.generation, {one: at.isoformat() for one, at in fact.topics.items()})
                 case Truncated():
                     self.sums["truncations"] += 1
                     self.truncated_at = fact.at
@@ -202,9 +203,9 @@ class _Ingestion:
         attempt = int(order.get("attempt_base", 0)) + claim.attempt
         await generations.claimed(session, job, self.run, claim, attempt, cause)
         await recoveries.claimed(session, job, claim.generation, self.agent)
-        self.metrics["open_transactions"] = {}  # a claim ends its predecessor's; other ones it will tell of
         if claim.generation > self.generation:
             self.generation = claim.generation
+            self._open(claim.generation, {})  # it has ended its predecessor's, and will tell of others
             self.columns |= {"generation": claim.generation, "observed_version": int(order["version"])}
             if cause != "start":
                 self.sums["restarts"] += 1
@@ -239,13 +240,11 @@ class _Ingestion:
         body["size_bytes"] = self.sizes.get(epoch.query)
         known = self.epochs.get(_key(done))
         new = known is None
-        if known is not None:  # published in parts: what the attempts before published counts too
-            body["records_out"] += known.body["records_out"]
-            body["published_lanes"] += known.body.get("published_lanes", 0)
         self.epochs[_key(done)] = _Epoch(done.at, body, changed=True)
         figures = {name: done.figures[figure] for figure, name in _SUMMED.items()}
         if not new:
-            figures["records_in"] = 0
+            # It had ended: all that it holds was published, and told of, before.
+            figures |= {"records_in": 0, "records_out": 0, "published_lanes": 0}
         self.sums.update(figures)
         self.sums.update(epochs_timed=1, epochs_ms=round(epoch.duration_ms))
         self.sums["epochs"] += new
@@ -261,8 +260,9 @@ class _Ingestion:
         operators = query["operators"]
         for operator, tally in done.operators.items():
             if operator in operators or len(operators) < _OPERATORS:
-                before = operators.get(operator, {})
-                operators[operator] = {figure: before.get(figure, 0) + number for figure, number in tally.items()}
+                sums = operators.setdefault(operator, OperatorMetrics().model_dump())
+                for name, number in tally.items():
+                    sums[name] += number
 
     async def _troubled(self, trouble: Troubled) -> None:
         await exceptions.told(self.session, self.job, trouble)
@@ -277,6 +277,11 @@ class _Ingestion:
                 at=trouble.at,
                 failure=trouble.failure,
             )
+
+    def _open(self, generation: int, topics: dict[str, str]) -> None:
+        """Runs of one job tell in any order: the newest claim's word counts."""
+        if generation >= self.generation:
+            self.metrics["open_transactions"] = topics
 
     def _query(self, name: str) -> dict[str, Any]:
         # What an earlier version wrote has not all of them.

@@ -145,6 +145,7 @@ class Retention:
 class OpenTransactions:
     """Topics whose readers wait for a transaction, and since when."""
 
+    generation: int
     topics: dict[str, datetime]
 
 
@@ -265,17 +266,17 @@ def _facts(told: Told, event: Event) -> list[Fact]:
             told.end = "clean"
             return [Ended(_moment(at), _generation(event))]
         case "lag":
-            topics = event["topics"]
+            topics = _named(event, "topics")
             partitions = {topic: _numbers(one, _BIG) for topic, one in _named(event, "partitions").items()}
             return [Lag(_short(event["query"]), _numbers(topics, _BIG), partitions)]
         case "retention":
-            topics = event["topics"]
+            topics = _named(event, "topics")
             return [Retention(_short(event["query"]), _numbers(topics, 101))]
         case "open-transactions":
             since = _named(event, "topics")
             if not all(map(_is_time, since.values())):
                 raise ValueError("topics")
-            return [OpenTransactions({topic: _moment(at) for topic, at in since.items()})]
+            return [OpenTransactions(_generation(event), {topic: _moment(at) for topic, at in since.items()})]
         case "following":
             epochs = event["epochs"]
             return [Following({_short(query): _number(epochs, query, _BIG) for query in epochs})]
@@ -329,20 +330,35 @@ def _epoch(told: Told, event: Event) -> EpochDone:
         trigger="REPLAY" if event.get("replay") else "PERIODIC",
         generation=_number(event, "generation", _INTEGER),
         completed_at=_moment(event["at"]),
-        duration_ms=float(event["duration_ms"]),
+        duration_ms=_duration(event["duration_ms"]),
         records_in=figures["read"],
         records_out=figures["records"],
-        published_lanes=figures["published_lanes"],
+        published_lanes=figures["published_lanes"] if "published_lanes" in event else None,
         offsets=event.get("offsets") or {},
         spans=event.get("spans") or [],
     )
+    operators = _operators(event)
     marks = {name: _moment(at) for name, at in told.marks.items()} if told.waiting else None
     told.waiting = False
-    operators = {
-        name[:_LONGEST]: {figure: _number(tally, figure, _FIGURE) for figure in OperatorMetrics.model_fields}
-        for name, tally in _named(event, "operators").items()
-    }
     return EpochDone(told.lineage, checkpoint, figures, marks, operators)
+
+
+def _operators(event: Event) -> dict[str, dict[str, int]]:
+    """Nothing if they cannot be read: an epoch counts without them."""
+    figures = OperatorMetrics.model_fields
+    try:
+        return {
+            name[:_LONGEST]: {figure: _number(tally, figure, _FIGURE) for figure in figures if figure in tally}
+            for name, tally in _named(event, "operators").items()
+        }
+    except (TypeError, ValueError):
+        return {}
+
+
+def _duration(ms: Any) -> float:
+    if isinstance(ms, bool) or not isinstance(ms, int | float) or not 0 <= ms < _FIGURE:
+        raise ValueError("duration_ms")
+    return float(ms)
 
 
 def _named(event: Event, name: str) -> dict[str, Any]:

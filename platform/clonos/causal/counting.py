@@ -71,7 +71,7 @@ class DeterminantCount:
     @staticmethod
     def add(counts: Any, query: str, operator: str, tally: Tally) -> None:
         """In a task: add to the counts of an `operator` of `query`."""
-        if counts is not None and (tally.recorded or tally.replayed):
+        if counts is not None and any(tally):
             counts.add({(query, operator): tally})
 
     def take(self, query: str) -> dict[str, Tally]:

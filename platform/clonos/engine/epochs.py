@@ -161,7 +161,7 @@ class EpochRunner:
             replay=replay,
             read=read,
             records=records,
-            published_lanes=sum(report.outcome == "published" for report in reports),
+            published_lanes=sum(report.outcome != "empty" for report in reports),
             skipped_lanes=sum(report.outcome in ("skipped", "audited") for report in reports),
             diverged_lanes=sum(report.diverged for report in reports),
             recorded=sum(tally.recorded for tally in operators.values()),

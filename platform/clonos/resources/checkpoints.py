@@ -21,7 +21,8 @@ class Checkpoint(Resource):
     """One finished epoch of one query.
 
     Attributes:
-        published_lanes: Partitions of its output that it published, with what attempts before published of it.
+        published_lanes: Partitions of its output that have records, whichever attempt published them; None where an
+            earlier version told of it.
         offsets: Topic → partition → offset up to which the epoch read.
         retained: Whether a job can be started from it.
         size_bytes: Of all files of the query's checkpoint, as its host measured them last before the epoch was told
@@ -39,7 +40,7 @@ class Checkpoint(Resource):
     duration_ms: float
     records_in: int
     records_out: int
-    published_lanes: int = 0
+    published_lanes: int | None = None
     size_bytes: int | None = None
     offsets: dict[str, dict[str, int]] = Field(default_factory=dict)
     spans: list[Span] = Field(default_factory=list)

@@ -300,12 +300,12 @@ class QueryMetrics(Resource):
     """One query (sink) of a job, as its driver tells.
 
     Attributes:
-        published_lanes: Lanes (partitions of an epoch's output) that were published: with the Kafka sink and delivery
+        published_lanes: Lanes (partitions of an epoch's output) of ended epochs: with the Kafka sink and delivery
             exactly once each is a transaction that was committed.
         recorded_bytes: What its determinants took in the causal log.
         operators: What each operator had of those.
         lag: Topic → records not yet read; empty until known.
-        partition_lag: The same for each partition.
+        partition_lag: The same for the partitions that are furthest behind; not for those that are not.
         retention: Topics that delete records and hold hardly anything that is read: the unread share, in percent.
     """
 
@@ -335,7 +335,7 @@ class Metrics(Resource):
 
     Attributes:
         open_transactions: Topics that it writes whose ``read_committed`` readers wait for a transaction, anybody's,
-            that is open for seconds; since when.
+            that is open for seconds; since when they were seen to. What the newest driver told last.
     """
 
     at: Moment | None = None
@@ -350,7 +350,7 @@ class Offsets(Resource):
     Attributes:
         offsets: Topic → partition → next offset to read.
         lag: Topic → records not yet read; empty until known.
-        partition_lag: The same for each partition.
+        partition_lag: The same for the partitions that are furthest behind; not for those that are not.
     """
 
     query: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Final
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
@@ -21,6 +21,7 @@ _RETENTION_LOOKS: Final = 10
 # Of what a partition holds so much is unread: what is deleted next may be.
 _CLOSE: Final = 80
 _FEW: Final = 100
+_MOST: Final = 200
 _TIMEOUT_S: Final = 5.0
 
 
@@ -29,13 +30,12 @@ class LagMeter:
 
     Args:
         kafka: The cluster.
-        emit: Gets ``lag`` events: a query, and records behind for each of its topics and partitions; and ``retention``
-            events: its topics that delete records and hold little else than what it has not read, with the unread share
-            in percent.
+        emit: Gets ``lag`` events: a query, and records behind for each of its topics and for partitions that are
+            behind; and ``retention`` events: its topics that delete records and hold little else than what it has not
+            read, with the unread share in percent.
         stalled: Called with a query and the seconds for which its input waited without any progress.
         stalled_s: When to call it; 0: never.
         every_s: Pause between two looks.
-        others: Who else looks at Kafka each time.
     """
 
     def __init__(
@@ -46,12 +46,10 @@ class LagMeter:
         stalled: Callable[[str, float], None] | None = None,
         stalled_s: float = 0.0,
         every_s: float = _EVERY_S,
-        others: Sequence[Callable[[AdminClient], None]] = (),
     ) -> None:
         self._kafka = kafka
         self._emit = emit
         self._every_s = every_s
-        self._others = others
         self._busy: Callable[[], Collection[str]] = frozenset
         self._stalled = stalled
         self._stalled_s = stalled_s
@@ -84,8 +82,6 @@ class LagMeter:
             admin = admin or AdminClient(client_config(self._kafka))
             self.look(admin)
             self._judge()
-            for look in self._others:
-                look(admin)
 
     def _judge(self) -> None:
         now = time.monotonic()
@@ -123,7 +119,7 @@ class LagMeter:
                     self._waits.pop(query, None)
             if lag and lag != self._told.get(query) and not self._ended.is_set():
                 self._told[query] = lag
-                self._emit("lag", query=query, topics=sums, partitions=lag)
+                self._emit("lag", query=query, topics=sums, partitions=furthest_behind(lag))
 
     def _warn(self, query: str, close: dict[str, int]) -> None:
         if close.keys() != self._warned.get(query, {}).keys() and not self._ended.is_set():
@@ -146,6 +142,15 @@ class LagMeter:
             request_timeout=_TIMEOUT_S,
         )
         return {(one.topic, one.partition): future.result(_TIMEOUT_S).offset for one, future in asked.items()}
+
+
+def furthest_behind(lag: dict[str, dict[int, int]], most: int = _MOST) -> dict[str, dict[int, int]]:
+    """Topic → partition → records behind, of the partitions that are furthest behind; not of those that are not."""
+    behind = [(records, topic, number) for topic, each in lag.items() for number, records in each.items() if records]
+    found: dict[str, dict[int, int]] = {}
+    for records, topic, number in sorted(behind, reverse=True)[:most]:
+        found.setdefault(topic, {})[number] = records
+    return found
 
 
 def close_to_retention(

@@ -130,8 +130,8 @@ def _run(
     )
     pause_s = (spec.trigger.interval_ms or 0) / 1000
     stalled_s = spec.stall_timeout_s and spec.stall_timeout_s + pause_s
-    transactions = OpenTransactions(told.emit)
-    lag = LagMeter(kafka, told.emit, stalled=partial(_stalled, told), stalled_s=stalled_s, others=[transactions.look])
+    transactions = OpenTransactions(kafka, told.emit)
+    lag = LagMeter(kafka, told.emit, stalled=partial(_stalled, told), stalled_s=stalled_s)
 
     def flows(read: frozenset[str], written: frozenset[str]) -> None:
         transactions.watch(written)
@@ -161,9 +161,11 @@ def _run(
             if prepared is None:
                 return
         lag.start(driver.busy)
+        transactions.start()
         driver.run(prepared)
     finally:
         lag.stop()
+        transactions.stop()
         session.stop()
 
 

@@ -18,12 +18,13 @@ function colour(name) {
 // What the chart has no room for: state and partitions of the epochs under the pointer.
 function about(shown) {
   const box = document.createElement("div");
+  box.append(new Date(shown[0].data[0]).toLocaleTimeString());
   for (const { seriesName, seriesType, data } of shown) {
     const [, value, epoch] = data;
     const line = box.appendChild(document.createElement("div"));
     line.textContent = seriesType === "line"
       ? `${seriesName} ${value} ms, epoch ${epoch.epoch}, checkpoint ${epoch.size}`
-      : `${seriesName} ${value} records, ${epoch.lanes} partitions`;
+      : `${seriesName} ${value} records, ${epoch.lanes ?? "?"} lanes`;
   }
   return box;
 }
