@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos_api.store import counters
 from clonos_api.store.database import Database
 from clonos_api.store.rows import new_id
 from clonos_api.store.tables import AgentRow, EpochRow, ExceptionRow, JobRow, RecoveryRow, StandbyRow
@@ -70,6 +71,9 @@ async def _job(
     if job.state == "FAILED":
         what = {"what": "Offsets 120 to 140 of topic in are gone.", "kept": "what was published."}
         job.failure = {"error": "offsets-lost", **what, "hint": "start from a savepoint.", "domain": "consistency"}
+    sums = {"epochs": 110, "recorded_determinants": 500, "recorded_bytes": 61_000, "replayed_determinants": 10}
+    await counters.add(session, {job.id: sums})
+    job.restarts = 2
     here, there = chance.sample(agents, 2) if len(agents) > 1 else (agents[0], agents[0])
     if job.state in ("RUNNING", "RECOVERING"):
         run = await a_run(session, job, here)

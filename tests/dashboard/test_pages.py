@@ -18,10 +18,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import StoreAway
 from clonos.resources.jobs import Phase, Recovery
 from clonos.resources.service import Role
-from clonos_api.dashboard.board import Board, Boards, Head
+from clonos_api.dashboard.board import Board, Boards, Head, Line
 from clonos_api.dashboard.job import TABS
 from clonos_api.dashboard.live import Drawn, Pulse
 from clonos_api.dashboard.recovery import waterfall
+from clonos_api.dashboard.rendering import part
 from clonos_api.store import epochs
 from clonos_api.store.database import Database
 from clonos_api.store.rows import new_id
@@ -78,6 +79,19 @@ def test_the_overview_says_what_weakens_a_job(api: Served, browser: Browser, nam
         shown = client.get("/").text
         assert f'id="j-{job}"' in shown
         assert "1 of 2 standbys ready" in shown
+
+
+def test_the_banner_says_who_runs_without_a_standby(name: str) -> None:
+    line = Line("1", name, "ada", "RUNNING", NOW, "good", (), (), None, None, 0, None, None)
+    for alone, said in (
+        ((), None),
+        ((True,), "1 of them has no standby, as specified"),
+        ((True,) * 2, "2 of them have"),
+    ):
+        lines = (line, *(dataclasses.replace(line, alone=one) for one in alone))
+        shown = part("overview_banner.html", board=Board(1, NOW, (), lines))
+        assert ("no standby" in shown) is (said is not None)
+        assert (said or "exactly once") in shown
 
 
 def test_retention_that_comes_close_weakens_a_job_and_not_its_promise(api: Served, name: str) -> None:

@@ -66,6 +66,7 @@ class Line:
         out_per_s: Records published a second.
         weak: What weakens its guarantee, in words; empty: it is whole.
         exact: Nothing of that says that something may be published twice or differently.
+        alone: It runs without a standby or a spare, because its specification asks for none.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Line:
     lag: int | None
     out_per_s: float | None
     exact: bool = True
+    alone: bool = False
 
     def shape(self) -> tuple[Any, ...]:
         """All but the figures, which change all the time."""
@@ -298,6 +300,7 @@ def _line(job: _Job, read: _Read, rate: float | None) -> Line:
         lag=sum(lags) if lags else None,
         out_per_s=rate if job.state == JobState.RUNNING else None,
         exact=not doubts,
+        alone=job.state == JobState.RUNNING and _wanted(job) == 0,
     )
 
 
@@ -320,7 +323,6 @@ def _doubts(job: _Job, read: _Read) -> list[str]:
 
 def _unguarded(job: _Job, seats: list[Seat]) -> list[str]:
     """What else is not as it could be: records that may go unread, a failure that would be felt for long."""
-    spec = job.spec.get("spec") or {}
     close = {topic: share for one in _queries(job) for topic, share in (one.get("retention") or {}).items()}
     found = [
         f"{share} % of what {topic} holds is not read yet, and it deletes records: unread ones may be next"
@@ -333,8 +335,7 @@ def _unguarded(job: _Job, seats: list[Seat]) -> list[str]:
             for topic, since in sorted(((job.metrics or {}).get("open_transactions") or {}).items())
             if moment - datetime.fromisoformat(since) > _STAYS_OPEN
         ]
-        asked = spec.get("standby") or {}
-        wanted = int(asked.get("replicas", 0)) if asked.get("mode", "dedicated") == "dedicated" else 0
+        wanted = _wanted(job) or 0
         waiting = [seat for seat in seats if seat.role == "standby"]
         ready = sum(seat.state == StandbyState.READY for seat in waiting)
         if ready < wanted:
@@ -343,6 +344,12 @@ def _unguarded(job: _Job, seats: list[Seat]) -> list[str]:
         if wanted and ready and all(seat.host in drivers for seat in waiting):
             found.append("its standby is on the driver's own host: the loss of that host takes both")
     return found
+
+
+def _wanted(job: _Job) -> int | None:
+    """As many standbys as it asks for; None: it takes spares."""
+    asked = (job.spec.get("spec") or {}).get("standby") or {}
+    return int(asked.get("replicas", 0)) if asked.get("mode", "dedicated") == "dedicated" else None
 
 
 def _health(job: _Job, weak: tuple[str, ...]) -> Health:
