@@ -76,14 +76,14 @@ class EventFile:
         record = {"event": event, "job": "job", "generation": self.generation, **fields, "at": self.at}
         self.lines.append(json.dumps(record))
 
-    def start(self, generation: int, lineage: int = 1) -> None:
+    def start(self, generation: int, lineage: int = 1, **fields: Any) -> None:
         """A process claims and runs."""
         self.tell("state", state="CLAIMING")
-        self.claim(generation, lineage)
+        self.claim(generation, lineage, **fields)
 
-    def claim(self, generation: int, lineage: int = 1) -> None:
+    def claim(self, generation: int, lineage: int = 1, **fields: Any) -> None:
         self.generation = generation
-        self.tell("claimed", lineage=lineage, lanes=2)
+        self.tell("claimed", lineage=lineage, lanes=2, **fields)
         self.tell("state", state="RECONCILING")
         self.tell("state", state="RUNNING")
 

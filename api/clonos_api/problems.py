@@ -96,6 +96,12 @@ def problem_response(
     return _response(problem_of(error, instance=instance), headers)
 
 
+def answer(request: Request, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """A problem as whoever asked reads it: `app.state.page_of` gives a page for people (`clonos_api.dashboard`)."""
+    page_of: Callable[[Request, Problem], Response | None] | None = getattr(request.app.state, "page_of", None)
+    return (page_of and page_of(request, problem)) or _response(problem, headers)
+
+
 def http_response(error: HTTPException, path: str) -> Response:
     """An error of the framework as an answer."""
     return _response(_of_status(error, path), error.headers)
@@ -119,22 +125,22 @@ def install(app: FastAPI) -> None:
             await denied(request, error)
         if http_status(error) == 500:
             _log.error("a request failed", error=error.slug, what=error.what)
-        return problem_response(error, instance=request.url.path)
+        return answer(request, problem_of(error, instance=request.url.path))
 
     async def on_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         problems = [_field_problem(one) for one in list(error.errors())[:_SHOWN]]
-        return problem_response(SpecRefused(problems), instance=request.url.path)
+        return answer(request, problem_of(SpecRefused(problems), instance=request.url.path))
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
             # The framework names the methods of one of the path's routes only.
             error.headers = {**(error.headers or {}), "Allow": _allowed(app, request.url.path)}
-        return http_response(error, request.url.path)
+        return answer(request, _of_status(error, request.url.path), error.headers)
 
     async def on_unexpected(request: Request, error: Exception) -> Response:
-        return unexpected_response(request.scope)
+        return answer(request, _unexpected(request.url.path, request.scope.get("clonos.request_id")))
 
     app.add_exception_handler(ClonosError, on_typed)
     app.add_exception_handler(RequestValidationError, on_invalid)

@@ -15,8 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store import counters
 from clonos_api.store.database import Database
+from clonos_api.store.lease import NAME as LEADER
 from clonos_api.store.rows import new_id
-from clonos_api.store.tables import AgentRow, EpochRow, ExceptionRow, JobRow, RecoveryRow, StandbyRow
+from clonos_api.store.tables import AgentRow, EpochRow, ExceptionRow, JobRow, LeaseRow, RecoveryRow, StandbyRow
 from serving import Served, served
 from stored import a_job, a_run, an_agent
 
@@ -41,6 +42,8 @@ async def fill(url: str, jobs: int, hosts: int, chance: random.Random) -> None:
     now = datetime.now(UTC)
     try:
         async with database.transaction() as session:
+            later = now + timedelta(days=1)
+            session.add(LeaseRow(name=LEADER, holder="somebody", token=1, expires_at=later))
             agents = [await an_agent(session, f"host-{number + 1}", lease_s=DAY_S) for number in range(hosts)]
             for one in agents:
                 one.slots = 2 + 3 * jobs // max(1, hosts)
@@ -120,4 +123,8 @@ def _epochs(session: AsyncSession, job: JobRow, chance: random.Random, now: date
         session.add(EpochRow(**row, body=told))
         if epoch % 50 == 0:
             failure = {"error": "epoch-failed", "what": "A worker was lost.", "domain": "run", "retry": True}
+            failure |= {"kept": "what was published.", "hint": "it is tried again by itself."}
+            failure |= {
+                "stack": 'Traceback (most recent call last):\n  File "job.py", line 12, in score\nOSError: away\n'
+            }
             session.add(ExceptionRow(job=job.id, at=at, generation=2, failure=failure))

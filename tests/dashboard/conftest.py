@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.service import Role
-from serving import Served, served
+from clonos_api.store.lease import NAME as LEADER
+from clonos_api.store.tables import LeaseRow
+from serving import Served, served, write
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A replica without a reconciler."""
+    """A replica without a reconciler; somebody else leads."""
+
+    async def lead(session: AsyncSession) -> None:
+        later = datetime.now(UTC) + timedelta(days=1)
+        session.add(LeaseRow(name=LEADER, holder="somebody", token=1, expires_at=later))
+
     with served(tmp_path_factory.mktemp("api")) as service:
+        write(service, lead)
         yield service
 
 

@@ -9,10 +9,12 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StoreAway
@@ -26,8 +28,8 @@ from clonos_api.dashboard.rendering import part
 from clonos_api.store import epochs
 from clonos_api.store.database import Database
 from clonos_api.store.rows import new_id
-from clonos_api.store.tables import JobRow, RecoveryRow, StandbyRow
-from serving import Served, write
+from clonos_api.store.tables import AgentRow, ExceptionRow, JobRow, RecoveryRow, StandbyRow
+from serving import Served, served, write
 from stored import EventFile, a_job, a_run, an_agent
 
 Browser = Callable[..., httpx.Client]
@@ -92,6 +94,151 @@ def test_the_banner_says_who_runs_without_a_standby(name: str) -> None:
         shown = part("overview_banner.html", board=Board(1, NOW, (), lines))
         assert ("no standby" in shown) is (said is not None)
         assert (said or "exactly once") in shown
+
+
+Changes = dict[str, Any]
+
+
+def changed(
+    job: str, spec: Changes | None = None, metrics: Changes | None = None, **columns: Any
+) -> Callable[..., Any]:
+    async def change(session: AsyncSession) -> None:
+        row = await session.get_one(JobRow, job)
+        row.spec = {**row.spec, "spec": {**row.spec["spec"], **(spec or {})}}
+        row.metrics = {**(row.metrics or {}), **(metrics or {})}
+        for name, value in columns.items():
+            setattr(row, name, value)
+
+    return change
+
+
+BEHIND = {"out": {"epoch": 3, "records_out": 50, "lag": {"in": 12}}}
+AT_LEAST_ONCE = "delivers at least once: it was told to"
+
+
+@pytest.mark.parametrize(
+    ("change", "health", "exact", "weak"),
+    [
+        ({"spec": {"delivery": "at-least-once"}}, "weak", False, AT_LEAST_ONCE),
+        (
+            {"metrics": {"delivery": {"out": "at-least-once"}}},
+            "weak",
+            False,
+            "delivers at least once (out): it was told to",
+        ),
+        # A new version promises more than what runs.
+        ({"spec": {"delivery": "at-least-once"}, "metrics": {"delivery": {"out": "exactly-once"}}}, "good", True, None),
+        ({"metrics": {"sharing_depth": "0"}}, "weak", False, "no causal log"),
+        ({"spec": {"sharingDepth": "0"}, "metrics": {"sharing_depth": "full"}}, "good", True, None),
+        ({"metrics": {"queries": BEHIND, "at": NOW.isoformat()}, "since_s": 600}, "weak", True, "records wait"),
+        ({"metrics": {"queries": {"out": {"lag": {"in": 0}}}}, "since_s": 600}, "good", True, None),
+        ({"spec": {"standby": {"mode": "pool"}}}, "weak", True, "no other host has a spare"),
+        ({"spec": {"standby": {"mode": "none", "replicas": 1}}}, "good", True, None),
+        ({"state": "RECOVERING", "since_s": 0}, "busy", True, None),
+        ({"state": "RECOVERING", "since_s": 600}, "bad", True, None),
+        ({"state": "STOPPED", "desired_state": "RUNNING", "since_s": 600}, "bad", True, None),
+        ({"state": "STOPPED", "desired_state": "STOPPED", "since_s": 600}, "idle", True, None),
+        ({"run": None, "since_s": 0}, "busy", True, None),
+        ({"run": None, "since_s": 600, "metrics": {"queries": {}}}, "bad", True, None),
+    ],
+)
+def test_how_a_job_is(api: Served, name: str, change: Changes, health: str, exact: bool, weak: str | None) -> None:
+    job, _ = write(api, guarded(name))
+    write(api, changed(job, **change))
+    line = next(one for one in board(api).lines if one.id == job)
+    assert (line.health, line.exact) == (health, exact)
+    assert [one for one in line.weak if weak and weak in one] == list(line.weak)
+    assert bool(line.weak) is (weak is not None)
+    assert line.alone is (change.get("spec", {}).get("standby", {}).get("mode") == "none")
+
+
+def test_a_host_that_nobody_has_heard_of_can_take_nothing_over(api: Served, name: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def fall_silent(session: AsyncSession) -> None:
+        waits = (await session.scalars(select(StandbyRow).where(StandbyRow.job == job))).one()
+        (await session.get_one(AgentRow, waits.agent)).lease_until = datetime.now(UTC) - timedelta(minutes=1)
+
+    write(api, fall_silent)
+    found = board(api)
+    line = next(one for one in found.lines if one.id == job)
+    assert [(one.role, one.state) for one in line.seats] == [("driver", "RUNNING"), ("standby", "SILENT")]
+    assert line.weak == ("0 of 1 standbys ready: a failure now may take a cold restart",)
+    assert "1 of" in part("overview_banner.html", board=found)
+    assert "not heard of" in part("overview_banner.html", board=found)
+
+
+def test_the_banner_says_that_nobody_decides(tmp_path: Path) -> None:
+    with served(tmp_path) as api:
+        write(api, guarded("orders"))
+        found = board(api)
+        assert not found.led
+        assert "nothing takes over" in part("overview_banner.html", board=found)
+
+
+def test_the_banner_names_what_is_weak_whatever_else_there_is() -> None:
+    line = Line("1", "orders", "ada", "RUNNING", NOW, "good", (), (), None, None, 0, None, None)
+    weak = [dataclasses.replace(line, id=f"w{n}", name=f"w{n}", health="weak", weak=(f"reason {n}",)) for n in range(5)]
+    failed = dataclasses.replace(line, id="f", name="f", state="FAILED", health="bad", failure="records are gone")
+    busy = dataclasses.replace(line, id="b", name="b", state="STARTING", health="busy")
+    for others in ([], [failed], [busy]):
+        shown = part("overview_banner.html", board=Board(1, NOW, (), (line, *weak, *others)))
+        assert "w0: reason 0. w1: reason 1. w2: reason 2." in " ".join(shown.split())
+        assert "2 more below" in shown
+        assert "nothing is lost" not in shown
+    rests = dataclasses.replace(line, state="STOPPED", health="idle")
+    assert "No job is to run" in part("overview_banner.html", board=Board(1, NOW, (), (rests,)))
+
+
+@pytest.mark.parametrize(
+    ("state", "buttons"),
+    [
+        ("RUNNING", ["Stop", "Restart", "Savepoint", "Move", "Cancel"]),
+        ("STOPPING", ["Cancel"]),
+        ("STOPPED", ["Start"]),
+        ("FAILED", ["Start"]),
+        ("CANCELED", []),
+    ],
+)
+def test_each_state_has_the_buttons_that_the_api_takes(
+    api: Served, browser: Browser, name: str, state: str, buttons: list[str]
+) -> None:
+    job, _ = write(api, guarded(name))
+    desired = {"CANCELED": "CANCELED", "RUNNING": "RUNNING"}.get(state, "STOPPED")
+    write(api, changed(job, state=state, desired_state=desired))
+    with browser() as client:
+        shown = client.get(f"/jobs/{job}").text
+    assert re.findall(r"<button[^>]*data-call[^>]*>(\w+)</button>", shown) == buttons
+
+
+def test_what_was_raised_is_shown(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def fail(session: AsyncSession) -> None:
+        failure = {"error": "epoch-failed", "what": "It failed.", "stack": "OSError: <away>"}
+        session.add(ExceptionRow(job=job, at=NOW, generation=1, failure=failure))
+
+    write(api, fail)
+    with browser(Role.VIEWER) as client:
+        assert "OSError: &lt;away&gt;</pre>" in client.get(f"/jobs/{job}", params={"tab": "exceptions"}).text
+
+
+def test_a_stream_says_how_old_its_reading_is(api: Served) -> None:
+    async def look() -> tuple[bytes, bytes]:
+        database = Database(api.settings.database)
+        pulse = Pulse(Boards(database), lookers=1)
+        try:
+            await pulse.begin()
+            first = pulse.beat()
+            pulse.lookers = 0
+            return first, pulse.beat()
+        finally:
+            await asyncio.wait_for(pulse._task, 10) if pulse._task else None
+            await database.close()
+
+    for told in asyncio.run(look()):
+        event, _, age_ms = told.decode().strip().partition("\ndata: ")
+        assert (event, 0 <= int(age_ms) < 5000) == ("event: beat", True)
 
 
 def test_retention_that_comes_close_weakens_a_job_and_not_its_promise(api: Served, name: str) -> None:
@@ -180,7 +327,7 @@ def test_what_changes_is_sent_and_nothing_else(api: Served, name: str) -> None:
     told = parts(asyncio.run(drawn.changes(before, after)))
     assert set(told["rows"]["rows"]) == {first}
     assert "RECOVERING" in told["rows"]["rows"][first]
-    assert told["figures"] == {first: ["12", "–"], second: ["7", "–"]}
+    assert told["figures"] == {first: ["–", "–"], second: ["7", "–"]}, "what is not read has no lag that counts"
     assert asyncio.run(drawn.changes(after, after)) == b""
     whole = parts(asyncio.run(drawn.whole(after)))["board"]
     assert set(whole["rows"]) == set(whole["figures"]) == set(whole["order"]) >= {first, second}

@@ -52,6 +52,33 @@ def test_a_cookie_writes_only_from_our_own_pages(browser: Browser, api: Served) 
         assert client.get("/").status_code == 200
 
 
+def test_a_session_goes_on_for_whoever_stays(browser: Browser, stranger: httpx.Client) -> None:
+    with browser() as client, stranger:
+        answer = client.post("/session/renewal")
+        assert answer.status_code == 204
+        assert "Max-Age=2592000" in answer.headers["set-cookie"]
+        assert "HttpOnly" in answer.headers["set-cookie"]
+        assert client.post("/session/renewal", headers={"Origin": "http://127.0.0.1:1"}).status_code in (401, 403)
+        assert stranger.post("/session/renewal").status_code == 401
+
+
+def test_people_are_told_in_a_page_and_programs_in_json(browser: Browser) -> None:
+    with browser() as client:
+        for path in ("/nosuch", "/jobs/nosuch", "/jobs/nosuch/recoveries/1", "/events/nosuch"):
+            answer = client.get(path)
+            assert answer.status_code in (404, 422), path
+            assert answer.headers["content-type"].startswith("text/html"), path
+            assert "This cannot be shown" in answer.text
+            plain = client.get(path, headers={"Accept": "application/json"})
+            assert plain.headers["content-type"] == "application/problem+json", path
+        assert client.get("/api/v1/jobs/nosuch").headers["content-type"] == "application/problem+json"
+
+
+def test_a_host_with_a_port_that_none_has_is_nobodys_error(stranger: httpx.Client) -> None:
+    with stranger:
+        assert stranger.get("/hosts", headers={"Host": "localhost:99999"}).status_code < 500
+
+
 def test_signing_out_forgets_the_cookie(browser: Browser) -> None:
     with browser() as client:
         assert client.get("/").status_code == 200

@@ -383,8 +383,13 @@ async def test_readers_wait_for_a_transaction(database: Database) -> None:
 
     file.start(1)
     file.tell("open-transactions", topics={"words": file.at})
-    file.start(2)
+    file.tell("retention", query="out", topics={"in": 90})
+    file.start(2, delivery={"out": "at-least-once"}, sharing_depth="0")
     assert await known() == {}
+    async with database.reading() as session:
+        metrics = await progress.metrics(session, await jobs.get(session, run.job))
+    assert metrics.queries["out"].retention == {}, "whoever reads now tells anew"
+    assert (metrics.delivery, metrics.sharing_depth) == ({"out": "at-least-once"}, "0")
     file.tell("open-transactions", topics={"words": file.at})
     file.tell("open-transactions", generation=1, topics={"old": file.at})
     assert list(await known()) == ["words"], "of the newest claim"

@@ -20,7 +20,7 @@ from clonos_api.auth.cookies import cookie_of, is_visit, kept, presented
 from clonos_api.auth.denials import record_unauthenticated
 from clonos_api.auth.known_agents import KnownAgents
 from clonos_api.auth.principal import Principal
-from clonos_api.problems import problem_response
+from clonos_api.problems import answer, problem_of
 from clonos_api.rates import Buckets, address_of
 from clonos_api.store import tokens
 from clonos_api.store.database import Database
@@ -89,7 +89,7 @@ class Authentication:
                 to = f"{self._sign_in}?{urlencode({'next': _asked(request)})}"
                 await RedirectResponse(to, 303)(scope, receive, send)
                 return
-            await problem_response(error, instance=scope["path"])(scope, receive, send)
+            await answer(request, problem_of(error, instance=scope["path"]))(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -13,8 +13,8 @@ _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 def cookie_of(request: Request) -> str:
     """The cookie's name: with the port, which cookies do not look at, so that two services of a machine have two."""
-    port = urlsplit(f"//{request.headers.get('host', '')}").port
-    return "clonos_token" if port is None else f"clonos_token_{port}"
+    port = request.headers.get("host", "").rpartition("]")[2].partition(":")[2]
+    return f"clonos_token_{port}" if port.isdecimal() and port.isascii() else "clonos_token"
 
 
 def presented(authorization: Sequence[str]) -> str:

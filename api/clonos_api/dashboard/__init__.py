@@ -13,7 +13,7 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from clonos_api.dashboard import assets, events, hosts, job, live, overview, recovery, session, submit
+from clonos_api.dashboard import assets, errors, events, hosts, job, live, overview, recovery, session, submit
 from clonos_api.dashboard.board import Boards
 from clonos_api.services import Services
 
@@ -28,6 +28,7 @@ def install(app: FastAPI) -> None:
     """Add the pages."""
     services: Services = app.state.services
     app.state.pulse = live.Pulse(Boards(services.database))
+    app.state.page_of = errors.page_of
     services.at_end.append(app.state.pulse.ring)
     for one in (overview, job, recovery, hosts, events, submit, live, session, assets):
         app.include_router(one.router)

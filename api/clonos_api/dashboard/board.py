@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from sqlalchemy import func, select
@@ -22,7 +22,8 @@ from clonos.resources.jobs import DesiredState, JobState
 from clonos.standby.states import StandbyState
 from clonos_api.store.clock import now
 from clonos_api.store.database import Database
-from clonos_api.store.tables import AgentRow, CounterRow, JobRow, RecoveryRow, RunRow, StandbyRow
+from clonos_api.store.lease import NAME as LEADER
+from clonos_api.store.tables import AgentRow, CounterRow, JobRow, LeaseRow, RecoveryRow, RunRow, StandbyRow
 
 _YOUNGEST_S: Final = 1.0
 _OLDEST_S: Final = 5.0
@@ -31,6 +32,12 @@ _SHARE: Final = 0.1
 _RATE_S: Final = 10.0
 # Longer than an epoch's transactions last as a rule, also when they are tried again with more time.
 _STAYS_OPEN: Final = timedelta(minutes=5)
+# A start of a cold machine is over by then; what is not is somebody's to look at.
+_CHANGES_OVER: Final = timedelta(minutes=2)
+_STILL: Final = timedelta(minutes=1)
+# The lease and those of hosts are looked at now and then, by a leader that may just have been lost.
+_UNLED: Final = timedelta(seconds=10)
+_SILENT: Final = "SILENT"
 _WAITING: Final = (StandbyState.STARTING, StandbyState.WARMING, StandbyState.READY, StandbyState.STALE)
 _WORKS: Final = (JobState.RUNNING, JobState.RECOVERING, JobState.STARTING)
 
@@ -87,7 +94,17 @@ class Line:
 
     def shape(self) -> tuple[Any, ...]:
         """All but the figures, which change all the time."""
-        return (self.name, self.state, self.since, self.health, self.seats, self.weak, self.failure, self.last)
+        return (
+            self.name,
+            self.state,
+            self.since,
+            self.health,
+            self.seats,
+            self.weak,
+            self.failure,
+            self.last,
+            self.alone,
+        )
 
     def at(self, host: str) -> tuple[Seat, ...]:
         """What of the job is on a host."""
@@ -116,12 +133,14 @@ class Board:
     Attributes:
         number: Of the reading, from 1.
         lines: Jobs by name; those that need somebody first.
+        led: Somebody decides what happens after a failure.
     """
 
     number: int
     at: datetime
     hosts: tuple[Head, ...]
     lines: tuple[Line, ...]
+    led: bool = True
 
     def counts(self) -> dict[str, int]:
         """How many jobs are how well."""
@@ -184,7 +203,8 @@ class Boards:
         self._published.append((moment, totals))
         lines = sorted((_line(job, read, rates.get(job.id)) for job in read.jobs), key=_first)
         number = self._newest.number + 1 if self._newest is not None else 1
-        return Board(number, read.at, tuple(_head(one, read.used) for one in read.agents), tuple(lines))
+        heads = tuple(_head(one, read) for one in read.agents)
+        return Board(number, read.at, heads, tuple(lines), led=read.led)
 
 
 @dataclass(frozen=True)
@@ -213,6 +233,9 @@ class _Read:
     standbys: Mapping[str, list[tuple[str, str]]]
     recoveries: Mapping[str, Last]
     diverged: Mapping[str, int]
+    led: bool
+    silent: frozenset[str]
+    spares: frozenset[str]
 
 
 async def _read(session: AsyncSession) -> _Read:
@@ -252,8 +275,10 @@ async def _read(session: AsyncSession) -> _Read:
     )
     recoveries = recoveries.order_by(RecoveryRow.id)  # of two that began at once the later one
     diverged = select(CounterRow.job, CounterRow.value).where(CounterRow.name == "diverged_lanes", CounterRow.value > 0)
+    at = await now(session)
+    lease = (await session.execute(select(LeaseRow.expires_at).where(LeaseRow.name == LEADER))).scalar()
     return _Read(
-        at=await now(session),
+        at=at,
         jobs=jobs,
         agents=agents,
         used=dict((await session.execute(used)).all()),
@@ -261,15 +286,24 @@ async def _read(session: AsyncSession) -> _Read:
         standbys=standbys,
         recoveries={row.job: _last(row) for row in await session.scalars(recoveries)},
         diverged=dict((await session.execute(diverged)).all()),
+        led=lease is not None and lease > at - _UNLED,
+        silent=frozenset(one.name for one in agents if _silent(one, at)),
+        spares=frozenset(one.name for one in agents if one.spares and one.state == HostState.READY),
     )
+
+
+def _silent(row: AgentRow, at: datetime) -> bool:
+    """Nobody has heard of it for longer than is allowed, and nobody has decided yet what that means."""
+    return row.state in (HostState.READY, HostState.DRAINING) and row.lease_until < at - _UNLED
 
 
 def _last(row: RecoveryRow) -> Last:
     return Last(row.id, row.body["cause"], row.started_at, row.body.get("gap_ms"), row.ended_at is None)
 
 
-def _head(row: AgentRow, used: Mapping[str, int]) -> Head:
-    return Head(row.name, row.state, row.failure_domain, used.get(row.id, 0), row.slots)
+def _head(row: AgentRow, read: _Read) -> Head:
+    state = _SILENT if row.name in read.silent else row.state
+    return Head(row.name, state, row.failure_domain, read.used.get(row.id, 0), row.slots)
 
 
 def _line(job: _Job, read: _Read, rate: float | None) -> Line:
@@ -282,22 +316,24 @@ def _line(job: _Job, read: _Read, rate: float | None) -> Line:
         host, state = read.drivers[job.run]
         seats.append(Seat(host, "driver", state))
     seats += [Seat(host, "standby", state) for host, state in read.standbys.get(job.id, [])]
+    seats = [Seat(one.host, one.role, _SILENT) if one.host in read.silent else one for one in seats]
     doubts = _doubts(job, read)
-    weak = (*doubts, *_unguarded(job, seats))
     lags = [sum(one["lag"].values()) for one in _queries(job) if one.get("lag")]
+    lag = sum(lags) if lags and job.state == JobState.RUNNING else None
+    weak = (*doubts, *_unguarded(job, seats, read), *_stands_still(job, lag, read.at))
     return Line(
         id=job.id,
         name=job.name,
         owner=job.owner,
         state=job.state,
         since=job.since,
-        health=_health(job, weak),
+        health=_health(job, weak, seats, read.at),
         seats=tuple(seats),
         weak=weak,
         failure=str(job.failure["what"]) if job.failure else None,
         last=read.recoveries.get(job.id),
         restarts=job.restarts,
-        lag=sum(lags) if lags else None,
+        lag=lag,
         out_per_s=rate if job.state == JobState.RUNNING else None,
         exact=not doubts,
         alone=job.state == JobState.RUNNING and _wanted(job) == 0,
@@ -310,18 +346,31 @@ def _queries(job: _Job) -> list[Mapping[str, Any]]:
 
 def _doubts(job: _Job, read: _Read) -> list[str]:
     """Why something may be published twice, or differently."""
-    spec = job.spec.get("spec") or {}
+    # What runs counts: code may say otherwise than the specification, which may also be of a version yet to run.
+    spec, told = job.spec.get("spec") or {}, job.metrics or {}
+    delivery = told.get("delivery") or {"": spec.get("delivery", "exactly-once")}
     found = []
-    if spec.get("delivery", "exactly-once") == "at-least-once":
-        found.append("delivers at least once: its specification says so")
-    if str(spec.get("sharingDepth", "full")) == "0":
+    if "at-least-once" in delivery.values():
+        sinks = ", ".join(sorted(sink for sink, mode in delivery.items() if sink and mode == "at-least-once"))
+        found.append(f"delivers at least once{f' ({sinks})' if sinks else ''}: it was told to")
+    if str(told.get("sharing_depth") or spec.get("sharingDepth", "full")) == "0":
         found.append("no causal log (sharingDepth 0): what it reads from clocks and services is not replayed")
     if read.diverged.get(job.id):
         found.append(f"{read.diverged[job.id]} lanes computed something else when they were replayed")
     return found
 
 
-def _unguarded(job: _Job, seats: list[Seat]) -> list[str]:
+def _stands_still(job: _Job, lag: int | None, moment: datetime) -> list[str]:
+    """Whether records wait although it runs."""
+    interval = (((job.spec.get("spec") or {}).get("trigger") or {}).get("intervalMs") or 0) / 1000
+    told = (job.metrics or {}).get("at")
+    last = max(job.since, datetime.fromisoformat(told)) if told else job.since
+    if lag and moment - last > _STILL + timedelta(seconds=3 * interval):
+        return ["records wait, and no epoch has ended for more than a minute"]
+    return []
+
+
+def _unguarded(job: _Job, seats: list[Seat], read: _Read) -> list[str]:
     """What else is not as it could be: records that may go unread, a failure that would be felt for long."""
     close = {topic: share for one in _queries(job) for topic, share in (one.get("retention") or {}).items()}
     found = [
@@ -329,11 +378,10 @@ def _unguarded(job: _Job, seats: list[Seat]) -> list[str]:
         for topic, share in sorted(close.items())
     ]
     if job.state == JobState.RUNNING:
-        moment = datetime.now(UTC)
         found += [
             f"readers of {topic} wait for a transaction that stays open there"
             for topic, since in sorted(((job.metrics or {}).get("open_transactions") or {}).items())
-            if moment - datetime.fromisoformat(since) > _STAYS_OPEN
+            if read.at - datetime.fromisoformat(since) > _STAYS_OPEN
         ]
         wanted = _wanted(job) or 0
         waiting = [seat for seat in seats if seat.role == "standby"]
@@ -343,23 +391,31 @@ def _unguarded(job: _Job, seats: list[Seat]) -> list[str]:
         drivers = {seat.host for seat in seats if seat.role == "driver"}
         if wanted and ready and all(seat.host in drivers for seat in waiting):
             found.append("its standby is on the driver's own host: the loss of that host takes both")
+        if _wanted(job) is None and not read.spares - drivers:
+            found.append("no other host has a spare for it: a failure now takes a cold restart")
     return found
 
 
 def _wanted(job: _Job) -> int | None:
     """As many standbys as it asks for; None: it takes spares."""
     asked = (job.spec.get("spec") or {}).get("standby") or {}
-    return int(asked.get("replicas", 0)) if asked.get("mode", "dedicated") == "dedicated" else None
+    mode = asked.get("mode", "dedicated")
+    return None if mode == "pool" else int(asked.get("replicas", 0)) if mode == "dedicated" else 0
 
 
-def _health(job: _Job, weak: tuple[str, ...]) -> Health:
+def _health(job: _Job, weak: tuple[str, ...], seats: list[Seat], moment: datetime) -> Health:
+    late = moment - job.since > _CHANGES_OVER
     if job.state == JobState.FAILED:
         return "bad"
     if job.state in (JobState.RECOVERING, JobState.STARTING, JobState.STOPPING, JobState.CANCELLING):
-        return "busy"
+        return "bad" if late else "busy"
     if job.state == JobState.RUNNING:
+        if not any(one.role == "driver" and one.state != _SILENT for one in seats):
+            return "bad" if late else "busy"
         return "weak" if weak else "good"
-    return "bad" if job.desired == DesiredState.RUNNING and job.failure else "idle"
+    if job.state in (JobState.CREATED, JobState.STOPPED) and job.desired == DesiredState.RUNNING:
+        return "bad" if late or job.failure else "busy"
+    return "idle"
 
 
 _ORDER: Final = {"bad": 0, "busy": 1, "weak": 2, "good": 3, "idle": 4}

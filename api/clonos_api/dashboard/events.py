@@ -8,14 +8,13 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import select
 
 from clonos_api import lookups, views
-from clonos_api.dashboard.errors import PageRoute
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import Viewer
 from clonos_api.services import Store
 from clonos_api.store import jobs
 from clonos_api.store.tables import EventRow, JobRow
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute)
+router = APIRouter(include_in_schema=False)
 _PAGE = 100
 # What can be chosen; `clonos_api.feed.Wanted` takes first parts of types.
 KINDS = ("job", "run", "standby", "agent", "operation", "artifact", "token")

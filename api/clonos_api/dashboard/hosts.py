@@ -7,14 +7,13 @@ from sqlalchemy import select
 
 from clonos.resources.hosts import HostState
 from clonos_api import lookups, views
-from clonos_api.dashboard.errors import PageRoute
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import Viewer
 from clonos_api.services import Store
 from clonos_api.store import agents, standbys
 from clonos_api.store.tables import JobRow, RunRow, StandbyRow
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute)
+router = APIRouter(include_in_schema=False)
 
 
 @router.get("/hosts")

@@ -13,14 +13,13 @@ from clonos.resources.checkpoints import Checkpoint
 from clonos.resources.figures import size
 from clonos.resources.jobs import JobVersion
 from clonos_api import lookups, views
-from clonos_api.dashboard.errors import PageRoute
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import Viewer, known_job
 from clonos_api.services import Store
 from clonos_api.store import counters, exceptions, generations, jobs, progress, recoveries, savepoints, standbys
 from clonos_api.store.tables import JobRow
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute)
+router = APIRouter(include_in_schema=False)
 
 Tab = Literal["epochs", "recoveries", "checkpoints", "log", "sinks", "standbys", "exceptions", "logs", "spec"]
 TABS: Final[dict[str, str]] = {
@@ -62,7 +61,7 @@ async def show_job(
             "tabs": TABS,
             **await _TABS[tab](session, row, version),
         }
-    return render(request, Page("job.html", shown.name), values)
+    return render(request, Page("job.html", shown.name, charts=True), values)
 
 
 async def _epochs(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:

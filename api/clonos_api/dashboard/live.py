@@ -1,15 +1,16 @@
 """What changes on the overview, sent to all who look: one reading, written once, however many there are.
 
 A stream begins with everything (event ``board``), so whoever comes back, also to another replica or after a restart,
-is right at once; after that come rows that have changed (``rows``: their HTML, and which are gone) and figures
-(``figures``: job → its texts). Nothing is read while nobody looks. A stream ends when the store cannot be read, so that
-nobody takes old rows for the present.
+is right at once; after that come rows that have changed (``rows``: their HTML, and which are gone), figures
+(``figures``: job → its texts) and, where nothing has changed, how old the reading is (``beat``: milliseconds). Nothing
+is read while nobody looks. A stream ends when the store cannot be read, so that nobody takes old rows for the present.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, NamedTuple
@@ -26,9 +27,9 @@ from clonos_api.dashboard.board import Board, Boards, Line
 from clonos_api.dashboard.rendering import part, rate
 from clonos_api.routes.access import Viewer
 from clonos_api.services import Replica, Services
-from clonos_api.sse import HEARTBEAT, EventStream, encode
+from clonos_api.sse import EventStream, encode
 
-_AWAY_S: Final = 1.0
+_BEAT_S: Final = 5.0
 # Rows that are drawn before others have their turn: heartbeats must not wait for a thousand of them.
 _AT_ONCE: Final = 20
 _NONE: Final = "–"
@@ -149,6 +150,7 @@ class Pulse:
     number: int = 0
     _told: bytes | None = None
     _newest: Board | None = None
+    _read_at: float = 0.0
     _task: asyncio.Task[None] | None = None
     _next: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -156,8 +158,9 @@ class Pulse:
         """Until nobody looks any more, or what there is cannot be read."""
         try:
             while self.lookers:
+                begun = time.monotonic()
                 board = await self.boards.newest()
-                before, self._newest = self._newest, board
+                before, self._newest, self._read_at = self._newest, board, begun
                 if before is not None and board.number != before.number:
                     told = await self.drawn.changes(before, board)
                     if told:
@@ -188,9 +191,14 @@ class Pulse:
         known = self.number
         whole = await self.drawn.whole(board)
         if self._task is None or self._task.done():
-            self._newest = board
+            self._newest, self._read_at = board, time.monotonic()
             self._task = asyncio.create_task(self.run(), name="clonos-pulse")
         return known, whole
+
+    def beat(self) -> bytes:
+        """An event that says how old what is known is."""
+        age_ms = 1000 * (time.monotonic() - self._read_at)
+        return encode(str(round(age_ms)), event="beat")
 
     async def after(self, known: int, timeout_s: float) -> tuple[int, bytes | None]:
         """What has changed since, if anything has in this time; None: begin anew, too much was missed."""
@@ -227,10 +235,10 @@ async def _stream(replica: Services, caller: Principal, pulse: Pulse) -> AsyncIt
             known, first = await pulse.begin()
             yield _BACK + first
             while not replica.ending and not held.over():
-                known, told = await pulse.after(known, min(replica.settings.heartbeat_s, held.left_s))
-                if told is None:
+                known, told = await pulse.after(known, min(_BEAT_S, replica.settings.heartbeat_s, held.left_s))
+                if told is None or held.over():
                     return
-                yield told or HEARTBEAT
+                yield told or pulse.beat()
         except StoreAway:
             return
         finally:

@@ -7,12 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.requests import HTTPConnection
 
-from clonos_api.dashboard.errors import PageRoute
 from clonos_api.dashboard.live import Pulse
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import Viewer
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute)
+router = APIRouter(include_in_schema=False)
 
 
 async def pulse_of(connection: HTTPConnection) -> Pulse:

@@ -12,14 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.jobs import Phase, Recovery
 from clonos.resources.recovery_words import CAUSES, OUTCOMES, PHASES
 from clonos_api import views
-from clonos_api.dashboard.errors import PageRoute
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import IdPath, Viewer, known_job
 from clonos_api.services import Store
 from clonos_api.store import recoveries
 from clonos_api.store.tables import EpochRow, JobRow
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute)
+router = APIRouter(include_in_schema=False)
 _EARLIER: Final = 20
 # Epochs that are looked through for one of each query.
 _NEAR: Final = 50

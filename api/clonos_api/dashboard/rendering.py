@@ -17,11 +17,13 @@ from clonos_api.auth import Principal
 from clonos_api.dashboard import assets
 from clonos_api.services import services_of
 
-# Charts set styles of single elements; nothing else is loaded, run or framed from anywhere but here.
+# Nothing is loaded, run or framed from anywhere but here.
 _POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+# Charts set styles of single elements.
+_CHARTS: Final = f"{_POLICY}; style-src-attr 'unsafe-inline'"
 _SMALL: Final = 2_000
 _NONE: Final = "–"
 
@@ -33,10 +35,12 @@ class Page:
     Attributes:
         template: Its file.
         title: In the browser's tab.
+        charts: It draws some.
     """
 
     template: str
     title: str
+    charts: bool = False
 
 
 def render(request: Request, page: Page, values: dict[str, Any], *, status: int = 200) -> Response:
@@ -58,7 +62,8 @@ def render(request: Request, page: Page, values: dict[str, Any], *, status: int 
     else:
         text = template.render(context)
     content = text.encode()
-    headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding, HX-Request"}
+    policy = _CHARTS if page.charts else _POLICY
+    headers = {"Content-Security-Policy": policy, "Vary": "Accept-Encoding, HX-Request"}
     if len(content) > _SMALL and assets.accepts_gzip(request):
         content, headers["Content-Encoding"] = gzip.compress(content, 1), "gzip"
     return Response(content, status, headers, "text/html; charset=utf-8")

@@ -6,11 +6,10 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from clonos_api.dashboard.errors import PageRoute
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.routes.access import Operator
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute)
+router = APIRouter(include_in_schema=False)
 
 EXAMPLE: Final = """\
 apiVersion: clonos/v1

@@ -206,6 +206,9 @@ class _Ingestion:
         if claim.generation > self.generation:
             self.generation = claim.generation
             self._open(claim.generation, {})  # it has ended its predecessor's, and will tell of others
+            self.metrics |= {"delivery": claim.delivery, "sharing_depth": claim.sharing_depth}
+            for name in self.queries:
+                self._query(name)["retention"] = {}
             self.columns |= {"generation": claim.generation, "observed_version": int(order["version"])}
             if cause != "start":
                 self.sums["restarts"] += 1

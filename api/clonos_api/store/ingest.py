@@ -26,6 +26,7 @@ _INTEGER: Final = 2**31
 _BIG: Final = 2**53
 _FIGURE: Final = 2**40
 _LONGEST: Final = 200
+_STACK: Final = 10_000
 
 
 @dataclass
@@ -64,6 +65,8 @@ class Claimed:
     Attributes:
         cause: Why, as far as this run can tell; None: it is the first claim of the run.
         failed_at: When what was before it ended.
+        delivery: What each sink promises; empty: an earlier version does not say.
+        sharing_depth: The causal log's.
     """
 
     at: datetime
@@ -73,6 +76,8 @@ class Claimed:
     driver: str
     cause: Literal["start", "restart", "crash"] | None
     failed_at: datetime | None
+    delivery: dict[str, str] = field(default_factory=dict)
+    sharing_depth: str | None = None
 
 
 @dataclass(frozen=True)
@@ -318,6 +323,8 @@ def _claimed(told: Told, event: Event) -> Claimed:
         str(event.get("driver", ""))[:64],
         cause,
         _moment(failed_at) if failed_at is not None else None,
+        {_short(sink): str(mode)[:_LONGEST] for sink, mode in _named(event, "delivery").items()},
+        str(event["sharing_depth"])[:_LONGEST] if "sharing_depth" in event else None,
     )
 
 
@@ -407,6 +414,7 @@ def failure_of(event: Event, at: datetime) -> Failure:
         domain=domain,
         retry=retry,
         at=at,
+        stack=redact_text(str(event.get("stack", ""))[:_STACK]),
     )
 
 

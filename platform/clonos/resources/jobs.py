@@ -49,6 +49,7 @@ class Failure(Resource):
         error: Slug of the error (`clonos.errors`).
         domain: Whose to mend.
         retry: Whether another attempt can help.
+        stack: What was raised behind it, if anything was; bounded.
     """
 
     error: str
@@ -58,6 +59,7 @@ class Failure(Resource):
     domain: Literal["user", "environment", "consistency", "run", "internal"] = "internal"
     retry: bool = False
     at: Moment | None = None
+    stack: str = ""
 
 
 class StartFrom(Resource):
@@ -336,12 +338,16 @@ class Metrics(Resource):
     Attributes:
         open_transactions: Topics that it writes whose ``read_committed`` readers wait for a transaction, anybody's,
             that is open for seconds; since when they were seen to. What the newest driver told last.
+        delivery: What each sink promises, as the newest driver runs it; empty until it has told.
+        sharing_depth: The causal log's, likewise.
     """
 
     at: Moment | None = None
     restarts: int = 0
     queries: dict[str, QueryMetrics] = Field(default_factory=dict)
     open_transactions: dict[str, Moment] = Field(default_factory=dict)
+    delivery: dict[str, str] = Field(default_factory=dict)
+    sharing_depth: str | None = None
 
 
 class Offsets(Resource):

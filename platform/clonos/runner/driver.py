@@ -266,7 +266,15 @@ class Driver:
                 raise
             return error
         self._events.generation = own.owner.generation
-        self._events.emit("claimed", lineage=own.owner.lineage, lanes=len(own.state.lanes), driver=own.owner.driver)
+        self._events.emit(
+            "claimed",
+            lineage=own.owner.lineage,
+            lanes=len(own.state.lanes),
+            driver=own.owner.driver,
+            # What the code says counts, also where the specification does not.
+            delivery={query.name: query.sink.delivery for query in self._context.queries},
+            sharing_depth=str(self._job.spec.spec.sharing_depth),
+        )
         running: list[Running] = []
         try:
             self._to(DriverState.RECONCILING)

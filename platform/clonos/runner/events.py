@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,8 @@ from clonos.errors import ClonosError
 Emit = Callable[..., None]
 Event = dict[str, Any]
 Teller = Callable[[Event], None]
+# Of a stack, characters.
+_STACK: Final = 8_000
 # How often a driver shows that it is alive.
 ALIVE_S: Final = 1.0
 # Counts of an ``epoch`` event, which are added up.
@@ -91,12 +94,19 @@ def as_line(event: Event) -> str:
 
 
 def trouble(error: ClonosError) -> Event:
-    """The fields of an event that tells an error."""
-    return {"error": error.slug, "what": error.what, "kept": error.kept, "hint": error.hint}
+    """The fields of an event that tells an error; ``stack`` where something else was raised behind it."""
+    told = {"error": error.slug, "what": error.what, "kept": error.kept, "hint": error.hint}
+    return told if error.__cause__ is None else {**told, "stack": _stack(error.__cause__)}
+
+
+def _stack(cause: BaseException) -> str:
+    """Spark's exceptions hold the worker's traceback, and below it the JVM's."""
+    text = "".join(traceback.format_exception(cause, chain=False))
+    return text if len(text) <= _STACK else f"{text[: _STACK // 2]}\n…\n{text[-_STACK // 2 :]}"
 
 
 def log_event(event: Event, logger: Any = None) -> None:
-    """Tell an event as a log line, without offsets, operators and spans; what went wrong as a warning or an error.
+    """Tell an event as a log line, without what is long; what went wrong as a warning or an error.
 
     Args:
         event: The event.
@@ -105,7 +115,6 @@ def log_event(event: Event, logger: Any = None) -> None:
     level = {"lint": "warning", "restart": "warning", "superseded": "error", "failed": "error"}.get(
         event["event"], "info"
     )
-    fields = {
-        name: value for name, value in event.items() if name not in ("event", "at", "offsets", "operators", "spans")
-    }
+    left_out = {"event", "at", "offsets", "operators", "spans", "stack"}
+    fields = {name: value for name, value in event.items() if name not in left_out}
     getattr(logger or structlog.get_logger("clonos"), level)(event["event"], **fields)

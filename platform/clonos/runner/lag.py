@@ -122,7 +122,7 @@ class LagMeter:
                 self._emit("lag", query=query, topics=sums, partitions=furthest_behind(lag))
 
     def _warn(self, query: str, close: dict[str, int]) -> None:
-        if close.keys() != self._warned.get(query, {}).keys() and not self._ended.is_set():
+        if close != self._warned.get(query, {}) and not self._ended.is_set():
             self._warned[query] = close
             self._emit("retention", query=query, topics=close)
 

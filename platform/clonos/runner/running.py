@@ -28,6 +28,14 @@ _SETTLE_POLL_S = 0.01
 _TOLD = 500  # characters
 
 
+def _typed(failure: BaseException) -> ClonosError:
+    """The typed error, which knows what was raised."""
+    error = classify(failure)
+    if error is not failure:
+        error.__cause__ = failure
+    return error
+
+
 class Running:
     """One started query.
 
@@ -103,13 +111,13 @@ class Running:
         if self._finished:
             return
         if self.runner.failure is not None:
-            raise classify(self.runner.failure)
+            raise _typed(self.runner.failure)
         if self.stream is not None and not self.stream.isActive:
             failure = self.stream.exception()
             if self.runner.failure is not None:
-                raise classify(self.runner.failure)
+                raise _typed(self.runner.failure)
             if failure is not None:
-                raise classify(failure)
+                raise _typed(failure)
 
     def end(self, *, gracefully: bool = False) -> None:
         """Stop it; `gracefully`: once the epoch that runs is finished and committed."""

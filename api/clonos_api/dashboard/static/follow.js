@@ -1,18 +1,34 @@
 // A page that is read anew whenever something happened that it may show, and no more than once a second.
-import { listen, toSignIn } from "./page.js";
+import { fresh, listen, toSignIn } from "./page.js";
 
 const main = document.getElementById("main");
 let due = null;
+let busy = false;
 let seen = main.dataset.seq;
 
+// One at a time, so that no older answer takes the place of a newer one.
 export async function refresh() {
+  if (busy) return;
+  busy = true;
+  try {
+    await anew();
+  } finally {
+    busy = false;
+  }
+}
+
+async function anew() {
   const dialog = document.getElementById("ask");
   if (document.hidden || dialog.open) return;
-  const response = await fetch(location.href, { headers: { "HX-Request": "true" }, cache: "no-store" }).catch(() => null);
+  const how = { headers: { "HX-Request": "true" }, cache: "no-store", signal: AbortSignal.timeout(10000) };
+  const response = await fetch(location.href, how).catch(() => null);
   if (response?.status === 401) return toSignIn();
-  // What cannot be had now is had the next time; until then the page stays as it is.
-  if (!response?.ok || dialog.open) return;
-  await htmx.swap({ text: await response.text(), target: main, swap: "innerMorph", sourceElement: main });
+  if (response && [403, 404, 410].includes(response.status)) return location.reload(); // it says why
+  // What cannot be had now is had the next time; until then the page stays as it is, and says since when.
+  const text = response?.ok ? await response.text().catch(() => null) : null;
+  if (text === null || dialog.open) return;
+  await htmx.swap({ text, target: main, swap: "innerMorph", sourceElement: main });
+  fresh();
   document.dispatchEvent(new Event("refreshed"));
 }
 

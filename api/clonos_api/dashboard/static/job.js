@@ -74,7 +74,8 @@ function lines() {
     if (document.getElementById("follow").checked) place.scrollTop = place.scrollHeight;
   };
   const from = () => new URLSearchParams({ follow: true, ...(after ? { after } : { tail: 500 }) });
-  listen(() => `/api/v1/jobs/${job}/logs?${from()}`, { message: written }, { tell: () => {} });
+  const tell = (state) => { document.getElementById("lines").dataset.state = state; };
+  listen(() => `/api/v1/jobs/${job}/logs?${from()}`, { message: written }, { tell });
 }
 
 follow(TYPES, job);

@@ -1,5 +1,5 @@
 // The overview, brought up to date by one stream: whole rows when they change, single cells for figures.
-import { dress, listen } from "./page.js";
+import { dress, fresh, listen } from "./page.js";
 
 const body = document.getElementById("rows");
 const filter = document.getElementById("filter");
@@ -78,6 +78,7 @@ function timed(work) {
   return (event) => {
     const begun = performance.now();
     work(JSON.parse(event.data));
+    fresh();
     document.documentElement.dataset.updateMs = (performance.now() - begun).toFixed(2);
   };
 }
@@ -112,4 +113,6 @@ document.addEventListener("keydown", (event) => {
     choose();
   }
 });
-listen(() => "/live", { board: timed(whole), rows: timed(rows), figures: timed(figure) });
+// Nothing has changed, as of so many milliseconds ago.
+const beat = (event) => fresh(Number(event.data));
+listen(() => "/live", { board: timed(whole), rows: timed(rows), figures: timed(figure), beat });

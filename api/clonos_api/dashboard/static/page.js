@@ -52,6 +52,31 @@ export function toSignIn() {
   location.assign(`/signin?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
+// When a page last had something from the store. A connection that looks open says nothing of that.
+let heard = Date.now();
+let tried = 0;
+let stale = false;
+let watched = null;
+const STALE_MS = 25000;
+
+export function fresh(agoMs = 0) {
+  heard = Math.max(heard, Date.now() - agoMs);
+  look();
+}
+
+function look() {
+  const now = Date.now() - heard > STALE_MS;
+  if (now) link("away", `✕ as of ${new Intl.DateTimeFormat(undefined, { timeStyle: "medium" }).format(heard)}`);
+  else if (stale) link("live", "● live");
+  if (now && Date.now() - tried > STALE_MS) {
+    tried = Date.now();
+    document.dispatchEvent(new Event("stale"));
+  }
+  stale = now;
+  if (stale) document.body.dataset.stale = "yes";
+  else delete document.body.dataset.stale;
+}
+
 const AWAY_MS = 5000;
 const HIDDEN_MS = 30000;
 
@@ -74,14 +99,14 @@ export function listen(place, handlers, { begun, tell = link } = {}) {
     own.onopen = () => {
       clearTimeout(away);
       away = null;
-      tell("live", "● live");
+      if (!stale) tell("live", "● live");
       begun?.();
     };
     own.onerror = async () => {
       lost();
       if (own.readyState !== EventSource.CLOSED || source !== own) return;
       source = null;
-      const answer = await fetch("/api/v1/hosts", { cache: "no-store" }).catch(() => null);
+      const answer = await fetch("/api/v1/hosts", { cache: "no-store", signal: AbortSignal.timeout(5000) }).catch(() => null);
       if (answer?.status === 401) toSignIn();
       else setTimeout(open, 1000);
     };
@@ -92,6 +117,8 @@ export function listen(place, handlers, { begun, tell = link } = {}) {
     if (document.hidden) hiding = setTimeout(close, HIDDEN_MS);
     else open();
   });
+  document.addEventListener("stale", () => { close(); open(); });
+  watched ??= setInterval(look, 1000);
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
   open();
@@ -124,19 +151,46 @@ async function ask({ dataset, textContent }) {
   return { method, url, sent, word };
 }
 
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+// Asked again with the same key, it is done once, whichever answer was lost.
+async function asking(url, how) {
+  for (let left = 5; left > 0; left -= 1) {
+    const response = await fetch(url, { ...how, signal: AbortSignal.timeout(15000) }).catch(() => null);
+    if (response && response.status !== 503) return response;
+    if (left === 1) return response;
+    note("The control plane does not answer; asking again.");
+    await pause(2000);
+  }
+}
+
+// What takes a while is told again when it has ended.
+async function ending(word, place) {
+  for (let turns = 0; place && turns < 300; turns += 1) {
+    await pause(1000);
+    const response = await fetch(place, { cache: "no-store", signal: AbortSignal.timeout(5000) }).catch(() => null);
+    const told = response?.ok ? await response.json().catch(() => null) : null;
+    if (!told || told.state === "IN_PROGRESS") continue;
+    const why = told.failure ? [told.failure.what, told.failure.hint].filter(Boolean).join(" ") : told.state;
+    note(`${word}: ${told.state === "COMPLETED" ? "done." : why}`, told.state === "COMPLETED" ? "good" : "bad");
+    document.dispatchEvent(new Event("refresh"));
+    return;
+  }
+}
+
 async function call(button) {
   const asked = await ask(button);
   if (asked === null) return;
   const { method, url, sent, word } = asked;
-  try {
-    const headers = { "Idempotency-Key": crypto.randomUUID(), ...(sent && { "Content-Type": "application/json" }) };
-    const response = await fetch(url, { method, headers, body: sent });
-    if (response.ok) note(`${word}: asked for.`, "good");
-    else note(await problem(response), "bad");
-    document.dispatchEvent(new Event("refresh"));
-  } catch {
-    note("The control plane does not answer; nothing was changed as far as is known. Try again.", "bad");
+  const headers = { "Idempotency-Key": crypto.randomUUID(), ...(sent && { "Content-Type": "application/json" }) };
+  const response = await asking(url, { method, headers, body: sent });
+  if (!response) note(`${word}: the control plane does not answer. It may have been done: look before you ask again.`, "bad");
+  else if (!response.ok) note(`${word}: ${await problem(response)}`, "bad");
+  else {
+    note(`${word}: asked for.`, "good");
+    if (response.status === 202) ending(word, response.headers.get("Location"));
   }
+  document.dispatchEvent(new Event("refresh"));
 }
 
 document.addEventListener("click", (event) => {
@@ -152,7 +206,15 @@ document.getElementById("sign-out")?.addEventListener("click", async () => {
   location.assign("/signin");
 });
 const again = document.getElementById("again");
-if (again) setTimeout(() => location.reload(), 1000 * again.dataset.again);
+// Loaded anew only once there is something to load: a browser's own page about a dead service would stay for good.
+async function reload() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" }).catch(() => null);
+  if (answer && answer.status < 500 && answer.status !== 429) location.reload();
+  else setTimeout(reload, 1000 * again.dataset.again);
+}
+if (again) setTimeout(reload, 1000 * again.dataset.again);
+// A session ends a month after this was said last; what hangs on a wall goes on.
+setInterval(() => fetch("/session/renewal", { method: "POST" }).catch(() => {}), 86400000);
 document.addEventListener("htmx:after:swap", () => dress());
 setInterval(dress, 5000);
 dress();

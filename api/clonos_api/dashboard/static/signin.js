@@ -3,8 +3,9 @@ import { problem } from "./page.js";
 
 const form = document.getElementById("sign-in");
 const error = document.getElementById("sign-in-error");
-const next = new URL(new URLSearchParams(location.search).get("next") ?? "/", location.origin);
-const goOn = () => location.replace(next.origin === location.origin ? next : "/");
+const asked = new URLSearchParams(location.search).get("next") ?? "/";
+const next = URL.canParse(asked, location.origin) ? new URL(asked, location.origin) : null;
+const goOn = () => location.replace(next?.origin === location.origin ? next : "/");
 
 // Who followed a link from elsewhere is signed in, but the browser did not say so (SameSite=Strict): ask from here.
 fetch("/hosts", { redirect: "manual", headers: { Accept: "text/html" } }).then((answer) => { if (answer.ok) goOn(); }).catch(() => {});
