@@ -100,7 +100,7 @@ Changes = dict[str, Any]
 
 
 def changed(
-    job: str, spec: Changes | None = None, metrics: Changes | None = None, **columns: Any
+    job: str, spec: Changes | None = None, metrics: Changes | None = None, since_s: float = 0, **columns: Any
 ) -> Callable[..., Any]:
     async def change(session: AsyncSession) -> None:
         row = await session.get_one(JobRow, job)
@@ -108,6 +108,7 @@ def changed(
         row.metrics = {**(row.metrics or {}), **(metrics or {})}
         for name, value in columns.items():
             setattr(row, name, value)
+        row.state_since = datetime.now(UTC) - timedelta(seconds=since_s)
 
     return change
 
