@@ -32,6 +32,7 @@ from clonos.kafka import client_config
 from clonos.log.claiming import claim
 from clonos.log.topic import log_topic
 from clonos.runner.attached import ExactlyOnceQuery
+from clonos.runner.events import trouble
 from clonos.settings import KafkaSettings
 from clonos.sinks import LaneReport, SinkEpoch
 from clonos.spec import RestartPolicy
@@ -186,8 +187,9 @@ def test_a_users_error_is_told(spark: SparkSession, kafka: KafkaSettings, start:
 
     df = clonos.source(spark, source, kafka=kafka).select(broken("value").alias("value"))
     query = start(df, KafkaSink("out", topic=out))
-    with pytest.raises(JobCodeError, match="no way to handle it"):
+    with pytest.raises(JobCodeError, match="no way to handle it") as raised:
         query.awaitTermination()
+    assert "in broken" in trouble(raised.value)["stack"], "where it was raised"
 
 
 @clonos.service

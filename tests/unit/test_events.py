@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import structlog
+
 from clonos.errors import EpochFailed
-from clonos.runner.events import Event, Events, trouble
+from clonos.runner.events import Event, Events, log_event, trouble
+from clonos.runner.running import _typed
 
 
 def test_everybody_is_told(tmp_path: Path) -> None:
@@ -42,3 +45,27 @@ def test_a_closed_pipe_fails_nobody() -> None:
     events.emit("stopped")
     events.close()
     assert [event["event"] for event in told] == ["stopped"]
+
+
+def test_what_was_raised_behind_an_error_is_told_but_in_no_log_line() -> None:
+    error = EpochFailed("oops")
+    assert "stack" not in trouble(error)
+    try:
+        raise OSError("x" * 20_000)
+    except OSError as cause:
+        error.__cause__ = cause
+    stack = trouble(error)["stack"]
+    assert stack.startswith("Traceback (most recent call last):")
+    assert "raise OSError" in stack
+    assert len(stack) < 10_000, "bounded"
+    with structlog.testing.capture_logs() as logged:
+        log_event({"event": "failed", "at": 1.0, **trouble(error)})
+    assert "stack" not in logged[0]
+
+
+def test_a_querys_failure_knows_what_was_raised() -> None:
+    raised = OSError("no")
+    assert _typed(raised).__cause__ is raised
+    known = EpochFailed("known")
+    assert _typed(known) is known
+    assert known.__cause__ is None
