@@ -70,7 +70,11 @@ async def _job(
     counted["operators"] = operators | {"exchange_rate": {"recorded": 80, "replayed": 0, "bytes": 6_000}}
     counted["partition_lag"] = {"in": {"0": lag["in"], "1": 0}}
     hangs = {"words": (now - timedelta(minutes=7)).isoformat()} if number == 2 else {}
-    job.metrics = {"open_transactions": hangs, "at": None, "restarts": 1, "queries": {"out": counted}}
+    # As of tomorrow: nobody ends epochs here, and pages are looked at for minutes.
+    told_at = (now + timedelta(days=1)).isoformat()
+    job.desired_state = "STOPPED" if job.state == "STOPPED" else "RUNNING"
+    job.metrics = {"open_transactions": hangs, "at": told_at, "restarts": 1, "queries": {"out": counted}}
+    job.metrics |= {"delivery": {"out": "exactly-once"}, "sharing_depth": "full"}
     if job.state == "FAILED":
         what = {"what": "Offsets 120 to 140 of topic in are gone.", "kept": "what was published."}
         job.failure = {"error": "offsets-lost", **what, "hint": "start from a savepoint.", "domain": "consistency"}
