@@ -60,7 +60,8 @@ async def _job(
     replicas = chance.choice((1, 1, 1, 0))
     job.spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": replicas}}}
     job.state = chance.choices(("RUNNING", "RECOVERING", "FAILED", "STOPPED"), (92, 2, 2, 4))[0]
-    job.state_since = now - timedelta(seconds=chance.randint(5, DAY_S))
+    since_s = chance.randint(5, DAY_S)
+    job.state_since = now - timedelta(seconds=0 if job.state == "RECOVERING" else since_s)
     job.generation, job.observed_version = 3, 1
     lag = {"in": chance.choice((0, 0, 0, 12, 4000))}
     counted = {"records_in": chance.randint(0, 10**6), "records_out": chance.randint(0, 10**6)}
