@@ -191,7 +191,13 @@ def test_void_and_foreign_records_are_shown_as_such(
     feed(kafka, source, 1, 5)
     run_job(judging(source, out), name)
     admin = AdminClient(client_config(kafka))  # kept: one that goes away takes its requests with it
-    groups = admin.list_consumer_groups().result(15).valid
+
+    def known() -> set[str]:
+        return {group.group_id for group in admin.list_consumer_groups().result(15).valid}
+
+    # The job's own, by which its progress is told, may come after its end.
+    eventually(lambda: f"clonos.{name}.judged" in known(), "its progress is told")
+    groups = known()
     before = claim(kafka, name)
     older = before.owner
     before.control.dispose()
@@ -227,8 +233,8 @@ def test_void_and_foreign_records_are_shown_as_such(
     assert 0 < overview["determinants_bytes"] < overview["bytes"]
     assert name in command("log", "ls")
 
-    after = admin.list_consumer_groups().result(15).valid
-    assert {group.group_id for group in after} == {group.group_id for group in groups}, "no group was made"
+    # Those of earlier tests may have gone meanwhile: the broker looks for empty ones now and then.
+    assert known() <= groups, "no group was made"
 
 
 def test_what_comes_is_followed(kafka: KafkaSettings, name: str) -> None:
