@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from clonos.errors import EpochFailed
+from clonos.errors import EpochFailed, RestartsExhausted
 from clonos.runner.events import Event, Events, log_event, trouble
 from clonos.runner.running import _typed
 
@@ -58,6 +58,9 @@ def test_what_was_raised_behind_an_error_is_told_but_in_no_log_line() -> None:
     assert stack.startswith("Traceback (most recent call last):")
     assert "raise OSError" in stack
     assert len(stack) < 10_000, "bounded"
+    exhausted = RestartsExhausted("again and again")
+    exhausted.__cause__ = error
+    assert trouble(exhausted)["stack"] == stack, "not where we wrapped it"
     with structlog.testing.capture_logs() as logged:
         log_event({"event": "failed", "at": 1.0, **trouble(error)})
     assert "stack" not in logged[0]

@@ -414,7 +414,7 @@ def failure_of(event: Event, at: datetime) -> Failure:
         domain=domain,
         retry=retry,
         at=at,
-        stack=redact_text(str(event.get("stack", ""))[:_STACK]),
+        stack=redact_text(str(event.get("stack", "")))[:_STACK],
     )
 
 

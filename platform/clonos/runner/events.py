@@ -96,7 +96,10 @@ def as_line(event: Event) -> str:
 def trouble(error: ClonosError) -> Event:
     """The fields of an event that tells an error; ``stack`` where something else was raised behind it."""
     told = {"error": error.slug, "what": error.what, "kept": error.kept, "hint": error.hint}
-    return told if error.__cause__ is None else {**told, "stack": _stack(error.__cause__)}
+    cause = error.__cause__
+    while isinstance(cause, ClonosError) and cause.__cause__ is not None:
+        cause = cause.__cause__  # that restarts are used up has an error behind it that has what was raised
+    return told if cause is None else {**told, "stack": _stack(cause)}
 
 
 def _stack(cause: BaseException) -> str:
