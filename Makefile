@@ -1,16 +1,23 @@
 # Needs Python 3.11+ and make; everything else is brought into .venv and the user's cache.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=8
 CORE := $(if $(filter all ci,$(CLONOS_TESTS)),,--core) $(if $(filter ci,$(CLONOS_TESTS)),--no-stories)
+CONTAINERS = $(PYTEST) tests/integration/contracts tests/integration/jobs/test_exactly_once.py tests/integration/jobs/test_replay.py \
+	tests/integration/containers -v --kafka container --core
 SUMMARY := build/tests.txt
+# What `make test` runs, two at a time, the longest first. A suite that fails keeps no other from running.
+SUITES := chaos component-rest component-api integration containers-slice lint contracts unit browser
+LABELLED = $(if $(LABEL), 2>&1 | sed --unbuffered 's/^/$@: /')
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo $(BIN)/docker-compose) --file docker/compose.yaml
 NAME ?= orders
 KILLS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example test begin-summary unit service service-api service-rest contracts integration chaos browser screenshots chaos-full containers containers-full image-kafka \
+.PHONY: help setup demo example test begin-summary unit component component-api component-rest contracts integration chaos browser screenshots chaos-full containers containers-slice containers-full image-kafka \
 	images compose compose-down \
 	lint format bench lock clean
 
@@ -26,73 +33,76 @@ help: ## Show this help
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-.venv/.prepared: .venv/.installed platform/clonos/embedded/ivy.xml platform/clonos/engine/localfs/clonos-localfs.jar
+.venv/.prepared: .venv/.installed platform/clonos/embedded/ivy.xml platform/clonos/spark/localfs/clonos-localfs.jar
 	@echo "Fetching jars (once)"
 	@$(BIN)/python -m clonos.embedded.jars
 	@echo "Preparing start-up caches (once, about a minute)"
-	@$(BIN)/python -m clonos.engine.aot
+	@$(BIN)/python -m clonos.spark.aot
 	@touch $@
 
 setup: .venv/.prepared ## Environment, jars and start-up caches
 
-demo: setup ## Kill a job on real Kafka: a cold restart, a takeover by a standby; watch it publish exactly once
+demo: setup ## Kill a job on real Kafka: a cold restart, a takeover by a standby; it publishes exactly once
 	@$(BIN)/clonos demo
 
 example: setup ## One example, killed and checked: NAME=orders (or enrich, wordcount), KILLS=3
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
-test: begin-summary lint unit service contracts integration chaos browser ## Lint and the core tests (a quarter of an hour); CLONOS_TESTS=all: all of them
-	@if { docker/engine $(or $(CLONOS_TEST_ENGINE),status) && docker/base-image; } 2>build/engine.txt; then \
-		$(MAKE) --no-print-directory containers; \
-	else \
-		echo "Kafka in containers: not run, because $$(tail -n 1 build/engine.txt)" >>$(SUMMARY); \
-	fi
-	@printf '\nWhat ran:\n  lint\n'; sed 's/^/  /' $(SUMMARY)
-	@$(if $(strip $(CORE)),echo "CLONOS_TESTS=all make test runs what was left out.")
+test: setup begin-summary ## Lint and the core tests (half an hour); CLONOS_TESTS=all: all of them
+	@ended=0; \
+	$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes $(SUITES) || ended=$$?; \
+	printf '\nWhat ran:\n'; sed 's/^/  /' $(SUMMARY); \
+	$(if $(strip $(CORE)),echo "CLONOS_TESTS=all make test runs the tests that were left out.";) exit $$ended
 
 begin-summary:
 	@mkdir -p build
 	@: >$(SUMMARY)
 
-unit: setup ## Tests without Kafka and Spark
-	$(PYTEST) tests/unit -q
+unit: setup ## Tests without Kafka and Spark (1 minute)
+	$(PYTEST) tests/unit -q$(LABELLED)
 
-service: setup ## Control plane, agents, command line, security; on SQLite and PostgreSQL (apt-get install -y postgresql)
-	@$(MAKE) --no-print-directory --jobs 2 service-api service-rest
+component: setup ## Control plane, agents, command line, security; on SQLite and PostgreSQL (10 minutes)
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes component-api component-rest
 
-# Each is about one core's work, with its databases.
-service-api:
-	@mkdir -p build
-	@trap : INT TERM; $(PYTEST) tests/api -q $(CORE) >build/service-api.txt 2>&1; ended=$$?; cat build/service-api.txt; exit $$ended
+component-api: setup
+	$(PYTEST) tests/component/api -q $(CORE)$(LABELLED)
 
-service-rest:
-	$(PYTEST) tests/store tests/reconcile tests/security tests/agent tests/cli tests/dashboard -q $(CORE)
+component-rest: setup
+	$(PYTEST) $(addprefix tests/component/,store reconcile security agent cli dashboard) -q $(CORE)$(LABELLED)
 
-contracts: setup ## The commit protocol on a real broker, crashed at every step
-	$(PYTEST) tests/contracts -v $(CORE)
+contracts: setup ## The commit protocol on a real broker, crashed at every step (1 minute)
+	$(PYTEST) tests/integration/contracts -v $(CORE)$(LABELLED)
 
-integration: setup ## Jobs on real Kafka and Spark, without crashes of the driver
-	$(PYTEST) tests/integration -v $(CORE)
+integration: setup ## Jobs on real Kafka and Spark, without crashes of the driver (15 minutes)
+	$(PYTEST) tests/integration/jobs -v $(CORE)$(LABELLED)
 
-chaos: setup ## Real drivers, killed and stopped at named points (a selection)
-	$(PYTEST) tests/chaos -v --capture=no $(CORE)
+chaos: setup ## Real drivers, killed and stopped at named points: a selection (25 minutes)
+	$(PYTEST) tests/chaos -v --capture=no $(CORE)$(LABELLED)
 
-browser: setup ## The dashboard in Chromium (apt-get install -y chromium), over real jobs that are killed
-	$(PYTEST) tests/browser -v --capture=no
+browser: setup ## The dashboard in Chromium (apt-get install -y chromium), over real jobs that are killed (3 minutes)
+	$(PYTEST) tests/component/browser -v --capture=no$(LABELLED)
 
-screenshots: setup ## Pictures of the dashboard's pages, made anew in docs/img
-	PYTHONPATH=tests $(BIN)/python tests/browser/screenshots.py docs/img
+screenshots: setup ## Take the pictures of the dashboard's pages in docs/img
+	PYTHONPATH=tests $(BIN)/python tests/component/browser/screenshots.py docs/img
 
 chaos-full: setup ## The same at every point, twenty races, fifty kills (about an hour)
 	$(PYTEST) tests/chaos -v --capture=no --every-point
 	$(BIN)/clonos demo --example all --kills 50 --no-plain --json
 
-containers: setup ## Contracts, core integration, the platform by compose; in containers, needs a Docker engine
-	$(PYTEST) tests/contracts tests/integration tests/containers -v --kafka container --core
+containers: setup ## Contracts, takeover and replay, the platform by compose; in containers, needs a Docker engine
+	$(CONTAINERS)
 
-containers-full: containers ## The same, and broker failures, which `make chaos` has with embedded brokers
-	$(PYTEST) tests/chaos/test_broker_failures.py -v --kafka container
+# No $(MAKE) here: an engine that this starts would inherit the jobserver of `make test`, which would then wait for it.
+containers-slice: setup
+	@{ if { docker/engine $(or $(CLONOS_TEST_ENGINE),status) && docker/base-image; } 2>build/engine.txt; then \
+		$(CONTAINERS); \
+	else \
+		echo "Kafka in containers: not run, because $$(tail -n 1 build/engine.txt)" | tee -a $(SUMMARY); \
+	fi; }$(LABELLED)
+
+containers-full: setup ## All contracts and integration tests in containers, and broker failures
+	$(PYTEST) tests/integration tests/chaos/test_broker_failures.py -v --kafka container
 
 image-kafka: .venv/.prepared ## Build the image of Kafka that the tests run, unless it is there; print its name
 	@$(BIN)/python docker/kafka/build.py
@@ -103,14 +113,16 @@ images: .venv/.installed ## Build the images of docker/compose.yaml that are not
 compose: images ## Start the platform in containers: API on https://127.0.0.1:8484; see docker/README.md
 	@$(COMPOSE) --env-file build/compose.env up --detach --no-build --wait
 
-compose-down: .venv/.installed ## End it; with its data
+compose-down: .venv/.installed ## Remove the platform in containers, with its data
 	@$(COMPOSE) --profile '*' down --volumes
 
-lint: .venv/.installed ## ruff, mypy, import-linter
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+lint: .venv/.installed ## ruff, mypy, import-linter, codespell with docs/words.txt, pylint's list of bad names
+	$(BIN)/ruff check .$(LABELLED)
+	$(BIN)/ruff format --check .$(LABELLED)
+	$(BIN)/codespell .$(LABELLED)
+	$(BIN)/mypy$(LABELLED)
+	$(BIN)/lint-imports$(LABELLED)
+	$(BIN)/pylint --score no platform/clonos api/clonos_api sinks/clonos_sinks connectors/clonos_connectors$(LABELLED)
 
 format: .venv/.installed ## Format the code
 	$(BIN)/ruff format .
@@ -119,7 +131,7 @@ format: .venv/.installed ## Format the code
 bench: setup ## Benchmarks (one JSON object each)
 	$(BIN)/python -m bench
 
-lock: .venv/.installed ## Resolve the dependencies anew
+lock: .venv/.installed ## Resolve the dependencies again
 	$(BIN)/uv pip compile pyproject.toml --extra formats --extra api --extra lineage --extra traces --group dev --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-emit-index-url --no-annotate --upgrade --quiet --output-file requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra formats --extra api --extra lineage --extra traces --universal --python-version 3.11 --generate-hashes --no-header \

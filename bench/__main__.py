@@ -8,5 +8,5 @@ import sys
 ALL = ("protocol", "engine", "recovery", "control_plane")
 
 if __name__ == "__main__":
-    ended = [subprocess.run([sys.executable, "-m", f"bench.{one}"]).returncode for one in ALL]
+    ended = [subprocess.run([sys.executable, "-m", f"bench.{name}"]).returncode for name in ALL]
     sys.exit(max(map(abs, ended)))

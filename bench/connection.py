@@ -1,6 +1,6 @@
-"""One HTTP/1.1 connection that is kept, with next to no work of its own: a load generator must not be what it measures.
+"""One persistent HTTP/1.1 connection with minimal overhead: a load generator must not measure itself.
 
-It speaks to the control plane alone: answers have a ``Content-Length``, or come in chunks.
+It supports only responses of the control plane, which have a ``Content-Length`` or are chunked.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 
-class Refused(Exception):
-    """An answer that is no success."""
+class RequestFailed(Exception):
+    """The response has no 2xx status."""
 
     def __init__(self, request: str, status: int, body: bytes) -> None:
         super().__init__(f"{request}: {status} {body[:300]!r}")
@@ -20,12 +20,12 @@ class Refused(Exception):
 
 
 class Connection:
-    """A caller with a token.
+    """A connection that sends a token.
 
     Args:
-        host: The service's address.
-        port: Its port.
-        token: The caller's.
+        host: Address of the service.
+        port: Port of the service.
+        token: Token of the client.
     """
 
     def __init__(self, host: str, port: int, token: str) -> None:
@@ -33,34 +33,34 @@ class Connection:
         self._head = f" HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {token}\r\n"
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
-        """The answer's JSON; None without any. A connection that the service closed meanwhile is opened anew, once.
+    async def request(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
+        """Send a request and return the JSON of the response, or None. Reopens a closed connection once.
 
         Raises:
-            Refused: It is no success.
-            OSError: The service does not answer.
+            RequestFailed: The status is not 2xx.
+            OSError: The service is unreachable.
         """
-        kept = self._streams is not None
+        reused = self._streams is not None
         try:
-            status, answer = await self._once(method, path, body, kind)
+            status, body_bytes = await self._exchange(method, path, body, kind)
         except (OSError, asyncio.IncompleteReadError):
             self.close()
-            if not kept:
+            if not reused:
                 raise
-            status, answer = await self._once(method, path, body, kind)
+            status, body_bytes = await self._exchange(method, path, body, kind)
         except BaseException:
             self.close()
             raise
         if not 200 <= status < 300:
-            raise Refused(f"{method} {path}", status, answer)
-        return json.loads(answer) if answer else None
+            raise RequestFailed(f"{method} {path}", status, body_bytes)
+        return json.loads(body_bytes) if body_bytes else None
 
     async def lines(self, path: str) -> AsyncIterator[str]:
-        """The lines of an answer that goes on."""
+        """The lines of a streamed response."""
         reader = await self._send("GET", path, None, "")
         status, headers = await _headers(reader)
         if status != 200 or headers.get("transfer-encoding") != "chunked":
-            raise Refused(f"GET {path}", status, b"")
+            raise RequestFailed(f"GET {path}", status, b"")
         rest = ""
         while size := int(await reader.readline(), 16):
             rest += (await reader.readexactly(size)).decode()
@@ -70,18 +70,18 @@ class Connection:
                 yield line
 
     def close(self) -> None:
-        """Close it; the next request opens another."""
+        """Close the connection; the next request opens another."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
 
-    async def _once(self, method: str, path: str, body: bytes | None, kind: str) -> tuple[int, bytes]:
+    async def _exchange(self, method: str, path: str, body: bytes | None, kind: str) -> tuple[int, bytes]:
         reader = await self._send(method, path, body, kind)
         status, headers = await _headers(reader)
-        answer = await reader.readexactly(int(headers.get("content-length", 0)))
+        body_bytes = await reader.readexactly(int(headers.get("content-length", 0)))
         if headers.get("connection") == "close":
             self.close()
-        return status, answer
+        return status, body_bytes
 
     async def _send(self, method: str, path: str, body: bytes | None, kind: str) -> asyncio.StreamReader:
         if self._streams is None:

@@ -1,8 +1,8 @@
 """One control plane on PostgreSQL under the load of 100 agents with 1,000 jobs.
 
-``python -m bench.control_plane --json``; ``--minutes 1`` for a look. The service is the process that ``clonos up``
-starts; PostgreSQL is one of our own, durable; agents and people are simulated in a third process (`bench.load`) over
-real HTTP. All three share the machine.
+``python -m bench.control_plane --json``; ``--minutes 1`` for a first impression. The service is the process that
+``clonos up`` starts. The benchmark starts its own durable PostgreSQL. A third process (`bench.load`) simulates agents
+and users over real HTTP. All three share the machine.
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ from typing import Any, Final
 import httpx
 import psutil
 
-from clonos.testing.postgres import PostgresServer
-from clonos_api.store import schema
+# The benchmark uses the PostgreSQL server of the tests.
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from clonos_api.store.db import schema
+from support.postgres import PostgresServer
 
 _READY_S: Final = 60
 _SAMPLE_S: Final = 1.0
 _MB: Final = 1 << 20
 
 
-def say(what: str) -> None:
-    """Progress."""
-    print(what, file=sys.stderr, flush=True)
+def log_progress(text: str) -> None:
+    """Print progress to stderr."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def service(home: Path, database: str, under: list[str]) -> Iterator[tuple[str, psutil.Process]]:
-    """The control plane, as ``clonos up`` starts it; its address and process.
+def service(home: Path, database: str, profiler: list[str]) -> Iterator[tuple[str, psutil.Process]]:
+    """Start the control plane as ``clonos up`` does; yields its address and process.
 
     Args:
         home: ``CLONOS_HOME``.
-        database: URL of its database.
-        under: A command to run it under, such as a profiler.
+        database: URL of the control plane's database.
+        profiler: Command of a profiler that runs the service; empty for none.
     """
     ready = home / "ready.json"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CLONOS_")} | {
@@ -55,23 +58,26 @@ def service(home: Path, database: str, under: list[str]) -> Iterator[tuple[str, 
         "CLONOS_API__READY_FILE": str(ready),
         "CLONOS_API__DATABASE_URL": database,
         "CLONOS_API__SHARED_CHECKPOINTS": "/nowhere/shared",
-        # One person with one token does here what many do.
+        # One client with one token sends the requests of many users.
         "CLONOS_API__LIMITS__REQUESTS_PER_S": "10000",
         "CLONOS_API__LIMITS__BURST": "10000",
-        # A short run, too, is to see a stream end and come back.
+        # Short runs must cover the end of a stream and its reconnect too.
         "CLONOS_API__LIMITS__STREAM_S": "30",
     }
-    process = subprocess.Popen([*under, sys.executable, "-m", "clonos_api"], env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*profiler, sys.executable, "-m", "clonos_api"], env=environment, stdout=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + _READY_S
         while not ready.exists():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("the control plane did not start")
             time.sleep(0.05)
-        told = json.loads(ready.read_text())
-        yield told["url"], psutil.Process(told["pid"])
+        state = json.loads(ready.read_text())
+        yield state["url"], psutil.Process(state["pid"])
     finally:
-        with contextlib.suppress(OSError, ValueError, KeyError):  # not the profiler, which is to write what it has
+        # Stop only the service, because a profiler must still write its file.
+        with contextlib.suppress(OSError, ValueError, KeyError):
             os.kill(json.loads(ready.read_text())["pid"], signal.SIGTERM)
         try:
             process.wait(20)
@@ -85,25 +91,25 @@ class Meter:
 
     Args:
         service: The control plane.
-        postgres: PostgreSQL's first process.
+        postgres: First process of PostgreSQL.
         load: The load generator.
     """
 
     def __init__(self, service: psutil.Process, postgres: psutil.Process, load: psutil.Process) -> None:
         self._service, self._postgres, self._load = service, postgres, load
         self._rss: list[tuple[float, float]] = []
-        self._ended = threading.Event()
+        self._stopped = threading.Event()
         self._began = time.monotonic()
-        self._cpu = self._spent()
+        self._cpu = self._cpu_times()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
     def stop(self) -> dict[str, Any]:
-        """What was measured."""
-        self._ended.set()
+        """Stop sampling; return memory and CPU figures."""
+        self._stopped.set()
         self._thread.join()
         seconds = time.monotonic() - self._began
-        cores = {name: round((spent - self._cpu[name]) / seconds, 3) for name, spent in self._spent().items()}
+        cores = {name: round((spent - self._cpu[name]) / seconds, 3) for name, spent in self._cpu_times().items()}
         sizes = [size for _, size in self._rss]
         later = self._rss[len(self._rss) // 3 :]
         return {
@@ -111,22 +117,22 @@ class Meter:
                 "min": round(min(sizes), 1),
                 "max": round(max(sizes), 1),
                 "last": round(sizes[-1], 1),
-                # Of the last two thirds: caches fill in the first.
+                # Over the last two thirds, because caches fill in the first third.
                 "slope_per_min": round(_slope(later) * 60, 3),
             },
             "cpu_cores": cores,
         }
 
     def _sample(self) -> None:
-        while not self._ended.wait(_SAMPLE_S):
+        while not self._stopped.wait(_SAMPLE_S):
             self._rss.append((time.monotonic(), self._service.memory_info().rss / _MB))
 
-    def _spent(self) -> dict[str, float]:
+    def _cpu_times(self) -> dict[str, float]:
         return {"service": _cpu(self._service), "postgresql": _cpu(self._postgres), "load": _cpu(self._load)}
 
 
 def _cpu(process: psutil.Process) -> float:
-    """Seconds of a process and of its children, those that have ended included."""
+    """CPU seconds of a process and of its children, including exited children."""
     spent = sum(process.cpu_times()[:4])
     for child in process.children():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -135,7 +141,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _slope(points: list[tuple[float, float]]) -> float:
-    """Of the straight line that is nearest to all points."""
+    """Slope of the least-squares line through the points."""
     if len(points) < 2:
         return 0.0
     x_mean = sum(x for x, _ in points) / len(points)
@@ -143,24 +149,24 @@ def _slope(points: list[tuple[float, float]]) -> float:
     return sum((x - x_mean) * (y - y_mean) for x, y in points) / sum((x - x_mean) ** 2 for x, _ in points)
 
 
-def measure(given: argparse.Namespace, home: Path) -> dict[str, Any]:
+def measure(arguments: argparse.Namespace, home: Path) -> dict[str, Any]:
     """All figures, by the keys of `bench/README.md`."""
     postgres = PostgresServer(durable=True)
     try:
         postgres.start()
         database = postgres.create_database("clonos")
         schema.upgrade(database)
-        with service(home, database, given.under) as (url, process):
+        with service(home, database, arguments.profiler) as (url, process):
             address = httpx.URL(url)
             admin = (home / "admin.token").read_text().strip()
-            say(f"{url}: tokens for {given.agents} agents")
+            log_progress(f"{url}: tokens for {arguments.agents} agents")
             task = {
                 "host": address.host,
                 "port": address.port,
                 "admin": admin,
-                "agents": _tokens(url, admin, given.agents),
-                "jobs": given.jobs,
-                "seconds": given.minutes * 60,
+                "agents": _tokens(url, admin, arguments.agents),
+                "jobs": arguments.jobs,
+                "seconds": arguments.minutes * 60,
             }
             load = subprocess.Popen(
                 [sys.executable, "-m", "bench.load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -170,12 +176,12 @@ def measure(given: argparse.Namespace, home: Path) -> dict[str, Any]:
                 assert load.stdout is not None
                 load.stdin.write(json.dumps(task))
                 load.stdin.close()
-                say(f"{given.jobs} jobs are made and started")
+                log_progress(f"{arguments.jobs} jobs are created and started")
                 if load.stdout.readline().strip() != "measuring":
-                    raise RuntimeError("the load generator did not come to measuring")
-                say(f"all run; measuring for {given.minutes:g} minutes")
+                    raise RuntimeError("the load generator exited before the measurement")
+                log_progress(f"all run; measuring for {arguments.minutes:g} minutes")
                 meter = Meter(process, psutil.Process(postgres.pid), psutil.Process(load.pid))
-                found = json.loads(load.stdout.readline())
+                figures = json.loads(load.stdout.readline())
                 used = meter.stop()
             finally:
                 load.kill()
@@ -184,12 +190,12 @@ def measure(given: argparse.Namespace, home: Path) -> dict[str, Any]:
         postgres.remove()
     return {
         "cores": len(os.sched_getaffinity(0)),
-        "jobs": given.jobs,
-        "agents": given.agents,
-        "minutes": given.minutes,
-        **found,
+        "jobs": arguments.jobs,
+        "agents": arguments.agents,
+        "minutes": arguments.minutes,
+        **figures,
         **used,
-        "targets": _targets(found),
+        "targets": _targets(figures),
     }
 
 
@@ -198,32 +204,32 @@ def _tokens(url: str, admin: str, agents: int) -> dict[str, str]:
         tokens = {}
         for number in range(agents):
             name = f"host-{number:03}"
-            made = http.post("/tokens", json={"name": name, "role": "agent", "agent": name}).raise_for_status()
-            tokens[name] = made.json()["token"]
+            response = http.post("/tokens", json={"name": name, "role": "agent", "host": name}).raise_for_status()
+            tokens[name] = response.json()["token"]
         return tokens
 
 
-def _targets(found: dict[str, Any]) -> dict[str, bool]:
+def _targets(figures: dict[str, Any]) -> dict[str, bool]:
     return {
-        "heartbeat p99 <= 50 ms": found["heartbeat_ms"]["p99"] <= 50,
-        "list page p99 <= 100 ms": found["list_ms"]["p99"] <= 100,
-        "reconcile lag p99 <= 1 s": found["reconcile_lag_s"]["p99"] <= 1,
-        "no errors": found["errors"] == 0,
+        "heartbeat p99 <= 50 ms": figures["heartbeat_ms"]["p99"] <= 50,
+        "list page p99 <= 100 ms": figures["list_ms"]["p99"] <= 100,
+        "reconcile lag p99 <= 1 s": figures["reconcile_lag_s"]["p99"] <= 1,
+        "no errors": figures["errors"] == 0,
     }
 
 
 def main() -> None:
-    """Measure, print one JSON object."""
+    """Run the benchmark and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="one line; default: indented")
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--agents", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--under", type=shlex.split, default=[], metavar="COMMAND", help="a profiler for the service")
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and end what we have started
+    parser.add_argument("--profiler", type=shlex.split, default=[], metavar="COMMAND", help="wraps the service")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the exit stops the processes started here
     with tempfile.TemporaryDirectory(prefix="clonos-bench-") as home:
-        print(json.dumps(measure(given, Path(home)), indent=None if given.json else 2))
+        print(json.dumps(measure(arguments, Path(home)), indent=None if arguments.json else 2))
 
 
 if __name__ == "__main__":

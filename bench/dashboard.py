@@ -1,9 +1,9 @@
-"""The overview with a thousand jobs on a hundred hosts: its cost for a browser, and that of fifty for the service.
+"""The overview with a thousand jobs on a hundred hosts: cost for a browser, and cost of fifty streams for the service.
 
-``python -m bench.dashboard --json``; needs Chromium. A replica (a process of its own, on SQLite) has made-up jobs, some
-of whose figures change each second. Measured: the first paint and what was transferred for it (compressed, nothing in a
-cache), the script time of one update in the page, and the replica's CPU with so many open streams, less what it takes
-without any.
+``python -m bench.dashboard --json``; needs Chromium. A replica (a process of its own, on SQLite) has invented jobs; the
+figures of some change each second. Measured: the first paint and the bytes transferred for it (compressed, nothing in
+a cache), the script time of one update in the page, and the replica's CPU with N open streams, minus its CPU without
+streams.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import psutil
 from playwright.sync_api import Page, sync_playwright
 from sqlalchemy import select
 
-# What makes jobs up and starts a replica is what the tests of the pages use.
+# The tests of the pages share the invented jobs and the replica.
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from browser.made_up import fill
-from clonos_api.store import schema
-from clonos_api.store.database import Database
+from clonos_api.store.db import schema
+from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow
-from serving import ApiProcess
+from component.browser.sample_platform import fill
+from support.serving import ApiProcess
 
 _CHANGING: Final = 100
 _SETTLE_S: Final = 3.0
@@ -48,50 +48,50 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--hosts", type=int, default=100)
     parser.add_argument("--open", type=int, default=50, help="dashboards at once")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for so long each is measured")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of each measurement")
     parser.add_argument("--loads", type=int, default=5, help="first paints")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="clonos-bench-") as folder:
-        found = _measure(given, Path(folder))
-    print(json.dumps(found) if given.json else json.dumps(found, indent=1))
+        figures = _measure(options, Path(folder))
+    print(json.dumps(figures) if options.json else json.dumps(figures, indent=1))
     return 0
 
 
-def _measure(given: argparse.Namespace, home: Path) -> dict[str, Any]:
+def _measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
     url = f"sqlite+aiosqlite:///{home / 'control-plane.db'}"
     schema.upgrade(url)
-    asyncio.run(fill(url, given.jobs, given.hosts, random.Random(1)))
+    asyncio.run(fill(url, options.jobs, options.hosts, random.Random(1)))
     with ApiProcess(home, log=home / "log.json", host="127.0.0.1") as api:
         process = psutil.Process(api.process.pid)
         cookie = _cookie(api)
         with _changing(url):
             time.sleep(_SETTLE_S)
-            idle = _share(process, given.seconds)
-            streams = _Streams(api.served.url, cookie, given.open)
+            idle = _share(process, options.seconds)
+            streams = _Streams(api.served.url, cookie, options.open)
             with streams:
                 time.sleep(_SETTLE_S)
-                told = streams.events
-                busy = _share(process, given.seconds)
-                told = streams.events - told
-            browser = _browser(api, given)
+                before = streams.events
+                busy = _share(process, options.seconds)
+                events = streams.events - before
+            browser = _browser(api, options)
     return {
-        "jobs": given.jobs,
-        "hosts": given.hosts,
+        "jobs": options.jobs,
+        "hosts": options.hosts,
         **browser,
-        "open": given.open,
-        "events_per_dashboard_s": round(told / given.open / given.seconds, 2),
+        "open": options.open,
+        "events_per_dashboard_s": round(events / options.open / options.seconds, 2),
         "cpu_share_idle": round(idle, 3),
         "cpu_share_open": round(busy, 3),
         "cpu_share_of_dashboards": round(busy - idle, 3),
     }
 
 
-def _browser(api: ApiProcess, given: argparse.Namespace) -> dict[str, Any]:
+def _browser(api: ApiProcess, options: argparse.Namespace) -> dict[str, Any]:
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     paints, transferred = [], []
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
-        for _ in range(given.loads):
+        for _ in range(options.loads):
             page = _signed_in(chromium.new_context(viewport={"width": 1360, "height": 850}).new_page(), api)
             session = page.context.new_cdp_session(page)
             session.send("Network.enable")
@@ -101,17 +101,17 @@ def _browser(api: ApiProcess, given: argparse.Namespace) -> dict[str, Any]:
             paints.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
             sizes = "['navigation', 'resource'].flatMap(k => performance.getEntriesByType(k)).map(e => e.transferSize)"
             transferred.append(sum(page.evaluate(sizes)))
-            if len(paints) < given.loads:
+            if len(paints) < options.loads:
                 page.context.close()
         session.send("Performance.enable")
         page.evaluate(_COUNT)
         before = _metrics(session)
-        time.sleep(given.seconds)
+        time.sleep(options.seconds)
         after, updates = _metrics(session), page.evaluate("window.updates")
         chromium.close()
     spent = {name: (after[name] - before[name]) * 1000 / max(1, updates) for name in ("ScriptDuration", "TaskDuration")}
     return {
-        "first_paint_ms": {"p50": round(statistics.median(paints)), "samples": [round(one) for one in paints]},
+        "first_paint_ms": {"p50": round(statistics.median(paints)), "samples": [round(paint) for paint in paints]},
         "transferred_bytes": round(statistics.median(transferred)),
         "updates": updates,
         "script_ms_per_update": round(spent["ScriptDuration"], 2),
@@ -119,7 +119,7 @@ def _browser(api: ApiProcess, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-# Each event changes some cells in one go: callbacks of the observer are as many as there were updates.
+# Each event changes its cells in one task: the number of callbacks of the observer is the number of updates.
 _COUNT: Final = """
 window.updates = 0;
 new MutationObserver(() => { window.updates += 1; })
@@ -128,7 +128,7 @@ new MutationObserver(() => { window.updates += 1; })
 
 
 def _metrics(session: Any) -> dict[str, float]:
-    return {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    return {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
 
 
 def _signed_in(page: Page, api: ApiProcess) -> Page:
@@ -145,7 +145,7 @@ def _cookie(api: ApiProcess) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _changing(url: str) -> Iterator[None]:
-    """Some jobs' figures change each second, as if they worked."""
+    """Change the figures of some jobs each second, as running jobs do."""
     ending = threading.Event()
 
     async def change() -> None:
@@ -156,10 +156,10 @@ def _changing(url: str) -> Iterator[None]:
         while not ending.is_set():
             async with database.transaction() as session:
                 for row in await session.scalars(select(JobRow).where(JobRow.id.in_(jobs))):
-                    told = json.loads(json.dumps(row.metrics))
-                    told["queries"]["out"]["records_out"] += random.randint(50, 500)
-                    told["queries"]["out"]["lag"] = {"in": random.randint(0, 5000)}
-                    row.metrics = told
+                    metrics = json.loads(json.dumps(row.metrics))
+                    metrics["queries"]["out"]["records_out"] += random.randint(50, 500)
+                    metrics["queries"]["out"]["lag"] = {"in": random.randint(0, 5000)}
+                    row.metrics = metrics
             await asyncio.sleep(1.0)
         await database.close()
 
@@ -173,10 +173,10 @@ def _changing(url: str) -> Iterator[None]:
 
 
 class _Streams(contextlib.AbstractContextManager["_Streams"]):
-    """So many who look, without a browser: what their streams tell is read and thrown away.
+    """N clients of the event stream, without a browser: they count the events and discard the data.
 
     Attributes:
-        events: Read by all of them.
+        events: Number of events read by all clients.
     """
 
     def __init__(self, url: str, headers: dict[str, str], count: int) -> None:

@@ -1,7 +1,7 @@
 """Simulated agents for `bench.load`.
 
-They speak the real protocol over real HTTP: register, heartbeat, long-poll, push. A driver is a few numbers: it
-claims, finishes an epoch each second, and tells events and log lines as `clonos run` does.
+They use the agents' protocol over real HTTP: register, heartbeat, long-poll, push. A simulated driver consists of
+counters. It claims, finishes an epoch each second, and writes events and log lines as `clonos run` does.
 """
 
 from __future__ import annotations
@@ -16,48 +16,46 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bench.connection import Connection, Refused
+from bench.connection import Connection, RequestFailed
+from clonos.agent.waiting import is_set_within
 
 EPOCH_S: Final = 1.0
-_START_S: Final = (0.3, 1.0)  # Spark takes longer; the control plane does not mind
+_START_S: Final = (0.3, 1.0)  # Spark takes longer, but the load of the control plane is the same
 _STOP_S: Final = (0.1, 1.0)
 _COALESCE_S: Final = 0.05
 _WAIT_S: Final = 20.0
 _BACKOFF_S: Final = 0.5
 _LINES: Final = 5000
 
-Note = Callable[[str, float], None]
-Fault = Callable[[str, Exception], None]
-
 
 @dataclass
 class Hooks:
-    """Where agents tell what they saw.
+    """Callbacks for the measurements of the agents.
 
     Attributes:
-        took: Milliseconds of a request, by its kind.
-        failed: A request that failed, by its kind.
-        ordered: An agent has a new order: job, goal, and when.
-        told: An agent tells a run's new state: job, state, and when.
+        succeeded: A request succeeded: its kind, and its duration in milliseconds.
+        failed: A request failed: its kind, and the error.
+        spec_received: An agent received a run specification with a new desired state: job, desired state, and time.
+        state_reported: An agent reports a run's new state: job, state, and time.
     """
 
-    took: Note
-    failed: Fault
-    ordered: Callable[[str, str, float], None]
-    told: Callable[[str, str, float], None]
+    succeeded: Callable[[str, float], None]
+    failed: Callable[[str, Exception], None]
+    spec_received: Callable[[str, str, float], None]
+    state_reported: Callable[[str, str, float], None]
 
 
 class Driver:
-    """A run's driver.
+    """A simulated driver.
 
     Args:
-        order: The run's order.
-        generation: Of its claim.
+        spec: Specification of the run.
+        generation: Generation of its claim.
     """
 
-    def __init__(self, order: dict[str, Any], generation: int) -> None:
-        self.run, self.job, self.name = order["run"], order["job"], order["name"]
-        self.goal = "RUN"
+    def __init__(self, spec: dict[str, Any], generation: int) -> None:
+        self.run, self.job, self.name = spec["run"], spec["job"], spec["name"]
+        self.desired = "RUNNING"
         self.state, self.driver_state = "PENDING", ""
         self.final = False
         self.exit_code: int | None = None
@@ -71,16 +69,16 @@ class Driver:
         self._generation = generation
         self._read = 0
 
-    async def live(self, changed: Callable[[], None]) -> None:
+    async def simulate(self, changed: Callable[[], None]) -> None:
         """Start, and finish epochs until cancelled."""
         self.state, self.started_at = "STARTING", _now()
         self.driver_state = "CLAIMING"
-        self.tell("state", state="CLAIMING", generation=0)
+        self.emit("state", state="CLAIMING", generation=0)
         changed()
         await asyncio.sleep(random.uniform(*_START_S))
-        self.tell("claimed", lineage=1, lanes=4)
-        self.tell("state", state="RECONCILING")
-        self.tell("state", state="RUNNING")
+        self.emit("claimed", lineage=1, lanes=4)
+        self.emit("state", state="RECONCILING")
+        self.emit("state", state="RUNNING")
         self.state = self.driver_state = "RUNNING"
         changed()
         due = time.monotonic() + random.uniform(0, EPOCH_S)
@@ -89,17 +87,17 @@ class Driver:
             due += EPOCH_S
             self._finish_epoch()
 
-    def end(self, state: str, exit_code: int) -> None:
-        """It has ended."""
+    def exit(self, state: str, exit_code: int) -> None:
+        """Set the final state, and emit the last events."""
         self.state, self.driver_state, self.exit_code, self.final = "EXITED", state, exit_code, True
         self.ended_at = _now()
         if exit_code == 0:
-            self.tell("stopped")
-            self.tell("summary", state=state, seconds=1.0, epochs=self.epoch, restarts=0)
+            self.emit("stopped")
+            self.emit("summary", state=state, seconds=1.0, epochs=self.epoch, restarts=0)
 
     def report(self) -> dict[str, Any]:
-        """For a heartbeat."""
-        whole = {
+        """The run's report for a heartbeat, without empty fields."""
+        report = {
             "run": self.run,
             "state": self.state,
             "driver_state": self.driver_state,
@@ -111,22 +109,29 @@ class Driver:
             "started_at": self.started_at,
             "ended_at": self.ended_at,
         }
-        return {name: value for name, value in whole.items() if value is not None and value != ""}
+        return {name: value for name, value in report.items() if value is not None and value != ""}
 
-    def tell(self, event: str, **fields: Any) -> None:
-        """An event, and its log line."""
+    def emit(self, event: str, **fields: Any) -> None:
+        """Append an event and its log line."""
         record = {"event": event, "job": self.name, "generation": self._generation, **fields, "at": time.time()}
         self.lines.append(json.dumps(record))
         record.pop("offsets", None)
-        self.log += json.dumps({**record, "level": "info", "timestamp": _now(), "logger": "clonos.runner"}) + "\n"
+        self.log += json.dumps({**record, "level": "info", "timestamp": _now(), "logger": "clonos.driver"}) + "\n"
 
     def _finish_epoch(self) -> None:
         records = random.randrange(50, 500)
         self._read += records
         offsets = {"orders": {str(partition): self._read // 4 for partition in range(4)}}
-        figures = {"skipped_lanes": 0, "diverged_lanes": 0, "recorded": 30, "replayed": 0, "dead_letters": 0}
-        self.tell(
-            "epoch", query="out", epoch=self.epoch, replay=False, read=records, records=records, **figures, dropped=0,
+        figures = {
+            "skipped_lanes": 0,
+            "diverged_lanes": 0,
+            "recorded_determinants": 30,
+            "replayed_determinants": 0,
+            "dead_letters": 0,
+        }
+        self.emit(
+            "epoch", query="out", epoch=self.epoch, replay=False, records_in=records, records_out=records, **figures,
+            dropped=0,
             duration_ms=random.randrange(80, 400), offsets=offsets,
         )  # fmt: skip
         self.epoch += 1
@@ -138,10 +143,10 @@ class Agent:
 
     Args:
         name: Its name.
-        slots: Drivers at once.
-        connect: Opens a connection with its token.
-        generations: Job id → its newest claim, of all agents.
-        hooks: Told of what happens.
+        slots: Maximum number of drivers.
+        connect: Opens a connection with the agent's token.
+        generations: Job id → newest generation; all agents share the mapping.
+        hooks: Callbacks for the measurements.
     """
 
     name: str
@@ -155,83 +160,86 @@ class Agent:
         self._instance = secrets.token_hex(16)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._push_now = asyncio.Event()
         self._revision = 0
         self._pause_s = 0.2
         self._id = ""
 
-    async def live(self) -> None:
-        """Register, and be an agent until cancelled."""
+    async def simulate(self) -> None:
+        """Register, then run as an agent until cancelled."""
         body = {"name": self.name, "instance": self._instance, "slots": self.slots, "versions": {"clonos": "0"}}
-        answer = await self.connect().ask("POST", "/agents", _json(body))
-        self._id, self._beat_s = answer["id"], answer["heartbeat_s"]
+        response = await self.connect().request("POST", "/hosts", _json(body))
+        self._id, self._heartbeat_s = response["id"], response["heartbeat_s"]
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._beat())
-            group.create_task(self._ask())
+            group.create_task(self._send_heartbeats())
+            group.create_task(self._poll_work())
             group.create_task(self._push())
 
     async def _timed(self, kind: str, connection: Connection, method: str, path: str, body: Any = None) -> Any:
-        """A request; None if it failed."""
+        """Send a request and measure it; returns None if it failed."""
         began = time.perf_counter()
         try:
-            answer = await connection.ask(method, path, None if body is None else _json(body))
-        except (OSError, Refused, asyncio.IncompleteReadError) as error:
+            response = await connection.request(method, path, None if body is None else _json(body))
+        except (OSError, RequestFailed, asyncio.IncompleteReadError) as error:
             self.hooks.failed(kind, error)
             await asyncio.sleep(_BACKOFF_S)
             return None
-        self.hooks.took(kind, (time.perf_counter() - began) * 1000)
-        return answer
+        self.hooks.succeeded(kind, (time.perf_counter() - began) * 1000)
+        return response
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         connection = self.connect()
-        told: dict[str, str] = {}
-        await asyncio.sleep(random.uniform(0, self._beat_s))
+        reported: dict[str, str] = {}
+        await asyncio.sleep(random.uniform(0, self._heartbeat_s))
         while True:
             self._changed.clear()
-            reports = [one.report() for one in self.drivers.values()]
+            reports = [driver.report() for driver in self.drivers.values()]
             body = {"instance": self._instance, "runs": reports}
-            for one in reports:
-                if told.get(one["run"]) != one["state"]:
-                    self.hooks.told(self.drivers[one["run"]].job, one["state"], time.perf_counter())
-            answer = await self._timed("heartbeat", connection, "POST", f"/agents/{self._id}/heartbeat", body)
-            if answer is not None:
-                self._pause_s = answer["forward_ms"] / 1000
-                told = {one["run"]: one["state"] for one in reports}
-            if await _happens(self._changed, self._beat_s * random.uniform(0.9, 1.1)):  # as the real one
+            for report in reports:
+                run, state = report["run"], report["state"]
+                if reported.get(run) != state:
+                    self.hooks.state_reported(self.drivers[run].job, state, time.perf_counter())
+            response = await self._timed("heartbeat", connection, "POST", f"/hosts/{self._id}/heartbeat", body)
+            if response is not None:
+                self._pause_s = response["push_interval_ms"] / 1000
+                reported = {report["run"]: report["state"] for report in reports}
+            if await is_set_within(
+                self._changed, self._heartbeat_s * random.uniform(0.9, 1.1)
+            ):  # the jitter of the real agent
                 await asyncio.sleep(_COALESCE_S)
 
-    async def _ask(self) -> None:
+    async def _poll_work(self) -> None:
         connection = self.connect()
         while True:
-            path = f"/agents/{self._id}/work?after={self._revision}&wait_s={_WAIT_S}"
+            path = f"/hosts/{self._id}/work?after={self._revision}&wait_s={_WAIT_S}"
             try:
-                work = await connection.ask("GET", path)
-            except (OSError, Refused, asyncio.IncompleteReadError) as error:
+                work = await connection.request("GET", path)
+            except (OSError, RequestFailed, asyncio.IncompleteReadError) as error:
                 self.hooks.failed("work", error)
                 await asyncio.sleep(_BACKOFF_S)
                 continue
             if work["revision"] != self._revision:
                 self._revision = work["revision"]
-                self._obey(work["runs"])
+                self._apply_work(work["runs"])
 
-    def _obey(self, orders: list[dict[str, Any]]) -> None:
+    def _apply_work(self, runs: list[dict[str, Any]]) -> None:
         now = time.perf_counter()
-        ordered = {one["run"]: one for one in orders}
-        for run in [run for run in self.drivers if run not in ordered]:
+        specs = {spec["run"]: spec for spec in runs}
+        for run in [run for run in self.drivers if run not in specs]:
             self._tasks.pop(run).cancel()
             del self.drivers[run]
-        for run, order in ordered.items():
+        for run, spec in specs.items():
             driver = self.drivers.get(run)
             if driver is None:
-                self.generations[order["job"]] = self.generations.get(order["job"], 0) + 1
-                driver = self.drivers[run] = Driver(order, self.generations[order["job"]])
-                self._tasks[run] = asyncio.create_task(driver.live(self._wake))
-                self.hooks.ordered(driver.job, "RUN", now)
-            if order["goal"] != driver.goal:
-                driver.goal = order["goal"]
-                self.hooks.ordered(driver.job, driver.goal, now)
+                self.generations[spec["job"]] = self.generations.get(spec["job"], 0) + 1
+                driver = self.drivers[run] = Driver(spec, self.generations[spec["job"]])
+                self._tasks[run] = asyncio.create_task(driver.simulate(self._report_now))
+                self.hooks.spec_received(driver.job, "RUNNING", now)
+            if spec["desired"] != driver.desired:
+                driver.desired = spec["desired"]
+                self.hooks.spec_received(driver.job, driver.desired, now)
                 self._tasks[run].cancel()
-                self._tasks[run] = asyncio.create_task(self._stop(driver, graceful=driver.goal == "STOP"))
+                self._tasks[run] = asyncio.create_task(self._stop(driver, graceful=driver.desired == "STOPPED"))
         self._changed.set()
 
     async def _stop(self, driver: Driver, *, graceful: bool) -> None:
@@ -239,44 +247,44 @@ class Agent:
             return
         if graceful:
             await asyncio.sleep(random.uniform(*_STOP_S))
-        driver.end("STOPPED" if graceful else "", 0 if graceful else -9)
-        self._wake()
+        driver.exit("STOPPED" if graceful else "", 0 if graceful else -9)
+        self._report_now()
 
-    def _wake(self) -> None:
+    def _report_now(self) -> None:
         self._changed.set()
-        self._hurry.set()
+        self._push_now.set()
 
     async def _push(self) -> None:
         connection = self.connect()
         while True:
-            await _happens(self._hurry, self._pause_s * random.uniform(0.9, 1.1))
-            self._hurry.clear()
-            telling = [one for one in self.drivers.values() if one.lines or one.log]
-            if not telling:
+            await is_set_within(self._push_now, self._pause_s * random.uniform(0.9, 1.1))
+            self._push_now.clear()
+            drivers = [driver for driver in self.drivers.values() if driver.lines or driver.log]
+            if not drivers:
                 continue
-            events = [(one, one.lines[:_LINES]) for one in telling]
-            logs = [(one, one.log[:131_072]) for one in telling]
+            events = [(driver, driver.lines[:_LINES]) for driver in drivers]
+            logs = [(driver, driver.log[:131_072]) for driver in drivers]
             body = {
                 "instance": self._instance,
-                "events": [{"run": one.run, "offset": one.offset, "lines": lines} for one, lines in events],
-                "logs": [{"run": one.run, "offset": one.log_offset, "text": text} for one, text in logs],
+                "events": [{"run": driver.run, "offset": driver.offset, "lines": lines} for driver, lines in events],
+                "logs": [{"run": driver.run, "offset": driver.log_offset, "text": text} for driver, text in logs],
             }
-            answer = await self._timed("push", connection, "POST", f"/agents/{self._id}/pushes", body)
-            if answer is None:
+            response = await self._timed("push", connection, "POST", f"/hosts/{self._id}/push", body)
+            if response is None:
                 continue
-            for (one, lines), taken in zip(events, answer["events"], strict=True):
+            for (driver, lines), result in zip(events, response["events"], strict=True):
                 size = sum(len(line) + 1 for line in lines)
-                self._must(taken, one.offset + size)
-                one.offset += size
-                del one.lines[: len(lines)]
-            for (one, text), taken in zip(logs, answer["logs"], strict=True):
-                self._must(taken, one.log_offset + len(text))
-                one.log_offset += len(text)
-                one.log = one.log[len(text) :]
+                self._check_offset(result, driver.offset + size)
+                driver.offset += size
+                del driver.lines[: len(lines)]
+            for (driver, text), result in zip(logs, response["logs"], strict=True):
+                self._check_offset(result, driver.log_offset + len(text))
+                driver.log_offset += len(text)
+                driver.log = driver.log[len(text) :]
 
-    def _must(self, taken: dict[str, Any], offset: int) -> None:
-        if taken["offset"] != offset:
-            self.hooks.failed("push", ValueError(f"{taken} instead of {offset}"))
+    def _check_offset(self, result: dict[str, Any], offset: int) -> None:
+        if result["offset"] != offset:
+            self.hooks.failed("push", ValueError(f"{result} instead of {offset}"))
 
 
 def _json(body: Any) -> bytes:
@@ -285,11 +293,3 @@ def _json(body: Any) -> bytes:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat()
-
-
-async def _happens(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            return await event.wait()
-    except TimeoutError:
-        return False

@@ -1,4 +1,4 @@
-"""How long a record takes from producer to a read_committed reader: one at a time, and under a steady load."""
+"""Latency of records from producer to read_committed reader: one record at a time, and under a steady load."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from bench.subjects import PARTITIONS, SUBJECTS, Subject, make_topic, running, say
+from bench.subjects import PARTITIONS, SUBJECTS, Subject, log_progress, make_topic, running_driver
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 
-_EACH_S = 30.0
+_ARRIVAL_TIMEOUT_S = 30.0
 _RATE = 200
 
 
 @dataclass
 class Arrivals:
-    """Sees records arrive, as a read_committed reader does."""
+    """A read_committed reader that notes the arrival time of each key."""
 
     kafka: KafkaSettings
     topic: str
@@ -53,7 +53,7 @@ class Arrivals:
             error = message.error()
             if error is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
-                    say(f"reader: {error.str()}")
+                    log_progress(f"reader: {error.str()}")
                 continue
             now = time.perf_counter()
             with self._changed:
@@ -62,13 +62,13 @@ class Arrivals:
         consumer.close()
 
     def wait(self, key: str, timeout_s: float) -> float:
-        """When `key` arrived."""
+        """Wait for `key`; returns its arrival time."""
         with self._changed:
             if not self._changed.wait_for(lambda: key in self.at, timeout_s):
                 raise TimeoutError(f"{key} did not arrive in {timeout_s} s")
             return self.at[key]
 
-    def any(self) -> bool:
+    def has_arrived(self) -> bool:
         """Whether a record arrived."""
         return bool(self.at)
 
@@ -92,22 +92,22 @@ def measure(
     kafka: KafkaSettings, home: Path, *, singles: int, seconds: float, subjects: tuple[Subject, ...] = SUBJECTS
 ) -> dict[str, dict[str, dict[str, float]]]:
     """``latency_ms`` and ``latency_load_ms`` of each subject."""
-    found: dict[str, dict[str, dict[str, float]]] = {"latency_ms": {}, "latency_load_ms": {}}
+    results: dict[str, dict[str, dict[str, float]]] = {"latency_ms": {}, "latency_load_ms": {}}
     for subject in subjects:
         source = make_topic(kafka, "in")
         producer = Producer(client_config(kafka, linger_ms=0))
-        with running(subject, kafka, home, source) as run:
+        with running_driver(subject, kafka, home, source) as run:
             arrivals = Arrivals(kafka, run.output)
             try:
-                run.await_start(arrivals.any, partial(_produce, producer, source, "first", 0))
-                found["latency_ms"][subject] = quantiles(_singles(producer, source, arrivals, singles))
-                say(f"{subject}, one at a time: {found['latency_ms'][subject]}")
-                found["latency_load_ms"][subject] = quantiles(_load(producer, source, arrivals, seconds))
-                say(f"{subject}, {_RATE} records/s: {found['latency_load_ms'][subject]}")
+                run.await_start(arrivals.has_arrived, partial(_produce, producer, source, "first", 0))
+                results["latency_ms"][subject] = quantiles(_singles(producer, source, arrivals, singles))
+                log_progress(f"{subject}, one at a time: {results['latency_ms'][subject]}")
+                results["latency_load_ms"][subject] = quantiles(_load(producer, source, arrivals, seconds))
+                log_progress(f"{subject}, {_RATE} records/s: {results['latency_load_ms'][subject]}")
             finally:
                 arrivals.close()
-                run.victim.must_run()
-    return found
+                run.process.check_running()
+    return results
 
 
 def _produce(producer: Producer, topic: str, key: str, number: int) -> float:
@@ -128,14 +128,14 @@ def _singles(producer: Producer, topic: str, arrivals: Arrivals, count: int) -> 
     for number in range(warm_up + count):
         key = f"one-{number}"
         sent = _produce(producer, topic, key, number)
-        arrived = arrivals.wait(key, _EACH_S)
+        arrived = arrivals.wait(key, _ARRIVAL_TIMEOUT_S)
         if number >= warm_up:
             took.append(arrived - sent)
     return took
 
 
 def _load(producer: Producer, topic: str, arrivals: Arrivals, seconds: float) -> list[float]:
-    warm_up_s = 20.0  # classes, code generation and the JIT, for all alike
+    warm_up_s = 20.0  # class loading, code generation and JIT
     began = time.perf_counter()
     sent: dict[str, float] = {}
     number = 0
@@ -148,6 +148,6 @@ def _load(producer: Producer, topic: str, arrivals: Arrivals, seconds: float) ->
         sent[key] = _produce(producer, topic, key, number)
         number += 1
     producer.flush(30)
-    arrivals.wait(f"load-{number - 1}", _EACH_S)
+    arrivals.wait(f"load-{number - 1}", _ARRIVAL_TIMEOUT_S)
     counted = [key for key, at in sent.items() if at >= began + warm_up_s]
-    return [arrivals.wait(key, _EACH_S) - sent[key] for key in counted]
+    return [arrivals.wait(key, _ARRIVAL_TIMEOUT_S) - sent[key] for key in counted]

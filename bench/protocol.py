@@ -1,6 +1,6 @@
-"""What the commit protocol costs without Spark: claiming a job, and publishing one lane of one record.
+"""Cost of the commit protocol without Spark: the claim of a job, and the publication of one lane with one record.
 
-Compares with a bare transaction of the same record on a producer that is kept, in the same run.
+The baseline in the same run is a plain transaction with the same record, on a reused producer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
+from clonos.extend.sink import SinkEpoch, SinkLane
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
-from clonos.log.records import Held
+from clonos.log.records import EpochIdentity, InputSlice
 from clonos.log.transaction import TransactionalProducer
 from clonos.settings import KafkaSettings, Settings
 from clonos_sinks.kafka.lane import Lane, publish
@@ -29,19 +30,19 @@ from clonos_sinks.kafka.rows import Row
 _ROUNDS = 100
 
 
-def _timed(what: str, rounds: int, step: Callable[[int], object]) -> dict[str, float]:
+def _timed(name: str, rounds: int, step: Callable[[int], object]) -> dict[str, float]:
     took = []
     for number in range(rounds):
         began = time.perf_counter()
         step(number)
         took.append((time.perf_counter() - began) * 1000)
     ranked = sorted(took)
-    print(f"{what}: median {statistics.median(took):.1f} ms over {rounds}", file=sys.stderr, flush=True)
+    print(f"{name}: median {statistics.median(took):.1f} ms over {rounds}", file=sys.stderr, flush=True)
     return {"p50": round(statistics.median(ranked), 2), "p99": round(ranked[int(len(ranked) * 0.99) - 1], 2)}
 
 
 def measure(kafka: KafkaSettings) -> dict[str, dict[str, float]]:
-    """Milliseconds, by step."""
+    """Median and 99th percentile of each step, in milliseconds."""
     topic, job = f"bench-{secrets.token_hex(3)}", f"bench-{secrets.token_hex(3)}"
     admin = AdminClient(client_config(kafka))
     admin.create_topics([NewTopic(topic, 1)])[topic].result(15)
@@ -49,21 +50,22 @@ def measure(kafka: KafkaSettings) -> dict[str, dict[str, float]]:
     partition = own.ensure_lanes("out", 4)[0]
     row = Row(topic, b"key", b"value", None, None, None)
 
-    def one_lane(epoch: int) -> object:
-        held = Held("range", "in", 0, epoch, epoch + 1)
-        lane = Lane(kafka, job, "out", own.topic, own.owner, "out", epoch, 0, held, partition, 60_000)
+    def publish_lane(epoch: int) -> object:
+        identity = EpochIdentity(job, own.topic, "out", epoch, own.owner, replay=False)
+        assigned = SinkLane(0, 0, InputSlice("range", "in", 0, epoch, epoch + 1), partition)
+        lane = Lane(SinkEpoch(identity, kafka, (assigned,)), assigned, 60_000)
         return publish(lane, iter([row]), eager=True)
 
-    kept = TransactionalProducer(kafka, f"bare.{topic}", own.topic)
+    producer = TransactionalProducer(kafka, f"bare.{topic}", own.topic)
     return {
-        "bare_transaction_ms": _timed("bare transaction", _ROUNDS, lambda _: kept.commit_one(topic, b"value", 0)),
-        "publish_lane_ms": _timed("publish one lane", _ROUNDS, one_lane),
+        "bare_transaction_ms": _timed("bare transaction", _ROUNDS, lambda _: producer.commit_one(topic, b"value", 0)),
+        "publish_lane_ms": _timed("publish one lane", _ROUNDS, publish_lane),
         "claim_four_lanes_ms": _timed("claim a job of four lanes", 20, lambda _: claim(kafka, job)),
     }
 
 
 def main() -> None:
-    """Start a broker, measure, print one JSON object."""
+    """Start a broker, run the benchmark and print one JSON object."""
     with (
         tempfile.TemporaryDirectory() as home,
         EmbeddedKafka(Path(home) / "kafka", jars=ensure_jars(Settings())) as cluster,

@@ -1,14 +1,14 @@
-"""How long readers wait when something dies: standbys, whole hosts and cold restarts, on the real platform.
+"""Waiting time of readers after a crash: standbys, whole hosts and cold restarts, on a whole platform.
 
-``python -m bench.recovery --json``; ``--kills N`` of each kind, ``--parts``. What ``clonos up`` starts runs (Kafka, the
-control plane, two agents that stand for two hosts), one job works on 200 records a second, and something is killed from
-outside (SIGKILL). The gap is what a read_committed reader sees: from the kill to the first record that it gets after
-it. At the end all of the output is compared with the input: duplicates, lost records, order within each key, and the
-counts that a stateful job keeps. Some records are sent twice to a job that keeps what it has seen: what it forgot comes
-out as a duplicate.
+``python -m bench.recovery --json``; ``--kills N`` of each kind, ``--parts``. ``clonos up`` starts Kafka, the control
+plane and two agents, which represent two hosts. One job processes 200 records per second, and the benchmark kills
+processes with SIGKILL. The gap of a read_committed reader lasts from the kill to the first record that it receives
+after the kill. At the end all output is compared with the input: duplicates, lost records, order within each key, and
+the counts of a stateful job. A deduplicating job receives some records twice: a record that is missing from its state
+becomes a duplicate in the output.
 
-``--mixed``: one job under kills of every kind at random moments instead, some of them before the platform has got over
-the one before; afterwards no transaction is open and no process is left.
+``--mixed``: one job under kills of every kind at random moments instead. Some kills hit before the platform has
+recovered from the previous kill. Afterwards no transaction is open and no process is left.
 """
 
 from __future__ import annotations
@@ -24,94 +24,98 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.outages import cost, mixed
-from bench.outages.platform import Platform, platform
+from bench.outages.subject import Platform, platform
 from bench.outages.takeovers import Part, measure
 
 PARTS: Final = ("standby", "state", "processor", "host", "cold", "pool", "cost", "throughput")
 _WRONG: Final = ("duplicates", "lost", "order_breaks", "state_breaks")
-# Of the kills that are asked for; a cold restart takes long and is always the same.
+# Share of `--kills`: a cold restart takes long, and its durations vary little.
 _COLD_SHARE: Final = 0.1
 
 
 def main() -> int:
-    """Measure, print; 1 if anything is wrong."""
-    given = _arguments()
-    # Whoever stops us does not want the platform to go on.
+    """Run the benchmark and print the results; returns 1 after a violation."""
+    arguments = _arguments()
+    # A SIGTERM of this process also stops the platform.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    if given.keep is None:
+    if arguments.keep is None:
         with tempfile.TemporaryDirectory(prefix="clonos-bench-") as folder:
-            found = _run(given, Path(folder))
+            results = _run(arguments, Path(folder))
     else:
-        given.keep.mkdir(parents=True)
-        found = _run(given, given.keep.absolute())
-    print(json.dumps(found) if given.json else json.dumps(found, indent=1))
-    return 1 if found["wrong"] else 0
+        arguments.keep.mkdir(parents=True)
+        results = _run(arguments, arguments.keep.absolute())
+    print(json.dumps(results) if arguments.json else json.dumps(results, indent=1))
+    return 1 if results["violations"] else 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    parser.add_argument("--kills", type=int, default=30, help="of each kind; cold ones a tenth, three at least")
+    parser.add_argument(
+        "--kills", type=int, default=30, help="kills of each kind; a tenth, but at least three, for cold ones"
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--state-mb", type=int, nargs="+", default=[100, 1000], help="sizes of state")
-    parser.add_argument("--mixed", action="store_true", help="kills of every kind on one job, and nothing else")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the mixed kills")
-    parser.add_argument("--idle-s", type=float, default=60.0, help="for so long a standby's cost is measured")
+    parser.add_argument("--mixed", action="store_true", help="only kills of every kind on one job")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="seed of the mixed kills")
+    parser.add_argument("--idle-s", type=float, default=60.0, help="seconds for which a standby's cost is measured")
     parser.add_argument("--records", type=int, default=12_000_000, help="input of the throughput part")
-    parser.add_argument("--keep", type=Path, help="a new folder that is left behind with all logs")
+    parser.add_argument("--keep", type=Path, help="new folder that keeps all logs")
     return parser.parse_args()
 
 
-def _run(given: argparse.Namespace, home: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
-    with platform(home) as where:
-        if given.mixed:
-            found |= mixed.measure(given.kills, given.seed, where)
+def _run(arguments: argparse.Namespace, home: Path) -> dict[str, Any]:
+    results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
+    with platform(home) as deployment:
+        if arguments.mixed:
+            results |= mixed.measure(arguments.kills, arguments.seed, deployment)
         else:
-            found |= _parts(given, where)
-    if "pool" in given.parts and not given.mixed:
-        # Spares would be in the way of the other parts.
-        with platform(home / "pool", spares=1) as where:
-            found["pool"] = measure("pool", Part("driver", standbys=0, pool=True), _few(given.kills), where)
-    found |= _totals(found)
-    found["left_after_down"] = mixed.outlived(home) + mixed.outlived(home / "pool")
-    found["wrong"] = _wrong(found, mixed=given.mixed)
-    return found
+            results |= _parts(arguments, deployment)
+    if "pool" in arguments.parts and not arguments.mixed:
+        # Pool drivers would take CPU from the other parts.
+        with platform(home / "pool", pool_size=1) as deployment:
+            results["pool"] = measure(
+                "pool", Part("driver", standbys=0, pool=True), _reduced(arguments.kills), deployment
+            )
+    results |= _totals(results)
+    results["left_after_down"] = mixed.surviving_processes(home) + mixed.surviving_processes(home / "pool")
+    results["violations"] = _violations(results, mixed=arguments.mixed)
+    return results
 
 
-def _parts(given: argparse.Namespace, where: Platform) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, part in _chosen(given).items():
-        found[name] = measure(name, part, given.kills if part.standbys else _few(given.kills), where)
-    if "cost" in given.parts:
-        found["standby_cost"] = cost.idle(where, given.idle_s)
-    if "throughput" in given.parts:
-        found["throughput"] = cost.throughput(where, given.records)
-    return found
+def _parts(arguments: argparse.Namespace, deployment: Platform) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for name, part in _selected_parts(arguments).items():
+        results[name] = measure(name, part, arguments.kills if part.standbys else _reduced(arguments.kills), deployment)
+    if "cost" in arguments.parts:
+        results["standby_cost"] = cost.idle(deployment, arguments.idle_s)
+    if "throughput" in arguments.parts:
+        results["throughput"] = cost.throughput(deployment, arguments.records)
+    return results
 
 
-def _few(kills: int) -> int:
+def _reduced(kills: int) -> int:
     return max(3, round(kills * _COLD_SHARE))
 
 
-def _totals(found: dict[str, Any]) -> dict[str, Any]:
-    parts = [one for one in found.values() if isinstance(one, dict) and "records" in one]
+def _totals(results: dict[str, Any]) -> dict[str, Any]:
+    parts = [part for part in results.values() if isinstance(part, dict) and "records" in part]
     totals: dict[str, Any] = {name: sum(part[name] for part in parts) for name in _WRONG} if parts else {}
-    if {"standby", "cold"} <= set(found):
-        totals["times_faster"] = round(found["cold"]["p50_s"] / found["standby"]["p50_s"], 1)
+    if {"standby", "cold"} <= set(results):
+        totals["times_faster"] = round(results["cold"]["p50_s"] / results["standby"]["p50_s"], 1)
     return totals
 
 
-def _chosen(given: argparse.Namespace) -> dict[str, Part]:
+def _selected_parts(arguments: argparse.Namespace) -> dict[str, Part]:
     parts: dict[str, Part] = {}
-    for name in given.parts:
+    for name in arguments.parts:
         match name:
             case "standby":
                 parts[name] = Part("driver")
             case "state":
-                parts |= {f"standby_state_{_size(mb)}": Part("driver", state_mb=mb) for mb in given.state_mb}
+                parts |= {f"standby_state_{_size(mb)}": Part("driver", state_mb=mb) for mb in arguments.state_mb}
             case "processor":
-                parts[name] = Part("driver", state_mb=given.state_mb[0], processor=True)
+                parts[name] = Part("driver", state_mb=arguments.state_mb[0], processor=True)
             case "host":
                 parts[name] = Part("host")
             case "cold":
@@ -123,9 +127,9 @@ def _size(megabytes: int) -> str:
     return f"{megabytes // 1000}gb" if megabytes % 1000 == 0 else f"{megabytes}mb"
 
 
-def _wrong(found: dict[str, Any], *, mixed: bool) -> list[str]:
+def _violations(results: dict[str, Any], *, mixed: bool) -> list[str]:
     names = [*_WRONG, *(("dangling_transactions", "orphans") if mixed else ()), "left_after_down"]
-    return [name for name in names if found.get(name)]
+    return [name for name in names if results.get(name)]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The drivers under comparison, each a real process in a session of its own."""
+"""The drivers under comparison, each a process in its own session."""
 
 from __future__ import annotations
 
@@ -17,82 +17,86 @@ from typing import Literal
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from clonos.demo.victim import Victim
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
+from clonos.testing.harness import ChildProcess, eventually
 
 Subject = Literal["clonos", "spark_default", "spark_tuned"]
 SUBJECTS: tuple[Subject, ...] = ("clonos", "spark_default", "spark_tuned")
 PARTITIONS = 4
 _HERE = Path(__file__).parent
 _SAMPLE_S = 0.5
-_FIRST_S = 120.0
+_START_TIMEOUT_S = 120.0
 
 
-def say(text: str) -> None:
-    """Progress, for whoever watches."""
+def log_progress(text: str) -> None:
+    """Print progress to stderr."""
     print(f"{time.strftime('%X')} {text}", file=sys.stderr, flush=True)
 
 
 def make_topic(kafka: KafkaSettings, prefix: str) -> str:
     """A new topic of four partitions."""
     topic = f"{prefix}-{secrets.token_hex(3)}"
-    admin = AdminClient(client_config(kafka))  # kept until the answer is there
+    admin = AdminClient(client_config(kafka))  # closed clients lose their futures
     admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(15)
     return topic
 
 
 @dataclass
-class Running:
-    """A driver that runs.
+class RunningDriver:
+    """A running driver.
 
     Attributes:
-        output: Its output topic.
-        peak_rss_mb: The most that its processes held together (pages shared by forked workers count in each).
+        output: Output topic of the driver.
+        peak_rss_mb: Peak memory of all its processes; pages that forked workers share count once per process.
     """
 
-    victim: Victim
+    process: ChildProcess
     output: str
     peak_rss_mb: float = 0.0
     _done: threading.Event = field(default_factory=threading.Event)
 
-    def watch(self, session: int) -> None:
+    def watch(self) -> None:
         """Sample memory until `_done`."""
         while not self._done.wait(_SAMPLE_S):
             total = 0
-            for process in psutil.process_iter():
-                with suppress(psutil.Error, ProcessLookupError):
-                    if os.getsid(process.pid) == session:
-                        total += process.memory_info().rss
+            for process in self.process.members():
+                with suppress(psutil.Error):
+                    total += process.memory_info().rss
             self.peak_rss_mb = max(self.peak_rss_mb, total / 1e6)
 
     def await_start(self, arrived: Callable[[], bool], send: Callable[[], object]) -> None:
-        """Send one record and wait until it has gone through; the driver must not end meanwhile.
+        """Send one record and wait until it is published.
 
         Raises:
-            ClonosError: It ended, with its last words.
+            ClonosError: The driver exited, with the end of its output.
         """
+
+        def published() -> bool:
+            self.process.check_running()
+            return arrived()
+
         send()
-        deadline = time.monotonic() + _FIRST_S
-        while not arrived():
-            self.victim.must_run()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"nothing was published in {_FIRST_S} s:\n{self.victim.last_words()}")
-            time.sleep(0.1)
+        eventually(
+            published,
+            "the first record is published",
+            timeout_s=_START_TIMEOUT_S,
+            poll_s=0.1,
+            details=self.process.tail,
+        )
 
     def cpu_s(self) -> float:
         """CPU seconds that the live processes of this driver have used."""
         total = 0.0
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, ProcessLookupError):
-                if os.getsid(process.pid) == self.victim.session:
-                    times = process.cpu_times()
-                    total += times.user + times.system
+        for process in self.process.members():
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system
         return total
 
 
 @contextmanager
-def running(
+def running_driver(
     subject: Subject,
     kafka: KafkaSettings,
     home: Path,
@@ -101,42 +105,41 @@ def running(
     kind: str = "identity",
     per_epoch: int = 0,
     depth: str = "full",
-) -> Iterator[Running]:
-    """Start a driver; it is killed at the end."""
+) -> Iterator[RunningDriver]:
+    """Start a driver, and kill it at the end of the context."""
     out = make_topic(kafka, "out")
-    place = home / f"{subject}-{kind}-{secrets.token_hex(3)}"
-    place.mkdir(parents=True)
+    folder = home / f"{subject}-{kind}-{secrets.token_hex(3)}"
+    folder.mkdir(parents=True)
     if subject == "clonos":
         spec = {
             "apiVersion": "clonos/v1",
             "kind": "Job",
-            "metadata": {"name": place.name.replace("_", "-")},
+            "metadata": {"name": folder.name.replace("_", "-")},
             "spec": {
                 "main": str(_HERE / "jobs" / "subject.py"),
                 "sharingDepth": depth,
-                "checkpoint": f"file://{place / 'checkpoint'}",
+                "checkpoint": f"file://{folder / 'checkpoint'}",
                 "params": {"kind": kind, "per_epoch": str(per_epoch), "input": source, "output": out},
             },
         }
-        (place / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
-        command = [sys.executable, "-m", "clonos", "run", str(place / "job.yaml")]
+        (folder / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
+        command = [sys.executable, "-m", "clonos", "run", str(folder / "job.yaml")]
     else:
         command = [sys.executable, "-m", "bench.jobs.plain", "--session", subject.removeprefix("spark_")]
         command += ["--kind", kind, "--input", source, "--output", out, "--per-epoch", str(per_epoch)]
-        command += ["--checkpoint", str(place / "checkpoint")]
+        command += ["--checkpoint", str(folder / "checkpoint")]
     environment = {
         "CLONOS_HOME": str(home),
         "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_HERE.parent), os.environ.get("PYTHONPATH", "")))),
     }
-    victim = Victim(command, environment, place / "driver.log")
-    victim.start()
-    run = Running(victim, out)
-    watcher = threading.Thread(target=run.watch, args=(victim.session,), daemon=True)
+    process = ChildProcess(command, environment, folder / "driver.log")
+    run = RunningDriver(process, out)
+    watcher = threading.Thread(target=run.watch, daemon=True)
     watcher.start()
     try:
         yield run
     finally:
         run._done.set()
         watcher.join()
-        victim.kill()
+        process.kill()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.subjects import PARTITIONS, Subject, make_topic, running, say
+from bench.subjects import PARTITIONS, Subject, log_progress, make_topic, running_driver
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 
@@ -40,7 +40,7 @@ def preload(kafka: KafkaSettings, records: int) -> str:
             producer.poll(0)
     if producer.flush(120):
         raise TimeoutError("the input could not be written")
-    say(f"{records} records are in {topic}")
+    log_progress(f"{records} records are in {topic}")
     return topic
 
 
@@ -65,13 +65,13 @@ def rate(
     depth: str = "full",
 ) -> Rate:
     """Run one job over the whole input; watched through the stable end of its output topic, which costs nothing."""
-    with running(subject, kafka, home, source, kind=kind, per_epoch=per_epoch, depth=depth) as run:
+    with running_driver(subject, kafka, home, source, kind=kind, per_epoch=per_epoch, depth=depth) as run:
         ends = Consumer(client_config(kafka, group_id="bench", isolation_level="read_committed"))
         deadline = time.perf_counter() + _DONE_S
         first: tuple[float, int, float] | None = None
         while True:
             time.sleep(0.05)
-            run.victim.must_run()
+            run.process.check_running()
             count = sum(
                 ends.get_watermark_offsets(TopicPartition(run.output, partition), timeout=10)[1]
                 for partition in range(PARTITIONS)
@@ -88,9 +88,9 @@ def rate(
     if first is None:
         raise AssertionError("unreachable: records are more than one epoch's")
     rows = count - first[1]
-    found = Rate(rows / (now - first[0]), (cpu - first[2]) / rows * 1e6, run.peak_rss_mb)
-    say(
-        f"{subject} {kind} depth {depth}: {found.rows_per_s:,.0f} rows/s, {found.cpu_us_per_row:.2f} µs CPU per row, "
-        f"{found.peak_rss_mb:,.0f} MB"
+    measured = Rate(rows / (now - first[0]), (cpu - first[2]) / rows * 1e6, run.peak_rss_mb)
+    log_progress(
+        f"{subject} {kind} depth {depth}: {measured.rows_per_s:,.0f} rows/s, "
+        f"{measured.cpu_us_per_row:.2f} µs CPU per row, {measured.peak_rss_mb:,.0f} MB"
     )
-    return found
+    return measured

@@ -1,6 +1,6 @@
-"""Sees to it that the engine has the images of docker/compose.yaml; prints their names as lines for ``--env-file``.
+"""Builds or pulls the images of docker/compose.yaml, and prints their names as lines for ``--env-file``.
 
-``python docker/images.py``. What exists of exactly these files is not built again. Wheels and jars are fetched here,
+``python docker/images.py``. An image is rebuilt only if its files have changed. Wheels and jars are downloaded here,
 with this machine's own settings (proxies, mirrors, authorities), and not in the build.
 """
 
@@ -31,49 +31,52 @@ _FILES = (
     *("pyproject.toml", ".dockerignore", "docker/Dockerfile", "docker/requirements.lock"),
     *("docker/healthy-control-plane", "docker/healthy-agent"),
 )
-# A registry that does not answer may hang.
+# An unreachable registry may hang.
 _PULL_S = 600
-# That of the image.
+# Python version of the image.
 _PYTHON = (3, 11)
 _PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
 class ImageUnavailable(EnvironmentFault):
-    """An image can be neither found nor built."""
+    """An image can be neither pulled nor built."""
 
     slug = "image-unavailable"
 
 
 def images() -> dict[str, str]:
-    """The variables of docker/compose.yaml that name images.
+    """The image variables of docker/compose.yaml.
 
     Raises:
-        ImageUnavailable: Saying what the engine said.
-        JarsUnavailable: Jars cannot be fetched.
+        ImageUnavailable: An image can be neither pulled nor built; the message has the engine's output.
+        JarsUnavailable: A jar cannot be downloaded.
     """
     _run([str(HERE / "base-image")])
     return {
         "CLONOS_KAFKA_IMAGE": _run([sys.executable, str(HERE / "kafka" / "build.py")]),
         **dict(zip(map(_variable, TARGETS), clonos_images(), strict=True)),
-        **{_variable(name): published_or_made(name) for name in ("postgres", "prometheus")},
+        **{_variable(name): published_or_built(name) for name in ("postgres", "prometheus")},
     }
 
 
 def clonos_images() -> list[str]:
-    """Those of the control plane and the agent."""
+    """Build the images of the control plane and the agent."""
     tag = f"{version('clonos')}-{_pin()}"
-    made = [f"clonos/{target}:{tag}" for target in TARGETS]
-    if not all(map(_exists, made)):
+    images = [f"clonos/{target}:{tag}" for target in TARGETS]
+    if not all(map(_exists, images)):
         prepare()
-        for target, image in zip(TARGETS, made, strict=True):
+        for target, image in zip(TARGETS, images, strict=True):
             latest = f"clonos/{target}:latest"
             _say(f"Building {image}")
             _build(ROOT, "--file", str(HERE / "Dockerfile"), "--target", target, "--tag", image, "--tag", latest)
-    return made
+    return images
 
 
 def prepare() -> None:
-    """Fill build/image with what the build would fetch otherwise, where this machine's files fit into the image."""
+    """Fill build/image with jars and wheels, so that the build need not download them.
+
+    Wheels are added only if this machine has the Python version and C library of the image.
+    """
     shutil.rmtree(PREPARED, ignore_errors=True)
     _linked(ensure_jars(Settings()).connector.parent, PREPARED / "jars", leave_out="aot")
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc" or sys.version_info[:2] != _PYTHON:
@@ -83,13 +86,13 @@ def prepare() -> None:
 
 
 def _wheels() -> Path:
-    """A folder with all dependencies, each checked against the lock; fetched once."""
+    """A directory with all dependencies, verified against the lock; downloaded once."""
     folder = Settings().cache / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
     with exclusive(folder / ".lock"):
         if not target.exists():
-            _say("Fetching wheels (once)")
+            _say("Downloading wheels (once)")
             draft = target.with_name(f".{target.name}")
             options = ["--no-deps", "--require-hashes", "--requirement", str(LOCK), "--wheel-dir", str(draft)]
             _run([*_PIP, "wheel", *options])
@@ -97,22 +100,22 @@ def _wheels() -> Path:
     return target
 
 
-def published_or_made(name: str) -> str:
-    """The image that compose.yaml names for a service, or one of Debian's packages where that cannot be pulled."""
-    found = re.search(rf"\$\{{{_variable(name)}:-([^}}]+)\}}", COMPOSE.read_text())
-    assert found is not None
-    published, folder = found[1], HERE / "stand-ins" / name
-    made = f"clonos/stand-in-{name}:{_digest(sorted(folder.iterdir()))}"
+def published_or_built(name: str) -> str:
+    """The published image of a service in compose.yaml, or one built from Debian packages if it cannot be pulled."""
+    match = re.search(rf"\$\{{{_variable(name)}:-([^}}]+)\}}", COMPOSE.read_text())
+    assert match is not None
+    published, folder = match[1], HERE / "stand-ins" / name
+    local = f"clonos/stand-in-{name}:{_digest(sorted(folder.iterdir()))}"
     if _exists(published):
         return published
-    if _exists(made):
-        return made
+    if _exists(local):
+        return local
     try:
         _run(["docker", "pull", "--quiet", published], timeout_s=_PULL_S)
     except ImageUnavailable as error:
-        _say(f"Building {made}, because {published} cannot be pulled: {error.what.splitlines()[-1]}")
-        _build(folder, "--tag", made)
-        return made
+        _say(f"Building {local}, because {published} cannot be pulled: {error.what.splitlines()[-1]}")
+        _build(folder, "--tag", local)
+        return local
     return published
 
 
@@ -133,22 +136,24 @@ def _build(context: Path, *options: str) -> None:
 
 
 def _run(command: Sequence[str], timeout_s: float | None = None) -> str:
-    """What a command printed.
+    """Run a command and return its output.
 
     Raises:
-        ImageUnavailable: It failed.
+        ImageUnavailable: The command failed.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ImageUnavailable(f"{' '.join(command[:3])} does not run: {error}.") from error
-    if done.returncode:
-        raise ImageUnavailable(f"{' '.join(command[:3])} failed:\n{done.stdout[-2000:]}\n{done.stderr.strip()[-2000:]}")
-    return done.stdout.strip()
+    if process.returncode:
+        raise ImageUnavailable(
+            f"{' '.join(command[:3])} failed:\n{process.stdout[-2000:]}\n{process.stderr.strip()[-2000:]}"
+        )
+    return process.stdout.strip()
 
 
 def _pin() -> str:
-    """A digest of everything in the images but their base."""
+    """A digest of all files in the images except the base image."""
     return _digest([ROOT / name for name in _FILES] + [file for name in _SOURCES for file in _files(ROOT / name)])
 
 
@@ -164,7 +169,7 @@ def _digest(files: Sequence[Path]) -> str:
 
 
 def _linked(source: Path, target: Path, *, below: str | None = None, leave_out: str = "") -> None:
-    """A copy of a folder below another, by hard links where that is possible."""
+    """Copy a directory below another one, with hard links if possible."""
     target = target / source.name if below is None else target
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(leave_out), copy_function=_link)

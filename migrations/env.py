@@ -1,4 +1,4 @@
-"""How Alembic runs the migrations: in the transaction that `clonos_api.store.schema` hands over."""
+"""How Alembic runs the migrations: in the transaction that `clonos_api.store.db.schema` hands over."""
 
 from __future__ import annotations
 

@@ -5,37 +5,47 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import settings
 
-from brokers.interface import KafkaCluster
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from clonos.testing.postgres import PostgresMissing, PostgresServer
-from reporting import left_out, missing, summarise, used
+from clonos.testing.harness import Stack
+from support.brokers.interface import KafkaCluster
+from support.postgres import PostgresServer
+from support.reporting import left_out, summarise, used
+
+# A busy machine may take longer than 200 ms for an example.
+settings.register_profile("clonos", deadline=None)
+settings.load_profile("clonos")
+# The optimising compiler pays off in minutes, and most JVMs of the tests run for seconds: a quarter less CPU time.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")
 def start_cluster(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], AbstractContextManager[KafkaCluster]]:
-    """Starts clusters of so many brokers, on the backend that was asked for."""
+    """Starts clusters of N brokers on the backend of `--kafka`."""
 
     @contextmanager
     def start(brokers: int) -> Iterator[KafkaCluster]:
         cluster: KafkaCluster
         if pytestconfig.getoption("--kafka") == "container":
-            from brokers.container import ContainerCluster
+            from support.brokers.container import ContainerCluster
 
             cluster = ContainerCluster(brokers=brokers)
         else:
-            from brokers.embedded import EmbeddedCluster
+            from support.brokers.embedded import EmbeddedCluster
 
             cluster = EmbeddedCluster(tmp_path_factory.mktemp("kafka"), brokers=brokers)
         cluster.start()
@@ -57,18 +67,22 @@ def kafka(start_cluster: Callable[[int], AbstractContextManager[KafkaCluster]]) 
 
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config) -> Iterator[PostgresServer]:
-    """A real PostgreSQL. A test that stops it starts it again."""
-    try:
-        server = PostgresServer()
-    except PostgresMissing as error:
-        missing(pytestconfig, "PostgreSQL", str(error))
-        raise
+    """A real PostgreSQL. A test that stops it must start it again."""
+    server = PostgresServer()
     try:
         server.start()
         used(pytestconfig, "PostgreSQL", server.description)
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    """A local platform that is not started yet; it is stopped at the end."""
+    stack = Stack(tmp_path / "home")
+    yield stack
+    stack.down()
 
 
 @pytest.fixture
@@ -85,8 +99,8 @@ def make_topic(kafka: KafkaSettings) -> Callable[..., str]:
     def make(partitions: int = 1, prefix: str = "topic", **config: str) -> str:
         topic = f"{prefix}-{secrets.token_hex(4)}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        made: Future[Any] = admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic]
-        made.result(15)
+        created: Future[Any] = admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic]
+        created.result(15)
         return topic
 
     return make
@@ -105,13 +119,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     in_containers = config.getoption("--kafka") == "container"
-    for asked, mark in (
+    for excluded, mark in (
         (in_containers, "embedded"),
         (not in_containers, "engine"),
         (config.getoption("--core"), "broad"),
         (config.getoption("--core") or config.getoption("--no-stories"), "story"),
     ):
-        out = [item for item in items if asked and item.get_closest_marker(mark)]
+        out = [item for item in items if excluded and item.get_closest_marker(mark)]
         if out:
             config.hook.pytest_deselected(items=out)
             items[:] = [item for item in items if not item.get_closest_marker(mark)]

@@ -1,1 +1,4 @@
-"""The control plane."""
+"""The control plane: a FastAPI service with the REST API, the dashboard and the reconciler.
+
+See `routes`, `store`, `reconcile`.
+"""

@@ -1,4 +1,4 @@
-"""``python -m clonos_api``."""
+"""``python -m clonos_api``: runs one replica of the control plane."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The application: its routes, what runs besides them, and how both end."""
+"""Creates the FastAPI application of one replica: its routes and background tasks, and their shutdown."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ import structlog
 from fastapi import FastAPI
 
 from clonos.settings import Settings
-from clonos_api import dashboard, documented, guards, idempotency, problems, recovery_traces
+from clonos_api import dashboard, guards
 from clonos_api.auth import declared
+from clonos_api.http import problems
+from clonos_api.metrics import recovery_traces
+from clonos_api.replica import Replica
 from clonos_api.routes import (
     actions,
-    agents,
     artifacts,
     connectors,
+    documented,
     events,
     health,
     history,
+    host_agents,
     hosts,
     jobs,
     logs,
@@ -31,14 +35,13 @@ from clonos_api.routes import (
     tokens,
 )
 from clonos_api.routes.access import API
-from clonos_api.services import Services
 from clonos_api.settings import ApiSettings
 
 _ENDING_S: Final = 1.0
 _log = structlog.get_logger("clonos.api")
 
 _ROUTERS: Final = (
-    agents.router,  # first, because routes are looked through in order, and agents ask most
+    host_agents.router,  # first: routes are matched in order, and agents send most requests
     artifacts.router,
     jobs.router,
     actions.router,
@@ -61,11 +64,7 @@ _ROUTERS: Final = (
 
 
 def create_app(settings: ApiSettings | None = None) -> FastAPI:
-    """The application of one replica. It opens nothing before it is started.
-
-    Args:
-        settings: Default: from the environment.
-    """
+    """Creates the application of one replica. It opens no connection before its start."""
     settings = settings or ApiSettings()
     app = FastAPI(
         title="Clonos",
@@ -73,24 +72,17 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
         version=version("clonos"),
         lifespan=_lifespan,
         openapi_url=f"{API}/openapi.json",
-        docs_url=None,  # its page loads scripts from elsewhere
+        docs_url=None,  # its page loads scripts from other origins
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
     )
-    services = Services.of(settings)
-    app.state.services = services
-    app.state.database = services.database
-    app.state.known_agents = services.known_agents
+    replica = Replica.of(settings)
+    app.state.replica = replica
+    app.state.database = replica.database
+    app.state.known_agents = replica.known_agents
     problems.install(app)
-    idempotency.install(app)
-    guards.install(
-        app,
-        guards.GuardSettings.of(settings),
-        open_paths=dashboard.OPEN,
-        open_files=dashboard.FILES,
-        sign_in=dashboard.SIGN_IN,
-    )
+    guards.install(app, settings, open_paths=dashboard.OPEN, open_files=dashboard.FILES, sign_in=dashboard.SIGN_IN)
     for router in _ROUTERS:
         app.include_router(router)
     dashboard.install(app)
@@ -101,26 +93,28 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    services: Services = app.state.services
-    await services.prepare()
-    services.start("notifier", lambda: services.database.notifier.watch(services.database))
-    services.start("feed", services.feed.run)
-    services.start("logs", services.log_watch.run)
-    services.start("schema", services.watch_schema)
+    replica: Replica = app.state.replica
+    await replica.prepare()
+    replica.start("notifier", lambda: replica.database.watch_commits())
+    replica.start("feed", replica.feed.run)
+    replica.start("logs", replica.log_watch.run)
+    replica.start("schema", replica.watch_schema)
     traces = Settings().traces
-    services.start("traces", lambda: recovery_traces.run(services, traces))
-    if services.settings.reconcile:
-        services.start("reconciler", services.reconcile)
+    replica.start(
+        "traces", lambda: recovery_traces.run(replica.feed, replica.database, replica.settings.replica, traces)
+    )
+    if replica.settings.reconcile:
+        replica.start("reconciler", replica.reconcile)
     try:
         yield
     finally:
-        services.end_waits()
-        await _ended(services)
-        await services.database.close()
+        replica.end_waits()
+        await _ended(replica)
+        await replica.database.close()
 
 
-async def _ended(services: Services) -> None:
-    """End what runs besides the requests; whoever leads gives the lease up, but nobody is waited for long."""
-    _, late = await asyncio.wait(services.tasks.values(), timeout=_ENDING_S)
+async def _ended(replica: Replica) -> None:
+    """Ends the background tasks; the leader releases its lease. Waits at most `_ENDING_S`."""
+    _, late = await asyncio.wait(replica.tasks.values(), timeout=_ENDING_S)
     for task in late:
-        _log.warning("A part of the service did not end in time", part=task.get_name())
+        _log.warning("A background task did not end in time", part=task.get_name())

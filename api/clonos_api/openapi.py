@@ -6,12 +6,11 @@ import json
 import sys
 
 from clonos_api.app import create_app
-from clonos_api.settings import ApiSettings
 
 
 def document() -> str:
-    """The document as it is committed."""
-    described = create_app(ApiSettings(_env_file=None)).openapi()
+    """Returns the OpenAPI document as formatted JSON."""
+    described = create_app().openapi()
     return json.dumps(described, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 

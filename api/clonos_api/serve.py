@@ -1,7 +1,7 @@
-"""Runs one replica: ``python -m clonos_api``.
+"""Runs one replica of the control plane: ``python -m clonos_api``.
 
-It says where it listens by one line on stdout (``ready http://127.0.0.1:8484``) and, where asked, by a file. SIGTERM or
-SIGINT end it: streams end, long-polls answer, requests under way have a second, the leader gives its lease up.
+It prints its address as one line on stdout (``ready http://127.0.0.1:8484``) and, if configured, writes it to a file.
+SIGTERM or SIGINT stop it: streams end, long polls answer, open requests have one second, the leader releases its lease.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import structlog
 import uvicorn
 from pydantic import ValidationError
 
-from clonos.errors import ClonosError, PortTaken, SpecError
-from clonos.logs import configure_logs
+from clonos.errors import ClonosError, PortInUse, SpecError
+from clonos.jobs.spec import explain
 from clonos.settings import Settings
-from clonos.spec import explain
+from clonos.telemetry.logs import configure_logs
 from clonos_api.app import create_app
-from clonos_api.services import Services
+from clonos_api.replica import Replica
 from clonos_api.settings import ApiSettings
 
 _GRACE_S: Final = 1
@@ -37,41 +37,37 @@ _KEEP_ALIVE_S: Final = 30
 
 
 class _Server(uvicorn.Server):
-    """Tells when it is ready, and ends what waits when a signal comes."""
+    """Reports its address when it is ready, and ends open requests after a signal."""
 
-    def __init__(self, config: uvicorn.Config, services: Services, url: str) -> None:
+    def __init__(self, config: uvicorn.Config, replica: Replica, url: str) -> None:
         super().__init__(config)
-        self._services = services
+        self._replica = replica
         self._url = url
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            _tell(self._url, self._services.settings.ready_file)
+            _report_ready(self._url, self._replica.settings.ready_file)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Before uvicorn waits for connections: streams would never end by themselves.
-        self._services.end_waits()
+        # Before uvicorn waits for connections, because streams do not end by themselves.
+        self._replica.end_waits()
         await super().shutdown(sockets)
 
 
 def serve(settings: ApiSettings) -> int:
-    """Run until a signal; the exit code.
-
-    Raises:
-        ClonosError: It cannot be run like that: the address is open to others, or taken.
-    """
+    """Runs a replica until SIGTERM or SIGINT; returns the exit code."""
     settings.check_exposure()
     listening = _listen(settings.host, settings.port)
     url = _url(settings, listening)
     app = create_app(settings)
     config = uvicorn.Config(
         app,
-        log_config=None,  # clonos.logs shows uvicorn's lines too
+        log_config=None,  # clonos.telemetry.logs prints uvicorn's lines too
         log_level="warning",
         access_log=False,
         server_header=False,
-        # Nobody's X-Forwarded-For is believed: limits count by who connects.
+        # X-Forwarded-For is ignored: limits count by the connecting address.
         proxy_headers=False,
         ws="none",
         lifespan="on",
@@ -81,13 +77,13 @@ def serve(settings: ApiSettings) -> int:
         timeout_graceful_shutdown=_GRACE_S,
         backlog=_BACKLOG,
     )
-    server = _Server(config, app.state.services, url)
-    # Once it has ended, uvicorn raises the signal again that ended it: that is no failure.
+    server = _Server(config, app.state.replica, url)
+    # After its shutdown uvicorn raises the signal again; that is no failure.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ended)
+        signal.signal(number, _ignore_signal)
     if settings.ready_file is not None:
         settings.ready_file.unlink(missing_ok=True)
-    # What is there now stays: looking through it again and again would hold all requests up for a tenth of a second.
+    # The objects that exist now stay; garbage collection of them would stop all requests for a tenth of a second.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
@@ -100,29 +96,25 @@ def serve(settings: ApiSettings) -> int:
 
 
 def main() -> int:
-    """Run with the settings of the environment; the exit code."""
+    """Runs a replica with the settings of the environment; returns the exit code."""
     process = Settings()
     configure_logs(process.log_format, process.log_level)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         return serve(settings_of_environment())
     except ClonosError as error:
-        structlog.get_logger("clonos.api").error("The control plane cannot run", error=error.slug)
+        structlog.get_logger("clonos.api").error("The control plane cannot start", error=error.slug)
         sys.stderr.write(f"{error}\n")
         return error.exit_code
 
 
 def settings_of_environment() -> ApiSettings:
-    """The settings of the environment.
-
-    Raises:
-        SpecError: Naming those that cannot be used.
-    """
+    """Reads the settings of the replica from environment variables."""
     try:
         return ApiSettings()
     except ValidationError as error:
         raise SpecError(
-            f"The control plane's settings cannot be used: {explain(error)}.", hint="correct CLONOS_API__…."
+            f"Invalid settings of the control plane: {explain(error)}.", hint="correct CLONOS_API__…."
         ) from error
 
 
@@ -140,8 +132,8 @@ def _listen(host: str, port: int) -> socket.socket:
             listening.close()
             raise
     except OSError as error:
-        raise PortTaken(
-            f"{host}:{port} cannot be listened on: {error.strerror}.",
+        raise PortInUse(
+            f"Cannot listen on {host}:{port}: {error.strerror}.",
             hint="set CLONOS_API__PORT to a free port, or to 0.",
         ) from error
     listening.set_inheritable(False)
@@ -153,17 +145,17 @@ def _url(settings: ApiSettings, listening: socket.socket) -> str:
     return f"{settings.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _tell(url: str, ready_file: Path | None) -> None:
+def _report_ready(url: str, ready_file: Path | None) -> None:
     if ready_file is not None:
         ready_file.parent.mkdir(parents=True, exist_ok=True)
-        # A reader sees the whole file or none.
+        # Readers see the whole file or none.
         with tempfile.NamedTemporaryFile("w", dir=ready_file.parent, delete=False) as file:
             json.dump({"url": url, "pid": os.getpid()}, file)
         Path(file.name).replace(ready_file)
-    with contextlib.suppress(OSError):  # who started us may not listen any more
+    with contextlib.suppress(OSError):  # the parent process may have closed the pipe
         sys.stdout.write(f"ready {url}\n")
         sys.stdout.flush()
 
 
-def _ended(number: int, frame: FrameType | None) -> None:
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
     pass

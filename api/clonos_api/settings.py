@@ -5,73 +5,86 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from clonos.errors import SpecError
 from clonos.settings import Settings as ClonosSettings
+from clonos.units import parse_duration, parse_size
 
-LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+def _with_unit(parse: Callable[[str], float]) -> Callable[[object], object]:
+    """Accepts text with a unit besides a plain number in the unit of the field's name."""
+
+    def read(value: object) -> object:
+        return parse(value) if isinstance(value, str) and not value.strip().replace(".", "", 1).isdigit() else value
+
+    return read
+
+
+Duration = Annotated[float, BeforeValidator(_with_unit(parse_duration))]
+Size = Annotated[int, BeforeValidator(_with_unit(parse_size))]
 
 
 class Limits(BaseModel):
-    """What one caller may ask for.
+    """Limits of requests. Durations and sizes take a unit (``10s``, ``500ms``, ``50m``), or are in seconds and bytes.
 
     Attributes:
         body_bytes: Largest body of a request, except uploads.
         artifact_bytes: Largest upload.
         requests_per_s: Requests a second of one token, on average.
         burst: Requests of one token at once.
-        failures_per_s: Requests a second of one address without a valid token that hear 401, and not 429.
-        failures_burst: The same, at once.
-        streams: Server-sent event streams at once, of all callers.
-        stream_s: Longest stream; the client comes back then, and its token is looked at again.
-        wait_s: Longest long-poll.
+        failures_per_s: Requests without a valid token from one address, a second on average; more get 429, not 401.
+        failures_burst: Requests without a valid token from one address at once.
+        streams: Open event streams of one replica, of all callers.
+        stream_s: Maximum duration of a stream; the client then reconnects, and its token is checked again.
+        wait_s: Maximum duration of a long poll.
     """
 
-    body_bytes: int = Field(1_000_000, gt=0)
-    artifact_bytes: int = Field(50_000_000, gt=0)
+    body_bytes: Size = Field(1_000_000, gt=0)
+    artifact_bytes: Size = Field(50_000_000, gt=0)
     requests_per_s: float = Field(50.0, gt=0)
     burst: int = Field(200, gt=0)
     failures_per_s: float = Field(1.0, gt=0)
     failures_burst: int = Field(30, gt=0)
     streams: int = Field(2_000, gt=0)
-    stream_s: float = Field(600.0, gt=0)
-    wait_s: float = Field(30.0, gt=0, le=60)
+    stream_s: Duration = Field(600.0, gt=0)
+    wait_s: Duration = Field(30.0, gt=0, le=60)
 
 
-def _made_up() -> str:
+def _random_name() -> str:
     return f"{socket.gethostname()[:30]}-{secrets.token_hex(4)}"
 
 
 class ApiSettings(BaseSettings):
-    """All settings of one replica.
+    """All settings of one replica. Durations take a unit: ``10s``, ``500ms``; a plain number is in seconds.
 
     Attributes:
-        home: ``CLONOS_HOME``; where the embedded database is.
+        home: ``CLONOS_HOME``; directory of the embedded database.
         host: Address to listen on.
         port: Port to listen on; 0: a free one.
-        database_url: SQLAlchemy's, with an asynchronous driver (``postgresql+psycopg://…``); default SQLite below
-            `home`. Secret, for it may hold a password.
-        savepoints: Folder (path or URI) of savepoints that name none; default below `home`.
-        shared_checkpoints: Folder that all hosts see: jobs whose checkpoint is below it can move at once.
-        tls_cert: PEM file with our certificate; with `tls_key`, connections are TLS.
-        tls_key: PEM file with our key.
-        auth: Whether callers need a token. Off is for one person's own machine.
-        allowed_hosts: Names that callers may call us by (``Host``), besides the loopback ones and `host`.
-        allowed_origins: Origins whose pages may call us (``Origin``), besides our own.
-        replica: Our name in the leader's lease; default made up.
-        heartbeat_s: How often an event stream shows that it lives.
-        ready_file: Where to write our address as JSON once we answer.
-        reconcile: Whether this replica stands for leader.
-        agent_heartbeat_s: How often agents tell that they live.
-        agent_guarded_heartbeat_s: The same where a driver has a standby that is ready: one takes over when four are
-            missing, without its host being lost yet.
-        agent_lease_s: An agent that was not heard of for so long has lost its host. More than three heartbeats, so
-            that it takes three in a row that fail.
+        database_url: URL for SQLAlchemy with an asynchronous driver (``postgresql+psycopg://…``); default: SQLite
+            below `home`. Secret, because it may contain a password.
+        savepoints: Directory (path or URI) of savepoints whose request names none; default: below `home`.
+        shared_checkpoints: Directory that all hosts can access; jobs with a checkpoint below it can change hosts.
+        tls_cert: PEM file with the certificate; with `tls_key`, connections use TLS.
+        tls_key: PEM file with the key.
+        auth: Whether requests need a token. Turn it off only on a single-user machine.
+        allowed_hosts: Accepted values of ``Host``, besides the loopback names and `host`.
+        allowed_origins: Accepted values of ``Origin``, besides the service's own.
+        replica: Name of this replica in the leader's lease; default: random.
+        heartbeat_s: Interval of keep-alive messages in event streams.
+        ready_file: File to which the service writes its address, as JSON, once it accepts requests.
+        reconcile: Whether this replica can become the leader.
+        host_heartbeat_s: Interval of agents' heartbeats.
+        standby_heartbeat_s: Interval of heartbeats of hosts with a standby, or with a driver that has a ready standby.
+            A standby takes over after four missing heartbeats, before the host counts as lost.
+        host_lease_s: A host without heartbeats for this time is lost. It is more than three heartbeats, so that
+            three in a row have to fail.
     """
 
     model_config = SettingsConfigDict(env_prefix="CLONOS_API__", env_nested_delimiter="__", extra="ignore")
@@ -87,19 +100,19 @@ class ApiSettings(BaseSettings):
     auth: bool = True
     allowed_hosts: list[str] = Field(default_factory=list)
     allowed_origins: list[str] = Field(default_factory=list)
-    replica: str = Field(default_factory=_made_up, min_length=1, max_length=40)
-    heartbeat_s: float = Field(15.0, gt=0)
+    replica: str = Field(default_factory=_random_name, min_length=1, max_length=40)
+    heartbeat_s: Duration = Field(15.0, gt=0)
     ready_file: Path | None = None
     reconcile: bool = True
-    agent_heartbeat_s: float = Field(1.0, gt=0)
-    agent_guarded_heartbeat_s: float = Field(0.3, gt=0)
-    agent_lease_s: float = Field(4.0, gt=0)
+    host_heartbeat_s: Duration = Field(1.0, gt=0)
+    standby_heartbeat_s: Duration = Field(0.3, gt=0)
+    host_lease_s: Duration = Field(4.0, gt=0)
     limits: Limits = Limits()
 
     @model_validator(mode="after")
     def _lease_covers_heartbeats(self) -> Self:
-        if self.agent_lease_s <= 3 * self.agent_heartbeat_s:
-            raise ValueError("agent_lease_s must be more than three times agent_heartbeat_s")
+        if self.host_lease_s <= 3 * self.host_heartbeat_s:
+            raise ValueError("host_lease_s must be more than three times host_heartbeat_s")
         return self
 
     @property
@@ -111,25 +124,21 @@ class ApiSettings(BaseSettings):
 
     @property
     def savepoint_location(self) -> str:
-        """Where savepoints go that name no folder."""
+        """Directory of savepoints whose request names none."""
         return self.savepoints or str(self.home / "savepoints")
 
     @property
     def admin_token_file(self) -> Path:
-        """Where the first token is written, for nobody else to read."""
+        """File to which the service writes its first admin token; only the file's owner can read it."""
         return self.home / "admin.token"
 
     @property
     def scheme(self) -> Literal["http", "https"]:
-        """How we are called."""
+        """Scheme of the service's URL."""
         return "https" if self.tls_cert else "http"
 
     def check_exposure(self) -> None:
-        """Refuse to be reached from other machines without tokens and TLS.
-
-        Raises:
-            SpecError: Naming what is missing.
-        """
+        """Raise `SpecError` if other machines can reach the address without tokens and TLS."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SpecError(
                 "TLS needs a certificate and its key.",
@@ -138,22 +147,22 @@ class ApiSettings(BaseSettings):
         if is_loopback(self.host):
             return
         missing = [
-            what
-            for what, there in (
+            name
+            for name, configured in (
                 ("tokens (CLONOS_API__AUTH=true)", self.auth),
                 ("TLS (CLONOS_API__TLS_CERT, CLONOS_API__TLS_KEY)", self.tls_cert is not None),
             )
-            if not there
+            if not configured
         ]
         if missing:
             raise SpecError(
-                f"{self.host} can be reached from other machines, and that needs {' and '.join(missing)}.",
-                hint="set it, or listen on 127.0.0.1.",
+                f"{self.host} is reachable from other machines; this requires {' and '.join(missing)}.",
+                hint="configure the missing part, or listen on 127.0.0.1.",
             )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`. Of names that is known of ``localhost`` only."""
+    """Whether the address `host` is reachable from this machine only; False for all names except ``localhost``."""
     if host == "localhost":
         return True
     try:

@@ -1,1 +1,1 @@
-"""What the benchmarks run: one job, on Clonos and on plain Spark."""
+"""The job of the benchmarks, for Clonos and for plain Spark."""

@@ -1,6 +1,6 @@
-"""The benchmarks' job with state in Spark's own operators: lets each record through once, keeps all that it has seen.
+"""The benchmarks' job with state in Spark's own operators: passes each record once, stores all keys.
 
-A record whose key begins with ``f`` is not published: its value says how many bytes of state it is to take.
+A record whose key begins with ``f`` is not published: its value is the number of bytes of its state.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from pyspark.sql import functions as F
 
 import clonos
 
-# Text that no compression of blocks makes smaller, and the same in a replay.
+# Incompressible text, equal in a replay.
 BALLAST = "array_join(transform(sequence(1, cast(number / 128 as int)), i -> sha2(concat(key, i), 512)), '')"
 
 
 @clonos.job(name="bench-deduplicating", params={"input": "in", "output": "out", "per_epoch": "2000"})
 def deduplicating(ctx: clonos.JobContext) -> None:
-    """Read, drop what was there before, publish."""
+    """Read, drop duplicates, publish."""
     records = ctx.source(ctx.params["input"], max_per_epoch=int(ctx.params["per_epoch"]))
     named = records.select(
         F.col("key").cast("string").alias("key"), F.col("value").cast("string").cast("long").alias("number")

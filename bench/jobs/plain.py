@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from bench.jobs.subject import output
 from clonos.embedded.jars import ensure_jars
-from clonos.engine.jvm import launch_gateway
-from clonos.engine.session import build_session
 from clonos.kafka import spark_options
 from clonos.settings import Settings
+from clonos.spark.jvm import launch_gateway
+from clonos.spark.session import build_session
 
 MASTER = "local[*]"
 
@@ -24,32 +24,32 @@ def _session(kind: str) -> SparkSession:
     settings = Settings()
     if kind == "tuned":
         return build_session("bench-tuned", settings=settings).spark
-    # Spark as it comes, but for what this machine's Java needs; the same heap as the others.
+    # Spark's default settings, except those that Java on this machine needs; the heap is the same for all subjects.
     launch_gateway(ensure_jars(settings), conf={"spark.master": MASTER}, heap_mb=1024)
     return SparkSession.builder.master(MASTER).appName("bench-default").getOrCreate()
 
 
 def main() -> None:
-    """Run until the process is ended."""
+    """Run until the process is killed."""
     parser = argparse.ArgumentParser()
     for name in ("session", "kind", "input", "output", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--per-epoch", type=int, default=0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     kafka = Settings().kafka
-    spark = _session(given.session)
-    options = {**spark_options(kafka), "subscribe": given.input, "startingOffsets": "earliest"}
-    if given.session == "tuned":
+    spark = _session(arguments.session)
+    options = {**spark_options(kafka), "subscribe": arguments.input, "startingOffsets": "earliest"}
+    if arguments.session == "tuned":
         options["kafka.fetch.max.wait.ms"] = "5"
-    if given.per_epoch:
-        options["maxOffsetsPerTrigger"] = str(given.per_epoch)
+    if arguments.per_epoch:
+        options["maxOffsetsPerTrigger"] = str(arguments.per_epoch)
     records = spark.readStream.format("kafka").options(**options).load()
     query = (
-        output(records, given.kind)
+        output(records, arguments.kind)
         .writeStream.format("kafka")
         .options(**spark_options(kafka))
-        .option("topic", given.output)
-        .option("checkpointLocation", given.checkpoint)
+        .option("topic", arguments.output)
+        .option("checkpointLocation", arguments.checkpoint)
         .start()
     )
     query.awaitTermination()

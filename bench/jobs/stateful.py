@@ -1,6 +1,6 @@
-"""The benchmarks' stateful job: counts the records of each key, and keeps what it is told to keep.
+"""The benchmarks' stateful job: counts the records of each key, and stores ballast of a requested size.
 
-A record whose key begins with ``f`` is not counted: its value says how many bytes of state its key is to have.
+A record whose key begins with ``f`` is not counted: its value is the number of bytes of state for its key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Counter(StatefulProcessor):
     """One key's count."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Two states: the live one, and what only takes space."""
+        """Two states: the count, and ballast that only takes space."""
         self.count = handle.getValueState("count", "n long")
         self.ballast = handle.getValueState("ballast", "bytes binary")
 
@@ -53,9 +53,9 @@ def stateful(ctx: clonos.JobContext) -> None:
         .groupBy("key")
         .transformWithState(clonos.operator(Counter(), name="counter"), RESULT, "append", "none")
     )
-    told = F.concat_ws(" ", F.col("number"), F.col("count"))
+    value = F.concat_ws(" ", F.col("number"), F.col("count"))
     ctx.sink(
-        counted.select(F.col("key").cast("binary"), told.cast("binary").alias("value")),
+        counted.select(F.col("key").cast("binary"), value.cast("binary").alias("value")),
         topic=ctx.params["output"],
         name="out",
     )

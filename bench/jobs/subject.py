@@ -1,4 +1,4 @@
-"""The benchmarks' job on Clonos; the parameter ``kind`` says what it computes."""
+"""The benchmarks' job on Clonos; the parameter ``kind`` selects its computation."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ import clonos
 
 @F.pandas_udf(BinaryType())
 def marked(values: pd.Series) -> pd.Series:
-    """A little work on each row, in pandas."""
+    """A small computation on each row, in pandas."""
     return values.str.decode("utf-8").str.upper().str.encode("utf-8")
 
 
 @clonos.udf("string")
 def derived(partition: int, offset: int) -> str:
-    """Clock, random number and id as a Clonos job asks for them."""
+    """Clock, random number and id from Clonos."""
     key = (partition, offset)
     return f"{clonos.now().isoformat()} {clonos.random(key)} {clonos.uuid4(key)}"
 
 
 @F.udf(StringType(), useArrow=True)
 def raw(partition: int, offset: int) -> str:
-    """The same from Python's own modules."""
+    """Clock, random number and id from Python's modules."""
     return f"{datetime.now(UTC).isoformat()} {random.random()} {uuid.uuid4()}"
 
 
 def _answer(key: str) -> float:
-    """Stands for an answer from outside; instantaneous, so that only its recording costs."""
+    """Replaces an external call, without delay, so that only the recording has a cost."""
     return len(key) * 1.5
 
 
@@ -46,13 +46,13 @@ _answers: dict[str, float] = {}
 
 @clonos.udf("double")
 def rated(key: str) -> float:
-    """Asks the service for each row; one argument in a hundred is new to its task."""
+    """Calls the service for each row; one argument in a hundred is new to its task."""
     return rate(key)
 
 
 @F.udf(DoubleType(), useArrow=True)
 def cached(key: str) -> float:
-    """Asks once for each argument in a task, as a careful user of plain Spark does."""
+    """Calls the service once per argument and task, as an optimised job on plain Spark would."""
     if (known := _answers.get(key)) is None:
         known = _answers[key] = _answer(key)
     return known
@@ -77,7 +77,7 @@ def _column(kind: str) -> Column:
 
 
 def output(records: DataFrame, kind: str) -> DataFrame:
-    """What is published of `records`."""
+    """The published columns of `records`."""
     return records.select("key", _column(kind).cast("binary").alias("value"))
 
 

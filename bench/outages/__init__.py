@@ -1,1 +1,1 @@
-"""Parts of `bench.recovery`: the platform under test, what is killed, and what is checked afterwards."""
+"""Parts of `bench.recovery`: the platform under test, its victims, and the checks of the output."""

@@ -1,4 +1,4 @@
-"""Records on their way: a steady load, a read_committed reader, and what the output says against the input."""
+"""A steady load, a read_committed reader of the output, and the comparison of output and input."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Message, Producer
 
-from bench.outages.platform import PATIENCE_S
 from bench.subjects import PARTITIONS
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
+from clonos.testing.harness import CommittedReader
+from clonos.testing.harness.platform import TIMEOUT_S
 
 RATE: Final = 200
 KEYS: Final = 50
-_AGAIN: Final = 20
-# Numbers after which one is sent again: a dozen seconds, so that most have seen a kill in between.
-_LATER: Final = 2_400
+_REPEAT_EVERY: Final = 20
+# Twelve seconds, so that most repetitions come after a kill.
+_REPEAT_AFTER: Final = 2_400
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A record as a reader saw it.
+class Row:
+    """A record of the output.
 
     Attributes:
-        count: The how manieth of its key the job says that it is; 0 if it does not count.
+        at: Its arrival, in seconds of the monotonic clock.
+        number: Its number in the input.
+        count: The number of records of its key so far, as a stateful job counts them; 0 for other jobs.
     """
 
     at: float
@@ -37,55 +40,29 @@ class Seen:
 
 
 class Reader:
-    """Reads the output as a read_committed consumer does, and remembers all of it."""
+    """Follows the output read_committed and keeps every row."""
 
     def __init__(self, kafka: KafkaSettings, topic: str) -> None:
-        self.rows: list[Seen] = []
+        self.rows: list[Row] = []
         self.numbers: set[int] = set()
-        self._stop = threading.Event()
-        self._consumer = Consumer(
-            client_config(
-                kafka,
-                group_id="bench-recovery",
-                isolation_level="read_committed",
-                enable_auto_commit=False,
-                fetch_wait_max_ms=5,
-                fetch_error_backoff_ms=1,
-                fetch_queue_backoff_ms=1,
-            )
-        )
-        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._reader = CommittedReader(kafka, {topic: PARTITIONS}, self._take)
+        self._reader.start()
+        self.close = self._reader.stop
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            message = self._consumer.poll(0.1)
-            if message is not None and message.error() is None:
-                number, _, count = (message.value() or b"-1").partition(b" ")
-                self.rows.append(Seen(time.monotonic(), int(number), int(count or 0)))
-                self.numbers.add(int(number))
-        self._consumer.close()
+    def _take(self, message: Message, arrived: float) -> None:
+        number, _, count = (message.value() or b"-1").partition(b" ")
+        self.rows.append(Row(arrived, int(number), int(count or 0)))
+        self.numbers.add(int(number))
 
     def after(self, moment: float) -> float:
-        """When the first record after `moment` came.
+        """The arrival of the first row after `moment`.
 
         Raises:
-            TimeoutError: None came.
+            TimeoutError: No row arrived in time.
         """
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            rows = self.rows
-            if rows and rows[-1].at > moment:
-                return min(one.at for one in rows[-5000:] if one.at > moment)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no record in {PATIENCE_S:g} s")
-            time.sleep(0.001)
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._stop.set()
-        self._thread.join()
+        if not self._reader.wait_for(lambda: bool(self.rows) and self.rows[-1].at > moment, TIMEOUT_S):
+            raise TimeoutError(f"no record in {TIMEOUT_S:g} s")
+        return min(row.at for row in self.rows[-5000:] if row.at > moment)
 
 
 class Load:
@@ -93,13 +70,13 @@ class Load:
 
     Args:
         kafka: The cluster.
-        topic: Where to.
-        again: One in twenty is sent again later, between the others: for a job that lets each through once.
+        topic: The input topic.
+        repeats: Every twentieth number is sent again later, for a job that removes duplicates.
     """
 
-    def __init__(self, kafka: KafkaSettings, topic: str, *, again: bool = False) -> None:
+    def __init__(self, kafka: KafkaSettings, topic: str, *, repeats: bool = False) -> None:
         self.sent = 0
-        self._again = again
+        self._repeats = repeats
         self._stop = threading.Event()
         self._producer = Producer(client_config(kafka, linger_ms=0, enable_idempotence=True))
         self._topic = topic
@@ -110,8 +87,8 @@ class Load:
         due = time.monotonic()
         while not self._stop.is_set():
             self._send(self.sent)
-            if self._again and self.sent % _AGAIN == 0 and self.sent >= _LATER:
-                self._send(self.sent - _LATER)
+            if self._repeats and self.sent % _REPEAT_EVERY == 0 and self.sent >= _REPEAT_AFTER:
+                self._send(self.sent - _REPEAT_AFTER)
             self.sent += 1
             due += 1 / RATE
             time.sleep(max(0.0, due - time.monotonic()))
@@ -122,29 +99,29 @@ class Load:
         self._producer.poll(0)
 
     def close(self) -> None:
-        """Stop; all is sent then."""
+        """Stop, and wait until everything is acknowledged."""
         if not self._stop.is_set():
             self._stop.set()
             self._thread.join()
             assert self._producer.flush(30) == 0
 
 
-def verdict(rows: Iterable[Seen], sent: int) -> dict[str, int]:
-    """What the output says against the input.
+def verdict(rows: Iterable[Row], sent: int) -> dict[str, int]:
+    """Compare the output with the input.
 
     Returns:
-        ``duplicates``, ``lost``, ``order_breaks`` within a key; ``state_breaks``: records of a job that counts, whose
-        count is not that of an uninterrupted run.
+        ``duplicates``, ``lost``, ``order_breaks`` within a key; ``state_breaks``: records of a counting job with
+        another count than in an uninterrupted run.
     """
     counts: Counter[int] = Counter()
     newest: dict[int, int] = {}
     breaks = miscounted = 0
-    for one in rows:
-        counts[one.number] += 1
-        key = one.number % KEYS
-        breaks += one.number < newest.get(key, -1)
-        newest[key] = max(one.number, newest.get(key, -1))
-        miscounted += one.count not in (0, one.number // KEYS + 1)
+    for row in rows:
+        counts[row.number] += 1
+        key = row.number % KEYS
+        breaks += row.number < newest.get(key, -1)
+        newest[key] = max(row.number, newest.get(key, -1))
+        miscounted += row.count not in (0, row.number // KEYS + 1)
     return {
         "records": sent,
         "duplicates": sum(count - 1 for count in counts.values()),

@@ -1,4 +1,4 @@
-"""Kafka's transactions, asked for with its own protocol: librdkafka has no call for it."""
+"""Lists Kafka's transactions by its wire protocol: librdkafka has no call for it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SETTLED: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 
 
 def transactions(kafka: KafkaSettings) -> dict[str, str]:
-    """Every transactional id that the brokers know → its state (plaintext listeners only).
+    """Every transactional id of the brokers → its state (plaintext listeners only).
 
     Raises:
-        RuntimeError: A broker refuses to tell.
+        RuntimeError: A broker refuses the request.
     """
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for broker in AdminClient(client_config(kafka)).list_topics(timeout=_TIMEOUT_S).brokers.values():
         with socket.create_connection((broker.host, broker.port), _TIMEOUT_S) as connection:
-            found |= _listed(connection)
-    return found
+            states |= _listed(connection)
+    return states
 
 
 def _listed(connection: socket.socket) -> dict[str, str]:
@@ -45,7 +45,7 @@ def _listed(connection: socket.socket) -> dict[str, str]:
     (error,) = struct.unpack(">h", answer.take(2))
     if error:
         raise RuntimeError(f"the broker does not list its transactions: error {error}")
-    answer.array(answer.text)  # states that it does not know
+    answer.array(answer.text)  # states unknown to the broker
     return dict(answer.array(answer.transaction))
 
 
@@ -83,8 +83,8 @@ class _Answer:
     def text(self) -> str:
         return self.take(self.varint() - 1).decode()
 
-    def array(self, one: Callable[[], _T]) -> list[_T]:
-        return [one() for _ in range(self.varint() - 1)]
+    def array(self, element: Callable[[], _T]) -> list[_T]:
+        return [element() for _ in range(self.varint() - 1)]
 
     def tags(self) -> None:
         for _ in range(self.varint()):

@@ -1,9 +1,8 @@
-"""What is killed: drivers, whole hosts, standbys, or several at once; always with SIGKILL and from outside."""
+"""The processes that a benchmark kills: drivers, whole hosts, standbys, or several at once; always with SIGKILL."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,76 +10,65 @@ from typing import Final
 
 import psutil
 
-from bench.outages.platform import Platform
-from bench.outages.processes import kill, of_home, with_children
+from bench.outages.subject import Platform
+from clonos.testing.harness import processes_of_home
+from clonos.testing.harness.processes import kill_together
 
-# How often each is drawn in a run of mixed kills, of a hundred.
+# The weights of the kinds in a run of mixed kills, in percent.
 MIXTURE: Final = {"driver": 35, "leader": 10, "standby": 20, "host": 20, "both": 15}
 
 
 @contextlib.contextmanager
-def _nobody_helps(where: Platform, *, host: bool) -> Iterator[None]:
-    """A host that is lost does not come back at once, as the agent of ``clonos up`` would."""
-    supervisor = psutil.Process(where.stack()["supervisor"]["pid"])
-    if host:
+def killed(kind: str, deployment: Platform) -> Iterator[float | None]:
+    """Kill processes; a lost host is not started again before the body has ended.
+
+    Args:
+        kind: ``driver``: the driver with everything it started; ``leader``: only its first process, so that the agent
+            has to end the rest; ``host``: an agent with all drivers of its host, and the host's directory;
+            ``standby``; ``both``: driver and standby at once.
+        deployment: The platform.
+
+    Yields:
+        The moment (monotonic clock); None if no such process ran.
+    """
+    # `clonos up` would start the agent of a lost host again at once.
+    supervisor = psutil.Process(deployment.state()["supervisor"]["pid"])
+    if kind == "host":
         supervisor.suspend()
     try:
-        yield
+        yield _kill(kind, deployment)
     finally:
-        if host:
+        if kind == "host":
             supervisor.resume()
 
 
-@contextlib.contextmanager
-def killed(kind: str, where: Platform) -> Iterator[float | None]:
-    """Kill it; while the body runs, nobody starts a lost host again.
-
-    Args:
-        kind: ``driver``: the driver's process group; ``leader``: only its first process, so that the rest is for the
-            agent to end; ``host``: an agent with all drivers of its host, whose folder goes too; ``standby``;
-            ``both``: driver and standby at once.
-        where: The platform.
-
-    Yields:
-        When; None: there was nothing of the kind.
-    """
-    with _nobody_helps(where, host=kind == "host"):
-        yield _strike(kind, where)
-
-
-def _strike(kind: str, where: Platform) -> float | None:
+def _kill(kind: str, deployment: Platform) -> float | None:
     if kind == "host":
-        return _host(where)
-    driver = where.primary() if kind != "standby" else None
-    standby = where.standby() if kind in ("standby", "both") else None
-    victims = [one for one in (driver, standby) if one is not None]
+        return _kill_host(deployment)
+    driver = deployment.job.driver() if kind != "standby" else None
+    standby = deployment.standby() if kind in ("standby", "both") else None
+    victims = [group for group in (driver, standby) if group is not None]
     if not victims or (kind == "both" and len(victims) < 2):
         return None
     if kind == "leader":
         moment = time.monotonic()
-        victims[0].kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(victims[0].pid).kill()
         return moment
-    members = [one for victim in victims for one in with_children(victim)]
-    moment = time.monotonic()
-    kill([victim.pid for victim in victims], members)
-    return moment
+    return kill_together(*victims).at
 
 
-def _host(where: Platform) -> float | None:
-    found = where.agent()
-    if found is None:
+def _kill_host(deployment: Platform) -> float | None:
+    current = deployment.agent()
+    if current is None:
         return None
-    name, agent = found
-    folder = where.home / "agent" / name
-    runs = {one.name for one in (folder / "runs").iterdir()} if (folder / "runs").is_dir() else set()
-    members = [process for process, run in of_home(where.home) if run in runs]
-    groups = set()
-    for one in members:
-        with contextlib.suppress(ProcessLookupError):
-            groups.add(os.getsid(one.pid))
+    host, agent = current
+    folder = deployment.home / "agent" / host
+    runs = {run.name for run in (folder / "runs").iterdir()} if (folder / "runs").is_dir() else set()
+    members = [process for process, run in processes_of_home(deployment.home) if run in runs]
+    # The agent is killed in the same moment, so that it cannot report its drivers' exits.
     moment = time.monotonic()
-    # The agent first, so that it has no moment to tell of the others.
-    kill([agent.pid, *groups], [agent, *members])
-    psutil.wait_procs([agent, *members], timeout=5)
+    psutil.Process(agent.pid).kill()
+    kill_together(agent, also=members)
     shutil.rmtree(folder)
     return moment

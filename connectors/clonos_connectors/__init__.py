@@ -1,1 +1,3 @@
-"""Repeatable sources: an epoch is a logged range of offsets, in an order that a replay repeats."""
+"""Repeatable sources for jobs: an epoch is a logged range of offsets, and a replay reads the range in the same
+order.
+"""

@@ -1,10 +1,9 @@
-"""The repeatable Kafka source: Spark's own connector, with its partition order made the same in a replay.
+"""The repeatable Kafka source: Spark's own connector, with the same partition order in a replay.
 
-Spark's connector orders an epoch's ranges by a Scala map that keeps insertion order up to four entries:
-the consumer's assignment the first time, the sorted JSON of the offset log in a replay. With five entries
-or more the order is that of the hash, the same both times. So every source also subscribes to an empty
-*padding topic* of the platform with five partitions; its empty ranges become no tasks. That holds for topics by
-name, by pattern and for assigned partitions.
+Spark's connector orders the ranges of an epoch by a Scala map. Up to four entries, the map keeps the insertion order:
+the consumer's assignment in the first attempt, the sorted JSON of the offset log in a replay. From five entries on, the
+order is that of the hash, the same in both. So every source also subscribes to an empty *padding topic* of the platform
+with five partitions. Its empty ranges become no tasks. This holds for topics by name, by pattern and by assignment.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -23,15 +22,16 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import SourceOffsetsExpired, SpecError, TopicMissing
+from clonos.extend.source import Progress
 from clonos.kafka import client_config, spark_options, unanswered
 from clonos.settings import KafkaSettings
-from clonos.sources import Progress
+from clonos.spark.internals import java_pattern
 
 PADDING_TOPIC: Final = "clonos.padding"
 _PADDING_PARTITIONS: Final = 5
 _TIMEOUT_S: Final = 15.0
 
-# What would make an epoch something else in a replay, hide a loss, or be set by the source itself.
+# Options that would change an epoch in a replay or hide a loss, and those that the source sets.
 _RESERVED: Final = {
     "subscribe": "name the topics in ctx.source",
     "subscribepattern": "use pattern= of ctx.source",
@@ -39,26 +39,29 @@ _RESERVED: Final = {
     "startingoffsets": "use starting=",
     "maxoffsetspertrigger": "use max_per_epoch=",
     "failondataloss": "lost input must stop the job",
-    "includeheaders": "headers are always there",
+    "includeheaders": "headers are always included",
     "kafka.bootstrap.servers": "use the settings CLONOS_KAFKA__…",
-    "kafka.group.id": "the job's progress has a group of its own",
+    "kafka.group.id": "the job's progress has its own group",
 }
 
 
 class KafkaSource:
-    """One or several topics as a streaming DataFrame: by name, by pattern, or some of their partitions.
+    """Kafka topics as a streaming DataFrame: topics by name or pattern, or some of their partitions.
+
+    Name exactly one of `topics`, `pattern` and `assign`.
 
     Args:
-        topics: Their names.
-        pattern: Instead of names: a Java regular expression that a topic's whole name matches. Topics that appear
-            later are read from their beginning. The platform's own topics (``clonos.…``) never match.
-        assign: Instead of names: topic → partitions.
+        topics: Names of topics.
+        pattern: A Java regular expression for whole topic names. Topics that are created later are read from their
+            beginning. The platform's own topics (``clonos.…``) never match.
+        assign: Topic → partitions.
         starting: ``earliest``, ``latest`` or topic → partition → offset, for the job's first epoch.
-        max_per_epoch: So many records at the most in one epoch.
+        max_per_epoch: Maximum number of records in one epoch.
         options: Further options of Spark's Kafka source.
 
     Raises:
-        SpecError: Not exactly one of the three, or an option that is not the user's to set.
+        SpecError: Not exactly one of `topics`, `pattern` and `assign` is set, a value is invalid, or `options` has an
+            option that the source sets itself.
     """
 
     def __init__(
@@ -76,13 +79,13 @@ class KafkaSource:
         if not all(topics) or pattern == "" or (assign is not None and not (assign and all(assign.values()))):
             raise SpecError("ctx.source names no topic.", hint="an empty name, pattern or assignment reads nothing.")
         if isinstance(starting, str) and starting not in {"earliest", "latest"}:
-            raise SpecError(f"starting={starting!r} is not known.", hint="use earliest, latest or a map of offsets.")
+            raise SpecError(f"starting={starting!r} is unknown.", hint="use earliest, latest or a map of offsets.")
         if max_per_epoch is not None and max_per_epoch < 1:
             raise SpecError(f"max_per_epoch={max_per_epoch} would read nothing.")
         for option in options or {}:
             if option.lower() in _RESERVED:
-                raise SpecError(f"The source option {option!r} is not free.", hint=_RESERVED[option.lower()] + ".")
-        self._assigned = {topic: tuple(sorted(set(some))) for topic, some in (assign or {}).items()}
+                raise SpecError(f"The source option {option!r} is reserved.", hint=_RESERVED[option.lower()] + ".")
+        self._assigned = {topic: tuple(sorted(set(partitions))) for topic, partitions in (assign or {}).items()}
         self._topics = tuple(sorted({*topics, *self._assigned}))
         self._pattern = pattern
         self._starting = starting
@@ -92,11 +95,11 @@ class KafkaSource:
         self._admin: AdminClient | None = None
 
     def topics(self) -> frozenset[str]:
-        """The topics that users know of; none for a pattern."""
+        """The topics that the source reads, without the platform's empty padding topic; empty for a pattern."""
         return frozenset(self._topics)
 
     def check(self, kafka: KafkaSettings) -> None:
-        """Refuse topics and partitions that do not exist (Spark would wait for them for ever)."""
+        """Refuse topics and partitions that do not exist; Spark would wait for them forever."""
         metadata = _metadata(kafka)
         missing = [name for name in self._topics if name not in metadata or metadata[name] is None]
         if missing:
@@ -105,8 +108,8 @@ class KafkaSource:
             )
         unknown = [
             f"{topic}[{partition}]"
-            for topic, some in self._assigned.items()
-            for partition in some
+            for topic, partitions in self._assigned.items()
+            for partition in partitions
             if partition not in (metadata[topic] or ())
         ]
         if unknown:
@@ -117,9 +120,12 @@ class KafkaSource:
             )
 
     def load(self, spark: SparkSession, kafka: KafkaSettings, job: str) -> DataFrame:
-        """The streaming DataFrame."""
+        """Build the streaming DataFrame.
+
+        This creates the platform's padding topic, which makes the partition order repeatable, if it does not exist.
+        """
         _ensure_padding(kafka)
-        which, value = self._subscription(spark)
+        option, topics = self._subscription(spark)
         starting = self._starting if isinstance(self._starting, str) else self._starting_json(spark, kafka)
         options = {
             **spark_options(kafka),
@@ -127,7 +133,7 @@ class KafkaSource:
             "kafka.fetch.max.wait.ms": "5",
             "kafka.isolation.level": "read_committed",
             **self._options,
-            which: value,
+            option: topics,
             "startingOffsets": starting,
             "includeHeaders": "true",
             "failOnDataLoss": "true",
@@ -137,7 +143,7 @@ class KafkaSource:
         return spark.readStream.format("kafka").options(**options).load()
 
     def _subscription(self, spark: SparkSession) -> tuple[str, str]:
-        """Spark's option for what is read, always with the padding."""
+        """Spark's option for the topics and its value, with the padding topic."""
         if self._pattern is not None:
             return "subscribePattern", self._whole_pattern(spark)
         if self._assigned:
@@ -146,28 +152,28 @@ class KafkaSource:
         return "subscribe", ",".join([*self._topics, PADDING_TOPIC])
 
     def _whole_pattern(self, spark: SparkSession) -> str:
-        """The user's pattern for whole names that are not the platform's, or the padding."""
-        own = self._pattern or ""
-        whole = f"^(?:(?!clonos\\.)(?:{own})|{re.escape(PADDING_TOPIC)})$"
-        for one in (own, whole):  # it may be complete by itself only, or as a part only
+        """A pattern for the padding topic and for names that match the user's pattern and are not the platform's."""
+        pattern = self._pattern or ""
+        whole = f"^(?:(?!clonos\\.)(?:{pattern})|{re.escape(PADDING_TOPIC)})$"
+        for text in (pattern, whole):  # a pattern may be valid only alone, or only as a part
             try:
-                _java_pattern(spark, one)
-            except (Py4JJavaError, IllegalArgumentException) as error:  # PySpark has a name of its own for it
-                said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
-                raise SpecError(f"pattern={own!r} is not a regular expression: {said}") from error
+                java_pattern(spark, text)
+            except (Py4JJavaError, IllegalArgumentException) as error:  # PySpark converts the Java exception
+                reason = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+                raise SpecError(f"pattern={pattern!r} is not a regular expression: {reason}") from error
         return whole
 
     def _starting_json(self, spark: SparkSession, kafka: KafkaSettings) -> str:
-        """Spark wants an offset for every partition; those not named start at the earliest (-2)."""
-        given = self._starting if not isinstance(self._starting, str) else {}
+        """The start offsets of all partitions as JSON; a partition without one starts at the earliest (-2)."""
+        starting = self._starting if not isinstance(self._starting, str) else {}
         partitions = _metadata(kafka)
         topics: Iterable[str] = (*self._topics, PADDING_TOPIC)
         if self._pattern is not None:
-            matcher = _java_pattern(spark, self._whole_pattern(spark))
+            matcher = java_pattern(spark, self._whole_pattern(spark))
             topics = _not_internal(kafka, [topic for topic in partitions if matcher.matcher(topic).matches()])
         offsets = {
             topic: {
-                str(p): given.get(topic, {}).get(p, -2)
+                str(p): starting.get(topic, {}).get(p, -2)
                 for p in self._assigned.get(topic) or partitions.get(topic) or ()
             }
             for topic in topics
@@ -175,7 +181,7 @@ class KafkaSource:
         return json.dumps(offsets)
 
     def _read(self, progress: Progress) -> Progress:
-        """What of a query's progress is this source's; with a pattern, all of it but the padding."""
+        """The progress of this source within a query's; for a pattern, all of it without the padding topic."""
         return {
             topic: partitions
             for topic, partitions in progress.items()
@@ -183,46 +189,46 @@ class KafkaSource:
         }
 
     def check_retained(self, kafka: KafkaSettings, progress: Progress) -> None:
-        """Refuse to start from offsets that retention has deleted already."""
-        wanted = {
+        """Refuse to start from offsets that the source's partitions do not hold, or no longer hold."""
+        next_offsets = {
             TopicPartition(topic, partition): offset
             for topic, partitions in self._read(progress).items()
             for partition, offset in partitions.items()
         }
-        if not wanted:
+        if not next_offsets:
             return
         lost = []
-        for (tp, offset), bounds in zip(wanted.items(), self._bounds(kafka, list(wanted)), strict=True):
+        for (tp, offset), bounds in zip(next_offsets.items(), self._bounds(kafka, list(next_offsets)), strict=True):
             if bounds is None:
-                lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, is gone")
+                lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, does not exist")
             elif not bounds[0] <= offset <= bounds[1]:
                 lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, has {bounds[0]}..{bounds[1]}")
         if lost:
-            raise SourceOffsetsExpired(f"The source no longer holds what the checkpoint needs: {'; '.join(lost)}.")
+            raise SourceOffsetsExpired(f"The source no longer holds the checkpoint's offsets: {'; '.join(lost)}.")
 
-    def _bounds(self, kafka: KafkaSettings, wanted: list[TopicPartition]) -> list[tuple[int, int] | None]:
-        """The offsets that each partition holds; None where it is gone."""
-        asked_before = self._admin is not None
+    def _bounds(self, kafka: KafkaSettings, partitions: list[TopicPartition]) -> list[tuple[int, int] | None]:
+        """First and next offset of each partition; None for a partition that does not exist."""
+        reused = self._admin is not None
         admin = self._connected(kafka)
         first, end = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        earliest = admin.list_offsets(dict.fromkeys(wanted, first), request_timeout=_TIMEOUT_S)
-        latest = admin.list_offsets(dict.fromkeys(wanted, end), request_timeout=_TIMEOUT_S)
-        found: list[tuple[int, int] | None] = []
+        earliest = admin.list_offsets(dict.fromkeys(partitions, first), request_timeout=_TIMEOUT_S)
+        latest = admin.list_offsets(dict.fromkeys(partitions, end), request_timeout=_TIMEOUT_S)
+        bounds: list[tuple[int, int] | None] = []
         for low, high in zip(earliest.values(), latest.values(), strict=True):
             try:
-                found.append((low.result().offset, high.result().offset))
+                bounds.append((low.result().offset, high.result().offset))
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    # It goes by what it knew of the brokers for minutes, also when they were started again.
+                    # The client uses stale metadata for minutes, even after the brokers restarted.
                     self._admin = None
-                    if asked_before:
-                        return self._bounds(kafka, wanted)
+                    if reused:
+                        return self._bounds(kafka, partitions)
                     raise unanswered("The source's offsets cannot be read", error.args[0]) from error
-                found.append(None)
-        return found
+                bounds.append(None)
+        return bounds
 
     def _connected(self, kafka: KafkaSettings) -> AdminClient:
-        """A client that knows the brokers: otherwise its first question about offsets may wait for three seconds."""
+        """A client with the brokers' metadata; without it, the first request for offsets may take three seconds."""
         if self._admin is None:
             admin = AdminClient(client_config(kafka))
             try:
@@ -240,10 +246,10 @@ class KafkaSource:
 
 
 class _ProgressGroup:
-    """Commits offsets of a group that nobody joins; asynchronously, because it is for information only."""
+    """Commits the offsets of a group without members; asynchronously, because they are for information only."""
 
     def __init__(self, kafka: KafkaSettings, group: str) -> None:
-        # The classic protocol: the new one sends a random member id, which a group without members refuses.
+        # The classic protocol: the new one sends a random member id, which brokers refuse for a group without members.
         self._consumer = Consumer(
             client_config(kafka, group_id=group, group_protocol="classic", enable_auto_commit=False)
         )
@@ -264,26 +270,20 @@ class _ProgressGroup:
                 return
 
 
-def _java_pattern(spark: SparkSession, text: str) -> Any:
-    """`text` as the connector will read it."""
-    jvm: Any = spark._jvm
-    return jvm.java.util.regex.Pattern.compile(text)
-
-
 def _metadata(kafka: KafkaSettings) -> dict[str, list[int] | None]:
     try:
         topics = AdminClient(client_config(kafka)).list_topics(timeout=_TIMEOUT_S).topics
     except KafkaException as error:
         raise unanswered("Kafka did not answer", error.args[0]) from error
-    return {name: None if known.error else sorted(known.partitions) for name, known in topics.items()}
+    return {name: None if topic.error else sorted(topic.partitions) for name, topic in topics.items()}
 
 
 def _not_internal(kafka: KafkaSettings, topics: list[str]) -> list[str]:
-    """Without Kafka's own topics, which the connector never subscribes to by pattern."""
-    admin = AdminClient(client_config(kafka))  # kept until it has answered
+    """`topics` without Kafka's internal topics, to which the connector never subscribes by pattern."""
+    admin = AdminClient(client_config(kafka))  # a local variable, so that it exists until the futures are done
     try:
-        told = admin.describe_topics(TopicCollection(topics), request_timeout=_TIMEOUT_S)
-        return [topic for topic, answer in told.items() if not answer.result().is_internal]
+        descriptions = admin.describe_topics(TopicCollection(topics), request_timeout=_TIMEOUT_S)
+        return [topic for topic, description in descriptions.items() if not description.result().is_internal]
     except KafkaException as error:
         raise unanswered("Kafka did not answer", error.args[0]) from error
 
@@ -297,7 +297,7 @@ def _ensure_padding(kafka: KafkaSettings) -> None:
         future.result(_TIMEOUT_S)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise unanswered(f"The topic {PADDING_TOPIC} cannot be made", error.args[0]) from error
+            raise unanswered(f"The topic {PADDING_TOPIC} cannot be created", error.args[0]) from error
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         if len(_metadata(kafka).get(PADDING_TOPIC) or ()) == _PADDING_PARTITIONS:

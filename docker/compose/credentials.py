@@ -1,8 +1,8 @@
-"""Makes what the services of compose.yaml know each other by, each in a volume of its own; what is there is kept.
+"""Creates the secrets of the services of compose.yaml, each in its own volume; existing secrets are reused.
 
-``credentials.py certificates`` before everything else: an authority, the control plane's certificate, passwords.
-``credentials.py tokens`` once the control plane answers: a token for each agent and for Prometheus. Both run as root,
-and end.
+``credentials.py certificates`` runs first: an authority, the control plane's certificate, passwords.
+``credentials.py tokens`` runs when the control plane is ready: a token for each agent and for Prometheus. Both run as
+root and exit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from clonos.client import Client
 from clonos.local.access import agent_token, viewer_token
 
-OWNER = 10001  # the user of our images
-NOBODY = 65534  # that of Prometheus' image
+OWNER = 10001  # user of the Clonos images
+NOBODY = 65534  # user of the Prometheus image
 PROMETHEUS = "prometheus"
 NAMES = ("control-plane", "control-plane-1", "control-plane-2", "localhost")
 DATABASE = "postgres:5432:clonos:clonos"
@@ -32,20 +32,20 @@ _LEFT = timedelta(days=30)
 
 
 def certificates(volumes: Path) -> None:
-    """Make what is missing below `volumes`, and certificates that are soon over anew."""
+    """Create missing secrets below `volumes`, and renew certificates that expire soon."""
     _certificates(volumes / "ca" / "ca.pem", volumes / "tls")
     password = volumes / "postgres" / "password"
     if not password.exists():
         secret = secrets.token_urlsafe(24)
         _write(volumes / "database" / "pgpass", f"{DATABASE}:{secret}\n", 0o400)
-        # The user of the published image is another one than that of a stand-in; only this service has the volume.
+        # The published image and its stand-in have different users; only this service mounts the volume.
         _write(password, secret, 0o444)
     if not (grafana := volumes / "grafana" / "password").exists():
         _write(grafana, secrets.token_urlsafe(24), 0o444)
 
 
 def tokens(api: str, ca: Path, admin: Path, volumes: Path) -> None:
-    """See that there is a valid token for each folder below `volumes`: Prometheus', and those of the agents."""
+    """Ensure a valid token in each directory below `volumes`: one for Prometheus, one per agent."""
     with Client(api, admin.read_text().strip(), ca=ca, patience_s=30.0) as client:
         for folder in sorted(volumes.iterdir()):
             file = folder / "token"
@@ -59,7 +59,7 @@ def _certificates(ca: Path, tls: Path) -> None:
     now = datetime.now(UTC)
     if ca.exists() and x509.load_pem_x509_certificate(ca.read_bytes()).not_valid_after_utc - now > _LEFT:
         return
-    # The authority's key is forgotten here: nobody can make another certificate that these services believe.
+    # The authority's key is never stored, so no further certificate can be issued.
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     name = _name("Clonos compose")
     authority = (
@@ -69,7 +69,7 @@ def _certificates(ca: Path, tls: Path) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    addresses = [x509.DNSName(one) for one in NAMES], [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    addresses = [x509.DNSName(host) for host in NAMES], [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     certificate = (
         _builder(_name(NAMES[0]), name, key.public_key(), now)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -86,7 +86,7 @@ def _certificates(ca: Path, tls: Path) -> None:
     plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     _write(tls / "key.pem", plain.decode(), 0o400)
     _write(tls / "certificate.pem", certificate.public_bytes(pem).decode(), 0o444)
-    # Last: what shows that the others are there.
+    # Last: its existence shows that the other files exist.
     _write(ca, authority.public_bytes(pem).decode(), 0o444)
 
 
@@ -123,7 +123,7 @@ def _usage(*, sign: bool) -> x509.KeyUsage:
 
 
 def _write(file: Path, text: str, mode: int) -> None:
-    """Write a file whole or not at all, for the services' user."""
+    """Write a file atomically, owned by the services' user."""
     draft = file.with_name(f".{file.name}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:

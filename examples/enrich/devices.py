@@ -1,12 +1,12 @@
-"""The outside world of the example: a flaky HTTP server that knows devices and keeps moving them.
+"""The external system of the example: an unreliable HTTP server with the current sites of devices.
 
-``GET /device?id=d07`` answers ``{"answer": "5f3a…-17", "site": "north-3"}``. Devices move after every few answers, so
-asking again later gives another site, and no two answers share an id. Some calls get status 503, some an answer that
-comes too late for anybody to wait for; devices that are not called ``d…`` get status 404, always.
-Every answer, whatever its status, is appended to a file *before* it is sent; whoever checks the job's output later
-can tell from that file alone which answers were really given.
+``GET /device?id=d07`` answers ``{"answer": "5f3a…-17", "site": "north-3"}``. Devices move after a few answers, so a
+later request gets another site, and each answer has its own id. Some requests get status 503, some get an answer after
+the client's timeout. Devices whose name does not start with ``d`` always get status 404.
+The server appends each answer, with its status, to a file *before* it sends it. So a check of the job's output can
+compare with the answers that the server sent.
 
-Run it by itself with ``python devices.py --port 8099 --record answers.jsonl``.
+Run it with ``python devices.py --port 8099 --record answers.jsonl``.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ SITES = ("north", "east", "south", "west")
 
 
 class Devices:
-    """Gives answers and writes each one down first.
+    """Answers requests, and appends each answer to a file first.
 
     Args:
-        record: The file that answers are appended to, one JSON object a line.
+        record: The file for the answers, one JSON object per line.
     """
 
     def __init__(self, record: Path) -> None:
         self._lock = threading.Lock()
-        self._given = 0
-        # Ids stay unique when the server is started again on the same file.
+        self._answers = 0
+        # Ids are unique also after a restart of the server with the same file.
         self._run = secrets.token_hex(4)
         self._file = record.open("ab", buffering=0)
 
     def answer(self, device: str) -> dict[str, Any]:
-        """One answer about `device`, recorded before it is returned."""
+        """An answer about `device`, recorded before it is returned."""
         with self._lock:
-            number = self._given
-            self._given += 1
-            given: dict[str, Any] = {"answer": f"{self._run}-{number}", "device": device, "slow": False}
+            number = self._answers
+            self._answers += 1
+            answer: dict[str, Any] = {"answer": f"{self._run}-{number}", "device": device, "slow": False}
             if not device.startswith("d"):
-                given["status"] = HTTPStatus.NOT_FOUND
+                answer["status"] = HTTPStatus.NOT_FOUND
             elif random.random() < FAILING_SHARE:
-                given["status"] = HTTPStatus.SERVICE_UNAVAILABLE
+                answer["status"] = HTTPStatus.SERVICE_UNAVAILABLE
             else:
                 move = zlib.crc32(f"{self._run}:{number // ANSWERS_PER_MOVE}:{device}".encode())
                 site = f"{SITES[move % len(SITES)]}-{move // len(SITES) % 10}"
-                given |= {"status": HTTPStatus.OK, "site": site, "slow": random.random() < SLOW_SHARE}
-            # One write call on an unbuffered file: a killed server leaves no half line of an answer it sent.
-            self._file.write(json.dumps(given).encode() + b"\n")
-            return given
+                answer |= {"status": HTTPStatus.OK, "site": site, "slow": random.random() < SLOW_SHARE}
+            # One write call on an unbuffered file: after a kill, each sent answer has a complete line.
+            self._file.write(json.dumps(answer).encode() + b"\n")
+            return answer
 
     def close(self) -> None:
         """Close the file."""
@@ -74,7 +74,7 @@ class Devices:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Header and body leave in one packet; otherwise Nagle and delayed ACKs cost 40 ms an answer.
+    # Header and body are sent in one packet; otherwise Nagle and delayed ACKs cost 40 ms per answer.
     wbufsize = -1
     disable_nagle_algorithm = True
     timeout = 30
@@ -82,14 +82,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        asked = parse_qs(parts.query).get("id", [])
-        if parts.path != "/device" or len(asked) != 1:
-            self._reply(HTTPStatus.BAD_REQUEST, {"error": "ask for /device?id=<device>"})
+        ids = parse_qs(parts.query).get("id", [])
+        if parts.path != "/device" or len(ids) != 1:
+            self._reply(HTTPStatus.BAD_REQUEST, {"error": "use /device?id=<device>"})
             return
-        given = self.server.devices.answer(asked[0])
-        if given["slow"]:
+        answer = self.server.devices.answer(ids[0])
+        if answer["slow"]:
             time.sleep(SLOW_S)
-        self._reply(given["status"], {name: given[name] for name in ("answer", "site") if name in given})
+        self._reply(answer["status"], {name: answer[name] for name in ("answer", "site") if name in answer})
 
     def _reply(self, status: HTTPStatus, content: dict[str, Any]) -> None:
         body = json.dumps(content).encode()
@@ -100,15 +100,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class names it so)
-        """Say nothing: the record file is the log."""
+        """Log nothing: the record file is the log."""
 
 
 class DeviceServer(ThreadingHTTPServer):
     """The HTTP server; a thread for each connection, HTTP/1.1 keep-alive.
 
     Args:
-        record: The file that answers are appended to.
-        port: Port to listen on; 0 takes a free one.
+        record: The file for the answers.
+        port: Port to listen on; 0: a free port.
     """
 
     daemon_threads = True
@@ -119,14 +119,14 @@ class DeviceServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that were killed or hung up in mid-sentence; report anything else."""
+        """Ignore closed connections; report other errors."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
 def serving(record: Path, port: int = 0) -> Iterator[DeviceServer]:
-    """A server that listens, and what it writes to."""
+    """A listening server; closes its file at the end."""
     with DeviceServer(record, port) as server:
         try:
             yield server
@@ -136,9 +136,9 @@ def serving(record: Path, port: int = 0) -> Iterator[DeviceServer]:
 
 def main() -> None:
     """Serve until SIGTERM or Ctrl-C; the first line on stdout is the server's address."""
-    parser = argparse.ArgumentParser(description="A flaky HTTP server that knows devices and keeps moving them.")
-    parser.add_argument("--port", type=int, default=0, help="port to listen on (0: a free one)")
-    parser.add_argument("--record", type=Path, default=Path("answers.jsonl"), help="file that answers are appended to")
+    parser = argparse.ArgumentParser(description="An unreliable HTTP server with the current sites of devices.")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on (0: a free port)")
+    parser.add_argument("--record", type=Path, default=Path("answers.jsonl"), help="file for the answers")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with serving(arguments.record, arguments.port) as server:

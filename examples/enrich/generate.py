@@ -1,6 +1,6 @@
-"""The input of the example: readings of devices. Some are broken, some come from devices that nobody knows.
+"""The input of the example: readings of devices. Some cannot be decoded, some are from unknown devices.
 
-By hand: ``python generate.py`` writes key, tab and value, 20 events a second.
+``python generate.py`` writes key, tab and value, 20 events per second.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import time
 from collections.abc import Iterator
 
 DEVICES = 40
-STRANGERS = 5
+UNKNOWN_DEVICES = 5
 POISON_SHARE = 0.04
-STRANGER_SHARE = 0.02
+UNKNOWN_SHARE = 0.02
 
 
-def messages(moments: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Keys and values, without an end."""
+def messages(rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    """An endless sequence of keys and values."""
     number = 0
     while True:
-        strange = moments.random() < STRANGER_SHARE
-        device = f"x{moments.randrange(STRANGERS)}" if strange else f"d{moments.randrange(DEVICES):02}"
-        event = {"event": f"e-{number}", "device": device, "reading": round(moments.uniform(0.0, 100.0), 2)}
+        unknown = rng.random() < UNKNOWN_SHARE
+        device = f"x{rng.randrange(UNKNOWN_DEVICES)}" if unknown else f"d{rng.randrange(DEVICES):02}"
+        event = {"event": f"e-{number}", "device": device, "reading": round(rng.uniform(0.0, 100.0), 2)}
         number += 1
-        yield device, _broken(event, moments) if moments.random() < POISON_SHARE else json.dumps(event).encode()
+        yield device, _poison(event, rng) if rng.random() < POISON_SHARE else json.dumps(event).encode()
 
 
-def _broken(event: dict[str, object], moments: random.Random) -> bytes:
-    good = json.dumps(event)
-    kind = moments.randrange(4)
+def _poison(event: dict[str, object], rng: random.Random) -> bytes:
+    text = json.dumps(event)
+    kind = rng.randrange(4)
     if kind == 0:
-        return good[: len(good) // 2].encode()
+        return text[: len(text) // 2].encode()
     if kind == 1:
         return b"not JSON at all \xff"
     if kind == 2:

@@ -1,9 +1,9 @@
-"""Enrich events by a service that is slow, fails now and then, and never says the same twice: a stateless job.
+"""A stateless job that enriches events with a service that is slow, fails at times and changes its answers.
 
-Each event gets one record: in ``enriched``, with what the server says about its device, or in ``dead``, as it was,
-with the cause in headers. Dead letters are events that do not decode, and those whose device the server refuses or
-gives no answer for: with `record_errors` a call that failed for good is recorded too, so a replay fails it again and
-does not suddenly publish the event elsewhere.
+Each event has one record: in ``enriched``, with the server's answer about its device, or unchanged in ``dead``, with
+the cause in headers. Dead letters are events that cannot be decoded, and events whose device the server refuses or does
+not answer for. With `record_errors`, a final failure of a call is recorded too. So a replay fails the same calls, and
+publishes the event to the same topic.
 
 Run it with ``clonos run examples/enrich/job.yaml -p server=http://127.0.0.1:8099``; the parameters name the topics.
 """
@@ -27,7 +27,7 @@ EVENT = "event string not null, device string not null, reading double not null"
 
 @clonos.service(timeout=0.5, retries=3, concurrency=8, record_errors=True)
 def describe(device: str) -> dict[str, Any]:
-    """Ask the server; each attempt has half a second, and eight calls run at a time."""
+    """The server's answer; each attempt has half a second, and eight calls run in parallel."""
     connection = HTTPConnection(urlsplit(clonos.param("server")).netloc, timeout=2.0)
     try:
         connection.request("GET", f"/device?id={quote(device)}")
@@ -42,9 +42,9 @@ def describe(device: str) -> dict[str, Any]:
 
 @clonos.udf("answer string, site string, cause string, epoch long")
 def about(device: str | None) -> dict[str, Any] | None:
-    """What the server says of a device, or why it says nothing."""
+    """The server's answer about a device, or the cause of the failure."""
     if device is None:
-        return None  # a poison record, on its way to the dead letters
+        return None  # a poison record, which becomes a dead letter
     try:
         answer = describe(device)
     except ServiceError as failure:
@@ -53,7 +53,7 @@ def about(device: str | None) -> dict[str, Any] | None:
 
 
 def header(name: str, value: Column) -> Column:
-    """One header of a dead letter, as the platform's own are."""
+    """A header of a dead letter, in the platform's format."""
     return F.struct(F.lit(f"clonos.error.{name}").alias("key"), value.cast("string").cast("binary").alias("value"))
 
 

@@ -1,6 +1,6 @@
-"""The input of the example: orders of customers who come in turns, some of them late.
+"""The input of the example: orders of changing customers, some of them late.
 
-By hand: ``python generate.py`` writes key, tab and value, 20 orders a second.
+``python generate.py`` writes key, tab and value, 20 orders per second.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Iterator
 
 CUSTOMERS = 40
 SHOPPING = 6
-"""So many customers order at a time; then others do, and those fall silent."""
+"""Number of customers that order at a time; then other customers order."""
 
 ORDERS_PER_TURN = 200
 LATE_SHARE = 0.05
 
 
-def messages(moments: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Keys and values, without an end."""
+def messages(rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    """An endless sequence of keys and values."""
     number = 0
     while True:
-        shopping = moments.sample(range(CUSTOMERS), SHOPPING)
+        shopping = rng.sample(range(CUSTOMERS), SHOPPING)
         for _ in range(ORDERS_PER_TURN):
-            customer = f"c{moments.choice(shopping):02}"
-            delay_ms = moments.randrange(15_000, 60_000) if moments.random() < LATE_SHARE else moments.randrange(500)
+            customer = f"c{rng.choice(shopping):02}"
+            delay_ms = rng.randrange(15_000, 60_000) if rng.random() < LATE_SHARE else rng.randrange(500)
             order = {
                 "order": f"o-{number}",
                 "customer": customer,
-                "cents": moments.randrange(1, 10_000),
+                "cents": rng.randrange(1, 10_000),
                 "at": int(time.time() * 1000) - delay_ms,
             }
             number += 1

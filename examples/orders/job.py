@@ -1,11 +1,11 @@
 """Running totals per customer: a stateful job with timers, late orders and a sample.
 
-Each order gets one record in ``totals``: how many orders its customer has made so far, and their sum. Orders that
-arrive long after younger ones of their customer count too, are marked and go to ``late`` as well; a random share
-goes to ``sample`` as well. When nothing came from a customer for a while, a timer publishes one notice in ``inactive``.
+Each order has one record in ``totals``: the number of the customer's orders so far, and their sum. Orders that arrive
+long after newer orders of their customer count too. They are marked, and also published to ``late``. A random share is
+also published to ``sample``. After a customer has not ordered for a while, a timer publishes a notice in ``inactive``.
 
-State, timers and draws are all repeated by a replay: timers go by the time that Spark logged for the epoch,
-draws follow from the epoch's seed and the order's place in the source.
+A replay repeats state, timers and draws: timers use the time that Spark logged for the epoch, and draws follow from the
+epoch's seed and the order's position in the source.
 
 Run it with ``clonos run examples/orders/job.yaml``; the parameters name the topics.
 """
@@ -39,7 +39,7 @@ class Accounts(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
-        # `newest` is the time of the youngest order, `alarm` that of the timer, 0 where none is set.
+        # `newest` is the time of the newest order, `alarm` that of the timer; 0: none.
         self.account = handle.getValueState("account", "orders long, total long, newest long, alarm long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
@@ -74,7 +74,7 @@ class Accounts(StatefulProcessor):
     ) -> Iterator[Row]:
         orders, total, newest, _ = self.account.get()
         self.account.update((orders, total, newest, 0))
-        # Without an order, a notice.
+        # A notice has no order.
         yield Row(
             source=None,
             customer=key[0],

@@ -1,6 +1,6 @@
-"""The input of the example: the lines of ``lines.txt``, again and again, each under a key of its own.
+"""The input of the example: the lines of ``lines.txt`` in a cycle, each with its own key.
 
-By hand: ``python generate.py`` writes key, tab and value, 20 lines a second.
+``python generate.py`` writes key, tab and value, 20 lines per second.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def messages(_moments: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Keys and values, without an end."""
+def messages(_rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    """An endless sequence of keys and values."""
     rows = (Path(__file__).parent / "lines.txt").read_text(encoding="utf-8").splitlines()
     lines = [row.strip() for row in rows if row.strip() and not row.startswith("#")]
     for number, line in enumerate(itertools.cycle(lines)):

@@ -1,13 +1,13 @@
-"""The Clonos example: count words in 5-second windows, leave out what an external server bans.
+"""The Clonos example: counts words in 5-second windows, without the words that an external server bans.
 
-Three things here are not a function of the input: the clock, a random draw and an HTTP server that keeps
-changing its mind. Each goes through a causal service, so a replay after a crash gets the same values again.
+Three values do not follow from the input: the clock, a random draw, and the changing answers of an HTTP server. Each is
+read through a causal service, so a replay after a crash gets the same values.
 
 Two queries, each exactly once:
 
-- ``words``: one record for each word of each line, with the verdict it got and the record's place in the source;
-  a random sample of the words goes to a second topic *in the same transaction*.
-- ``totals``: reads what ``words`` published and counts the words that are not banned, by window and word.
+- ``words``: one record for each word of each line, with its verdict and its position in the source. A random sample of
+  the words is also published to a second topic *in the same transaction*.
+- ``totals``: reads the records of ``words`` and counts the words that are not banned, by window and word.
 
 Run it with ``clonos run examples/wordcount/job.py -p server=http://127.0.0.1:8099``; the parameters name the topics.
 """
@@ -31,7 +31,7 @@ WORD_SCHEMA = "word string, banned boolean, at long"
 
 @clonos.service(timeout=2.0, retries=3, concurrency=8)
 def is_banned(word: str) -> dict[str, Any]:
-    """Ask the server; what it answers is recorded, and a replay gets the recorded answer."""
+    """The server's answer; it is recorded, and a replay gets the recorded answer."""
     connection = HTTPConnection(urlsplit(clonos.param("server")).netloc, timeout=2.0)
     try:
         connection.request("GET", f"/banned?word={quote(word)}")
@@ -46,7 +46,7 @@ def is_banned(word: str) -> dict[str, Any]:
 
 @clonos.udf("id string, answer string, banned boolean, sampled boolean, at long, window long, epoch long")
 def judge(topic: str, partition: int, offset: int, index: int, word: str) -> dict[str, Any]:
-    """Everything about one word that the input alone does not tell."""
+    """The values of a word that do not follow from the input."""
     verdict = is_banned(word)
     key = (topic, partition, offset, index)
     at = int(clonos.now().timestamp() * 1000)
@@ -96,15 +96,15 @@ def wordcount(ctx: clonos.JobContext) -> None:
     )
     ctx.sink(published, topic=words, name="words")
 
-    said = (
+    allowed = (
         ctx.source(words)
-        .select(F.from_json(F.col("value").cast("string"), WORD_SCHEMA).alias("said"))
-        .select("said.word", "said.banned", F.timestamp_millis("said.at").alias("time"))
+        .select(F.from_json(F.col("value").cast("string"), WORD_SCHEMA).alias("record"))
+        .select("record.word", "record.banned", F.timestamp_millis("record.at").alias("time"))
         .where("NOT banned")
     )
     counted = (
-        # The watermark only lets Spark forget old windows; nothing arrives ten minutes late here.
-        said.withWatermark("time", "10 minutes")
+        # The watermark only lets Spark remove old windows; no record is ten minutes late here.
+        allowed.withWatermark("time", "10 minutes")
         .groupBy(F.window("time", f"{WINDOW_MS} milliseconds").alias("span"), "word")
         .agg(F.count("*").alias("total"))
         .select(

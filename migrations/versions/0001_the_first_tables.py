@@ -18,11 +18,11 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Add what is new."""
+    """Create the tables of this revision."""
     op.create_table(
-        "agents",
+        "hosts",
         sa.Column("id", sa.String(length=36), nullable=False),
-        sa.Column("token", sa.Integer(), nullable=False),
+        sa.Column("row_version", sa.Integer(), nullable=False),
         sa.Column("name", sa.String(length=100), nullable=False),
         sa.Column("instance", sa.String(length=64), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
@@ -35,9 +35,11 @@ def upgrade() -> None:
         sa.Column("revision", sa.Integer(), nullable=False),
         sa.Column("registered_at", TIME, nullable=False),
         sa.Column("heartbeat_at", TIME, nullable=False),
+        sa.Column("heartbeat_interval_s", sa.Double(), nullable=False),
+        sa.Column("pool_available", sa.Integer(), nullable=False),
         sa.Column("lease_until", TIME, nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_agents")),
-        sa.UniqueConstraint("name", name=op.f("uq_agents_name")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_hosts")),
+        sa.UniqueConstraint("name", name=op.f("uq_hosts_name")),
     )
     op.create_table(
         "artifacts",
@@ -71,7 +73,7 @@ def upgrade() -> None:
         sa.Column("at", TIME, nullable=False),
         sa.Column("type", sa.String(length=64), nullable=False),
         sa.Column("job", sa.String(length=36), nullable=True),
-        sa.Column("agent", sa.String(length=36), nullable=True),
+        sa.Column("host", sa.String(length=36), nullable=True),
         sa.Column("data", JSON, nullable=False),
         sa.PrimaryKeyConstraint("seq", name=op.f("pk_events")),
         sqlite_autoincrement=True,
@@ -91,21 +93,21 @@ def upgrade() -> None:
     op.create_table(
         "job_names",
         sa.Column("name", sa.String(length=100), nullable=False),
-        sa.Column("owner", sa.String(length=100), nullable=False),
+        sa.Column("subject", sa.String(length=100), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_job_names")),
     )
     op.create_table(
         "leases",
         sa.Column("name", sa.String(length=64), nullable=False),
         sa.Column("holder", sa.String(length=64), nullable=False),
-        sa.Column("token", sa.BigInteger(), nullable=False),
+        sa.Column("fencing_token", sa.BigInteger(), nullable=False),
         sa.Column("expires_at", TIME, nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_leases")),
     )
     op.create_table(
         "operations",
         sa.Column("id", sa.String(length=36), nullable=False),
-        sa.Column("token", sa.Integer(), nullable=False),
+        sa.Column("row_version", sa.Integer(), nullable=False),
         sa.Column("kind", sa.String(length=32), nullable=False),
         sa.Column("job", sa.String(length=36), nullable=True),
         sa.Column("state", sa.String(length=16), nullable=False),
@@ -128,7 +130,7 @@ def upgrade() -> None:
         sa.Column("digest", sa.LargeBinary(length=32), nullable=False),
         sa.Column("role", sa.String(length=16), nullable=False),
         sa.Column("subject", sa.String(length=100), nullable=False),
-        sa.Column("agent", sa.String(length=100), nullable=True),
+        sa.Column("host", sa.String(length=100), nullable=True),
         sa.Column("created_at", TIME, nullable=False),
         sa.Column("expires_at", TIME, nullable=True),
         sa.Column("revoked_at", TIME, nullable=True),
@@ -138,7 +140,7 @@ def upgrade() -> None:
     op.create_table(
         "jobs",
         sa.Column("id", sa.String(length=36), nullable=False),
-        sa.Column("token", sa.Integer(), nullable=False),
+        sa.Column("row_version", sa.Integer(), nullable=False),
         sa.Column("name", sa.String(length=100), nullable=False),
         sa.Column("labels", JSON, nullable=False),
         sa.Column("spec", JSON, nullable=False),
@@ -157,9 +159,10 @@ def upgrade() -> None:
         sa.Column("run", sa.String(length=36), nullable=True),
         sa.Column("home", sa.String(length=36), nullable=True),
         sa.Column("restarts", sa.Integer(), nullable=False),
+        sa.Column("moving", JSON, nullable=True),
         sa.Column("failure", JSON, nullable=True),
         sa.Column("metrics", JSON, nullable=True),
-        sa.Column("owner", sa.String(length=100), nullable=False),
+        sa.Column("created_by", sa.String(length=100), nullable=False),
         sa.Column("created_at", TIME, nullable=False),
         sa.Column("updated_at", TIME, nullable=False),
         sa.Column("deleted_at", TIME, nullable=True),
@@ -179,16 +182,16 @@ def upgrade() -> None:
     op.create_table(
         "tasks",
         sa.Column("id", sa.String(length=36), nullable=False),
-        sa.Column("agent", sa.String(length=36), nullable=False),
+        sa.Column("host", sa.String(length=36), nullable=False),
         sa.Column("operation", sa.String(length=36), nullable=True),
         sa.Column("kind", sa.String(length=32), nullable=False),
         sa.Column("arguments", JSON, nullable=False),
         sa.Column("created_at", TIME, nullable=False),
         sa.Column("ended_at", TIME, nullable=True),
-        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name=op.f("fk_tasks_agent")),
+        sa.ForeignKeyConstraint(["host"], ["hosts.id"], name=op.f("fk_tasks_host")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tasks")),
     )
-    op.create_index("ix_tasks_agent_ended_at", "tasks", ["agent", "ended_at"], unique=False)
+    op.create_index("ix_tasks_host_ended_at", "tasks", ["host", "ended_at"], unique=False)
     op.create_index("ix_tasks_operation", "tasks", ["operation"], unique=False)
     op.create_table(
         "counters",
@@ -227,7 +230,7 @@ def upgrade() -> None:
         sa.Column("job", sa.String(length=36), nullable=False),
         sa.Column("lineage", sa.Integer(), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
-        sa.Column("driver", sa.String(length=64), nullable=False),
+        sa.Column("claim_id", sa.String(length=64), nullable=False),
         sa.Column("run", sa.String(length=36), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("cause", sa.String(length=32), nullable=False),
@@ -285,33 +288,34 @@ def upgrade() -> None:
     op.create_table(
         "runs",
         sa.Column("id", sa.String(length=36), nullable=False),
-        sa.Column("token", sa.Integer(), nullable=False),
+        sa.Column("row_version", sa.Integer(), nullable=False),
         sa.Column("job", sa.String(length=36), nullable=False),
-        sa.Column("agent", sa.String(length=36), nullable=False),
+        sa.Column("host", sa.String(length=36), nullable=False),
         sa.Column("order", JSON, nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("consecutive_failures", sa.Integer(), nullable=False),
         sa.Column("pid", sa.Integer(), nullable=True),
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("failure", JSON, nullable=True),
         sa.Column("driver_state", sa.String(length=16), nullable=True),
         sa.Column("checkpoint_bytes", JSON, nullable=True),
-        sa.Column("told", JSON, nullable=False),
+        sa.Column("ingest_state", JSON, nullable=False),
         sa.Column("events_offset", sa.BigInteger(), nullable=False),
         sa.Column("log_offset", sa.BigInteger(), nullable=False),
         sa.Column("created_at", TIME, nullable=False),
         sa.Column("started_at", TIME, nullable=True),
         sa.Column("ended_at", TIME, nullable=True),
-        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name=op.f("fk_runs_agent")),
+        sa.ForeignKeyConstraint(["host"], ["hosts.id"], name=op.f("fk_runs_host")),
         sa.ForeignKeyConstraint(["job"], ["jobs.id"], name=op.f("fk_runs_job"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
-    op.create_index("ix_runs_agent_ended_at", "runs", ["agent", "ended_at"], unique=False)
+    op.create_index("ix_runs_host_ended_at", "runs", ["host", "ended_at"], unique=False)
     op.create_index("ix_runs_job", "runs", ["job", "created_at"], unique=False)
     op.create_table(
         "savepoints",
         sa.Column("id", sa.String(length=36), nullable=False),
-        sa.Column("token", sa.Integer(), nullable=False),
+        sa.Column("row_version", sa.Integer(), nullable=False),
         sa.Column("job", sa.String(length=36), nullable=False),
         sa.Column("job_name", sa.String(length=100), nullable=False),
         sa.Column("name", sa.String(length=100), nullable=False),
@@ -332,14 +336,14 @@ def upgrade() -> None:
     op.create_table(
         "standbys",
         sa.Column("id", sa.String(length=36), nullable=False),
-        sa.Column("token", sa.Integer(), nullable=False),
+        sa.Column("row_version", sa.Integer(), nullable=False),
         sa.Column("job", sa.String(length=36), nullable=True),
-        sa.Column("agent", sa.String(length=36), nullable=False),
+        sa.Column("host", sa.String(length=36), nullable=False),
         sa.Column("mode", sa.String(length=16), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("since", TIME, nullable=False),
         sa.Column("body", JSON, nullable=False),
-        sa.ForeignKeyConstraint(["agent"], ["agents.id"], name=op.f("fk_standbys_agent")),
+        sa.ForeignKeyConstraint(["host"], ["hosts.id"], name=op.f("fk_standbys_host")),
         sa.ForeignKeyConstraint(["job"], ["jobs.id"], name=op.f("fk_standbys_job"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_standbys")),
     )
@@ -350,7 +354,7 @@ def downgrade() -> None:
     op.drop_table("standbys")
     op.drop_table("savepoints")
     op.drop_index("ix_runs_job", table_name="runs")
-    op.drop_index("ix_runs_agent_ended_at", table_name="runs")
+    op.drop_index("ix_runs_host_ended_at", table_name="runs")
     op.drop_table("runs")
     op.drop_index(
         "ix_recoveries_open",
@@ -370,7 +374,7 @@ def downgrade() -> None:
     op.drop_table("epochs")
     op.drop_table("counters")
     op.drop_index("ix_tasks_operation", table_name="tasks")
-    op.drop_index("ix_tasks_agent_ended_at", table_name="tasks")
+    op.drop_index("ix_tasks_host_ended_at", table_name="tasks")
     op.drop_table("tasks")
     op.drop_index(
         "uq_jobs_name_live",
@@ -393,4 +397,4 @@ def downgrade() -> None:
     op.drop_table("events")
     op.drop_table("audit")
     op.drop_table("artifacts")
-    op.drop_table("agents")
+    op.drop_table("hosts")

@@ -1,6 +1,6 @@
-"""Clonos on Spark: exactly-once PySpark from Kafka to Kafka.
+"""Clonos on Spark: exactly-once PySpark from Kafka to Kafka, with causal logging, standbys and sub-second failover.
 
-What a job author imports, and nothing else::
+The public API for job authors::
 
     import clonos
 
@@ -16,15 +16,29 @@ What a job author imports, and nothing else::
         words = ctx.source("words")
         ctx.sink(words.where(~banned("value")).select("key", "value"), topic="clean")
 
-Whoever has a PySpark program and a session already takes the sink alone: `exactly_once`, with `source` and
-`spark_conf`.
+A PySpark program with its own session uses the sink alone: `exactly_once`, with `source` and `spark_conf`.
+
+The ideas: a driver records the nondeterministic values of an epoch as determinants in a causal log, so that a replay
+computes the same records (Silvestre, Fragkoulis, Spinellis, Katsifodimos, "Clonos: Consistent Causal Recovery for
+Highly-Available Streaming Dataflows", SIGMOD 2021, doi 10.1145/3448016.3457320). Each sink partition of an epoch is one
+Kafka transaction (KIP-98), and a marker in it proves that it is published.
+
+- Jobs: `job`, `Job`, `JobContext`, `load_job`.
+- Derived services, computed from the epoch's plan: `now`, `epoch`, `random`, `rng`, `uuid4`, `param`.
+- Recorded services, with a determinant for each answer: `clock`, `service`.
+- Operators, inside which services may be called: `udf`, `pandas_udf`, `arrow_udf`, `operator`.
+- Formats: `formats.Json`, `formats.Avro`, `formats.Protobuf`.
+
+Connectors implement `clonos.extend.source.Source` and `clonos.extend.sink.Sink`. All other modules are internal.
+
+The exports load on first access, so `import clonos` imports no PySpark. This module must not import any other module of
+the package at import time.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,9 +48,11 @@ if TYPE_CHECKING:
     from clonos.causal.service import clock, service
     from clonos.causal.udf import udf
     from clonos.causal.vectorised import arrow_udf, pandas_udf
-    from clonos.engine.attached import spark_conf
-    from clonos.job import Job, JobContext, job, load_job
-    from clonos.runner.attached import exactly_once, source
+    from clonos.driver.exactly_once import exactly_once, source
+    from clonos.jobs.context import JobContext
+    from clonos.jobs.definition import Job, job
+    from clonos.jobs.loading import load_job
+    from clonos.spark.user_session import spark_conf
 
 __all__ = [
     "Job",
@@ -61,48 +77,32 @@ __all__ = [
     "uuid4",
 ]
 
-# Loaded when they are asked for: PySpark takes a second, and the command line, agents and the control plane, which
-# import this package as well, need none of it.
-_HOMES = {
+# Loaded on first access: the import of PySpark takes a second, and the command line, agents and the control plane do
+# not need it.
+_EXPORTS = {
     "clonos.causal.derived": ("epoch", "now", "param", "random", "rng", "uuid4"),
     "clonos.causal.operators": ("operator",),
     "clonos.causal.service": ("clock", "service"),
     "clonos.causal.udf": ("udf",),
     "clonos.causal.vectorised": ("arrow_udf", "pandas_udf"),
-    "clonos.engine.attached": ("spark_conf",),
-    "clonos.job": ("Job", "JobContext", "job", "load_job"),
-    "clonos.runner.attached": ("exactly_once", "source"),
+    "clonos.spark.user_session": ("spark_conf",),
+    "clonos.jobs.context": ("JobContext",),
+    "clonos.jobs.definition": ("Job", "job"),
+    "clonos.jobs.loading": ("load_job",),
+    "clonos.driver.exactly_once": ("exactly_once", "source"),
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     if name == "formats":
         return importlib.import_module("clonos.formats")
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'clonos' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOME[name]), name)
-    setattr(sys.modules[__name__], name, found)
-    return found
+    export = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    setattr(sys.modules[__name__], name, export)
+    return export
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """`clonos.job` is the decorator; the import of the module of that name would put the module there.
-
-    Functions that name the package travel to workers, which import it.
-    """
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return importlib.import_module, (self.__name__,)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "job" and isinstance(value, ModuleType):
-            value = value.job
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -1,95 +1,28 @@
-"""Every error Clonos raises on purpose, as one tree.
+"""Typed errors: every error that Clonos raises on purpose, as one tree of classes.
 
-::
+Each error states what happened, what was kept safe, and what to do next. Three class attributes describe each class:
 
-    ClonosError                    every error raised on purpose                                       1
-    ├── UserError                  the job, its specification or its code must change                 10
-    │   ├── SpecError              the specification or a setting is not usable                       11
-    │   ├── JobMissing             there is no job file, or it does not hold exactly one job          12
-    │   ├── JobNotImportable       the job file does not import                                       13
-    │   │   └── SessionNeeded      the job file uses Spark while it is imported, and there is none    25
-    │   ├── JobCodeError           the user's code raised                                             14
-    │   ├── ParameterMissing       the job asks for a parameter that it was not given                 15
-    │   ├── ServiceError           a call through a causal service failed                             16
-    │   │   └── ServiceTimedOut    a causal service did not answer in time                            17
-    │   ├── ResultNotSerialisable  a causal service returned what the log cannot hold                 18
-    │   ├── RecordRefused          Kafka can never take an output record                              19
-    │   ├── PoisonRecord           an input record cannot be decoded                                  20
-    │   ├── OperatorUnknown        a causal service was called in code that no operator wraps         21
-    │   ├── SessionUnfit           the Spark session lacks what the promise needs                     22
-    │   ├── SourceNotRepeatable    a source would not read the same again in a replay                 23
-    │   ├── JobUnknown             no job of this name has a causal log                               24
-    │   ├── SavepointMissing       no savepoint, or no such epoch in the checkpoint any more          26
-    │   └── ArchiveRefused         uploaded code is not an archive that can be taken                  27
-    ├── EnvironmentFault           something outside the job is missing or refuses                    30
-    │   ├── JavaNotFound           no usable Java runtime                                             31
-    │   ├── JarsUnavailable        the pinned jars could not be had                                   32
-    │   ├── PortTaken              a port is in use                                                   33
-    │   ├── DirectoryTaken         a data directory is in use                                         34
-    │   ├── BrokerUnavailable      no Kafka broker answered                                           35
-    │   ├── CredentialsRefused     Kafka refused who we are, or what we asked to do                   36
-    │   ├── BrokerLimit            a broker or topic setting makes the promise impossible             37
-    │   ├── TopicMissing           a topic that the job names does not exist                          38
-    │   ├── SinkTopicGone          a sink topic disappeared while the job ran                         39
-    │   ├── CheckpointUnwritable   the checkpoint cannot be written: disk full, read-only             40
-    │   ├── RegistryUnavailable    no Schema Registry answered, or it refused us                      41
-    │   ├── FilesUnwritable        a files sink cannot write its folder                               42
-    │   ├── StoreAway              the control plane's database does not answer                       43
-    │   ├── ArtifactUnavailable    an agent cannot get a job's code whole                             46
-    │   ├── AgentReplaced          a newer agent has this one's name                                  47
-    │   ├── ControlPlaneAway       the control plane does not answer                                  48
-    │   └── LocalStackFailed       a part of `clonos up` did not start                                49
-    ├── ConsistencyError           going on could publish twice or lose records                       50
-    │   ├── CheckpointMismatch     checkpoint, plan, markers or code do not agree                     51
-    │   │   └── CheckpointOutdated the checkpoint is older than what was published                    52
-    │   ├── CheckpointDamaged      a file of the checkpoint cannot be read                            53
-    │   ├── SourceOffsetsExpired   the source no longer holds what the checkpoint needs               54
-    │   ├── CausalLogDamaged       the log lacks what it must hold                                    55
-    │   │   └── ForeignRecord      the log holds a record that its owner did not write                56
-    │   ├── ReplayDivergence       a replay computed something else than was published                57
-    │   └── WouldPublishAgain      a start from an older point would publish what is published        58
-    ├── Superseded                 a newer generation owns the job                                    70
-    ├── EpochFailed                this attempt at an epoch failed; a replay may succeed              71
-    │   └── OutcomeUnknown         a commit's outcome was unknown and it is not in the log            72
-    ├── RestartsExhausted          an epoch, or the driver, kept failing                              73
-    ├── DriverDied                 a driver was killed, or ended without a word                       74
-    │   └── DriverHung             no sign of life, or no epoch although input waits       75
-    ├── NotMoved                   a planned move or an upgrade came to nothing                       76
-    ├── UpgradeFailed              a new version failed at once; the job went back                    77
-    ├── StoreError                 what the control plane knows does not allow what was asked         80
-    │   ├── Fenced                 somebody else changed it meanwhile                                 81
-    │   ├── NotFound               there is no such resource                                          82
-    │   ├── NameTaken              the name is in use                                                 83
-    │   ├── StateConflict          the state of the resource does not allow it                        84
-    │   ├── VersionStale           the version that was named is not the newest                       85
-    │   ├── KeyMisused             an idempotency key was used for another request                    86
-    │   ├── RequestUnderWay        the same request is being worked on                                87
-    │   ├── StillUnderWay          it takes longer than the caller wanted to wait                     88
-    │   └── ApiError               the control plane refused, and this client cannot tell why         89
-    └── RequestRefused             the control plane does not take the request                        90
-        ├── Unauthenticated        there is no token, or not a valid one                              91
-        ├── Forbidden              the token may not do this                                          92
-        ├── HostRefused            the request came under a name or from a page that is not ours      93
-        ├── VersionMissing         the change does not say of which version                           94
-        ├── TooLarge               the request is larger than it may be                               95
-        └── TooMany                there are more requests than one may send                          96
+- `exit_code` is the exit code of the process. Its range names the family: 10-29 the user's to fix, 30-49 the
+  environment, 50-69 consistency, 70-79 the run, 80-89 the control plane's state, 90-99 rejected requests.
+  0 is success, 1 an unexpected error, 2 an invalid command line.
+- `slug` is the stable last part of the problem type in the REST API, and the `error` field of events.
+- `retry` states whether a new attempt can succeed without a change. The restart policy reads it.
 
-The number is the exit code of the process: 10–29 the user's to mend, 30–49 the environment's, 50–69 consistency,
-70–79 the run itself, 80–89 the control plane's state, 90–99 requests that it does not take. 0 is success, 1 an
-unexpected error, 2 a wrong command line. `docs/errors.md` says what to do.
-
-Each error says what happened, what was kept safe and what to do next. `retry` tells the runner
-whether a new attempt can help; `exit_code` is the process exit status and `slug` the stable last
-part of the problem type in the REST API.
+The first sentence of a class docstring is "what happened" in `docs/errors.md`, and `hint_default` is "what to do".
+``python -m clonos.errors`` prints the generated part of that page; a test compares the two. Only this module may define
+exit codes and slugs. It imports nothing of Clonos.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+import sys
+from collections.abc import Iterator
+from typing import ClassVar, Final
 
 
 class ClonosError(Exception):
-    """Root of all errors raised on purpose.
+    """An unexpected error. `clonos demo` and `clonos lint` also exit with code 1 when they have findings.
 
     Args:
         what: What happened, one sentence.
@@ -114,7 +47,7 @@ class ClonosError(Exception):
         return (_rebuild, (type(self), self.what, self.kept, self.hint))
 
     def __str__(self) -> str:
-        """The three parts, the way a terminal shows them."""
+        """The three parts, one per line, as a terminal shows them."""
         parts = [self.what]
         if self.kept:
             parts.append(f"Kept safe: {self.kept}")
@@ -127,95 +60,54 @@ def _rebuild(cls: type[ClonosError], what: str, kept: str, hint: str) -> ClonosE
     return cls(what, kept=kept, hint=hint)
 
 
+# 10-29: the job, its specification or its code must change.
+
+
 class UserError(ClonosError):
-    """The job, its specification or its code must change."""
+    """The job, its specification or its code must change. Base class of exit codes 11-29."""
 
     slug = "user-error"
     exit_code = 10
 
 
 class SpecError(UserError):
-    """The specification or a setting is not usable."""
+    """The specification, a decorator argument, an option or a setting is invalid."""
 
     slug = "spec-invalid"
     exit_code = 11
     kept_default = "nothing was started."
-    hint_default = "mend what is named and run the job again."
+    hint_default = "fix the field that the message names and run the job again."
 
 
-class JobMissing(UserError):
-    """There is no job file, or it does not hold exactly one job."""
+class JobFileInvalid(UserError):
+    """The job file is missing, or it does not define exactly one job."""
 
-    slug = "job-missing"
+    slug = "job-file-invalid"
     exit_code = 12
     kept_default = "nothing was started."
-    hint_default = "name a .py file with one function under @clonos.job(name=…), its job.yaml, or their folder."
+    hint_default = "pass a .py file with one function under @clonos.job(name=…), its job.yaml, or their folder."
 
 
 class JobNotImportable(UserError):
-    """The job file does not import."""
+    """The job file raised an exception during import."""
 
     slug = "job-not-importable"
     exit_code = 13
     kept_default = "nothing was started."
-    hint_default = "mend the file, or install what it imports, and run the job again."
-
-
-class SessionNeeded(JobNotImportable):
-    """A job's file uses Spark while it is imported (`F.col`, a UDF with its type as text), and there is no session."""
-
-    slug = "session-needed"
-    exit_code = 25
-    hint_default = "start a Spark session before the file is imported, or move the line into the job's function."
-
-
-class SessionUnfit(UserError):
-    """The Spark session lacks a setting, a jar or a Python environment that the promise needs."""
-
-    slug = "session-unfit"
-    exit_code = 22
-    kept_default = "nothing was started."
-
-
-class SourceNotRepeatable(UserError):
-    """A streaming source that would not, or may not, read the same in the same order in a replay."""
-
-    slug = "source-not-repeatable"
-    exit_code = 23
-    kept_default = "nothing was published."
-
-
-class JobUnknown(UserError):
-    """No job of this name has a causal log."""
-
-    slug = "job-unknown"
-    exit_code = 24
-    kept_default = "nothing was read or changed."
+    hint_default = "fix the line that the message names, or install the missing package, and run the job again."
 
 
 class JobCodeError(UserError):
-    """The user's own code raised."""
+    """The job function or a UDF raised an exception, or Spark rejected the query."""
 
     slug = "job-code-failed"
     exit_code = 14
     kept_default = "the epoch was not published; it is replayed when the job runs again."
-    hint_default = "mend the job's code and run it again."
-
-
-class OperatorUnknown(UserError):
-    """A causal service was called in Python code that is no named operator, so a replay could mix up its answers."""
-
-    slug = "operator-unknown"
-    exit_code = 21
-    kept_default = "the epoch was not published."
-    hint_default = (
-        "decorate the function with clonos.udf, clonos.pandas_udf or clonos.arrow_udf, or wrap what you hand to Spark "
-        "in clonos.operator(…); in threads of your own, run calls in contextvars.copy_context() or use service.map."
-    )
+    hint_default = "fix the job's code and run it again; --accept-new-code replays an epoch in doubt with the new code."
 
 
 class ParameterMissing(UserError, KeyError):
-    """The job asks for a parameter that it was not given."""
+    """The job reads a parameter that has no value."""
 
     slug = "parameter-missing"
     exit_code = 15
@@ -224,16 +116,16 @@ class ParameterMissing(UserError, KeyError):
 
 
 class ServiceError(UserError):
-    """A call through a causal service failed for good, after its retries."""
+    """A call through a causal service failed in every attempt."""
 
     slug = "service-failed"
     exit_code = 16
-    kept_default = "the epoch was not published; answers recorded so far are kept."
+    kept_default = "the epoch was not published; the determinants recorded so far are kept."
     hint_default = "raise retries= of the service, or record its errors with record_errors=True."
 
 
 class ServiceTimedOut(ServiceError):
-    """A causal service gave no answer in time, in any of its attempts."""
+    """A call through a causal service timed out in every attempt."""
 
     slug = "service-timed-out"
     exit_code = 17
@@ -241,61 +133,115 @@ class ServiceTimedOut(ServiceError):
 
 
 class ResultNotSerialisable(UserError):
-    """A causal service returned a value that the causal log cannot hold."""
+    """A causal service returned, or received, a value that the causal log cannot store."""
 
     slug = "result-not-serialisable"
     exit_code = 18
     kept_default = "the epoch was not published."
-    hint_default = "return None, bool, int, float, str, bytes, datetime, UUID, lists, dicts or msgspec structs."
+    hint_default = "use None, bool, int, float, str, bytes, datetime, UUID, lists, dicts or msgspec structs."
+
+
+class RecordRejected(UserError):
+    """Kafka rejects an output record permanently: it is too large, or its partition does not exist."""
+
+    slug = "record-rejected"
+    exit_code = 19
+    kept_default = "the epoch was not published."
+    hint_default = "raise the topic's max.message.bytes, or fix the record's partition."
 
 
 class PoisonRecord(UserError):
-    """An input record cannot be decoded, and the job's policy is to stop there."""
+    """An input record cannot be decoded, and the job's policy is `fail`. See docs/formats.md."""
 
     slug = "poison-record"
     exit_code = 20
     kept_default = "the record's lane was not published; the epoch is replayed when the job runs again."
     hint_default = (
-        "mend the schema, or choose on_poison='dead-letter' (keep such records in a topic) or 'drop' in ctx.decode."
+        "fix the schema, or choose on_poison='dead-letter' (store such records in a topic) or 'drop' in ctx.decode."
     )
 
 
-class RecordRefused(UserError):
-    """Kafka can never take an output record: too large, or for a partition that does not exist."""
+class OperatorRequired(UserError):
+    """A causal service was called outside a named operator, so a replay could not match its answers.
 
-    slug = "record-refused"
-    exit_code = 19
+    See docs/operators.md.
+    """
+
+    slug = "operator-required"
+    exit_code = 21
     kept_default = "the epoch was not published."
-    hint_default = "raise the topic's max.message.bytes, or mend the record's partition."
+    hint_default = (
+        "decorate the function with clonos.udf, clonos.pandas_udf or clonos.arrow_udf, or wrap the function that you "
+        "pass to Spark in clonos.operator(…). In your own threads, run calls in contextvars.copy_context() or use "
+        "service.map."
+    )
+
+
+class SessionIncompatible(UserError):
+    """The Spark session lacks a required setting, jar or Python environment. See docs/attached.md."""
+
+    slug = "session-incompatible"
+    exit_code = 22
+    kept_default = "nothing was started."
+    hint_default = "build the session with clonos.spark_conf()."
+
+
+class SourceNotRepeatable(UserError):
+    """A streaming source cannot guarantee the same rows in the same order in a replay."""
+
+    slug = "source-not-repeatable"
+    exit_code = 23
+    kept_default = "nothing was published."
+    hint_default = "read the topic with ctx.source(…) or clonos.source(spark, …)."
+
+
+class CausalLogMissing(UserError):
+    """No job of this name has a causal log."""
+
+    slug = "causal-log-missing"
+    exit_code = 24
+    kept_default = "nothing was read or changed."
+    hint_default = "check the job's name and the Kafka address."
+
+
+class SessionRequired(JobNotImportable):
+    """The job file uses Spark during import (`F.col`, a UDF whose type is a DDL string) without a Spark session."""
+
+    slug = "session-required"
+    exit_code = 25
+    hint_default = "move the line into the job's function, or start a Spark session before the import."
 
 
 class SavepointMissing(UserError):
-    """There is no savepoint, or the checkpoint no longer holds the epoch."""
+    """The savepoint does not exist, or the checkpoint no longer retains the epoch."""
 
     slug = "savepoint-missing"
     exit_code = 26
     kept_default = "nothing was changed."
-    hint_default = "`clonos savepoint ls` and `clonos checkpoint ls` show what there is."
+    hint_default = "list the available points with `clonos savepoint ls` and `clonos checkpoint ls`."
 
 
-class ArchiveRefused(UserError):
-    """Uploaded code is not an archive that can be taken: damaged, too large, or with members that would leave it."""
+class ArchiveInvalid(UserError):
+    """The uploaded code archive is damaged, too large, lacks the job file, or has members outside its root."""
 
-    slug = "archive-refused"
+    slug = "archive-invalid"
     exit_code = 27
-    kept_default = "nothing of it was unpacked or kept."
+    kept_default = "nothing was unpacked or stored."
     hint_default = "pack plain files with relative names; `clonos submit` does."
 
 
+# 30-49: something outside the job is missing, unavailable or refuses access.
+
+
 class EnvironmentFault(ClonosError):
-    """Something outside the job is missing or refuses."""
+    """Something outside the job is missing, unavailable or refuses access. Base class of exit codes 31-49."""
 
     slug = "environment"
     exit_code = 30
 
 
 class JavaNotFound(EnvironmentFault):
-    """No usable Java runtime."""
+    """No usable Java runtime is installed."""
 
     slug = "java-not-found"
     exit_code = 31
@@ -303,151 +249,154 @@ class JavaNotFound(EnvironmentFault):
 
 
 class JarsUnavailable(EnvironmentFault):
-    """The pinned jars could not be resolved, or a checksum differs."""
+    """A pinned jar could not be downloaded, or its checksum differs."""
 
     slug = "jars-unavailable"
     exit_code = 32
     hint_default = "check the network, or point CLONOS_IVY_SETTINGS at your mirror."
 
 
-class PortTaken(EnvironmentFault):
-    """A port that the user asked for is in use."""
+class PortInUse(EnvironmentFault):
+    """The requested port is in use."""
 
-    slug = "port-taken"
+    slug = "port-in-use"
     exit_code = 33
     hint_default = "choose another port."
 
 
-class DirectoryTaken(EnvironmentFault):
-    """A data directory is in use or belongs to something else."""
+class DirectoryInUse(EnvironmentFault):
+    """A data directory is in use, or contains other data."""
 
-    slug = "directory-taken"
+    slug = "directory-in-use"
     exit_code = 34
     hint_default = "choose another directory."
 
 
 class BrokerUnavailable(EnvironmentFault):
-    """No Kafka broker answered."""
+    """No Kafka broker is reachable."""
 
     slug = "broker-unavailable"
     exit_code = 35
     retry = True
     kept_default = "nothing was published in doubt; unfinished transactions are aborted at the next start."
-    hint_default = "check bootstrap servers, security settings and that the broker is up."
+    hint_default = "check the bootstrap servers, the security settings and that the broker runs."
 
 
-class CredentialsRefused(EnvironmentFault):
-    """Kafka refused who we are (login, certificate), or what we asked to do (ACLs)."""
+class KafkaAccessDenied(EnvironmentFault):
+    """Kafka rejected the login or the certificate, or an ACL forbids the operation."""
 
-    slug = "credentials-refused"
+    slug = "kafka-access-denied"
     exit_code = 36
     kept_default = "nothing was published by this attempt; an epoch in doubt is replayed when the job runs again."
-    hint_default = "correct the settings CLONOS_KAFKA__SASL_… and CLONOS_KAFKA__SSL_…, or grant what is refused."
+    hint_default = "correct the settings CLONOS_KAFKA__SASL_… and CLONOS_KAFKA__SSL_…, or grant the missing permission."
 
 
 class BrokerLimit(EnvironmentFault):
-    """A broker or topic setting makes the promise impossible."""
+    """A broker or topic setting makes exactly-once delivery impossible."""
 
     slug = "broker-limit"
     exit_code = 37
-    hint_default = "change the setting that is named."
+    hint_default = "change the setting that the message names."
 
 
 class TopicMissing(EnvironmentFault):
-    """A topic that the job names does not exist."""
+    """A topic or partition of the job does not exist; Clonos never creates topics implicitly."""
 
     slug = "topic-missing"
     exit_code = 38
-    hint_default = "create the topic, or mend its name in the job."
+    hint_default = "create the topic, or fix its name in the job."
 
 
-class SinkTopicGone(EnvironmentFault):
-    """A sink topic disappeared while the job ran."""
+class SinkTopicDeleted(EnvironmentFault):
+    """A sink topic was deleted while the job ran."""
 
-    slug = "sink-topic-gone"
+    slug = "sink-topic-deleted"
     exit_code = 39
     kept_default = "the epoch was not published; it is replayed when the job runs again."
-    hint_default = "create the topic again and run the job: it goes on with what is not published yet."
+    hint_default = "create the topic again and run the job: it continues with the first unpublished epoch."
 
 
 class CheckpointUnwritable(EnvironmentFault):
-    """The checkpoint cannot be written: its disk is full, read-only or not there."""
+    """The checkpoint location cannot be read or written: disk full, read-only, missing or no permission."""
 
     slug = "checkpoint-unwritable"
     exit_code = 40
-    kept_default = "what is published stands; the epoch in doubt is replayed when the job runs again."
-    hint_default = "free space, make the location writable, or name another one with --checkpoint."
+    kept_default = "published records are unchanged; the epoch in doubt is replayed when the job runs again."
+    hint_default = "free space, make the location writable, or choose another one with --checkpoint."
 
 
 class RegistryUnavailable(EnvironmentFault):
-    """No Schema Registry answered, or it refused the credentials."""
+    """The Schema Registry is unreachable, or it rejected the credentials."""
 
     slug = "registry-unavailable"
     exit_code = 41
     retry = True
-    hint_default = "check CLONOS_REGISTRY__URL and its credentials, and that the registry is up."
+    hint_default = "check CLONOS_REGISTRY__URL and its credentials, and that the registry runs."
 
 
 class FilesUnwritable(EnvironmentFault):
-    """A files sink cannot write its folder: disk full, read-only or not there."""
+    """A files sink cannot write its folder: disk full, read-only, missing or no permission."""
 
     slug = "files-unwritable"
     exit_code = 42
     retry = True
-    kept_default = "nothing under that name was published by this attempt."
-    hint_default = "see whether the folder is there, writable and not full."
+    kept_default = "this attempt published no file of the epoch."
+    hint_default = "check that the folder exists, is writable and has free space."
 
 
-class StoreAway(EnvironmentFault):
-    """The control plane's database does not answer, or not in time."""
+class DatabaseUnavailable(EnvironmentFault):
+    """The control plane's database is unreachable or timed out."""
 
-    slug = "store-away"
+    slug = "database-unavailable"
     exit_code = 43
     retry = True
-    kept_default = "running jobs go on. A change is taken whole or not at all."
-    hint_default = "see whether the database is up and reachable, then ask again."
+    kept_default = "jobs keep running. A change is applied completely or not at all."
+    hint_default = "check that the database runs and is reachable, then send the request again."
 
 
 class ArtifactUnavailable(EnvironmentFault):
-    """A host cannot get a job's code, or what it gets has another hash."""
+    """A host cannot download a job's code, or the downloaded code has another hash."""
 
     slug = "artifact-unavailable"
     exit_code = 46
     retry = True
     kept_default = "nothing was started; the agent tries again."
-    hint_default = "see whether the control plane answers and still has the artifact."
+    hint_default = "check that the control plane is reachable and still stores the artifact."
 
 
 class AgentReplaced(EnvironmentFault):
-    """A newer agent has registered with the same name, so this one is not asked any more."""
+    """A newer agent registered under the same name, so this agent exits."""
 
     slug = "agent-replaced"
     exit_code = 47
-    kept_default = "its drivers go on."
-    hint_default = "nothing to do if the agent was started again; otherwise give each agent a --name of its own."
+    kept_default = "its drivers keep running."
+    hint_default = "nothing, if the agent was restarted on purpose; otherwise start each agent with its own --name."
 
 
-class ControlPlaneAway(EnvironmentFault):
-    """The control plane does not answer."""
+class ControlPlaneUnavailable(EnvironmentFault):
+    """The control plane is unreachable or timed out."""
 
-    slug = "control-plane-away"
+    slug = "control-plane-unavailable"
     exit_code = 48
     retry = True
-    kept_default = "jobs go on without it; what was asked for was done whole or not at all."
-    hint_default = "start one on this machine with `clonos up`, or name another with --api or CLONOS_API."
+    kept_default = "jobs run without it. The request was executed completely or not at all."
+    hint_default = "start one on this machine with `clonos up`, or choose another with --api or CLONOS_API."
 
 
-class LocalStackFailed(EnvironmentFault):
-    """A part of `clonos up` ended while it started, or did not answer in time."""
+class LocalPlatformFailed(EnvironmentFault):
+    """A process of `clonos up` exited during start, or was not ready in time."""
 
-    slug = "local-stack-failed"
+    slug = "local-platform-failed"
     exit_code = 49
-    kept_default = "the other parts were ended too; data and jobs of earlier times are kept."
-    hint_default = "see the log that is named; `clonos doctor` looks for what is missing."
+    kept_default = "the other processes were stopped too; existing data and jobs are unchanged."
+    hint_default = "read the log that the message names; `clonos doctor` checks this machine."
+
+
+# 50-69: continuing could publish a record twice or lose one.
 
 
 class ConsistencyError(ClonosError):
-    """Going on could publish a record twice or lose one, so the job stops."""
+    """Continuing could publish a record twice or lose one, so the job stops. Base class of exit codes 51-69."""
 
     slug = "consistency"
     exit_code = 50
@@ -455,27 +404,30 @@ class ConsistencyError(ClonosError):
 
 
 class CheckpointMismatch(ConsistencyError):
-    """Checkpoint, plan, markers or code do not agree."""
+    """Code, plan, delivery mode, schemas or input changed while an epoch was in doubt."""
 
     slug = "checkpoint-mismatch"
     exit_code = 51
-    hint_default = "undo what was changed while the epoch was in doubt, and run the job again."
+    hint_default = "undo the change until the epoch is committed, then run the job again; for code: --accept-new-code."
 
 
 class CheckpointOutdated(CheckpointMismatch):
-    """The checkpoint is older than what was published, and the log no longer holds the plans in between."""
+    """The checkpoint is older than the published output, and the log no longer holds the plans in between."""
 
     slug = "checkpoint-outdated"
     exit_code = 52
-    hint_default = "restore the newer checkpoint, or start a new lineage (--new-lineage) to a new output."
+    hint_default = "restore the newer checkpoint, or start a new lineage (--new-lineage) with a new output topic."
 
 
 class CheckpointDamaged(ConsistencyError):
-    """A file of the checkpoint is truncated or cannot be understood."""
+    """A checkpoint file is missing, truncated or was not written by Spark."""
 
     slug = "checkpoint-damaged"
     exit_code = 53
-    hint_default = "restore the file from a copy of the checkpoint."
+    hint_default = (
+        "restore the file from a copy of the checkpoint, or remove the commits that the message names: "
+        "their epochs are replayed."
+    )
 
 
 class SourceOffsetsExpired(ConsistencyError):
@@ -484,177 +436,235 @@ class SourceOffsetsExpired(ConsistencyError):
     slug = "source-offsets-expired"
     exit_code = 54
     hint_default = (
-        "restore the topic, or give up what is lost: --new-lineage with a new --checkpoint starts at what is left. "
-        "Raise the topic's retention."
+        "restore the topic, or accept the loss: --new-lineage with a new --checkpoint starts at the oldest available "
+        "records. Raise the topic's retention.ms."
     )
 
 
 class CausalLogDamaged(ConsistencyError):
-    """The causal log lacks a record that it must hold."""
+    """The causal log lacks required records."""
 
     slug = "causal-log-damaged"
     exit_code = 55
-    hint_default = "restore the log topic, or start a new lineage (--new-lineage) to a new output."
+    hint_default = "restore the log topic, or start a new lineage (--new-lineage) with a new output topic."
 
 
 class ForeignRecord(CausalLogDamaged):
-    """The causal log holds a record that its owner did not write."""
+    """The causal log holds a record that the job's own drivers did not write.
+
+    See docs/errors.md#a-foreign-record-in-the-log-topic.
+    """
 
     slug = "foreign-record"
     exit_code = 56
     hint_default = (
-        "let nothing else write to the log topic (reserve it by ACL). Kafka cannot take a record back: delete the log "
-        "topic and start a new lineage (--new-lineage); an epoch in doubt may then be published again."
+        "reserve the log topic for the job by ACL. Kafka cannot remove a record: delete the log topic and start a new "
+        "lineage (--new-lineage); an epoch in doubt may then be published again."
     )
 
 
 class ReplayDivergence(ConsistencyError):
-    """A replay computed something else than what was already published."""
+    """A replay computed other records than the published ones."""
 
     slug = "replay-divergence"
     exit_code = 57
     hint_default = (
-        "use clonos.random, clonos.clock, clonos.uuid4 or a @clonos.service instead of raw calls, "
-        "and avoid order-sensitive aggregates; `clonos lint` names such calls."
+        "replace raw calls by clonos.random, clonos.clock, clonos.uuid4 or a @clonos.service, "
+        "and avoid order-sensitive aggregates; `clonos lint` lists such calls."
     )
 
 
 class WouldPublishAgain(ConsistencyError):
-    """A start from an older point would publish again what was published after it, and nobody said that it may."""
+    """A start from an older point would publish later records a second time, which needs permission."""
 
     slug = "would-publish-again"
     exit_code = 58
     kept_default = "nothing was changed."
-    hint_default = "start it from a newer point; or, if readers can take those records twice, say --publish-again."
+    hint_default = "choose a newer point, or pass --publish-again (`publish_again`) if readers tolerate duplicates."
+
+
+class LogFormatUnsupported(CausalLogDamaged):
+    """The causal log has a format that this version of Clonos cannot read. See docs/log.md#format-version."""
+
+    slug = "log-format-unsupported"
+    exit_code = 59
+    hint_default = (
+        "run the job with the version of Clonos that wrote the log. To change the version, stop the job with no epoch "
+        "in doubt, delete the log topic and start a new lineage (--new-lineage)."
+    )
+
+
+# 70-79: the run itself.
 
 
 class Superseded(ClonosError):
-    """A newer generation owns the job; this process must stop."""
+    """A newer generation owns the job, so this process stops."""
 
     slug = "superseded"
     exit_code = 70
     kept_default = "nothing was published after the newer generation took over."
-    hint_default = "nothing to do if the takeover was meant; otherwise stop the other process and run again."
+    hint_default = "nothing, if the takeover was intended; otherwise stop the other process and run the job again."
 
 
 class EpochFailed(ClonosError):
-    """This attempt at an epoch failed; a replay may succeed."""
+    """An attempt at an epoch failed; a replay may succeed."""
 
     slug = "epoch-failed"
     exit_code = 71
     retry = True
     kept_default = "the transaction was aborted; the epoch will be replayed from the log."
-    hint_default = "nothing to do: it is replayed as often as the restart policy says."
+    hint_default = "nothing: the restart policy decides how often the epoch is replayed."
 
 
 class OutcomeUnknown(EpochFailed):
-    """A commit's outcome was unknown and its marker is not in the log."""
+    """The outcome of a lane's commit is unknown, and the lane's marker is not in the log."""
 
     slug = "outcome-unknown"
     exit_code = 72
 
 
 class RestartsExhausted(ClonosError):
-    """The job kept failing for longer than the restart policy allows."""
+    """The job failed more often than its restart policy allows; the last cause is named."""
 
     slug = "restarts-exhausted"
     exit_code = 73
-    kept_default = "everything published so far; the epoch in doubt is replayed at the next start."
-    hint_default = "mend the cause that is named and run the job again."
+    kept_default = "published records are unchanged; the epoch in doubt is replayed at the next start."
+    hint_default = "fix the cause that the message names and run the job again."
 
 
-class StoreError(ClonosError):
-    """What the control plane knows does not allow what was asked."""
+class DriverCrashed(ClonosError):
+    """A driver was killed by a signal, or exited without a report. Never the exit code of a process."""
 
-    slug = "store-error"
+    slug = "driver-crashed"
+    exit_code = 74
+    retry = True
+    kept_default = "published records are unchanged; the next attempt replays the epoch in doubt."
+    hint_default = "nothing: it is restarted. If it crashes again, check its log and the host's memory."
+
+
+class DriverUnresponsive(DriverCrashed):
+    """A driver sent no heartbeat, or finished no epoch for `stallTimeout` despite pending input; it was killed."""
+
+    slug = "driver-unresponsive"
+    exit_code = 75
+    hint_default = "nothing: it is restarted. If its epochs take longer, raise stallTimeout in the specification."
+
+
+class MoveFailed(ClonosError):
+    """A planned move or an upgrade failed before it changed the job. Reported by an operation."""
+
+    slug = "move-failed"
+    exit_code = 76
+    kept_default = "the job keeps running on its host in its version."
+    hint_default = "check `clonos standby ls` and the free slots in `clonos host ls`, then request it again."
+
+
+class UpgradeFailed(ClonosError):
+    """A new version failed before its first committed epoch, so the job was rolled back. Reported by an operation."""
+
+    slug = "upgrade-failed"
+    exit_code = 77
+    hint_default = "fix the new version, then upgrade again."
+
+
+# 80-89: the control plane's state does not allow the request.
+
+
+class ControlPlaneError(ClonosError):
+    """The control plane's state does not allow the request. Base class of exit codes 81-89."""
+
+    slug = "control-plane-error"
     exit_code = 80
     kept_default = "nothing was changed."
 
 
-class Fenced(StoreError):
-    """Somebody else changed it meanwhile, or leads now; a stale writer changes nothing."""
+class ConcurrentUpdate(ControlPlaneError):
+    """Another request changed the resource first, or another replica is the leader now."""
 
-    slug = "fenced"
+    slug = "concurrent-update"
     exit_code = 81
-    hint_default = "read it again, and decide again."
+    hint_default = "read the resource again and repeat the change if it still applies."
 
 
-class NotFound(StoreError):
-    """There is no such resource."""
+class NotFound(ControlPlaneError):
+    """The resource does not exist."""
 
     slug = "not-found"
     exit_code = 82
-    hint_default = "look at the list for what there is."
+    hint_default = "list the existing resources and check the name."
 
 
-class NameTaken(StoreError):
+class NameTaken(ControlPlaneError):
     """The name is in use."""
 
     slug = "name-taken"
     exit_code = 83
-    hint_default = "choose another name, or delete what has it."
+    hint_default = "choose another name, or delete the resource that has it."
 
 
-class StateConflict(StoreError):
-    """The state of the resource does not allow it."""
+class StateConflict(ControlPlaneError):
+    """The current state of the resource does not allow the request."""
 
     slug = "state-conflict"
     exit_code = 84
-    hint_default = "look at its state, and wait for it or change it first."
+    hint_default = "check its state; wait until it changes, or change it first."
 
 
-class VersionStale(StoreError):
-    """The version that was named is not the newest."""
+class VersionStale(ControlPlaneError):
+    """The version in `If-Match` is not the current one."""
 
     slug = "version-stale"
     exit_code = 85
-    hint_default = "get it again, and send the change with its new version."
+    hint_default = "get the resource again, and send the change with its current version."
 
 
-class KeyMisused(StoreError):
-    """An idempotency key was used for another request."""
+class IdempotencyKeyReused(ControlPlaneError):
+    """The idempotency key belongs to another request."""
 
-    slug = "key-misused"
+    slug = "idempotency-key-reused"
     exit_code = 86
     hint_default = "use a new key for each new request."
 
 
-class RequestUnderWay(StoreError):
-    """The same request, with the same key, is being worked on."""
+class RequestInProgress(ControlPlaneError):
+    """A request with the same idempotency key is in progress."""
 
-    slug = "request-under-way"
+    slug = "request-in-progress"
     exit_code = 87
-    hint_default = "wait a moment and send it again."
+    hint_default = "wait a moment and send the request again."
 
 
-class StillUnderWay(StoreError):
-    """It takes longer than the caller wanted to wait."""
+class WaitTimeout(ControlPlaneError):
+    """The operation did not finish within the requested waiting time."""
 
-    slug = "still-under-way"
+    slug = "wait-timeout"
     exit_code = 88
-    kept_default = "the control plane goes on with it."
-    hint_default = "wait longer, or look at it again later."
+    kept_default = "the operation continues on the control plane."
+    hint_default = "wait longer, or check the operation later."
 
 
-class ApiError(StoreError):
-    """The control plane refused for a reason that this client has no class for."""
+class ApiError(ControlPlaneError):
+    """The control plane returned an error that this client does not recognise."""
 
     slug = "api-error"
     exit_code = 89
     kept_default = ""
-    hint_default = "see the control plane's log; a newer client may know the reason."
+    hint_default = "read the control plane's log; a newer client may recognise the error."
 
 
-class RequestRefused(ClonosError):
-    """The control plane does not take the request."""
+# 90-99: the control plane rejects the request.
 
-    slug = "request-refused"
+
+class RequestRejected(ClonosError):
+    """The control plane rejects the request. Base class of exit codes 91-99."""
+
+    slug = "request-rejected"
     exit_code = 90
     kept_default = "nothing was changed."
 
 
-class Unauthenticated(RequestRefused):
-    """There is no token, or not a valid one: unknown, expired or revoked. Which of them is not told."""
+class Unauthenticated(RequestRejected):
+    """The token is missing, unknown, expired or revoked; the response does not distinguish these."""
 
     slug = "unauthenticated"
     exit_code = 91
@@ -663,79 +673,76 @@ class Unauthenticated(RequestRefused):
     )
 
 
-class Forbidden(RequestRefused):
-    """The token may not do this."""
+class Forbidden(RequestRejected):
+    """The token's role, subject or host does not allow the request."""
 
     slug = "forbidden"
     exit_code = 92
-    hint_default = "use a token of the role that is named, or of the owner."
+    hint_default = "use a token with the role that the message names, or a token of the owner."
 
 
-class HostRefused(RequestRefused):
-    """The request came under a host name, or from a web page, that is not the control plane's own."""
+class OriginNotAllowed(RequestRejected):
+    """The request used a host name, or came from a web page, that the control plane does not allow."""
 
-    slug = "host-refused"
+    slug = "origin-not-allowed"
     exit_code = 93
     hint_default = "use the address that the service prints, or add the name to its allowed hosts or origins."
 
 
-class VersionMissing(RequestRefused):
-    """A change must say of which version it is one."""
+class VersionMissing(RequestRejected):
+    """The change lacks the `If-Match` header."""
 
     slug = "version-missing"
     exit_code = 94
     hint_default = "get the resource, and send its `ETag` as `If-Match`."
 
 
-class TooLarge(RequestRefused):
-    """The request is larger than it may be."""
+class RequestTooLarge(RequestRejected):
+    """The request exceeds the size limit."""
 
-    slug = "too-large"
+    slug = "request-too-large"
     exit_code = 95
-    hint_default = "send less, or in several requests."
+    hint_default = "send less, or split it into several requests."
 
 
-class TooMany(RequestRefused):
-    """There are more requests than one may send."""
+class TooManyRequests(RequestRejected):
+    """The client exceeds the request rate limit."""
 
-    slug = "too-many"
+    slug = "too-many-requests"
     exit_code = 96
     retry = True
-    hint_default = "wait as long as `Retry-After` says."
+    hint_default = "wait the number of seconds in `Retry-After`."
 
 
-class DriverDied(ClonosError):
-    """A driver was killed, or ended without a word."""
-
-    slug = "driver-died"
-    exit_code = 74
-    retry = True
-    kept_default = "everything published so far; the epoch in doubt is replayed by the next attempt."
-    hint_default = "nothing to do: it is started again; if that goes on, look into its log and the host's memory."
+def _tree(cls: type[ClonosError], depth: int = 0) -> Iterator[tuple[type[ClonosError], int]]:
+    yield cls, depth
+    for child in sorted(cls.__subclasses__(), key=lambda child: child.exit_code):
+        if child.__module__ == __name__:
+            yield from _tree(child, depth + 1)
 
 
-class DriverHung(DriverDied):
-    """A driver gave no sign of life, or finished no epoch although input waited; it was ended."""
-
-    slug = "driver-hung"
-    exit_code = 75
-    hint_default = (
-        "nothing to do: it is started again; if its epochs do take that long, raise stallTimeoutS in its specification."
-    )
+CLASSES: Final = tuple(sorted((cls for cls, _ in _tree(ClonosError)), key=lambda cls: cls.exit_code))
+BY_SLUG: Final = {cls.slug: cls for cls in CLASSES}
+BY_EXIT_CODE: Final = {cls.exit_code: cls for cls in CLASSES}
 
 
-class NotMoved(ClonosError):
-    """A planned move, or an upgrade, came to nothing before it touched the job."""
-
-    slug = "not-moved"
-    exit_code = 76
-    kept_default = "the job goes on where it was, as it was."
-    hint_default = "see `clonos standby ls` and the hosts' slots, then ask again."
+def _row(cls: type[ClonosError]) -> str:
+    text = " ".join((cls.__doc__ or "").partition("Args:")[0].split())
+    text = re.sub(r"docs/((\w+\.md)[\w#-]*)", r"[\2](\1)", text) + (" *Retried.*" if cls.retry else "")
+    return f"| {cls.exit_code} | `{cls.slug}` | `{cls.__name__}` | {text} | {cls.hint_default} |"
 
 
-class UpgradeFailed(ClonosError):
-    """A new version took over and failed before its first epoch was finished: the job went back."""
+def markdown() -> str:
+    """The generated part of `docs/errors.md`: the table of all errors and their tree.
 
-    slug = "upgrade-failed"
-    exit_code = 77
-    hint_default = "mend it, and upgrade again."
+    Returns:
+        Markdown text that ends with a newline.
+    """
+    lines = ["| exit code | slug | class | what happened | what to do |", "|---|---|---|---|---|", *map(_row, CLASSES)]
+    lines += ["", "The tree of classes:", "", "```"]
+    lines += [f"{'  ' * depth}{cls.__name__}" for cls, depth in _tree(ClonosError)]
+    return "\n".join([*lines, "```"]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -4,16 +4,16 @@ Without ``CLONOS_FAULT`` in the environment `reach` returns at once. With it, fo
 ``CLONOS_FAULT=lane-committed,epoch=3,lane=0:kill``, the process that reaches the point (and the values)
 
 * ``kill``: sends SIGKILL to the driver's process group and its own (a crash of the host process),
-* ``stop``: sends SIGSTOP to both instead, so that a zombie can be continued later,
+* ``stop``: sends SIGSTOP to both groups, so that a test can let a superseded driver continue later,
 * ``raise``: raises `FaultInjected`, a failure inside the process,
 * ``lose``: sends SIGKILL to itself alone (a lost Python worker),
-* ``note``: only says so in the file ``CLONOS_FAULT_LOG``,
-* ``hold``: waits until the file ``<CLONOS_FAULT_LOG>.go`` exists, to line several processes up, or
-  ``<CLONOS_FAULT_LOG>.<fault>.go``, to let go of this one alone.
+* ``note``: only appends the fault to the file ``CLONOS_FAULT_LOG``,
+* ``hold``: waits until the file ``<CLONOS_FAULT_LOG>.go`` exists, to synchronise several processes, or
+  ``<CLONOS_FAULT_LOG>.<fault>.go``, to release only this process.
 
 Several faults are separated by ``;``. Each trigger is first appended to the file ``CLONOS_FAULT_LOG``.
-``raise``, ``lose``, ``hold`` and ``stop`` trigger once per log file, whichever of the driver's processes is first, so
-that what goes on in them gets past.
+``raise``, ``lose``, ``hold`` and ``stop`` trigger once for each log file, so that a later attempt passes the point.
+They trigger in the first of the driver's processes that reaches the point.
 """
 
 from __future__ import annotations
@@ -27,66 +27,69 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-POINTS: Final = frozenset(
-    {
-        # one epoch, driver
-        "offsets-logged",
-        "plan-committed",
-        "end-committed",
-        "epoch-done",
-        # causal services, worker
-        "determinants-acknowledged",
-        # the sink's commit protocol, worker
-        "lane-initialised",
-        "lane-tail-read",
-        "lane-decided",
-        "lane-begun",
-        "lane-produced",
-        "state-committed",
-        "lane-marked",
-        "lane-committed",
-        # claiming, driver
-        "control-initialised",
-        "control-claimed",
-        "lane-claim-initialised",
-        "lane-claimed",
-        "claim-checked",
-    }
+# The steps of the protocol, in order. Tests take their lists of steps from here.
+CLAIM_POINTS: Final = (
+    "control-initialised",
+    "control-claimed",
+    "lane-claim-initialised",
+    "lane-claimed",
+    "claim-checked",
 )
+LANE_POINTS: Final = (
+    "lane-initialised",
+    "lane-tail-read",
+    "lane-decided",
+    "lane-begun",
+    "lane-produced",
+    "state-committed",
+    "lane-marked",
+    "lane-committed",
+)
+# Lanes and determinants in Python workers, the other steps in the driver.
+EPOCH_POINTS: Final = (
+    "offsets-logged",
+    "plan-committed",
+    "determinants-acknowledged",
+    *LANE_POINTS,
+    "epoch-committed",
+    "epoch-done",
+)
+POINTS: Final = frozenset((*CLAIM_POINTS, *EPOCH_POINTS))
 DRIVER_GROUP: Final = "CLONOS_DRIVER_PGID"
 
 
 class FaultInjected(RuntimeError):
-    """A failure that a test asked for."""
+    """The exception of an injected fault with the action ``raise``."""
 
 
 @dataclass(frozen=True)
 class _Fault:
     point: str
-    where: tuple[tuple[str, str], ...]
+    values: tuple[tuple[str, str], ...]
     action: str
 
     @property
     def name(self) -> str:
-        return ",".join([self.point, *(f"{key}={value}" for key, value in self.where)])
+        return ",".join([self.point, *(f"{key}={value}" for key, value in self.values)])
 
-    def meant(self, point: str, where: Mapping[str, object]) -> bool:
-        return point == self.point and all(str(where.get(key)) == value for key, value in self.where)
+    def matches(self, point: str, values: Mapping[str, object]) -> bool:
+        return point == self.point and all(str(values.get(key)) == value for key, value in self.values)
 
 
 def parse(text: str) -> tuple[_Fault, ...]:
-    """What ``CLONOS_FAULT`` asks for.
+    """Parse the value of ``CLONOS_FAULT``.
 
     Raises:
-        ValueError: There is no such point or action.
+        ValueError: The text names an unknown point or action.
     """
     faults = []
-    for one in filter(None, text.split(";")):
-        target, _, action = one.rpartition(":")
-        point, *where = target.split(",")
+    for fault in filter(None, text.split(";")):
+        target, _, action = fault.rpartition(":")
+        point, *values = target.split(",")
         if point not in POINTS or action not in {"kill", "stop", "raise", "lose", "hold", "note"}:
-            raise ValueError(f"CLONOS_FAULT: no such point or action: {one!r}")
-        faults.append(_Fault(point, tuple((k, v) for k, _, v in (w.partition("=") for w in where)), action))
+            raise ValueError(f"CLONOS_FAULT: no such point or action: {fault!r}")
+        pairs = (value.partition("=") for value in values)
+        faults.append(_Fault(point, tuple((key, value) for key, _, value in pairs), action))
     return tuple(faults)
 
 
@@ -96,33 +99,36 @@ _FAULTS = parse(os.environ.get("CLONOS_FAULT", ""))
 _acts: list[tuple[_Fault, Callable[[], None]]] = []
 
 
-def reach(point: str, **where: object) -> None:
-    """Say that the protocol reached `point`; `where` tells which epoch, lane and query."""
+def reach(point: str, **values: object) -> None:
+    """Report that this process has reached `point`, which triggers the faults for it.
+
+    `values`, such as epoch, lane and query, are compared with those that the fault names.
+    """
     if not _FAULTS and not _acts:
         return
     for fault in _FAULTS:
-        if fault.meant(point, where):
+        if fault.matches(point, values):
             _trigger(fault)
     for fault, act in list(_acts):
-        if fault.meant(point, where):
+        if fault.matches(point, values):
             act()
 
 
 @contextlib.contextmanager
-def acting(point: str, act: Callable[[], None], **where: object) -> Iterator[None]:
-    """Call `act` whenever this process reaches `point` (and the values).
+def acting(point: str, act: Callable[[], None], **values: object) -> Iterator[None]:
+    """Inside the context, call `act` whenever this process reaches `point` with these values.
 
     Raises:
-        ValueError: There is no such point.
+        ValueError: `point` is unknown.
     """
     if point not in POINTS:
         raise ValueError(f"there is no point {point!r}; there are {', '.join(sorted(POINTS))}")
-    one = (_Fault(point, tuple((key, str(value)) for key, value in where.items()), "call"), act)
-    _acts.append(one)
+    entry = (_Fault(point, tuple((key, str(value)) for key, value in values.items()), "call"), act)
+    _acts.append(entry)
     try:
         yield
     finally:
-        _acts.remove(one)
+        _acts.remove(entry)
 
 
 def _trigger(fault: _Fault) -> None:
@@ -135,7 +141,7 @@ def _trigger(fault: _Fault) -> None:
     if fault.action == "raise":
         raise FaultInjected(f"fault injected at {fault.name}")
     if fault.action == "hold":
-        while log and not any(Path(f"{log}{which}.go").exists() for which in ("", f".{fault.name}")):
+        while log and not any(Path(f"{log}{suffix}.go").exists() for suffix in ("", f".{fault.name}")):
             time.sleep(0.005)
         return
     if fault.action == "lose":
@@ -144,16 +150,19 @@ def _trigger(fault: _Fault) -> None:
         return
     number = signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP
     driver = int(os.environ.get(DRIVER_GROUP, "0"))
-    # Spark's Python workers live in a process group of their own, below the driver's JVM.
+    # Spark's Python workers have a process group of their own, below the driver's JVM.
     if driver and driver != os.getpgrp():
         os.killpg(driver, number)
     os.killpg(os.getpgrp(), number)
 
 
-def _first(claim: Path) -> bool:
-    """Two lanes may reach a point at once; a second SIGSTOP, sent after the test's SIGCONT, would last for ever."""
+def _first(lock_file: Path) -> bool:
+    """Whether this process is the first to create `lock_file`.
+
+    Two lanes may reach a point at the same time. A second SIGSTOP, sent after the test's SIGCONT, would last for ever.
+    """
     try:
-        claim.touch(exist_ok=False)
+        lock_file.touch(exist_ok=False)
     except FileExistsError:
         return False
     return True

@@ -1,4 +1,6 @@
-"""Client configuration for Kafka, in one place: librdkafka's and Spark's names for the same settings."""
+"""Configuration of Kafka clients from `KafkaSettings`, in the names of librdkafka and of Spark; and small client
+helpers.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +8,33 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from clonos.errors import BrokerUnavailable, CredentialsRefused
+from clonos.errors import BrokerUnavailable, KafkaAccessDenied
 from clonos.settings import KafkaSettings
 
 ClientConfig = dict[str, str | int | float | bool]
+_FULL_QUEUE_POLL_S: Final = 0.05
 
-# Short-lived clients on the path of every epoch: reconnect and retry at once instead of librdkafka's
-# 100 ms steps (measured: init_transactions 55 ms with defaults, 15 ms with these).
+# For short-lived clients in every epoch: reconnect and retry at once instead of in librdkafka's steps of 100 ms
+# (measured: init_transactions 55 ms with the defaults, 15 ms with these).
 IMPATIENT: Mapping[str, str | int | float | bool] = {
     "reconnect.backoff.ms": 1,
     "reconnect.backoff.max.ms": 100,
     "retry.backoff.ms": 2,
     "topic.metadata.refresh.fast.interval.ms": 5,
     "enable.metrics.push": False,
-    # A topic that somebody mistyped must be missed, not made: brokers create by default whatever is asked for.
+    # A mistyped topic must be an error: by default brokers create each topic that a client requests.
     "allow.auto.create.topics": False,
-    # What matters is raised as an error; librdkafka would also print each failed connection attempt.
+    # Failures are raised as errors; librdkafka would also print each failed connection attempt.
     "log_level": 0,
     "socket.nagle.disable": True,
 }
 
 
 def client_config(kafka: KafkaSettings, **overrides: str | int | float | bool) -> ClientConfig:
-    """Configuration for a confluent-kafka client; `overrides` use ``_`` for ``.``."""
+    """Configuration for a confluent-kafka client. Keys of `overrides` have ``_`` in place of ``.``."""
     config: ClientConfig = {"bootstrap.servers": kafka.bootstrap_servers, **IMPATIENT}
     if kafka.security_protocol != "PLAINTEXT":
         config["security.protocol"] = kafka.security_protocol
@@ -47,13 +50,13 @@ def client_config(kafka: KafkaSettings, **overrides: str | int | float | bool) -
         config["ssl.key.location"] = str(kafka.ssl_key_location)
     if kafka.ssl_key_password:
         config["ssl.key.password"] = kafka.ssl_key_password.get_secret_value()
-    # log_level is librdkafka's one property that is spelt with an underscore.
+    # log_level is the only property of librdkafka with an underscore.
     config.update({name if name == "log_level" else name.replace("_", "."): v for name, v in overrides.items()})
     return config
 
 
 def spark_options(kafka: KafkaSettings) -> dict[str, str]:
-    """The same settings as ``kafka.*`` options of Spark's Kafka source."""
+    """The Kafka settings as ``kafka.*`` options of Spark's Kafka source."""
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.allow.auto.create.topics": "false"}
     if kafka.security_protocol != "PLAINTEXT":
         options["kafka.security.protocol"] = kafka.security_protocol
@@ -63,7 +66,7 @@ def spark_options(kafka: KafkaSettings) -> dict[str, str]:
         password = kafka.sasl_password.get_secret_value() if kafka.sasl_password else ""
         options["kafka.sasl.jaas.config"] = (
             f"org.apache.kafka.common.security.{module} required "
-            f"username={_jaas_quoted(kafka.sasl_username or '')} password={_jaas_quoted(password)};"
+            f"username={jaas_quoted(kafka.sasl_username or '')} password={jaas_quoted(password)};"
         )
     if kafka.ssl_ca_location:
         options["kafka.ssl.truststore.type"] = "PEM"
@@ -77,8 +80,29 @@ def spark_options(kafka: KafkaSettings) -> dict[str, str]:
     return options
 
 
+def produce(producer: Producer, topic: str, value: bytes | None, key: bytes | None = None, **options: Any) -> None:
+    """Queue one record in `producer`; wait while its queue is full.
+
+    Args:
+        producer: The producer.
+        topic: The record's topic.
+        value: The record's value.
+        key: The record's key.
+        options: Further arguments of `Producer.produce`, such as ``partition`` or ``on_delivery``.
+
+    Raises:
+        KafkaException: librdkafka refused the record.
+    """
+    while True:
+        try:
+            producer.produce(topic, value, key, **options)
+            return
+        except BufferError:
+            producer.poll(_FULL_QUEUE_POLL_S)
+
+
 def topics_missing(kafka: KafkaSettings, names: Iterable[str]) -> list[str]:
-    """Those of `names` that are no topics.
+    """Those of `names` that do not exist as topics.
 
     Raises:
         BrokerUnavailable: No broker answered.
@@ -90,12 +114,13 @@ def topics_missing(kafka: KafkaSettings, names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in known or known[name].error is not None]
 
 
-def _jaas_quoted(text: str) -> str:
+def jaas_quoted(text: str) -> str:
+    """Quote a value for Java's Kafka setting ``sasl.jaas.config``."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-# Answers that no second question changes: who we are is not believed, or not allowed to do it.
+# Permanent errors: authentication failed, or the user lacks a permission.
 REFUSALS: Final = frozenset(
     {
         KafkaError._AUTHENTICATION,
@@ -110,23 +135,25 @@ REFUSALS: Final = frozenset(
 )
 
 
-def unanswered(what: str, error: KafkaError) -> CredentialsRefused | BrokerUnavailable:
-    """The typed error for a request that Kafka refused or did not answer."""
+def unanswered(problem: str, error: KafkaError) -> KafkaAccessDenied | BrokerUnavailable:
+    """Convert the error of a Kafka request (`problem` describes the request) to a typed error: refused, or not
+    answered.
+    """
     if error.code() in REFUSALS:
-        return CredentialsRefused(f"{what}, it refuses us: {error.str()}.")
-    return BrokerUnavailable(f"{what}: {error.str()}.")
+        return KafkaAccessDenied(f"{problem}, access was refused: {error.str()}.")
+    return BrokerUnavailable(f"{problem}: {error.str()}.")
 
 
 def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 30.0) -> ClusterMetadata:
     """Wait until at least `brokers` brokers answer a metadata request.
 
     Raises:
-        BrokerUnavailable: None answered within `timeout_s` seconds.
-        CredentialsRefused: One answered, but does not let us in.
+        BrokerUnavailable: Too few brokers answered within `timeout_s` seconds.
+        KafkaAccessDenied: A broker refused access.
     """
-    where = f"Kafka at {kafka.bootstrap_servers or '(no address set)'}"
-    heard: list[KafkaError] = []  # a request only tells that it timed out, not why
-    config: dict[str, Any] = {**client_config(kafka, log_level=0), "error_cb": heard.append}
+    cluster = f"Kafka at {kafka.bootstrap_servers or '(no address set)'}"
+    errors: list[KafkaError] = []  # a request reports only its timeout, not the cause
+    config: dict[str, Any] = {**client_config(kafka, log_level=0), "error_cb": errors.append}
     admin = AdminClient(config)
     deadline = time.monotonic() + timeout_s
     reason = "no answer"
@@ -139,8 +166,8 @@ def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 
         except KafkaException as error:
             reason = str(error.args[0].str())
         admin.poll(0.02)
-        refused = [error for error in heard if error.code() in REFUSALS]
+        refused = [error for error in errors if error.code() in REFUSALS]
         if refused:
-            raise unanswered(f"{where} did not let us in", refused[-1])
-    told = [error.str() for error in heard if error.code() != KafkaError._ALL_BROKERS_DOWN]
-    raise BrokerUnavailable(f"{where} did not answer: {told[-1] if told else reason}.")
+            raise unanswered(f"{cluster} refused the connection", refused[-1])
+    causes = [error.str() for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
+    raise BrokerUnavailable(f"{cluster} did not answer: {causes[-1] if causes else reason}.")

@@ -1,7 +1,7 @@
-"""Settings, from the environment (`CLONOS_…`, nested with `__`) over defaults.
+"""Settings from environment variables (`CLONOS_…`, nested with `__`), with defaults.
 
-``CLONOS_KAFKA__BOOTSTRAP_SERVERS=broker:9092`` points everything at an external Kafka;
-``CLONOS_HOME`` is where jobs keep checkpoints and the embedded broker its data.
+``CLONOS_KAFKA__BOOTSTRAP_SERVERS=broker:9092`` selects an external Kafka. ``CLONOS_HOME`` is the directory of
+checkpoints and of the embedded broker's data.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
 class KafkaSettings(BaseModel):
-    """How to reach Kafka: the brokers and, where they ask for it, who we are.
+    """Addresses and credentials of Kafka.
 
     Attributes:
-        bootstrap_servers: Comma-separated ``host:port``. Empty: the embedded broker of `home`.
-        ssl_ca_location: PEM file with the authorities to trust.
-        ssl_certificate_location: PEM file with our certificate, for mutual TLS.
-        ssl_key_location: PEM file with our key, for mutual TLS.
+        bootstrap_servers: Comma-separated ``host:port``. Empty: the embedded broker of `Settings.home`.
+        security_protocol: Protocol of the connection.
+        sasl_mechanism: Mechanism of the login; required with a SASL protocol.
+        sasl_username: User of the login.
+        sasl_password: Password of the login.
+        ssl_ca_location: PEM file with trusted certificate authorities.
+        ssl_certificate_location: PEM file with the client certificate, for mutual TLS.
+        ssl_key_location: PEM file with the client key, for mutual TLS.
+        ssl_key_password: Password of the client key.
     """
 
     bootstrap_servers: str = ""
@@ -40,14 +45,16 @@ class KafkaSettings(BaseModel):
 
 
 class RegistrySettings(BaseModel):
-    """How to reach a Schema Registry.
+    """Address and credentials of a Schema Registry.
 
     Attributes:
-        url: Its address, without credentials; comma-separated for several.
-        username: For basic authentication, with `password`.
-        ssl_ca_location: PEM file with the authorities to trust; default those of this machine.
-        ssl_certificate_location: PEM file with our certificate, for mutual TLS.
-        ssl_key_location: PEM file with our key, for mutual TLS.
+        url: Address without credentials; comma-separated for several.
+        username: User of basic authentication.
+        password: Password of basic authentication.
+        ssl_ca_location: PEM file with trusted certificate authorities; default: those of this machine.
+        ssl_certificate_location: PEM file with the client certificate, for mutual TLS.
+        ssl_key_location: PEM file with the client key, for mutual TLS.
+        ssl_key_password: Password of the client key.
         timeout_s: Seconds for one request.
     """
 
@@ -62,27 +69,28 @@ class RegistrySettings(BaseModel):
 
 
 class TraceSettings(BaseModel):
-    """Where OpenTelemetry traces go.
+    """Settings for the export of OpenTelemetry traces.
 
     Attributes:
-        endpoint: OTLP over HTTP, with its path, such as ``http://collector:4318/v1/traces``; empty: there are none.
-        headers: Sent with each request, for who asks for a key.
+        endpoint: OTLP/HTTP address with its path, such as ``http://collector:4318/v1/traces``; empty: disabled.
+        headers: Headers of each request, such as an API key.
         timeout_s: Seconds for one request.
-        kept: Spans that wait to be sent; more are lost.
+        queue_size: Maximum number of spans that wait for export; further spans are dropped.
     """
 
     endpoint: str = Field("", pattern=_ADDRESS)
     headers: dict[str, SecretStr] = Field(default_factory=dict)
     timeout_s: float = Field(5.0, gt=0)
-    kept: int = Field(2048, ge=1)
+    queue_size: int = Field(2048, ge=1)
 
 
 class LineageSettings(BaseModel):
-    """Where OpenLineage events go.
+    """Settings for the export of OpenLineage events.
 
     Attributes:
-        url: Of the backend; empty: they go nowhere.
-        namespace: Of the jobs.
+        url: Address of the OpenLineage backend; empty: disabled.
+        namespace: OpenLineage namespace of the jobs.
+        api_key: API key of the backend.
         timeout_s: Seconds for one request.
     """
 
@@ -105,11 +113,15 @@ class Settings(BaseSettings):
     """All settings of one process.
 
     Attributes:
-        home: Everything Clonos writes for its user: checkpoints, the embedded broker, logs.
-        cache: What can be fetched again: the jars.
-        ivy_settings: An Ivy settings file, for users behind a mirror of Maven Central.
-        log_format: Log lines for people (``console``) or for machines (``json``).
-        log_level: Log lines of less than this are left out.
+        home: Directory of checkpoints, logs and the embedded broker's data.
+        cache: Directory of downloads, such as the jars.
+        ivy_settings: Ivy settings file, for a mirror of Maven Central.
+        log_format: Readable log lines (``console``) or JSON lines (``json``).
+        log_level: Minimum level of log lines.
+        kafka: Address and credentials of Kafka.
+        registry: Address and credentials of the Schema Registry.
+        traces: Export of OpenTelemetry traces.
+        lineage: Export of OpenLineage events.
     """
 
     model_config = SettingsConfigDict(env_prefix="CLONOS_", env_nested_delimiter="__", extra="ignore")

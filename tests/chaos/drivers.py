@@ -1,96 +1,69 @@
-"""Real driver processes for the chaos tests: `clonos run` in sessions of their own, and what they published."""
+"""Driver processes for the chaos tests: `clonos run` in separate sessions, and the records that they published."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from observe import eventually, read_committed, touched
+from clonos.testing.faults import triggered
+from clonos.testing.harness import ChildProcess, eventually, read_committed
 
 JOBS = Path(__file__).parent / "jobs"
 SUPERSEDED = 70  # exit code
 
 
-@dataclass
-class Driver:
-    """One driver process with everything it started."""
+class Driver(ChildProcess):
+    """A driver process with everything it started, and the faults that are injected into it.
 
-    process: subprocess.Popen[bytes]
-    log: Path
-    faults: Path
+    Args:
+        command: The command.
+        environment: Added to that of the test.
+        log: File for its output.
+        faults: File with a line for each fault that was triggered.
+    """
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path, faults: Path) -> None:
+        super().__init__(command, {**environment, "CLONOS_FAULT_LOG": str(faults)}, log)
+        self.faults = faults
 
-    def wait(self, timeout_s: float = 120.0) -> int:
-        """Its exit code."""
-        try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            states = [(process.pid, process.name(), process.status()) for process in self._session()]
-            raise AssertionError(f"the driver did not end: {states}\n{self.tail()}") from None
-
-    def died(self) -> None:
-        """Wait until the fault killed it, Python workers included."""
+    def await_kill(self) -> None:
+        """Wait until the injected fault killed the driver and its Python workers."""
         code = self.wait()
         assert code == -signal.SIGKILL, f"exit code {code}:\n{self.tail()}"
         self.kill()
 
-    def reached(self, fault: str, timeout_s: float = 120.0) -> None:
+    def await_fault(self, fault: str, timeout_s: float = 120.0) -> None:
         """Wait until the fault was triggered."""
-        eventually(
-            lambda: touched(self.faults, fault) or self.process.poll() is not None,
-            f"fault {fault}",
-            timeout_s=timeout_s,
-        )
-        assert touched(self.faults, fault), f"ended with {self.process.returncode} before {fault}:\n{self.tail()}"
 
-    def go_on(self, fault: str) -> None:
-        """Let go of what is held at `fault`."""
+        def triggered() -> bool:
+            return self.triggered(fault) or not self.running
+
+        eventually(triggered, f"fault {fault}", timeout_s=timeout_s)
+        assert self.triggered(fault), f"exit code {self.exit_code} before {fault}:\n{self.tail()}"
+
+    def triggered(self, fault: str) -> bool:
+        return triggered(self.faults, fault)
+
+    def release(self, fault: str) -> None:
+        """Let the process continue that waits at `fault`."""
         Path(f"{self.faults}.{fault}.go").touch()
 
-    def signal(self, number: int) -> None:
-        """To every process of its session: Spark's Python workers have a process group of their own."""
-        for process in self._session():
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, number)
-
-    def _session(self) -> Iterator[psutil.Process]:
-        for process in psutil.process_iter():
-            with suppress(ProcessLookupError):
-                if os.getsid(process.pid) == self.pid:
-                    yield process
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        self.process.wait(30)
-
-    def stop(self) -> None:
-        """Gracefully, as a service manager does: the whole process group is asked."""
-        os.killpg(self.pid, signal.SIGTERM)
-        code = self.wait(60)
+    def stop_gracefully(self) -> None:
+        code = self.stop(60)
         assert code == 0, f"exit code {code}:\n{self.tail()}"
-
-    def tail(self, lines: int = 25) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
 @dataclass
@@ -111,34 +84,24 @@ class JobRun:
         self.home.mkdir(exist_ok=True)
         number = len(self.started)
         log, faults = self.home / f"driver-{number}.log", self.home / f"faults-{number}"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [*self.command(), *arguments],
-                env={
-                    **os.environ,
-                    "CLONOS_HOME": str(self.home),
-                    "CLONOS_KAFKA__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
-                    "CLONOS_FAULT": fault,
-                    "CLONOS_FAULT_LOG": str(faults),
-                    **(environment or {}),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        driver = Driver(process, log, faults)
+        settings = {
+            "CLONOS_HOME": str(self.home),
+            "CLONOS_KAFKA__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
+            "CLONOS_FAULT": fault,
+            **(environment or {}),
+        }
+        driver = Driver([*self.command(), *arguments], settings, log, faults)
         self.started.append(driver)
         return driver
 
     def command(self) -> list[str]:
-        """What starts a driver: `clonos run` with a specification of its own."""
+        """Write the job's specification; return the `clonos run` command."""
         specification = self.home / "job.yaml"
         body = {
             "main": str(self.job),
             "params": dict(self.params),
             "master": "local[2]",
-            "driverMemoryMb": 512,
+            "driver": {"memory": "512m"},
             **self.spec,
         }
         specification.write_text(
@@ -150,7 +113,7 @@ class JobRun:
     def events(self) -> Path:
         return self.home / "events.jsonl"
 
-    def told(self, event: str) -> list[dict[str, Any]]:
+    def events_of(self, event: str) -> list[dict[str, Any]]:
         """The events of one kind so far."""
         if not self.events.exists():
             return []
@@ -159,13 +122,13 @@ class JobRun:
         return [record for record in records if record["event"] == event]
 
     def end(self) -> None:
-        """Whatever still runs, at the end of a test."""
+        """Kill all drivers of the test that still run."""
         for driver in self.started:
             driver.kill()
 
 
 class Feeder:
-    """Produces records with unique ids, steadily, from a thread; knows what was acknowledged."""
+    """Produces records with unique ids at a steady rate, from a thread; `sent` lists the records."""
 
     def __init__(self, kafka: KafkaSettings, topic: str, partitions: int, *, every_s: float = 0.05) -> None:
         self.sent: list[tuple[int, str]] = []
@@ -178,12 +141,12 @@ class Feeder:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def burst(self, count: int) -> None:
-        """So many records at once, over all partitions."""
+        """Produce `count` records at once, over all partitions."""
         for _ in range(count):
-            self._one()
+            self._produce_next()
         assert self._producer.flush(30) == 0
 
-    def _one(self) -> None:
+    def _produce_next(self) -> None:
         number = len(self.sent)
         partition, word = number % self._partitions, f"{chr(97 + number % 7)}{number}"
         self._producer.produce(self._topic, word.encode(), partition=partition)
@@ -191,7 +154,7 @@ class Feeder:
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
-            self._one()
+            self._produce_next()
             self._producer.poll(0)
 
     def __enter__(self) -> Feeder:
@@ -205,7 +168,7 @@ class Feeder:
 
 
 def make_topics(kafka: KafkaSettings, **partitions: int) -> dict[str, str]:
-    """Topics by their roles."""
+    """Create topics; return their names by role."""
     admin = AdminClient(client_config(kafka))
     new = {role: NewTopic(role, count) for role, count in partitions.items()}
     for future in admin.create_topics(list(new.values())).values():
@@ -215,7 +178,7 @@ def make_topics(kafka: KafkaSettings, **partitions: int) -> dict[str, str]:
 
 @dataclass
 class Published:
-    """What a read_committed reader sees of the query `plain`, checked against what was fed."""
+    """The records of the query `plain` that a read_committed reader sees; `faults` compares them with the input."""
 
     records: list[dict[str, Any]]
 
@@ -227,7 +190,7 @@ class Published:
         return Counter(record["word"] for record in self.records)
 
     def faults(self, sent: list[tuple[int, str]]) -> dict[str, list[Any]]:
-        """Duplicates, losses, strangers, order breaks per source partition, contradicting answers."""
+        """Duplicates, losses, order breaks per source partition, contradicting answers, equal UUIDs; with examples."""
         expected, seen = Counter(word for _, word in sent), self.words()
         answers: defaultdict[tuple[int, int, str], set[str]] = defaultdict(set)
         breaks = []
@@ -239,14 +202,14 @@ class Published:
                 breaks.append((partition, record["offset"]))
             last[partition] = record["offset"]
         uuids = Counter(record["verdict"]["uuid"] for record in self.records)
-        found = {
+        findings = {
             "duplicates": [word for word, count in (seen - expected).items() if count],
             "lost": list((expected - seen).elements()),
             "order_breaks": breaks,
-            "contradictions": [key for key, given in answers.items() if len(given) > 1],
+            "contradictions": [key for key, replies in answers.items() if len(replies) > 1],
             "equal_uuids": [uuid for uuid, count in uuids.items() if count > 1],
         }
-        return {kind: examples for kind, examples in found.items() if examples}
+        return {kind: examples for kind, examples in findings.items() if examples}
 
 
 def final_counts(kafka: KafkaSettings, topic: str) -> dict[str, int]:
@@ -264,5 +227,5 @@ def expected_counts(sent: list[tuple[int, str]]) -> dict[str, int]:
 
 
 def caught_up(run: JobRun, topic: str, sent: list[tuple[int, str]]) -> bool:
-    """Whether as many records are visible as were fed."""
+    """Whether at least as many records are visible as were sent."""
     return len(read_committed(run.kafka, topic)) >= len(sent)

@@ -1,6 +1,6 @@
-"""Brokers killed, frozen and lost in the middle of commits: the job goes on by itself, exactly once.
+"""Brokers are killed, paused and lost during commits: the job continues by itself and publishes exactly once.
 
-They run on both backends (`--kafka`).
+The tests run on both backends (`--kafka`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from drivers import JOBS, Driver, Feeder, JobRun, Published, caught_up, make_topics
 
-from brokers.interface import KafkaCluster
 from clonos.errors import BrokerUnavailable
 from clonos.kafka import await_brokers, client_config
 from clonos.log.claiming import lane_id
 from clonos.log.topic import ensure_log_topic, log_topic
 from clonos.settings import KafkaSettings
-from observe import ends_agree, eventually, touched
+from clonos.testing.faults import triggered
+from clonos.testing.harness import eventually, has_open_transaction
+from support.brokers.interface import KafkaCluster
 
-pytestmark = [pytest.mark.chaos, pytest.mark.broad]
+pytestmark = [pytest.mark.broad]
 
 StartCluster = Callable[[int], AbstractContextManager[KafkaCluster]]
 EVERY_S = 0.01  # enough input for every epoch to have several rows in each lane
@@ -31,20 +32,20 @@ OUTAGE_S = 45.0  # longer than any single wait of the commit path
 
 
 @pytest.fixture
-def one(start_cluster: StartCluster) -> Iterator[KafkaCluster]:
+def single_broker(start_cluster: StartCluster) -> Iterator[KafkaCluster]:
     with start_cluster(1) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def three(start_cluster: StartCluster) -> Iterator[KafkaCluster]:
+def three_brokers(start_cluster: StartCluster) -> Iterator[KafkaCluster]:
     with start_cluster(3) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def run_on(name: str, tmp_path: Path) -> Iterator[Callable[[KafkaCluster], JobRun]]:
-    """Makes the job's topics on a cluster; whatever still runs at the end is killed."""
+    """Create the job's topics on a cluster; the fixture kills all remaining drivers at the end."""
     runs: list[JobRun] = []
 
     def make(cluster: KafkaCluster) -> JobRun:
@@ -58,7 +59,7 @@ def run_on(name: str, tmp_path: Path) -> Iterator[Callable[[KafkaCluster], JobRu
 
 
 def held_at(*points: str) -> list[str]:
-    """One fault for each point, each in an epoch of its own, so that the job is at work again in between."""
+    """One fault for each point. Epochs without a fault separate them, so that the job recovers in between."""
     return [f"{point},epoch={2 + EPOCHS_APART * number}" for number, point in enumerate(points)]
 
 
@@ -67,38 +68,44 @@ def holding(faults: list[str]) -> str:
 
 
 def finish(run: JobRun, driver: Driver, feeder: Feeder) -> None:
-    """The one driver is still there and has published everything once and in order; nothing is left open."""
+    """Check that the driver still runs and has published all records once, in order; no transaction is open."""
     output = run.params["output"]
     eventually(
-        lambda: driver.process.poll() is not None or caught_up(run, output, feeder.sent),
+        lambda: not driver.running or caught_up(run, output, feeder.sent),
         "the output is complete",
         timeout_s=120,
     )
-    assert driver.process.poll() is None, f"the driver ended:\n{driver.tail()}"
-    driver.stop()
-    print(f"{len(run.told('epoch'))} epochs, restarts: {[told['what'] for told in run.told('restart')]}", flush=True)
+    assert driver.running, f"the driver exited:\n{driver.tail()}"
+    driver.stop_gracefully()
+    print(
+        f"{len(run.events_of('epoch'))} epochs, restarts: {[event['what'] for event in run.events_of('restart')]}",
+        flush=True,
+    )
     assert Published.read(run.kafka, output).faults(feeder.sent) == {}
-    eventually(lambda: ends_agree(run.kafka, output), "no transaction is open")
+    eventually(lambda: not has_open_transaction(run.kafka, output), "no transaction is open")
 
 
 def published_more(run: JobRun, driver: Driver, epochs: int = 3) -> None:
-    """Wait until the job has finished some epochs from now on."""
-    before = len(run.told("epoch"))
+    """Wait until the job has finished this number of further epochs."""
+    before = len(run.events_of("epoch"))
     eventually(
-        lambda: driver.process.poll() is not None or len(run.told("epoch")) >= before + epochs,
-        "the job goes on",
+        lambda: not driver.running or len(run.events_of("epoch")) >= before + epochs,
+        "the job continues",
         timeout_s=120,
     )
-    assert driver.process.poll() is None, f"the driver ended:\n{driver.tail()}"
+    assert driver.running, f"the driver exited:\n{driver.tail()}"
 
 
+@pytest.mark.chaos(
+    fault="SIGKILL, restart; SIGSTOP", target="the only broker; then broker and driver", topology="clonos run, 1 broker"
+)
 @pytest.mark.timeout(900)
-def test_broker_killed_and_frozen_in_the_middle_of_commits(
-    one: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun], every_point: bool
+def test_a_driver_survives_broker_kills_and_pauses_during_commits(
+    single_broker: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun], every_point: bool
 ) -> None:
-    """One driver goes on through it all; in the end both die together, as in a power failure, and a new one goes on."""
-    run = run_on(one)
-    points = ["lane-produced", "lane-marked", "lane-committed", "end-committed"]
+    """One driver survives all broker failures. Then broker and driver are killed together; a new driver continues."""
+    run = run_on(single_broker)
+    points = ["lane-produced", "lane-marked", "lane-committed", "epoch-committed"]
     if every_point:
         points += ["plan-committed", "determinants-acknowledged", "lane-initialised", "lane-begun", "lane-marked"]
     faults = held_at(*points)
@@ -107,48 +114,49 @@ def test_broker_killed_and_frozen_in_the_middle_of_commits(
     with Feeder(run.kafka, run.params["input"], 3, every_s=EVERY_S) as feeder:
         driver = run.start(f"{holding(faults)};{fatal}:kill")
         for fault in faults:
-            driver.reached(fault)
+            driver.await_fault(fault)
             if fault in frozen:
-                one.pause(0)
-                driver.go_on(fault)
+                single_broker.pause(0)
+                driver.release(fault)
                 with pytest.raises(BrokerUnavailable):
                     await_brokers(run.kafka, timeout_s=frozen[fault])
-                one.unpause(0)
+                single_broker.unpause(0)
             else:
-                one.kill(0)
-                driver.go_on(fault)  # into a broker that is gone
-                one.restart(0)
-        driver.died()
-        assert touched(driver.faults, fatal)
-        one.kill(0)
-        one.restart(0)
+                single_broker.kill(0)
+                driver.release(fault)  # its requests reach a killed broker
+                single_broker.restart(0)
+        driver.await_kill()
+        assert triggered(driver.faults, fatal)
+        single_broker.kill(0)
+        single_broker.restart(0)
         driver = run.start()
         published_more(run, driver)
     finish(run, driver, feeder)
 
 
+@pytest.mark.chaos(fault="SIGKILL", target="transaction coordinator, log leader", topology="clonos run, 3 brokers")
 @pytest.mark.story
 @pytest.mark.timeout(600)
-def test_one_of_three_brokers_is_lost(three: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun]) -> None:
-    """Lost in turn: the coordinator of a lane's transaction, and the leader of its part of the log."""
-    run = run_on(three)
+def test_one_of_three_brokers_is_lost(three_brokers: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun]) -> None:
+    """The coordinator of a lane's transaction is killed; then the leader of the lane's log partition."""
+    run = run_on(three_brokers)
     produced, marked = faults = ["lane-produced,lane=0,epoch=2", "lane-marked,lane=0,epoch=12"]
     with Feeder(run.kafka, run.params["input"], 3, every_s=EVERY_S) as feeder:
         driver = run.start(holding(faults))
-        driver.reached(produced)
+        driver.await_fault(produced)
         lost = coordinator(run.kafka, lane_id(run.name, "plain", 0))
-        three.kill(lost)
-        driver.go_on(produced)
+        three_brokers.kill(lost)
+        driver.release(produced)
         published_more(run, driver)
-        # What is made while a broker is away has its replicas all the same.
+        # A topic created while a broker is unavailable still gets three replicas.
         assert replicas(run.kafka, ensure_log_topic(run.kafka, f"{run.name}-other")) == {3}
-        three.restart(lost)
+        three_brokers.restart(lost)
         eventually(lambda: all_in_sync(run.kafka), "the lost broker has caught up", timeout_s=60)
 
-        driver.reached(marked)
+        driver.await_fault(marked)
         lost = leader(run.kafka, log_topic(run.name), 1)
-        three.kill(lost)  # for good
-        driver.go_on(marked)
+        three_brokers.kill(lost)  # for good
+        driver.release(marked)
         published_more(run, driver)
     finish(run, driver, feeder)
 
@@ -158,7 +166,7 @@ def leader(kafka: KafkaSettings, topic: str, partition: int) -> int:
 
 
 def coordinator(kafka: KafkaSettings, transactional_id: str) -> int:
-    """The broker that leads the partition which Kafka's hash gives the transactional id."""
+    """The broker that leads the transactional id's partition of `__transaction_state`."""
     topic = "__transaction_state"
     partitions = len(AdminClient(client_config(kafka)).list_topics(topic, timeout=15).topics[topic].partitions)
     value = 0
@@ -168,9 +176,9 @@ def coordinator(kafka: KafkaSettings, transactional_id: str) -> int:
 
 
 def replicas(kafka: KafkaSettings, topic: str) -> set[int]:
-    """How many replicas the partitions of `topic` have."""
-    found = AdminClient(client_config(kafka)).list_topics(topic, timeout=15).topics[topic].partitions.values()
-    return {len(partition.replicas) for partition in found}
+    """The replica counts of the partitions of `topic`."""
+    partitions = AdminClient(client_config(kafka)).list_topics(topic, timeout=15).topics[topic].partitions.values()
+    return {len(partition.replicas) for partition in partitions}
 
 
 def all_in_sync(kafka: KafkaSettings) -> bool:

@@ -1,4 +1,4 @@
-"""The examples as a user plays them: `clonos demo` kills each one once, and its own checker judges the output."""
+"""`clonos demo` runs each example, kills its driver once, and checks the output with the example's checker."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clonos.demo.scenes import SCENES
+from clonos.demo.demo import Demo, Options
+from clonos.demo.example import load_example
 from clonos.demo.screen import Screen
-from clonos.demo.story import Demo, Wishes
 from clonos.settings import KafkaSettings, Settings
 
-pytestmark = [pytest.mark.chaos, pytest.mark.broad]
+pytestmark = [pytest.mark.broad]
 
 
-# `make demo` and `make chaos-full` play wordcount.
+# `make demo` and `make chaos-full` run wordcount.
+@pytest.mark.chaos(fault="SIGKILL at random moments", target="driver", topology="clonos demo")
 @pytest.mark.story
 @pytest.mark.parametrize("name", ["orders", "enrich"])
 def test_an_example_is_exactly_once_through_a_kill(
     kafka: KafkaSettings, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = io.StringIO()
-    # By the environment, as users say it: the control plane that the demo starts hears it too.
+    # An environment variable, as users set it: the demo's control plane inherits it.
     monkeypatch.setenv("CLONOS_KAFKA__BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     settings = Settings(home=tmp_path)
     with Screen(Console(file=shown, width=200)) as screen:
-        report = Demo(settings, [SCENES[name]], Wishes(kills=1, plain=False), screen).play()
+        report = Demo(settings, [load_example(name)], Options(kills=1, plain=False), screen).run()
         screen.verdict(report.outcomes())
     assert report.clean, shown.getvalue()
     outcome = report.jobs[name]

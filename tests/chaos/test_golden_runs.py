@@ -1,4 +1,4 @@
-"""Jobs with state, whole and interrupted: takeovers by standbys leave the output that nobody disturbed would have."""
+"""Stateful jobs with and without takeovers by standbys publish the same output."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from drivers import JOBS, JobRun, make_topics
-from standing import Standing
+from standbys import Standbys
 
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from observe import ends_agree, eventually, read_committed
+from clonos.testing.harness import eventually, has_open_transaction, read_committed
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 PARTITIONS, KEYS = 3, 6
 ORDERS, PER_EPOCH = 180, 30
@@ -25,7 +25,7 @@ QUERIES = ("sums", "spells")
 
 
 def feed(kafka: KafkaSettings, orders: str, payments: str) -> None:
-    """Orders one a second; every fourth is never paid. The last ones come long after, so that all windows close."""
+    """Produce one order per second; every fourth is never paid. Much later records close all windows."""
     producer = Producer(client_config(kafka, enable_idempotence=True))
 
     def produce(topic: str, number: int, second: int) -> None:
@@ -60,7 +60,7 @@ class Golden:
         self.runs: list[JobRun] = []
 
     def run(self, which: str) -> JobRun:
-        """A run with topics and checkpoints of its own."""
+        """Define a run with its own topics and checkpoints."""
         name = f"{self._name}-{which}"
         output = make_topics(self._kafka, **{f"{name}-{query}": 2 for query in QUERIES})
         params = dict(zip(("orders", "payments", *QUERIES), [*self._input, *output], strict=True))
@@ -76,54 +76,55 @@ class Golden:
         return run
 
     def published(self, run: JobRun, query: str) -> Counter[tuple[str, str]]:
-        """What a read_committed reader gets."""
-        assert ends_agree(self._kafka, run.params[query]), "no transaction is open"
+        """The records that a read_committed reader gets."""
+        assert not has_open_transaction(self._kafka, run.params[query]), "no transaction is open"
         rows = read_committed(self._kafka, run.params[query])
         return Counter(((row.key() or b"").decode(), (row.value() or b"").decode()) for row in rows)
 
 
+@pytest.mark.chaos(fault="SIGKILL", target="driver, standby", topology="clonos run --standby, stateful job")
 @pytest.mark.story
-def test_takeovers_change_nothing(kafka: KafkaSettings, name: str, tmp_path: Path) -> None:
+def test_takeovers_do_not_change_the_output(kafka: KafkaSettings, name: str, tmp_path: Path) -> None:
     golden = Golden(kafka, name, tmp_path)
     try:
         whole, torn = golden.run("whole"), golden.run("torn")
         faults = ("state-committed,query=spells,epoch=2", "lane-committed,query=sums,epoch=4,replay=False")
-        standing = Standing(torn)
-        first, one = standing.start(f"{faults[1]}:kill")
-        assert whole.start().wait(180) == 0  # while it warms up
-        torn.start(f"{faults[0]}:kill").died()
-        standing.await_ready(first)
-        standing.promote(one)
-        second, other = standing.start()
-        first.died()
-        standing.promote(other)
+        standbys = Standbys(torn)
+        first, first_pipe = standbys.start(f"{faults[1]}:kill")
+        assert whole.start().wait(180) == 0  # the standby warms up in the meantime
+        torn.start(f"{faults[0]}:kill").await_kill()
+        standbys.await_ready(first)
+        standbys.promote(first_pipe)
+        second, second_pipe = standbys.start()
+        first.await_kill()
+        standbys.promote(second_pipe)
         assert second.wait(180) == 0, second.tail()
     finally:
         for run in golden.runs:
             run.end()
-    assert [one["generation"] for one in torn.told("claimed")] == [1, 2, 3]
-    assert any(one["replay"] for one in torn.told("epoch"))
+    assert [event["generation"] for event in torn.events_of("claimed")] == [1, 2, 3]
+    assert any(event["replay"] for event in torn.events_of("epoch"))
     for query in QUERIES:
         expected = golden.published(whole, query)
-        eventually(lambda query=query: ends_agree(kafka, torn.params[query]), "no transaction is open")
+        eventually(lambda query=query: not has_open_transaction(kafka, torn.params[query]), "no transaction is open")
         assert golden.published(torn, query) == expected, query
     check(golden, whole)
 
 
 def check(golden: Golden, whole: JobRun) -> None:
-    """The undisturbed run is right, and its state lasted from epoch to epoch."""
+    """Check that the uninterrupted run has the expected sums, and carried state from epoch to epoch."""
 
     def values(query: str) -> list[dict[str, Any]]:
         return [json.loads(value) for _, value in golden.published(whole, query).elements()]
 
-    assert max(one["epoch"] for one in whole.told("epoch")) >= ORDERS // PER_EPOCH - 1
-    sums = [one for one in values("sums") if one["begin"] < BEGIN_S + ORDERS]
-    for what, expected in {
+    assert max(event["epoch"] for event in whole.events_of("epoch")) >= ORDERS // PER_EPOCH - 1
+    sums = [row for row in values("sums") if row["begin"] < BEGIN_S + ORDERS]
+    for field, expected in {
         "orders": ORDERS,
-        "paid": sum(one % 4 > 0 for one in range(ORDERS)),
+        "paid": sum(number % 4 > 0 for number in range(ORDERS)),
         "total": sum(range(ORDERS)),
     }.items():
-        assert sum(one[what] for one in sums) == expected, what
+        assert sum(row[field] for row in sums) == expected, field
     spells = values("spells")
-    assert sum(one["n"] for one in spells if one["over"]) >= ORDERS
-    assert sum(not one["over"] for one in spells) == ORDERS + PARTITIONS
+    assert sum(row["n"] for row in spells if row["over"]) >= ORDERS
+    assert sum(not row["over"] for row in spells) == ORDERS + PARTITIONS

@@ -15,9 +15,7 @@ import pytest
 from drivers import JOBS, Driver, Feeder, JobRun
 
 from clonos.settings import KafkaSettings
-from observe import ends_agree, eventually, read_committed
-
-pytestmark = pytest.mark.chaos
+from clonos.testing.harness import eventually, has_open_transaction, read_committed
 
 COUNTS = (1, 2, 3, 4, 5, 9)
 SHUFFLED_LANES = 4
@@ -55,7 +53,7 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
     spec = {
         "master": "local[28]",
         "sparkConf": {"spark.sql.shuffle.partitions": SHUFFLED_LANES},
-        "driverMemoryMb": 1024,
+        "driver": {"memory": "1024m"},
     }
     run = JobRun(kafka, name, tmp_path / "home", JOBS / "matrix.py", params, spec)
     yield run
@@ -64,21 +62,23 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
 
 def await_half(driver: Driver, points: list[str]) -> None:
     def all_there() -> bool:
-        assert driver.process.poll() is None, driver.tail()
+        assert driver.running, driver.tail()
         return driver.faults.exists() and set(points) <= set(driver.faults.read_text().splitlines())
 
     def missing() -> str:
         seen = set(driver.faults.read_text().splitlines()) if driver.faults.exists() else set()
         return ", ".join(sorted(set(points) - seen))
 
-    try:
-        eventually(all_there, "half of the lanes", timeout_s=120)
-    except AssertionError as error:
-        raise AssertionError(f"{error}: missing {missing()}\n{driver.tail()}") from None
+    eventually(all_there, "half of the lanes", timeout_s=120, details=lambda: f"missing {missing()}\n{driver.tail()}")
 
 
+@pytest.mark.chaos(
+    fault="SIGKILL with half of the lanes committed", target="driver", topology="clonos run, 1 to 9 partitions"
+)
 @pytest.mark.timeout(600)
-def test_crash_with_some_lanes_committed(kafka: KafkaSettings, run: JobRun, every_point: bool) -> None:
+def test_a_replay_publishes_the_lanes_that_are_not_committed(
+    kafka: KafkaSettings, run: JobRun, every_point: bool
+) -> None:
     feeders = {count: Feeder(kafka, run.params[f"in{count}"], count) for count in COUNTS}
     fault, waits, commits = half_committed()
     rounds = 3 if every_point else 1  # the job's first epoch, then ones that follow a replay
@@ -95,7 +95,7 @@ def test_crash_with_some_lanes_committed(kafka: KafkaSettings, run: JobRun, ever
         eventually(
             lambda t=topic, s=sent: len(read_committed(kafka, t)) >= len(s), f"{query} is complete", timeout_s=90
         )
-    final.stop()
+    final.stop_gracefully()
     for query in QUERIES:
         sent = feeders[int(query.removeprefix("same").removeprefix("shuffled"))].sent
         records = [json.loads(m.value() or b"{}") for m in read_committed(kafka, run.params[f"out-{query}"])]
@@ -104,8 +104,8 @@ def test_crash_with_some_lanes_committed(kafka: KafkaSettings, run: JobRun, ever
             assert len({record["verdict"]["uuid"] for record in records}) == len(records)
         if query.startswith("same"):
             assert_order(records, query)
-        eventually(lambda t=run.params[f"out-{query}"]: ends_agree(kafka, t), "no transaction is open")
-    skipped = sum(event["skipped_lanes"] for event in run.told("epoch"))
+        eventually(lambda t=run.params[f"out-{query}"]: not has_open_transaction(kafka, t), "no transaction is open")
+    skipped = sum(event["skipped_lanes"] for event in run.events_of("epoch"))
     assert skipped >= rounds * len(commits)
 
 

@@ -1,4 +1,4 @@
-"""README's section about the platform, typed in as it stands: every line works, and what it says is what one sees."""
+"""README's section about the platform as a shell session: each command works and prints the documented output."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from observe import eventually
+from clonos.testing.harness import eventually
 
-pytestmark = [pytest.mark.broad, pytest.mark.chaos, pytest.mark.embedded, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broad, pytest.mark.embedded, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -32,13 +32,13 @@ def blocks(title: str, language: str) -> list[str]:
 
 
 def commands(block: str) -> list[str]:
-    """Its lines without comments; one that goes on on the next line is one."""
+    """The block's commands, without comments; lines joined by a backslash are one command."""
     lines = block.replace("\\\n", " ").splitlines()
     return [line for line in (re.sub(r"\s+#\s.*", "", line).strip() for line in lines) if line]
 
 
 class Shell:
-    """One shell of a user whose home is empty; its working directory has what README names by relative paths."""
+    """The shell of a user with an empty home; relative paths of README resolve in its working directory."""
 
     def __init__(self, home: Path) -> None:
         self.work = home / "work"
@@ -62,7 +62,7 @@ class Shell:
         )
 
     def type(self, command: str) -> str:
-        """What it prints; it must succeed. What goes on until Ctrl-C gets a SIGTERM after five seconds."""
+        """The output of a command that must succeed. Commands that run until Ctrl-C get SIGTERM after five seconds."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         if any(part in command for part in _UNTIL_INTERRUPTED) and "job.recovery.ended" not in command:
@@ -72,12 +72,12 @@ class Shell:
         print(f"$ {command}", flush=True)
         self._shell.stdin.write(f"{command}\necho; echo '<<'$?\n")
         self._shell.stdin.flush()
-        told = []
+        output = []
         for line in self._shell.stdout:
             if line.startswith("<<"):
                 break
-            told.append(line)
-        text = "".join(told)
+            output.append(line)
+        text = "".join(output)
         print(text, flush=True)
         interrupted = command.startswith("timeout") and "curl" in command and "grep" not in command
         assert line.strip() in ("<<0", "<<143" if interrupted else "<<0"), f"{command}: {line}"
@@ -96,22 +96,25 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    made = Shell(tmp_path)
+    user = Shell(tmp_path)
     try:
-        yield made
-        made.type("clonos down")
+        yield user
+        user.type("clonos down")
     finally:
-        made.end()
+        user.end()
 
 
 def waiting(shell: Shell) -> Any:
-    """The standby that could take over now, asked for cheaply: it is being warmed at a low priority."""
-    known = json.loads((shell.work.parent / ".clonos" / "credentials.json").read_text())
-    found = httpx.get(f"{known['api']}/api/v1/standbys", headers={"Authorization": f"Bearer {known['token']}"})
-    return next((one for one in found.json()["data"] if one["state"] == "READY"), None)
+    """A READY standby, if any. The request is cheap, because the standby warms up at a low priority."""
+    credentials = json.loads((shell.work.parent / ".clonos" / "credentials.json").read_text())
+    response = httpx.get(
+        f"{credentials['api']}/api/v1/standbys", headers={"Authorization": f"Bearer {credentials['token']}"}
+    )
+    return next((standby for standby in response.json()["data"] if standby["state"] == "READY"), None)
 
 
-def test_on_the_platform(shell: Shell) -> None:
+@pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos up, commands of the README")
+def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
     (shell.work / "job.py").write_text(blocks("A first job", "python")[0])
     start, kill, besides, by_curl = (commands(block) for block in blocks("On the platform", "sh"))
 
@@ -125,19 +128,21 @@ def test_on_the_platform(shell: Shell) -> None:
     inspected = "clonos job inspect wordcount -o json"
 
     def recovered() -> Any:
-        found = shell.json(inspected)
-        return found if (found["recovery"] or {}).get("gap_ms") else None
+        details = shell.json(inspected)
+        return details if (details["recovery"] or {}).get("downtime_ms") else None
 
-    found = eventually(recovered, "the recovery is told", timeout_s=_S)
-    assert (found["job"]["state"], found["job"]["generation"]) == ("RUNNING", 2)
-    assert (found["generation"]["cause"], found["recovery"]["cause"]) == ("crash", "crash")
-    home = found["recovery"]["from_agent"]
-    assert found["job"]["agent"] == found["recovery"]["to_agent"] == standby["agent"] != home, "the standby drives"
-    told = "".join(shell.type(command) for command in kill[1:])
-    assert re.search(r"generation\s+2 since .*because of: crash", told)
-    assert re.search(rf"crash, generation 1 → 2, gap \d.* on {home} → {standby['agent']}", told)
-    assert re.search(rf"{standby['id']} .* PROMOTED", told)
-    assert f"Generation 2, a standby on {standby['agent']}, took over" in told
+    details = eventually(recovered, "the API reports the recovery", timeout_s=_S)
+    assert (details["job"]["state"], details["job"]["generation"]) == ("RUNNING", 2)
+    assert (details["generation"]["cause"], details["recovery"]["cause"]) == ("crash", "crash")
+    home = details["recovery"]["from_host"]
+    assert details["job"]["host"] == details["recovery"]["to_host"] == standby["host"] != home, (
+        "the standby runs the job"
+    )
+    printed = "".join(shell.type(command) for command in kill[1:])
+    assert re.search(r"generation\s+2 since .*cause: crash", printed)
+    assert re.search(rf"crash, generation 1 → 2, downtime \d.* on {home} → {standby['host']}", printed)
+    assert re.search(rf"{standby['id']} .* PROMOTED", printed)
+    assert f"Generation 2, a standby on {standby['host']}, took over" in printed
 
     for command in besides:
         shell.type(command)
@@ -148,12 +153,12 @@ def test_on_the_platform(shell: Shell) -> None:
     for command in by_curl[:at]:
         shell.type(command)
     eventually(lambda: shell.rows("shouted"), "the job shouts", timeout_s=_S)
-    shell.type("kill -9 $(jobs -p)")  # the input ends here
+    shell.type("kill -9 $(jobs -p)")  # stops the input
     shell.type(by_curl[at])
     shell.type("echo 'last\tline' | clonos kafka produce lines")
-    told = "".join(shell.type(command) for command in by_curl[at + 1 :])
-    assert '"generation": 2' in told
-    assert '"cause": "crash"' in told
+    printed = "".join(shell.type(command) for command in by_curl[at + 1 :])
+    assert '"generation": 2' in printed
+    assert '"cause": "crash"' in printed
 
     shouted = Counter(line.split("\t")[0] for line in shell.rows("shouted"))
     assert shouted == Counter(line.split("\t")[0] for line in shell.rows("lines"))

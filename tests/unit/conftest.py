@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clonos.lint import Report, lint
-from linting import HEAD, Lint
+from support.linting import HEAD, Lint
 
 
 @pytest.fixture

@@ -14,19 +14,19 @@ from clonos import faults
 from clonos.faults import FaultInjected, reach
 
 
-def test_nothing_asked_for() -> None:
+def test_parse_accepts_an_empty_text() -> None:
     assert faults.parse("") == ()
 
 
-def test_several() -> None:
-    one, two = faults.parse("lane-committed,epoch=3,lane=0:kill;plan-committed:raise")
-    assert (one.point, one.where, one.action) == ("lane-committed", (("epoch", "3"), ("lane", "0")), "kill")
-    assert (two.point, two.where, two.action) == ("plan-committed", (), "raise")
-    assert (one.name, two.name) == ("lane-committed,epoch=3,lane=0", "plan-committed")
+def test_parse_splits_several_faults() -> None:
+    lane, plan = faults.parse("lane-committed,epoch=3,lane=0:kill;plan-committed:raise")
+    assert (lane.point, lane.values, lane.action) == ("lane-committed", (("epoch", "3"), ("lane", "0")), "kill")
+    assert (plan.point, plan.values, plan.action) == ("plan-committed", (), "raise")
+    assert (lane.name, plan.name) == ("lane-committed,epoch=3,lane=0", "plan-committed")
 
 
 @pytest.mark.parametrize("text", ["no-such-point:kill", "lane-committed:explode", "lane-committed", ":kill", "kill"])
-def test_what_is_not_known(text: str) -> None:
+def test_parse_refuses_unknown_points_and_actions(text: str) -> None:
     with pytest.raises(ValueError, match="no such point or action"):
         faults.parse(text)
 
@@ -39,7 +39,7 @@ def use(monkeypatch: pytest.MonkeyPatch, text: str, log: Path | None = None) -> 
         monkeypatch.setenv("CLONOS_FAULT_LOG", str(log))
 
 
-def test_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reach_triggers_only_matching_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, "lane-committed,epoch=3,replay=False:raise")
     reach("lane-marked", epoch=3, replay=False)
     reach("lane-committed", epoch=4, replay=False)
@@ -50,7 +50,7 @@ def test_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         reach("lane-committed", epoch=3, replay=False, lane=7)
 
 
-def test_raises_once_for_each_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_reach_raises_once_for_each_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use(monkeypatch, "plan-committed:raise", tmp_path / "log")
     with pytest.raises(FaultInjected):
         reach("plan-committed")
@@ -65,7 +65,7 @@ def test_a_note_is_written_each_time(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert (tmp_path / "log").read_text().splitlines() == ["epoch-done", "epoch-done,epoch=1", "epoch-done"]
 
 
-def test_holds_until_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hold_waits_for_the_go_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use(monkeypatch, "plan-committed:hold", tmp_path / "log")
     (tmp_path / "log.go").touch()
     reach("plan-committed")

@@ -1,4 +1,4 @@
-"""One set of settings, in librdkafka's and in Spark's words."""
+"""Kafka settings as librdkafka and Spark options."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import KafkaError
 from pydantic import SecretStr
 
-from clonos.errors import BrokerUnavailable, CredentialsRefused
+from clonos.errors import BrokerUnavailable, KafkaAccessDenied
 from clonos.kafka import REFUSALS, client_config, spark_options, unanswered
 from clonos.settings import KafkaSettings
 
 
-def test_plaintext() -> None:
+def test_plaintext_has_no_security_options() -> None:
     kafka = KafkaSettings(bootstrap_servers="a:1,b:2")
     config = client_config(kafka)
     assert config["bootstrap.servers"] == "a:1,b:2"
@@ -22,7 +22,7 @@ def test_plaintext() -> None:
     assert spark_options(kafka) == {"kafka.bootstrap.servers": "a:1,b:2", "kafka.allow.auto.create.topics": "false"}
 
 
-def test_overrides_win_and_use_underscores() -> None:
+def test_overrides_replace_defaults() -> None:
     config = client_config(KafkaSettings(), group_id="g", retry_backoff_ms=9, log_level=3)
     assert (config["group.id"], config["retry.backoff.ms"], config["log_level"]) == ("g", 9, 3)
     assert "log.level" not in config
@@ -36,7 +36,7 @@ def test_overrides_win_and_use_underscores() -> None:
         ("SCRAM-SHA-512", "scram.ScramLoginModule"),
     ],
 )
-def test_sasl(mechanism: str, module: str) -> None:
+def test_sasl_options_for_librdkafka_and_spark(mechanism: str, module: str) -> None:
     kafka = KafkaSettings.model_validate(
         {
             "bootstrap_servers": "a:1",
@@ -56,7 +56,7 @@ def test_sasl(mechanism: str, module: str) -> None:
 
 
 @pytest.mark.parametrize("password", ['a"b', "a\\b", '\\"', "a;b c", "", 'x";evil="', "\\"])
-def test_a_password_cannot_leave_its_quotes(password: str) -> None:
+def test_quotes_in_passwords_are_escaped(password: str) -> None:
     kafka = KafkaSettings(
         security_protocol="SASL_PLAINTEXT",
         sasl_mechanism="PLAIN",
@@ -71,13 +71,13 @@ def test_a_password_cannot_leave_its_quotes(password: str) -> None:
     assert client_config(kafka)["sasl.password"] == password
 
 
-def test_sasl_without_credentials_is_not_a_crash() -> None:
+def test_sasl_without_credentials_has_empty_options() -> None:
     kafka = KafkaSettings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN")
     assert client_config(kafka)["sasl.password"] == ""
     assert 'username="" password=""' in spark_options(kafka)["kafka.sasl.jaas.config"]
 
 
-def test_ssl(tmp_path: Path) -> None:
+def test_ssl_options_for_librdkafka_and_spark(tmp_path: Path) -> None:
     certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
     certificate.write_text("CERT")
     key.write_text("KEY")
@@ -98,21 +98,21 @@ def test_ssl(tmp_path: Path) -> None:
     assert options["kafka.ssl.keystore.key"] == "KEY"
 
 
-def test_secrets_do_not_show() -> None:
+def test_secrets_are_masked_in_repr() -> None:
     kafka = KafkaSettings(sasl_password=SecretStr("hush"), ssl_key_password=SecretStr("quiet"))
     assert "hush" not in repr(kafka)
     assert "quiet" not in str(kafka)
 
 
 @pytest.mark.parametrize("code", sorted(REFUSALS))
-def test_a_refusal_is_not_a_broker_that_is_silent(code: int) -> None:
-    refused = unanswered("Kafka did not answer", KafkaError(code))
-    assert type(refused) is CredentialsRefused
-    assert not refused.retry
+def test_a_refusal_is_access_denied(code: int) -> None:
+    error = unanswered("Kafka did not answer", KafkaError(code))
+    assert type(error) is KafkaAccessDenied
+    assert not error.retry
 
 
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.COORDINATOR_NOT_AVAILABLE])
-def test_silence_may_pass(code: int) -> None:
-    silent = unanswered("Kafka did not answer", KafkaError(code))
-    assert type(silent) is BrokerUnavailable
-    assert silent.retry
+def test_a_timeout_is_retried(code: int) -> None:
+    error = unanswered("Kafka did not answer", KafkaError(code))
+    assert type(error) is BrokerUnavailable
+    assert error.retry

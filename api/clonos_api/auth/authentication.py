@@ -1,6 +1,6 @@
-"""The first question to every request: whose token is this? Asked before routes are looked up or a body is read.
+"""Authentication middleware. It runs before routes are matched and before the body is read.
 
-So an unknown path is 401 too, and a path that only looks like an exempt one gains nothing.
+So an unknown path also gets 401, and a path that merely resembles an exempt one is not exempt.
 """
 
 from __future__ import annotations
@@ -9,44 +9,42 @@ from collections.abc import Set
 from typing import Final
 from urllib.parse import urlencode
 
-import structlog
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from clonos.errors import ClonosError, TooMany, Unauthenticated
+from clonos.errors import ClonosError, TooManyRequests, Unauthenticated
 from clonos.resources.service import Role
-from clonos_api.auth.cookies import cookie_of, is_visit, kept, presented
+from clonos_api.auth.cookies import cookie_of, cookie_token, is_visit, presented
 from clonos_api.auth.denials import record_unauthenticated
 from clonos_api.auth.known_agents import KnownAgents
 from clonos_api.auth.principal import Principal
-from clonos_api.problems import answer, problem_of
-from clonos_api.rates import Buckets, address_of
+from clonos_api.auth.rates import Buckets, address_of
+from clonos_api.http.problems import answer, problem_of
 from clonos_api.store import tokens
-from clonos_api.store.database import Database
+from clonos_api.store.db.database import Database
 
-# By exact path, and nothing that starts or ends like one of them.
+# Exact paths only.
 EXEMPT: Final = frozenset({"/health/live", "/health/ready"})
-# Whoever has no token where none is asked for: one person on their own machine.
+# The principal of requests without a token if authentication is off: the user of this machine.
 LOCAL: Final = Principal("local", "local", Role.ADMIN)
 _LONGEST: Final = 200
 
-_log = structlog.get_logger(__name__)
-
 
 class Authentication:
-    """Middleware: 401 for whoever has no valid token; `scope["clonos.principal"]` for the others.
+    """Middleware: responds 401 without a valid token; otherwise sets `scope["clonos.principal"]`.
 
-    The store is asked each time, so that a token that is revoked is refused at once; agents': see `KnownAgents`.
+    Each request reads the token from the store, so that a revoked token is refused at once. `KnownAgents` caches the
+    tokens of agents.
 
     Args:
-        app: What comes after.
-        database: Where the tokens are.
-        known: Agents that were let in a moment ago.
-        failures: How often an address may be wrong before it hears 429; valid tokens do not count.
+        app: The next application.
+        database: The database with the tokens.
+        known: Cache of agents' tokens.
+        failures: Rate limit of failed requests per address; further ones get 429.
         open_paths: Exact paths that need no token, besides those of health.
-        open_files: What is below this path needs none for reading.
-        sign_in: Where browsers without a token are sent from a page.
+        open_files: Path prefix whose files can be read without a token.
+        sign_in: Path to which browsers without a token are redirected.
         needed: Whether requests without a token are refused.
     """
 
@@ -72,21 +70,21 @@ class Authentication:
         self._sign_in = sign_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] == "lifespan" or (scope["type"] == "http" and self._is_open(scope)):
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})  # there are none
+            await send({"type": "websocket.close", "code": 1008})  # there are no websockets
             return
         request = Request(scope)
         try:
             if self._needed and self._sign_in is not None and is_visit(request) and not _has_token(request):
-                raise Unauthenticated("The request has no token.")  # who follows a link here is nobody's failure
+                raise Unauthenticated("The request has no token.")  # a followed link does not count as a failure
             scope["clonos.principal"] = await self._principal(request)
         except ClonosError as error:
             if isinstance(error, Unauthenticated) and self._sign_in is not None and is_visit(request):
-                to = f"{self._sign_in}?{urlencode({'next': _asked(request)})}"
+                to = f"{self._sign_in}?{urlencode({'next': _path_of(request)})}"
                 await RedirectResponse(to, 303)(scope, receive, send)
                 return
             await answer(request, problem_of(error, instance=scope["path"]))(scope, receive, send)
@@ -101,32 +99,32 @@ class Authentication:
         return files or path in self._open
 
     async def _principal(self, request: Request) -> Principal:
-        given = request.headers.getlist("authorization")
-        if not given and not self._needed:
+        authorization = request.headers.getlist("authorization")
+        if not authorization and not self._needed:
             return LOCAL
-        token = presented(given) if given else kept(request)
+        token = presented(authorization) if authorization else cookie_token(request)
         if 0 < len(token) <= _LONGEST and token.isascii():
             known = self._known.find(token)
             if known is not None:
                 return known
             row = await tokens.authenticate(self._database, token)
             if row is not None:
-                principal = Principal(row.id, row.subject, Role(row.role), row.agent, row.expires_at)
+                principal = Principal(row.id, row.subject, Role(row.role), row.host, row.expires_at)
                 self._known.remember(token, principal)
                 return principal
         await self._refuse(request, token)
-        raise Unauthenticated("The token is not valid." if given or token else "The request has no token.")
+        raise Unauthenticated("The token is not valid." if authorization or token else "The request has no token.")
 
     async def _refuse(self, request: Request, presented: str) -> None:
         address = address_of(request.scope)
         wait_s = self._failures.take(address)
         if wait_s > 0:
-            raise TooMany("Too many requests without a valid token came from this address.")
-        # Written down only as often as they are answered: nobody fills the audit log from outside.
+            raise TooManyRequests("Too many requests without a valid token from this address.")
+        # The rate limit also bounds the audit log.
         await record_unauthenticated(self._database, request, address, presented)
 
 
-def _asked(request: Request) -> str:
+def _path_of(request: Request) -> str:
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
 

@@ -1,4 +1,4 @@
-"""The first token: an admin's, made where there is none, and told only to whoever can read its file."""
+"""Creates the first admin token in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -11,49 +11,44 @@ from sqlalchemy import exists, select, text
 
 from clonos.resources.service import Role, TokenCreate
 from clonos_api.store import tokens
-from clonos_api.store.database import Database
+from clonos_api.store.db.database import Database
 from clonos_api.store.tables import TokenRow
 
 _ANY: Final = select(exists().select_from(TokenRow))
 
 
 async def bootstrap(database: Database, path: Path) -> bool:
-    """Make an admin token and write it to `path`, unless the database has had a token before.
+    """Create an admin token and write it to `path`, unless the database has a token; return whether it was created.
 
-    A token that was revoked counts: whoever revoked all does not get one back by a restart.
-
-    Returns:
-        Whether there is a new one.
-
-    Raises:
-        OSError: The file cannot be written; then there is no token either.
+    Revoked tokens count, so a restart never replaces a revoked token. If the file cannot be written, no token is
+    created.
     """
     async with database.reading() as session:
         if await session.scalar(_ANY):
             return False
     async with database.transaction() as session:
         if database.dialect == "postgresql":
-            # Of two replicas that start at once one waits here, and then sees the other's. SQLite has one writer.
+            # Of two replicas that start at once the second waits here and then finds the token. SQLite has one writer.
             await session.execute(text(f"LOCK TABLE {TokenRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
         if await session.scalar(_ANY):
             return False
         body = TokenCreate(name="bootstrap", role=Role.ADMIN, subject="admin", expires_in_s=None)
         _, secret = await tokens.create(session, body)
-        # Before the commit: a token that nobody can read is of no use, and a file without a token does no harm.
+        # Before the commit: a file without a token is harmless, but a token without its file would be lost.
         write_private(path, secret + "\n")
     return True
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that nobody else can read at any moment, in place of what was there."""
+    """Atomically replace a file; other users can never read it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(path)
+        temporary.replace(path)
     except BaseException:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

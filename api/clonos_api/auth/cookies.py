@@ -1,4 +1,4 @@
-"""Browsers keep a token in a cookie; everybody else presents it in a header."""
+"""Reads tokens from the ``Authorization`` header, or from the cookie of a browser."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 def cookie_of(request: Request) -> str:
-    """The cookie's name: with the port, which cookies do not look at, so that two services of a machine have two."""
+    """The name of the cookie that holds a browser's token.
+
+    The name contains the port, because ports of one host share cookies.
+    """
     port = request.headers.get("host", "").rpartition("]")[2].partition(":")[2]
     return f"clonos_token_{port}" if port.isdecimal() and port.isascii() else "clonos_token"
 
 
 def presented(authorization: Sequence[str]) -> str:
-    """The token of the header ``Authorization``; empty if there is none, or not exactly one."""
+    """The bearer token in the values of the header ``Authorization``; empty unless there is exactly one."""
     scheme, _, token = authorization[0].partition(" ") if len(authorization) == 1 else ("", "", "")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def kept(request: Request) -> str:
-    """The token that a browser sends along by itself; empty where that could be another page's doing.
+def cookie_token(request: Request) -> str:
+    """The token in a browser's cookie; empty if a page of another site may have caused the request.
 
-    Browsers name the page that writes (``Origin``). Another origin's may call the API (`allowed_origins`), with a token
-    of its own: what a person has signed in to is for our pages alone.
+    For writes the header ``Origin`` must be this service. Pages of `allowed_origins` may call the API only with a token
+    of their own in the header.
     """
     if request.method not in _SAFE:
         origin = urlsplit(request.headers.get("origin", ""))
@@ -37,6 +40,6 @@ def kept(request: Request) -> str:
 
 
 def is_visit(request: Request) -> bool:
-    """Whether a browser goes to a page, as opposed to a program or a script that wants to know what is wrong."""
+    """Whether a browser navigates to a page; programs and scripts get an error response instead of a redirect."""
     page = not request.url.path.startswith("/api/") and request.method == "GET"
     return page and "hx-request" not in request.headers and "text/html" in request.headers.get("accept", "")

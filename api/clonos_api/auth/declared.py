@@ -1,4 +1,4 @@
-"""Deny by default: a service with a route that does not say who may call it does not start."""
+"""Deny by default: the service does not start if a route declares no role."""
 
 from __future__ import annotations
 
@@ -13,50 +13,49 @@ from clonos.resources.service import Role
 from clonos_api.auth import requirements
 from clonos_api.auth.authentication import EXEMPT
 
-# Any valid token reads the description of the API.
+# Readable with any valid token.
 ANY_TOKEN: Final = frozenset({"/api/v1/openapi.json"})
 
 
 class Undeclared(RuntimeError):
-    """Routes of the application do not say who may call them: a mistake in the application itself."""
+    """Routes declare no role: a bug in the application."""
 
 
-def check_declared(app: FastAPI, *, any_token: Iterable[str] = ANY_TOKEN, open_paths: Iterable[str] = ()) -> None:
-    """Refuse an application with a route that no role guards.
+def check_declared(app: FastAPI, *, open_paths: Iterable[str] = ()) -> None:
+    """Check that every route of an application declares a role, except routes for any token (`ANY_TOKEN`).
 
     Args:
-        app: With all its routes.
-        any_token: Exact paths that every valid token may read.
-        open_paths: Paths of routes, as they are declared, that need no token, besides those of health.
+        app: The application with all its routes.
+        open_paths: Paths, as declared by their routes, that need no token, besides those of health.
 
     Raises:
-        Undeclared: Naming the routes.
+        Undeclared: At least one route declares no role.
     """
-    unguarded = EXEMPT | frozenset(any_token) | frozenset(open_paths)
-    wrong = sorted(
+    unguarded = EXEMPT | ANY_TOKEN | frozenset(open_paths)
+    undeclared = sorted(
         f"{' '.join(sorted(route.methods or {'?'}))} {route.path}"
         for route in iter_route_contexts(app.routes)
         if route.path not in unguarded and not _is_guarded(route)
     )
-    if wrong:
-        raise Undeclared(f"These routes do not say who may call them: {', '.join(wrong)}.")
+    if undeclared:
+        raise Undeclared(f"These routes declare no role: {', '.join(undeclared)}.")
 
 
 def _is_guarded(route: RouteContext) -> bool:
     dependant = getattr(route, "dependant", None)
     if not isinstance(dependant, Dependant):
         return False  # a mount or a bare Starlette route, which has no dependencies
-    found = list(_all(dependant))
-    roles = [set(one.own_oauth_scopes or []) for one in found if one.call is requirements.CHECKED]
+    dependencies = list(_all(dependant))
+    roles = [set(each.own_oauth_scopes or []) for each in dependencies if each.call is requirements.checked]
     if not roles or not all(roles):
         return False
     if {Role.AGENT.value} in roles and "{" in (route.path or ""):
         named = f"{{{requirements.AGENT_PARAMETER}}}" in (route.path or "")
-        return named and any(one.call is requirements.CHECKED_AGENT for one in found)
+        return named and any(each.call is requirements.checked_agent for each in dependencies)
     return True
 
 
 def _all(dependant: Dependant) -> Iterator[Dependant]:
-    for one in dependant.dependencies:
-        yield one
-        yield from _all(one)
+    for dependency in dependant.dependencies:
+        yield dependency
+        yield from _all(dependency)

@@ -1,7 +1,7 @@
-"""Agents that were let in a moment ago: they ask several times a second, so the store is not asked each time.
+"""A cache of agents' tokens: agents send several requests a second, so the store is not read each time.
 
-People's tokens are not remembered. A revoked token is forgotten as soon as this replica hears of it from the events
-(its own: at once, another replica's: within 250 ms), and whatever happens after five seconds.
+Tokens of users are not cached. A revocation removes a token from the cache: of this replica at once, of another
+replica within 250 ms through the events. Every entry expires after five seconds.
 """
 
 from __future__ import annotations
@@ -16,26 +16,22 @@ from typing import Final
 from clonos.resources.service import Event, Role
 from clonos_api.auth.principal import Principal
 
-_FOR_S: Final = 5.0
-_MOST: Final = 10_000
-_REVOKED: Final = 1_000
+_TTL_S: Final = 5.0
+_MAX_ENTRIES: Final = 10_000
+_MAX_REVOKED: Final = 1_000
 
 
 class KnownAgents:
-    """Tokens of agents, by their digest; the texts are not kept.
-
-    Args:
-        clock: Seconds that only go up.
-    """
+    """Cache of the principals of agents, keyed by the digest of their token. The tokens' texts are not stored."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()  # longest ago first
-        # For a token that was being looked up while it was revoked.
-        self._revoked: deque[str] = deque(maxlen=_REVOKED)
+        self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()  # oldest first
+        # For a token that is revoked while the store is being read.
+        self._revoked: deque[str] = deque(maxlen=_MAX_REVOKED)
 
     def find(self, presented: str) -> Principal | None:
-        """Whose token this is, if that was found out a moment ago."""
+        """The principal of the token `presented`; None if it is not in the cache."""
         until, principal = self._known.get(_digest(presented), (0.0, None))
         if principal is None or until < self._clock():
             return None
@@ -44,17 +40,17 @@ class KnownAgents:
         return principal
 
     def remember(self, presented: str, principal: Principal) -> None:
-        """This was found out now."""
+        """Cache the principal of the token `presented`, if it is an agent."""
         if principal.role is not Role.AGENT or principal.token in self._revoked:
             return
         digest = _digest(presented)
         self._known.pop(digest, None)
-        self._known[digest] = (self._clock() + _FOR_S, principal)
-        while len(self._known) > _MOST:
+        self._known[digest] = (self._clock() + _TTL_S, principal)
+        while len(self._known) > _MAX_ENTRIES:
             self._known.popitem(last=False)
 
-    def hear(self, event: Event) -> None:
-        """Forget a token that is revoked."""
+    def on_event(self, event: Event) -> None:
+        """Remove a token from the cache when it is revoked."""
         if event.type == "token.revoked":
             token = str(event.data.get("token"))
             self._revoked.append(token)

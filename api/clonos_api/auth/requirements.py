@@ -1,4 +1,4 @@
-"""What a route asks of its callers, as FastAPI dependencies; OpenAPI shows it as roles of the scheme ``token``."""
+"""FastAPI dependencies that require a role. OpenAPI shows them as roles of the scheme ``token``."""
 
 from __future__ import annotations
 
@@ -12,28 +12,26 @@ from fastapi.security import HTTPBearer, SecurityScopes
 from clonos.errors import Forbidden, Unauthenticated
 from clonos.resources.service import Role
 from clonos_api.auth.principal import Principal
-from clonos_api.store import agents
-from clonos_api.store.database import Database
+from clonos_api.store import hosts
+from clonos_api.store.db.database import Database
 
-# For OpenAPI only: `authentication` has looked at the header before any route is.
+# For OpenAPI only: the middleware `authentication` has already checked the header.
 _SCHEME: Final = HTTPBearer(scheme_name="token", description="`clonos_<id>_<secret>`", auto_error=False)
-_NAMES_KEPT: Final = 10_000
-AGENT_PARAMETER: Final = "agent"
+_MAX_NAMES: Final = 10_000
+AGENT_PARAMETER: Final = "host"
 
 
 def principal_of(request: Request) -> Principal:
-    """Who asks.
-
-    Raises:
-        Unauthenticated: Nobody that is known.
-    """
+    """The principal of a request; it raises `Unauthenticated` if there is none."""
     principal = request.scope.get("clonos.principal")
     if not isinstance(principal, Principal):
         raise Unauthenticated("The request has no valid token.")
     return principal
 
 
-async def _checked(request: Request, needed: SecurityScopes, _: Any = Security(_SCHEME)) -> Principal:
+# `check_declared` searches for this function and for `checked_agent`.
+async def checked(request: Request, needed: SecurityScopes, _: Any = Security(_SCHEME)) -> Principal:
+    """The principal of a request; `Forbidden` unless its role includes one of the scopes in `needed`."""
     principal = principal_of(request)
     roles = [Role(scope) for scope in needed.scopes]
     if not any(principal.may(role) for role in roles):
@@ -42,57 +40,52 @@ async def _checked(request: Request, needed: SecurityScopes, _: Any = Security(_
 
 
 def require(role: Role) -> Any:
-    """A dependency: the caller may do what `role` may. Gives the `Principal`."""
-    return require_agent() if role is Role.AGENT else Security(_checked, scopes=[role.value])
+    """A FastAPI dependency that requires a role and returns the `Principal`."""
+    return require_agent() if role is Role.AGENT else Security(checked, scopes=[role.value])
 
 
 def require_agent() -> Any:
-    """A dependency: the caller is an agent, and the one that the path names. Gives the `Principal`."""
-    return Depends(_checked_agent)
+    """A FastAPI dependency that requires the agent of the host in the path, and returns the `Principal`."""
+    return Depends(checked_agent)
 
 
-def require_owner(find: Callable[..., Any], *, owner: str = "owner", or_agent: bool = False) -> Any:
-    """A dependency: the caller is an operator who owns what `find` gives, or an admin. Gives what `find` gave.
+def require_owner(find: Callable[..., Any], *, or_agent: bool = False) -> Any:
+    """A FastAPI dependency that requires an admin, or the operator who owns a row, and returns the row.
 
     Args:
-        find: A dependency that reads the row.
-        owner: The attribute of the row that names the subject.
-        or_agent: Any agent may, too.
+        find: A dependency that reads the row; the row's `created_by` is the owner's subject.
+        or_agent: Whether any agent is allowed too.
     """
     roles = [Role.OPERATOR.value, *([Role.AGENT.value] if or_agent else [])]
 
-    # The role comes first: whoever may not ask does not learn what there is.
-    async def owned(principal: Principal = Security(_checked, scopes=roles), row: Any = Depends(find)) -> Any:
+    # The role is checked first, so that a refused caller does not learn whether the row exists.
+    async def owned(principal: Principal = Security(checked, scopes=roles), row: Any = Depends(find)) -> Any:
         if principal.role is not Role.AGENT:
-            principal.must_own(getattr(row, owner))
+            principal.must_own(row.created_by)
         return row
 
     return Depends(owned)
 
 
-async def _checked_agent(
-    request: Request, principal: Principal = Security(_checked, scopes=[Role.AGENT.value])
+async def checked_agent(
+    request: Request, principal: Principal = Security(checked, scopes=[Role.AGENT.value])
 ) -> Principal:
-    # `check_declared` sees to it that an agent's path with parameters has this one.
-    agent = request.path_params.get(AGENT_PARAMETER)
-    if agent is not None:
-        principal.must_be_agent(await _name_of(request, agent))
+    """The principal of a request; `Forbidden` unless it is the agent of the host (id) in the path."""
+    # `check_declared` ensures that an agent's path with parameters has this parameter.
+    host = request.path_params.get(AGENT_PARAMETER)
+    if host is not None:
+        principal.must_be_agent(await _name_of(request, host))
     return principal
 
 
-async def _name_of(request: Request, agent_id: str) -> str:
-    """The name of an agent, which never changes; kept, for each agent asks each second."""
-    known: OrderedDict[str, str] = request.app.state.agent_names
-    name = known.get(agent_id)
+async def _name_of(request: Request, host_id: str) -> str:
+    """The name of a host. It never changes and is cached, because each agent sends requests every second."""
+    known: OrderedDict[str, str] = request.app.state.host_names
+    name = known.get(host_id)
     if name is None:
         database: Database = request.app.state.database
         async with database.reading() as session:
-            name = known[agent_id] = (await agents.get(session, agent_id)).name
-        if len(known) > _NAMES_KEPT:
+            name = known[host_id] = (await hosts.get(session, host_id)).name
+        if len(known) > _MAX_NAMES:
             known.popitem(last=False)
     return name
-
-
-# What `check_declared` looks for.
-CHECKED: Final = _checked
-CHECKED_AGENT: Final = _checked_agent

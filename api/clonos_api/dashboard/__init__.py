@@ -1,10 +1,12 @@
-"""The dashboard: pages that are rendered here, kept up to date by one stream, and right after any restart.
+"""The dashboard: server-rendered pages, updated by event streams.
 
-A page is whole without its scripts, apart from what it cannot know: it reads the same store as the REST API, and its
-buttons call that API. `live` sends what changes, as text of single cells; whoever comes back after a restart gets the
-whole page's figures anew. Nothing is kept for a browser here but its cookie, which holds a token of the API.
+Pages read the same store as the REST API, and their buttons call that API with the browser's session. `live` streams
+the changes of the overview: rows as HTML, figures as text of single cells. After a reconnect, also to another replica,
+the stream begins with the complete overview. The server keeps no per-browser state; the session cookie contains an API
+token.
 
-`rendering` and `assets` are what all pages use; `board` is what the overview shows; one module for each page.
+`rendering` and `assets` are shared by all pages, `board` computes the overview, and every page has its own module. The
+dashboard must not import `clonos_api.reconcile`, and it never writes to the store.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from fastapi import FastAPI
 
 from clonos_api.dashboard import assets, errors, events, hosts, job, live, overview, recovery, session, submit
 from clonos_api.dashboard.board import Boards
-from clonos_api.services import Services
+from clonos_api.replica import Replica
 
-# Whoever is to sign in sees these, and the files.
+# Open without a session: the sign-in pages and the assets.
 SIGN_IN: Final = session.SIGN_IN
 OPEN: Final = frozenset({session.SIGN_IN, session.SIGN_OUT})
 FILES: Final = assets.BELOW
@@ -25,10 +27,10 @@ OPEN_ROUTES: Final = OPEN | {assets.ROUTE}
 
 
 def install(app: FastAPI) -> None:
-    """Add the pages."""
-    services: Services = app.state.services
-    app.state.pulse = live.Pulse(Boards(services.database))
+    """Add the dashboard's pages to the application."""
+    replica: Replica = app.state.replica
+    app.state.pulse = live.Pulse(Boards(replica.database))
     app.state.page_of = errors.page_of
-    services.at_end.append(app.state.pulse.ring)
-    for one in (overview, job, recovery, hosts, events, submit, live, session, assets):
-        app.include_router(one.router)
+    replica.at_end.append(app.state.pulse.ring)
+    for page in (overview, job, recovery, hosts, events, submit, live, session, assets):
+        app.include_router(page.router)

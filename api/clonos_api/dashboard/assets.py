@@ -1,4 +1,7 @@
-"""Scripts, styles, other people's libraries: under an address that holds their digest, for browsers to keep."""
+"""The dashboard's scripts, styles and libraries.
+
+Their URLs contain a digest of all files, so that browsers cache them permanently.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +26,27 @@ router = APIRouter(include_in_schema=False)
 
 @dataclass(frozen=True)
 class Asset:
-    """A file as it is sent.
-
-    Attributes:
-        packed: The same with gzip; empty where that gains nothing.
-    """
+    """A file that the dashboard serves."""
 
     content: bytes
-    packed: bytes
+    packed: bytes  # the content as gzip; empty where that saves nothing
     media_type: str
 
 
 def _load() -> tuple[str, dict[str, Asset]]:
-    """The folder that holds the digest of them all, so that scripts find each other, and what is in it."""
+    """The URL folder with the digest of all files, so that scripts can import each other; and the files by URL."""
     here = files("clonos_api.dashboard")
-    found, all_of_it = {}, hashlib.sha256()
+    assets, digest = {}, hashlib.sha256()
     for file in sorted((*here.joinpath("static").iterdir(), *here.joinpath("vendor").iterdir()), key=lambda f: f.name):
         media_type = _TYPES.get("." + file.name.rpartition(".")[2])
         if media_type is None:
             continue
         content = file.read_bytes()
-        all_of_it.update(file.name.encode() + b"\0" + content)
+        digest.update(file.name.encode() + b"\0" + content)
         packed = gzip.compress(content, mtime=0) if len(content) > _SMALL else b""
-        found[file.name] = Asset(content, packed, media_type)
-    folder = f"{BELOW}{all_of_it.hexdigest()[:16]}/"
-    return folder, {folder + name: asset for name, asset in found.items()}
+        assets[file.name] = Asset(content, packed, media_type)
+    folder = f"{BELOW}{digest.hexdigest()[:16]}/"
+    return folder, {folder + name: asset for name, asset in assets.items()}
 
 
 _FOLDER, _ASSETS = _load()
@@ -55,7 +54,7 @@ URLS: Final = frozenset(_ASSETS)
 
 
 def address(name: str) -> str:
-    """Where a browser finds the file `name`."""
+    """The URL of the file `name`."""
     url = _FOLDER + name
     assert url in URLS, name
     return url
@@ -63,19 +62,19 @@ def address(name: str) -> str:
 
 @router.get(ROUTE)
 async def get_asset(name: str, request: Request) -> Response:
-    """A file."""
+    """Serve one of the dashboard's files."""
     asset = _ASSETS.get(_FOLDER + name)
     if asset is None:
-        raise HTTPException(404, "There is no such file.")
-    # A page of another version, from a replica that is replaced just now, gets ours, and is not to keep it.
-    ours = request.url.path == _FOLDER + name
-    kept = "public, max-age=31536000, immutable" if ours else "no-store"
-    headers = {"Cache-Control": kept, "Vary": "Accept-Encoding"}
+        raise HTTPException(404, "The file does not exist.")
+    # A page of another version (a rolling upgrade) gets the current file, and must not cache it.
+    current = request.url.path == _FOLDER + name
+    caching = "public, max-age=31536000, immutable" if current else "no-store"
+    headers = {"Cache-Control": caching, "Vary": "Accept-Encoding"}
     if asset.packed and accepts_gzip(request):
         return Response(asset.packed, media_type=asset.media_type, headers={**headers, "Content-Encoding": "gzip"})
     return Response(asset.content, media_type=asset.media_type, headers=headers)
 
 
 def accepts_gzip(request: Request) -> bool:
-    """Whether whoever asks understands gzip."""
+    """Whether the client accepts gzip."""
     return "gzip" in request.headers.get("accept-encoding", "")

@@ -1,7 +1,7 @@
-"""What the overview shows: every job with where it runs, what could take over, and what weakens its guarantee.
+"""The overview's data: every job with its driver, its standbys, and the reasons why its guarantee is degraded.
 
-One reading serves all who look at this replica: it is made anew when it is older than it may be, and the more a reading
-costs the older it may be. Rates are from what was counted between two readings.
+One board serves all viewers of this replica. It is read again when it is too old. The longer a read takes, the older a
+board may become. Rates are differences between two boards.
 """
 
 from __future__ import annotations
@@ -10,35 +10,38 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, JobState
 from clonos.standby.states import StandbyState
-from clonos_api.store.clock import now
-from clonos_api.store.database import Database
+from clonos.units import parse_duration
+from clonos_api.store import hosts as store_hosts
+from clonos_api.store import recoveries
+from clonos_api.store.db.clock import now
+from clonos_api.store.db.database import Database
 from clonos_api.store.lease import NAME as LEADER
-from clonos_api.store.tables import AgentRow, CounterRow, JobRow, LeaseRow, RecoveryRow, RunRow, StandbyRow
+from clonos_api.store.standbys import WAITING
+from clonos_api.store.tables import CounterRow, HostRow, JobRow, LeaseRow, RecoveryRow, RunRow, StandbyRow
 
 _YOUNGEST_S: Final = 1.0
 _OLDEST_S: Final = 5.0
-# Of the time, so much is spent on reading at the most.
+# Largest share of the time that is spent on reading.
 _SHARE: Final = 0.1
 _RATE_S: Final = 10.0
-# Longer than an epoch's transactions last as a rule, also when they are tried again with more time.
+# Longer than the transactions of an epoch usually last, including retries.
 _STAYS_OPEN: Final = timedelta(minutes=5)
-# A start of a cold machine is over by then; what is not is somebody's to look at.
+# A cold start takes less; a longer transition needs attention.
 _CHANGES_OVER: Final = timedelta(minutes=2)
 _STILL: Final = timedelta(minutes=1)
-# The lease and those of hosts are looked at now and then, by a leader that may just have been lost.
+# Margin for the leader, which checks leases periodically and may itself just have failed over.
 _UNLED: Final = timedelta(seconds=10)
-_SILENT: Final = "SILENT"
-_WAITING: Final = (StandbyState.STARTING, StandbyState.WARMING, StandbyState.READY, StandbyState.STALE)
+_DISCONNECTED: Final = "DISCONNECTED"
 _WORKS: Final = (JobState.RUNNING, JobState.RECOVERING, JobState.STARTING)
 
 Health = Literal["good", "weak", "busy", "bad", "idle"]
@@ -46,78 +49,61 @@ Health = Literal["good", "weak", "busy", "bad", "idle"]
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A driver or a standby, on a host."""
+    """A job's driver or standby on a host, for the overview."""
 
     host: str
     role: Literal["driver", "standby"]
-    state: str
+    state: str  # of the run or of the standby; DISCONNECTED if the host's lease has expired
 
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """A job's newest recovery."""
+    """A job's newest recovery, for the overview: `at` is its start, `open` whether it is in progress."""
 
     id: str
     cause: str
     at: datetime
-    gap_ms: float | None
+    downtime_ms: float | None
     open: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A job.
-
-    Attributes:
-        lag: Records of its sources that it has not read; None: not told yet.
-        out_per_s: Records published a second.
-        weak: What weakens its guarantee, in words; empty: it is whole.
-        exact: Nothing of that says that something may be published twice or differently.
-        alone: It runs without a standby or a spare, because its specification asks for none.
-    """
+    """The overview's row of one job."""
 
     id: str
     name: str
-    owner: str
+    created_by: str
     state: str
-    since: datetime
-    health: Health
-    seats: tuple[Seat, ...]
-    weak: tuple[str, ...]
-    failure: str | None
-    last: Last | None
+    since: datetime  # time when the job entered its state
+    health: Health  # weak: degraded guarantee; busy: changes its state; bad: needs attention; idle: needs no driver
+    seats: tuple[Seat, ...]  # the job's driver and standbys, with their hosts
+    weak: tuple[str, ...]  # reasons why the job's guarantee is degraded; empty if it is not
+    failure: str | None  # why the job does not make progress
+    last: Last | None  # the newest recovery; None if the job had none
     restarts: int
-    lag: int | None
-    out_per_s: float | None
+    lag: int | None  # unread records of the job's sources; None: not reported yet, or the job is not RUNNING
+    out_per_s: float | None  # records published per second, over about 10 seconds; None: not measured yet
+    # whether exactly-once delivery holds in spite of the reasons in `weak`, and a replay computes equal records
     exact: bool = True
-    alone: bool = False
+    alone: bool = False  # the job runs without a standby because its specification requests none
 
-    def shape(self) -> tuple[Any, ...]:
-        """All but the figures, which change all the time."""
-        return (
-            self.name,
-            self.state,
-            self.since,
-            self.health,
-            self.seats,
-            self.weak,
-            self.failure,
-            self.last,
-            self.alone,
-        )
+    def shape(self) -> Line:
+        """The line with restarts, lag and published records cleared, because these change constantly."""
+        return replace(self, restarts=0, lag=None, out_per_s=None)
 
     def at(self, host: str) -> tuple[Seat, ...]:
-        """What of the job is on a host."""
+        """The job's driver and standbys on the host with this name."""
         return tuple(seat for seat in self.seats if seat.host == host)
 
     def words(self) -> str:
-        """What somebody who searches may type."""
-        return " ".join((self.name, self.owner, self.state, *(seat.host for seat in self.seats))).lower()
+        """The text in which the overview's filter searches: name, owner, state and hosts, in lower case."""
+        return " ".join((self.name, self.created_by, self.state, *(seat.host for seat in self.seats))).lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A host."""
+    """The overview's column of one host: its state, and its used and total slots."""
 
     name: str
     state: str
@@ -128,68 +114,54 @@ class Head:
 
 @dataclass(frozen=True)
 class Board:
-    """All of it at one moment.
+    """The data of the overview at one moment."""
 
-    Attributes:
-        number: Of the reading, from 1.
-        lines: Jobs by name; those that need somebody first.
-        led: Somebody decides what happens after a failure.
-    """
-
-    number: int
+    number: int  # sequence number of the board, from 1
     at: datetime
     hosts: tuple[Head, ...]
-    lines: tuple[Line, ...]
-    led: bool = True
+    lines: tuple[Line, ...]  # rows of the jobs: those that need attention first, then by name
+    led: bool = True  # whether a replica is the leader, so that failures are handled
 
     def counts(self) -> dict[str, int]:
-        """How many jobs are how well."""
-        found = dict.fromkeys(("good", "weak", "busy", "bad", "idle"), 0)
+        """Number of jobs by health."""
+        counts = dict.fromkeys(("good", "weak", "busy", "bad", "idle"), 0)
         for line in self.lines:
-            found[line.health] += 1
-        return found
+            counts[line.health] += 1
+        return counts
 
 
 @dataclass
 class Boards:
-    """The newest one.
-
-    Args:
-        database: The store.
-    """
+    """Reads the overview's data from the store and caches the newest board."""
 
     database: Database
     _newest: Board | None = None
-    _made_at: float = 0.0
+    _read_at: float = 0.0
     _cost_s: float = 0.0
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _published: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)
 
     async def newest(self) -> Board:
-        """One that is young enough.
-
-        Raises:
-            StoreAway: The database does not answer.
-        """
+        """The cached board, or a new one if the cached one is older than `pause_s`."""
         async with self._reading:
-            if self._newest is None or time.monotonic() - self._made_at >= self.pause_s():
+            if self._newest is None or time.monotonic() - self._read_at >= self.pause_s():
                 begun = time.monotonic()
                 async with self.database.reading() as session:
                     read = await _read(session)
-                self._newest = self._made(read)
-                self._made_at = time.monotonic()
-                self._cost_s = self._made_at - begun
+                self._newest = self._board(read)
+                self._read_at = time.monotonic()
+                self._cost_s = self._read_at - begun
             return self._newest
 
     def pause_s(self) -> float:
-        """How old a board may be."""
+        """Maximum age of the cached board, in seconds."""
         return min(_OLDEST_S, max(_YOUNGEST_S, self._cost_s / _SHARE))
 
-    def _made(self, read: _Read) -> Board:
+    def _board(self, read: _Read) -> Board:
         moment = time.monotonic()
-        totals = {job.id: sum(one.get("records_out", 0) for one in _queries(job)) for job in read.jobs}
+        totals = {job.id: sum(query.get("records_out", 0) for query in _queries(job)) for job in read.jobs}
         while self._published and self._published[0][0] <= moment - 3 * _RATE_S:
-            self._published.popleft()  # nobody looked for a while
+            self._published.popleft()  # the overview had no viewer for a while
         while len(self._published) > 1 and self._published[1][0] <= moment - _RATE_S:
             self._published.popleft()
         before_at, before = self._published[0] if self._published else (moment, {})
@@ -203,110 +175,71 @@ class Boards:
         self._published.append((moment, totals))
         lines = sorted((_line(job, read, rates.get(job.id)) for job in read.jobs), key=_first)
         number = self._newest.number + 1 if self._newest is not None else 1
-        heads = tuple(_head(one, read) for one in read.agents)
+        heads = tuple(_head(host, read) for host in read.hosts)
         return Board(number, read.at, heads, tuple(lines), led=read.led)
-
-
-@dataclass(frozen=True)
-class _Job:
-    id: str
-    name: str
-    owner: str
-    state: JobState
-    since: datetime
-    desired: str
-    run: str | None
-    restarts: int
-    failure: Mapping[str, Any] | None
-    metrics: Mapping[str, Any] | None
-    spec: Mapping[str, Any]
-    moving: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
 class _Read:
     at: datetime
-    jobs: list[_Job]
-    agents: list[AgentRow]
+    jobs: list[JobRow]
+    hosts: list[HostRow]
     used: Mapping[str, int]
     drivers: Mapping[str, tuple[str, str]]
     standbys: Mapping[str, list[tuple[str, str]]]
     recoveries: Mapping[str, Last]
     diverged: Mapping[str, int]
     led: bool
-    silent: frozenset[str]
-    spares: frozenset[str]
+    disconnected: frozenset[str]
+    pool_available: frozenset[str]
 
 
 async def _read(session: AsyncSession) -> _Read:
-    rows = await session.execute(
-        select(
-            JobRow.id,
-            JobRow.name,
-            JobRow.owner,
-            JobRow.state,
-            JobRow.state_since,
-            JobRow.desired_state,
-            JobRow.run,
-            JobRow.restarts,
-            JobRow.failure,
-            JobRow.metrics,
-            JobRow.spec,
-            JobRow.moving,
-        ).where(JobRow.deleted_at.is_(None))
-    )
-    jobs = [_Job(row[0], row[1], row[2], JobState(row[3]), *row[4:]) for row in rows]
-    gone = AgentRow.state == HostState.REMOVED
-    agents = list(await session.scalars(select(AgentRow).where(~gone).order_by(AgentRow.name)))
-    names = {one.id: one.name for one in agents}
-    used = select(RunRow.agent, func.count()).where(RunRow.ended_at.is_(None)).group_by(RunRow.agent)
+    jobs = list(await session.scalars(select(JobRow).where(JobRow.deleted_at.is_(None))))
+    hosts = await store_hosts.every(session)
+    names = {host.id: host.name for host in hosts}
     drivers = (
-        select(RunRow.id, RunRow.agent, RunRow.state)
+        select(RunRow.id, RunRow.host, RunRow.state)
         .join(JobRow, JobRow.run == RunRow.id)
         .where(JobRow.deleted_at.is_(None), RunRow.ended_at.is_(None))
     )
-    waiting = select(StandbyRow.job, StandbyRow.agent, StandbyRow.state).where(StandbyRow.state.in_(_WAITING))
+    waiting = select(StandbyRow.job, StandbyRow.host, StandbyRow.state).where(StandbyRow.state.in_(WAITING))
     standbys: dict[str, list[tuple[str, str]]] = {}
-    for job, agent, state in await session.execute(waiting.order_by(StandbyRow.id)):
-        standbys.setdefault(job or "", []).append((names.get(agent, agent), state))
-    newest = select(RecoveryRow.job, func.max(RecoveryRow.started_at).label("at")).group_by(RecoveryRow.job).subquery()
-    recoveries = select(RecoveryRow).join(
-        newest, (RecoveryRow.job == newest.c.job) & (RecoveryRow.started_at == newest.c.at)
-    )
-    recoveries = recoveries.order_by(RecoveryRow.id)  # of two that began at once the later one
+    for job, host, state in await session.execute(waiting.order_by(StandbyRow.id)):
+        standbys.setdefault(job or "", []).append((names.get(host, host), state))
     diverged = select(CounterRow.job, CounterRow.value).where(CounterRow.name == "diverged_lanes", CounterRow.value > 0)
     at = await now(session)
     lease = (await session.execute(select(LeaseRow.expires_at).where(LeaseRow.name == LEADER))).scalar()
     return _Read(
         at=at,
         jobs=jobs,
-        agents=agents,
-        used=dict((await session.execute(used)).all()),
-        drivers={run: (names.get(agent, agent), state) for run, agent, state in await session.execute(drivers)},
+        hosts=hosts,
+        used=await store_hosts.loads(session),
+        drivers={run: (names.get(host, host), state) for run, host, state in await session.execute(drivers)},
         standbys=standbys,
-        recoveries={row.job: _last(row) for row in await session.scalars(recoveries)},
+        recoveries={row.job: _last(row) for row in await session.scalars(recoveries.newest_of_jobs())},
         diverged=dict((await session.execute(diverged)).all()),
         led=lease is not None and lease > at - _UNLED,
-        silent=frozenset(one.name for one in agents if _silent(one, at)),
-        spares=frozenset(one.name for one in agents if one.spares and one.state == HostState.READY),
+        disconnected=frozenset(host.name for host in hosts if _disconnected(host, at)),
+        pool_available=frozenset(host.name for host in hosts if host.pool_available and host.state == HostState.READY),
     )
 
 
-def _silent(row: AgentRow, at: datetime) -> bool:
-    """Nobody has heard of it for longer than is allowed, and nobody has decided yet what that means."""
+def _disconnected(row: HostRow, at: datetime) -> bool:
+    """Whether its lease has expired and the leader has not marked it LOST yet."""
     return row.state in (HostState.READY, HostState.DRAINING) and row.lease_until < at - _UNLED
 
 
 def _last(row: RecoveryRow) -> Last:
-    return Last(row.id, row.body["cause"], row.started_at, row.body.get("gap_ms"), row.ended_at is None)
+    return Last(row.id, row.body["cause"], row.started_at, row.body.get("downtime_ms"), row.ended_at is None)
 
 
-def _head(row: AgentRow, read: _Read) -> Head:
-    state = _SILENT if row.name in read.silent else row.state
+def _head(row: HostRow, read: _Read) -> Head:
+    state = _DISCONNECTED if row.name in read.disconnected else row.state
     return Head(row.name, state, row.failure_domain, read.used.get(row.id, 0), row.slots)
 
 
-def _line(job: _Job, read: _Read, rate: float | None) -> Line:
+def _line(job: JobRow, read: _Read, rate: float | None) -> Line:
     seats = []
     if (
         job.run is not None
@@ -316,17 +249,17 @@ def _line(job: _Job, read: _Read, rate: float | None) -> Line:
         host, state = read.drivers[job.run]
         seats.append(Seat(host, "driver", state))
     seats += [Seat(host, "standby", state) for host, state in read.standbys.get(job.id, [])]
-    seats = [Seat(one.host, one.role, _SILENT) if one.host in read.silent else one for one in seats]
+    seats = [Seat(seat.host, seat.role, _DISCONNECTED) if seat.host in read.disconnected else seat for seat in seats]
     doubts = _doubts(job, read)
-    lags = [sum(one["lag"].values()) for one in _queries(job) if one.get("lag")]
+    lags = [sum(query["lag"].values()) for query in _queries(job) if query.get("lag")]
     lag = sum(lags) if lags and job.state == JobState.RUNNING else None
     weak = (*doubts, *_unguarded(job, seats, read), *_stands_still(job, lag, read.at))
     return Line(
         id=job.id,
         name=job.name,
-        owner=job.owner,
+        created_by=job.created_by,
         state=job.state,
-        since=job.since,
+        since=job.state_since,
         health=_health(job, weak, seats, read.at),
         seats=tuple(seats),
         weak=weak,
@@ -340,46 +273,46 @@ def _line(job: _Job, read: _Read, rate: float | None) -> Line:
     )
 
 
-def _queries(job: _Job) -> list[Mapping[str, Any]]:
+def _queries(job: JobRow) -> list[Mapping[str, Any]]:
     return list(((job.metrics or {}).get("queries") or {}).values())
 
 
-def _doubts(job: _Job, read: _Read) -> list[str]:
-    """Why something may be published twice, or differently."""
-    # What runs counts: code may say otherwise than the specification, which may also be of a version yet to run.
-    spec, told = job.spec.get("spec") or {}, job.metrics or {}
-    delivery = told.get("delivery") or {"": spec.get("delivery", "exactly-once")}
-    found = []
+def _doubts(job: JobRow, read: _Read) -> list[str]:
+    """Reasons why records may be published twice, or differently in a replay."""
+    # The running driver decides: its code may override the specification, which may also be of a later version.
+    spec, metrics = job.spec.get("spec") or {}, job.metrics or {}
+    delivery = metrics.get("delivery") or {"": spec.get("delivery", "exactly-once")}
+    reasons = []
     if "at-least-once" in delivery.values():
         sinks = ", ".join(sorted(sink for sink, mode in delivery.items() if sink and mode == "at-least-once"))
-        found.append(f"delivers at least once{f' ({sinks})' if sinks else ''}: it was told to")
-    if str(told.get("sharing_depth") or spec.get("sharingDepth", "full")) == "0":
-        found.append("no causal log (sharingDepth 0): what it reads from clocks and services is not replayed")
+        reasons.append(f"delivers at least once{f' ({sinks})' if sinks else ''}, as configured")
+    if str(metrics.get("sharing_depth") or spec.get("sharingDepth", "full")) == "0":
+        reasons.append("no causal log (sharingDepth 0): clock and service reads are not replayed")
     if read.diverged.get(job.id):
-        found.append(f"{read.diverged[job.id]} lanes computed something else when they were replayed")
-    return found
+        reasons.append(f"{read.diverged[job.id]} lanes differed in a replay")
+    return reasons
 
 
-def _stands_still(job: _Job, lag: int | None, moment: datetime) -> list[str]:
-    """Whether records wait although it runs."""
-    interval = (((job.spec.get("spec") or {}).get("trigger") or {}).get("intervalMs") or 0) / 1000
-    told = (job.metrics or {}).get("at")
-    last = max(job.since, datetime.fromisoformat(told)) if told else job.since
+def _stands_still(job: JobRow, lag: int | None, moment: datetime) -> list[str]:
+    """The reason, if records are waiting although the job runs."""
+    interval = parse_duration(((job.spec.get("spec") or {}).get("trigger") or {}).get("interval") or "0s")
+    reported_at = (job.metrics or {}).get("at")
+    last = max(job.state_since, datetime.fromisoformat(reported_at)) if reported_at else job.state_since
     if lag and moment - last > _STILL + timedelta(seconds=3 * interval):
-        return ["records wait, and no epoch has ended for more than a minute"]
+        return ["records are waiting, and no epoch has finished for more than a minute"]
     return []
 
 
-def _unguarded(job: _Job, seats: list[Seat], read: _Read) -> list[str]:
-    """What else is not as it could be: records that may go unread, a failure that would be felt for long."""
-    close = {topic: share for one in _queries(job) for topic, share in (one.get("retention") or {}).items()}
-    found = [
-        f"{share} % of what {topic} holds is not read yet, and it deletes records: unread ones may be next"
+def _unguarded(job: JobRow, seats: list[Seat], read: _Read) -> list[str]:
+    """Reasons that leave the guarantee intact: records that may be deleted unread, or a slow recovery."""
+    close = {topic: share for query in _queries(job) for topic, share in (query.get("retention") or {}).items()}
+    reasons = [
+        f"{share} % of the records in {topic} are unread, and its retention deletes records: unread records may be lost"
         for topic, share in sorted(close.items())
     ]
     if job.state == JobState.RUNNING:
-        found += [
-            f"readers of {topic} wait for a transaction that stays open there"
+        reasons += [
+            f"readers of {topic} wait for a long open transaction"
             for topic, since in sorted(((job.metrics or {}).get("open_transactions") or {}).items())
             if read.at - datetime.fromisoformat(since) > _STAYS_OPEN
         ]
@@ -387,33 +320,33 @@ def _unguarded(job: _Job, seats: list[Seat], read: _Read) -> list[str]:
         waiting = [seat for seat in seats if seat.role == "standby"]
         ready = sum(seat.state == StandbyState.READY for seat in waiting)
         if ready < wanted:
-            found.append(f"{ready} of {wanted} standbys ready: a failure now may take a cold restart")
+            reasons.append(f"{ready} of {wanted} standbys ready: a failure may lead to a cold restart")
         drivers = {seat.host for seat in seats if seat.role == "driver"}
         if wanted and ready and all(seat.host in drivers for seat in waiting):
-            found.append("its standby is on the driver's own host: the loss of that host takes both")
-        if _wanted(job) is None and not read.spares - drivers:
-            found.append("no other host has a spare for it: a failure now takes a cold restart")
-    return found
+            reasons.append("the standby is on the driver's host: a host failure takes both")
+        if _wanted(job) is None and not read.pool_available - drivers:
+            reasons.append("no pool driver on another host: a failure leads to a cold restart")
+    return reasons
 
 
-def _wanted(job: _Job) -> int | None:
-    """As many standbys as it asks for; None: it takes spares."""
+def _wanted(job: JobRow) -> int | None:
+    """Number of standbys that the specification requests; None: it uses the warm pool."""
     asked = (job.spec.get("spec") or {}).get("standby") or {}
     mode = asked.get("mode", "dedicated")
     return None if mode == "pool" else int(asked.get("replicas", 0)) if mode == "dedicated" else 0
 
 
-def _health(job: _Job, weak: tuple[str, ...], seats: list[Seat], moment: datetime) -> Health:
-    late = moment - job.since > _CHANGES_OVER
+def _health(job: JobRow, weak: tuple[str, ...], seats: list[Seat], moment: datetime) -> Health:
+    late = moment - job.state_since > _CHANGES_OVER
     if job.state == JobState.FAILED:
         return "bad"
     if job.state in (JobState.RECOVERING, JobState.STARTING, JobState.STOPPING, JobState.CANCELLING):
         return "bad" if late else "busy"
     if job.state == JobState.RUNNING:
-        if not any(one.role == "driver" and one.state != _SILENT for one in seats):
+        if not any(seat.role == "driver" and seat.state != _DISCONNECTED for seat in seats):
             return "bad" if late else "busy"
         return "weak" if weak else "good"
-    if job.state in (JobState.CREATED, JobState.STOPPED) and job.desired == DesiredState.RUNNING:
+    if job.state in (JobState.CREATED, JobState.STOPPED) and job.desired_state == DesiredState.RUNNING:
         return "bad" if late or job.failure else "busy"
     return "idle"
 

@@ -1,4 +1,4 @@
-"""A job: how it is doing, what it went through, and what one can do to it."""
+"""The page of a job: figures, history and actions."""
 
 from __future__ import annotations
 
@@ -6,98 +6,98 @@ import difflib
 from typing import Annotated, Any, Final, Literal
 
 import yaml
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resources.checkpoints import Checkpoint
+from clonos.resources.checkpoints import EpochCheckpoint, Savepoint
 from clonos.resources.figures import size
-from clonos.resources.jobs import JobVersion
-from clonos_api import lookups, views
+from clonos.resources.jobs import JobException, JobVersion
 from clonos_api.dashboard.rendering import Page, render
-from clonos_api.routes.access import Viewer, known_job
-from clonos_api.services import Store
-from clonos_api.store import counters, exceptions, generations, jobs, progress, recoveries, savepoints, standbys
+from clonos_api.replica import DatabaseDep
+from clonos_api.routes.access import KnownJob, Viewer
+from clonos_api.store import (
+    counters,
+    generations,
+    job_exceptions,
+    jobs,
+    lookups,
+    progress,
+    recoveries,
+    savepoints,
+    standbys,
+    views,
+)
+from clonos_api.store.db.paging import Window
 from clonos_api.store.tables import JobRow
 
 router = APIRouter(include_in_schema=False)
 
 Tab = Literal["epochs", "recoveries", "checkpoints", "log", "sinks", "standbys", "exceptions", "logs", "spec"]
-TABS: Final[dict[str, str]] = {
-    "epochs": "Epochs",
-    "recoveries": "Recoveries",
-    "checkpoints": "Checkpoints and savepoints",
-    "log": "Causal log",
-    "sinks": "Sinks",
-    "standbys": "Standbys",
-    "exceptions": "Exceptions",
-    "logs": "Logs",
-    "spec": "Specification",
-}
-_EPOCHS: Final = 120
-_ROWS: Final = 50
+_EPOCHS: Final = Window(120)
+_ROWS: Final = Window(50)
 
 
 @router.get("/jobs/{job}")
 async def show_job(
     caller: Viewer,
     request: Request,
-    store: Store,
-    row: Annotated[JobRow, Depends(known_job)],
+    database: DatabaseDep,
+    row: KnownJob,
     tab: Tab = "epochs",
     version: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
-    """One tab of a job's page."""
-    async with store.reading() as session:
+    """Show one tab of a job; in the tab ``spec`` with the difference between `version` and the newest version."""
+    async with database.reading() as session:
         names = await lookups.hosts_of_runs(session, [row.run])
         shown = views.job(row, names.get(row.run or ""))
         values: dict[str, Any] = {
             "job": shown,
             "deleted": row.deleted_at,
             "moving": row.moving,
-            "mine": caller.subject == row.owner,
+            "is_owner": caller.subject == row.created_by,
             "metrics": await progress.metrics(session, row),
             "offsets": await progress.offsets(session, row),
             "tab": tab,
             "tabs": TABS,
-            **await _TABS[tab](session, row, version),
+            **await _TABS[tab][1](session, row, version),
         }
     return render(request, Page("job.html", shown.name, charts=True), values)
 
 
 async def _epochs(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    found = (await progress.page(session, row.id, limit=_EPOCHS)).rows
-    return {"epochs": found, "timeline": [_point(one) for one in reversed(found)]}
+    epochs = (await progress.page(session, row.id, _EPOCHS)).rows
+    return {"epochs": epochs, "timeline": [_point(epoch) for epoch in reversed(epochs)]}
 
 
-def _point(one: Checkpoint) -> dict[str, Any]:
+def _point(epoch: EpochCheckpoint) -> dict[str, Any]:
     return {
-        "epoch": one.epoch,
-        "query": one.query,
-        "at": one.completed_at.isoformat(),
-        "ms": round(one.duration_ms, 1),
-        "in": one.records_in,
-        "out": one.records_out,
-        "size": size(one.size_bytes) or "of unknown size",
-        "lanes": one.published_lanes,
-        "replay": one.trigger == "REPLAY",
+        "epoch": epoch.epoch,
+        "query": epoch.query,
+        "at": epoch.completed_at.isoformat(),
+        "ms": round(epoch.duration_ms, 1),
+        "in": epoch.records_in,
+        "out": epoch.records_out,
+        "size": size(epoch.size_bytes) or "size unknown",
+        "lanes": epoch.published_lanes,
+        "replay": epoch.trigger == "REPLAY",
     }
 
 
 async def _recoveries(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    found = (await recoveries.page(session, row.id, limit=_ROWS)).rows
-    claims = (await generations.page(session, row.id, limit=_ROWS)).rows
-    hosts = await lookups.hosts_of_runs(session, [one.run for one in claims])
+    rows = (await recoveries.page(session, row.id, _ROWS)).rows
+    claims = (await generations.page(session, row.id, _ROWS)).rows
+    hosts = await lookups.hosts_of_runs(session, [claim.run for claim in claims])
     return {
-        "recoveries": [views.recovery(one) for one in found],
-        "generations": [views.generation(one, hosts.get(one.run, "")) for one in claims],
+        "recoveries": [views.recovery(recovery) for recovery in rows],
+        "generations": [views.generation(claim, hosts.get(claim.run, "")) for claim in claims],
     }
 
 
 async def _checkpoints(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    kept = (await savepoints.page(session, job=row.id, limit=_ROWS)).rows
+    rows = (await savepoints.page(session, _ROWS, job=row.id)).rows
     return {
         "checkpoints": await progress.checkpoints(session, row.id, limit=20),
-        "savepoints": [views.savepoint(one) for one in kept],
+        "savepoints": [views.resource(Savepoint, savepoint) for savepoint in rows],
     }
 
 
@@ -112,14 +112,14 @@ async def _sinks(session: AsyncSession, row: JobRow, version: int | None) -> dic
 
 async def _standbys(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
     names = await lookups.host_names(session)
-    found = (await standbys.page(session, job=row.id, limit=_ROWS)).rows
-    lags = await standbys.lags(session, found)
-    return {"standbys": [views.standby(one, names, lags.get(one.id)) for one in found]}
+    rows = (await standbys.page(session, _ROWS, job=row.id)).rows
+    lags = await standbys.lags(session, rows)
+    return {"standbys": [views.standby(standby, names, lags.get(standby.id)) for standby in rows]}
 
 
 async def _exceptions(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    found = (await exceptions.page(session, row.id, limit=_ROWS)).rows
-    return {"exceptions": [views.job_exception(one) for one in found]}
+    rows = (await job_exceptions.page(session, row.id, _ROWS)).rows
+    return {"exceptions": [views.resource(JobException, exception) for exception in rows]}
 
 
 async def _logs(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
@@ -127,22 +127,16 @@ async def _logs(session: AsyncSession, row: JobRow, version: int | None) -> dict
 
 
 async def _spec(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    found = [views.job_version(one) for one in (await jobs.versions(session, row.id, limit=_ROWS)).rows]
-    other = next((one for one in found if one.version == version), None)
-    newest = found[0] if found else None
+    versions = [views.resource(JobVersion, stored) for stored in (await jobs.versions(session, row.id, _ROWS)).rows]
+    other = next((listed for listed in versions if listed.version == version), None)
+    newest = versions[0] if versions else None
     diff = [] if other is None or newest is None else _difference(other, newest)
-    return {"versions": found, "text": _text(newest) if newest else "", "other": other, "diff": diff}
+    return {"versions": versions, "text": _text(newest) if newest else "", "other": other, "diff": diff}
 
 
 def _difference(old: JobVersion, new: JobVersion) -> list[str]:
-    lines = difflib.unified_diff(
-        [*_text(old).splitlines(), f"# code {old.artifact}"],
-        [*_text(new).splitlines(), f"# code {new.artifact}"],
-        f"version {old.version}",
-        f"version {new.version}",
-        lineterm="",
-    )
-    return list(lines)
+    before, after = ([*_text(version).splitlines(), f"# code {version.artifact}"] for version in (old, new))
+    return list(difflib.unified_diff(before, after, f"version {old.version}", f"version {new.version}", lineterm=""))
 
 
 def _text(version: JobVersion) -> str:
@@ -150,13 +144,14 @@ def _text(version: JobVersion) -> str:
 
 
 _TABS: Final = {
-    "epochs": _epochs,
-    "recoveries": _recoveries,
-    "checkpoints": _checkpoints,
-    "log": _log,
-    "sinks": _sinks,
-    "standbys": _standbys,
-    "exceptions": _exceptions,
-    "logs": _logs,
-    "spec": _spec,
+    "epochs": ("Epochs", _epochs),
+    "recoveries": ("Recoveries", _recoveries),
+    "checkpoints": ("Checkpoints and savepoints", _checkpoints),
+    "log": ("Causal log", _log),
+    "sinks": ("Sinks", _sinks),
+    "standbys": ("Standbys", _standbys),
+    "exceptions": ("Exceptions", _exceptions),
+    "logs": ("Logs", _logs),
+    "spec": ("Specification", _spec),
 }
+TABS: Final = {tab: title for tab, (title, _) in _TABS.items()}

@@ -1,9 +1,9 @@
-"""What changes on the overview, sent to all who look: one reading, written once, however many there are.
+"""The overview's update stream: each change is read and encoded once for all viewers of this replica.
 
-A stream begins with everything (event ``board``), so whoever comes back, also to another replica or after a restart,
-is right at once; after that come rows that have changed (``rows``: their HTML, and which are gone), figures
-(``figures``: job → its texts) and, where nothing has changed, how old the reading is (``beat``: milliseconds). Nothing
-is read while nobody looks. A stream ends when the store cannot be read, so that nobody takes old rows for the present.
+A stream begins with the complete overview (event ``board``), so it is correct after a reconnect, also to another
+replica. Then follow changed rows (``rows``: HTML, and removed jobs), figures (``figures``: texts by job) and, where
+nothing has changed, the age of the data (``beat``: milliseconds). The store is read only while there are viewers. A
+stream ends when the store is unavailable, so that no page shows old rows as current.
 """
 
 from __future__ import annotations
@@ -11,52 +11,53 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, NamedTuple
 
 import structlog
 from fastapi import APIRouter, Depends
+from fastapi.sse import format_sse_event
 from markupsafe import Markup
 from starlette.requests import HTTPConnection
 
-from clonos.errors import StoreAway
+from clonos.errors import DatabaseUnavailable
 from clonos.resources.figures import number
 from clonos_api.auth import Principal
 from clonos_api.dashboard.board import Board, Boards, Line
 from clonos_api.dashboard.rendering import part, rate
+from clonos_api.http.sse import EventStream
+from clonos_api.replica import Replica, ReplicaDep
 from clonos_api.routes.access import Viewer
-from clonos_api.services import Replica, Services
-from clonos_api.sse import EventStream, encode
 
 _BEAT_S: Final = 5.0
-# Rows that are drawn before others have their turn: heartbeats must not wait for a thousand of them.
+# Rows rendered between two yields to the event loop: heartbeats must not wait for a thousand rows.
 _AT_ONCE: Final = 20
 _NONE: Final = "–"
-# Browsers come back so soon; the end of a stream is nothing to be told of.
-_BACK: Final = b"retry: 500\n\n"
+# Browsers reconnect after half a second, too soon for a page to show the interruption.
+_BACK: Final = format_sse_event(retry=500)
 _log = structlog.get_logger(__name__)
 router = APIRouter(include_in_schema=False)
 
 
 class Around(NamedTuple):
-    """What is around the rows."""
+    """The parts of the overview page outside its rows, as HTML."""
 
-    head: Markup
-    banner: Markup
-    counts: Markup
+    head: Markup  # column heads
+    banner: Markup  # whether the jobs are healthy, in a sentence
+    counts: Markup  # number of jobs by health, and of hosts
 
 
 @dataclass
 class Drawn:
-    """HTML of boards. A row is drawn once for as long as its job's shape stays; it has no figures."""
+    """Caches the HTML of the overview's rows. A row is rendered again only if `Line.shape` of its job has changed."""
 
     _rows: dict[str, tuple[Any, Markup]] = field(default_factory=dict)
     _whole: tuple[int, bytes] = (0, b"")
 
     async def rows(self, board: Board) -> dict[str, Markup]:
-        """Job → its row."""
-        columns = tuple(one.name for one in board.hosts)
+        """The HTML of each row without figures, by job id."""
+        columns = tuple(host.name for host in board.hosts)
         drawn: dict[str, tuple[Any, Markup]] = {}
         fresh = 0
         for line in board.lines:
@@ -72,29 +73,32 @@ class Drawn:
         return {job: html for job, (_, html) in drawn.items()}
 
     async def filled(self, board: Board) -> list[Markup]:
-        """The rows in order, with their figures."""
+        """The HTML of the rows with figures, in the order of the board."""
         rows = await self.rows(board)
         return [_filled(rows[line.id], figures(line)) for line in board.lines]
 
     def around(self, board: Board) -> Around:
-        """What is around them."""
+        """The HTML of the page parts outside the rows."""
         return Around(*(part(f"overview_{name}.html", board=board) for name in Around._fields))
 
     async def whole(self, board: Board) -> bytes:
-        """All of it, as an event."""
+        """The complete overview as an encoded server-sent event."""
         if self._whole[0] != board.number:
-            told = {
+            update = {
                 **self.around(board)._asdict(),
                 "rows": await self.rows(board),
                 "figures": {line.id: figures(line) for line in board.lines},
                 "order": [line.id for line in board.lines],
             }
-            self._whole = (board.number, encode(json.dumps(told), event="board", number=board.number))
+            self._whole = (
+                board.number,
+                format_sse_event(data_str=json.dumps(update), event="board", id=str(board.number)),
+            )
         return self._whole[1]
 
     async def changes(self, before: Board, board: Board) -> bytes:
-        """What is other than it was, as events; nothing where nothing is."""
-        if [one.name for one in before.hosts] != [one.name for one in board.hosts]:
+        """The changes from board `before` to `board` as encoded server-sent events; empty if there are none."""
+        if [host.name for host in before.hosts] != [host.name for host in board.hosts]:
             return await self.whole(board)
         known = {line.id: line for line in before.lines}
         rows = await self.rows(board)
@@ -105,7 +109,7 @@ class Drawn:
             for line in board.lines
             if line.id in fresh or figures(line) != figures(known[line.id])
         }
-        told = b""
+        events = b""
         if fresh or gone or before.hosts != board.hosts:
             changed = {
                 **self.around(board)._asdict(),
@@ -113,80 +117,69 @@ class Drawn:
                 "gone": gone,
                 "order": [line.id for line in board.lines],
             }
-            told += encode(json.dumps(changed), event="rows", number=board.number)
+            events += format_sse_event(data_str=json.dumps(changed), event="rows", id=str(board.number))
         if moved:
-            told += encode(json.dumps(moved), event="figures", number=board.number)
-        return told
+            events += format_sse_event(data_str=json.dumps(moved), event="figures", id=str(board.number))
+        return events
 
 
 def figures(line: Line) -> list[str]:
-    """What changes all the time: lag, records published a second."""
+    """The figures of a row as texts: lag, and records published per second."""
     return [number(line.lag) or _NONE, rate(line.out_per_s) or _NONE]
 
 
 def _filled(row: Markup, texts: list[str]) -> Markup:
     html = str(row)
-    for place, text in enumerate(texts):
-        html = html.replace(f'data-figure="{place}">{_NONE}<', f'data-figure="{place}">{text}<')
+    for index, text in enumerate(texts):
+        html = html.replace(f'data-figure="{index}">{_NONE}<', f'data-figure="{index}">{text}<')
     return Markup(html)  # noqa: S704 - a row, and numbers
 
 
 @dataclass
 class Pulse:
-    """Reads the board as long as somebody looks, and tells what has changed.
-
-    Args:
-        boards: What is read.
-
-    Attributes:
-        drawn: Its HTML.
-        lookers: How many look.
-        number: Of what was told last.
+    """The update stream of the overview, shared by all viewers of this replica: reads boards while there are
+    viewers, and publishes the changes.
     """
 
     boards: Boards
-    drawn: Drawn = field(default_factory=Drawn)
-    lookers: int = 0
-    number: int = 0
-    _told: bytes | None = None
+    drawn: Drawn = field(default_factory=Drawn)  # cache of the rendered HTML
+    viewers: int = 0  # number of open streams
+    number: int = 0  # sequence number of the newest change
+    _changes: bytes | None = None
     _newest: Board | None = None
     _read_at: float = 0.0
     _task: asyncio.Task[None] | None = None
     _next: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        """Until nobody looks any more, or what there is cannot be read."""
+        """Read and publish boards until there are no viewers, or the database is unavailable."""
         try:
-            while self.lookers:
+            while self.viewers:
                 begun = time.monotonic()
                 board = await self.boards.newest()
                 before, self._newest, self._read_at = self._newest, board, begun
                 if before is not None and board.number != before.number:
-                    told = await self.drawn.changes(before, board)
-                    if told:
-                        self._told, self.number = told, self.number + 1
+                    changes = await self.drawn.changes(before, board)
+                    if changes:
+                        self._changes, self.number = changes, self.number + 1
                         self.ring()
                 await asyncio.sleep(self.boards.pause_s())
-        except StoreAway as error:
-            _log.warning("The overview cannot be read; those who look are to come back", why=error.what)
+        except DatabaseUnavailable as error:
+            _log.warning("overview.unavailable", why=error.what)
         except Exception:
-            _log.exception("The overview cannot be drawn; those who look are to come back")
+            _log.exception("overview.failed")
         finally:
-            # Whoever waits learns that there is nothing to wait for.
-            self._newest, self._told, self.number = None, None, self.number + 2
+            # End the waiting streams; their browsers reconnect.
+            self._newest, self._changes, self.number = None, None, self.number + 2
             self.ring()
 
     def ring(self) -> None:
-        """Wake all who wait."""
+        """Wake all open streams, so that they send the newest change."""
         self._next.set()
         self._next = asyncio.Event()
 
     async def begin(self) -> tuple[int, bytes]:
-        """Look from now on: where it begins, and everything.
-
-        Raises:
-            StoreAway: The database does not answer.
-        """
+        """Data for a new stream: the current sequence number, and the complete overview as an encoded event."""
         board = self._newest or await self.boards.newest()
         known = self.number
         whole = await self.drawn.whole(board)
@@ -196,12 +189,15 @@ class Pulse:
         return known, whole
 
     def beat(self) -> bytes:
-        """An event that says how old what is known is."""
+        """An encoded event with the age of the newest board, in milliseconds."""
         age_ms = 1000 * (time.monotonic() - self._read_at)
-        return encode(str(round(age_ms)), event="beat")
+        return format_sse_event(data_str=str(round(age_ms)), event="beat")
 
     async def after(self, known: int, timeout_s: float) -> tuple[int, bytes | None]:
-        """What has changed since, if anything has in this time; None: begin anew, too much was missed."""
+        """The newest sequence number, and the changes since number `known` as encoded events.
+
+        The changes are empty after the timeout, and None if the stream missed some and must restart.
+        """
         if self.number == known:
             waiting = self._next
             try:
@@ -210,36 +206,38 @@ class Pulse:
             except TimeoutError:
                 return known, b""
         if self.number == known:
-            return known, b""  # somebody is to look whether their token still counts
-        return self.number, self._told if self.number == known + 1 else None
+            return known, b""  # woken to check the token again
+        return self.number, self._changes if self.number == known + 1 else None
 
 
 async def _pulse(connection: HTTPConnection) -> Pulse:
-    found: Pulse = connection.app.state.pulse
-    return found
+    pulse: Pulse = connection.app.state.pulse
+    return pulse
+
+
+PulseDep = Annotated[Pulse, Depends(_pulse)]
 
 
 @router.get("/live", response_class=EventStream)
-async def stream(caller: Viewer, replica: Replica, pulse: Annotated[Pulse, Depends(_pulse)]) -> EventStream:
-    """The overview's changes."""
+async def stream(caller: Viewer, replica: ReplicaDep, pulse: PulseDep) -> EventStream:
+    """Stream the changes of the overview."""
     replica.check_streams()
-    await pulse.boards.newest()  # 503 while it cannot be read, and no stream
+    await pulse.boards.newest()  # responds 503 while the store is unavailable
     return EventStream(_stream(replica, caller, pulse))
 
 
-async def _stream(replica: Services, caller: Principal, pulse: Pulse) -> AsyncIterator[bytes]:
-    wake: Callable[[], object] = pulse.ring
-    with replica.stream(caller, wake) as held:
-        pulse.lookers += 1
+async def _stream(replica: Replica, caller: Principal, pulse: Pulse) -> AsyncIterator[bytes]:
+    with replica.stream(caller, pulse.ring) as held:
+        pulse.viewers += 1
         try:
             known, first = await pulse.begin()
             yield _BACK + first
             while not replica.ending and not held.over():
-                known, told = await pulse.after(known, min(_BEAT_S, replica.settings.heartbeat_s, held.left_s))
-                if told is None or held.over():
+                known, changes = await pulse.after(known, min(_BEAT_S, replica.settings.heartbeat_s, held.left_s))
+                if changes is None or held.over():
                     return
-                yield told or pulse.beat()
-        except StoreAway:
+                yield changes or pulse.beat()
+        except DatabaseUnavailable:
             return
         finally:
-            pulse.lookers -= 1
+            pulse.viewers -= 1

@@ -1,54 +1,49 @@
-"""One recovery: its waterfall to the millisecond, and how it compares with the job's earlier ones."""
+"""The page of a recovery: its phases as a waterfall, and the job's other recoveries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import Phase, Recovery
-from clonos.resources.recovery_words import CAUSES, OUTCOMES, PHASES
-from clonos_api import views
+from clonos.resources.recovery_descriptions import CAUSES, OUTCOMES, PHASES
 from clonos_api.dashboard.rendering import Page, render
-from clonos_api.routes.access import IdPath, Viewer, known_job
-from clonos_api.services import Store
-from clonos_api.store import recoveries
-from clonos_api.store.tables import EpochRow, JobRow
+from clonos_api.replica import DatabaseDep
+from clonos_api.routes.access import IdPath, KnownJob, Viewer
+from clonos_api.store import recoveries, views
+from clonos_api.store.db.paging import Window
+from clonos_api.store.tables import EpochRow
 
 router = APIRouter(include_in_schema=False)
-_EARLIER: Final = 20
-# Epochs that are looked through for one of each query.
+_EARLIER: Final = Window(20)
+# Epochs that are searched for one of each query.
 _NEAR: Final = 50
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A phase in the waterfall.
-
-    Attributes:
-        left: Where it begins, of the whole, in percent.
-        width: How long it is, likewise.
-    """
+    """One phase of a recovery as a bar in the waterfall chart."""
 
     phase: Phase
-    after_ms: float
-    left: float
-    width: float
-    words: str
+    after_ms: float  # sum of the durations of the previous phases
+    left: float  # `after_ms` in percent of all phases' duration
+    width: float  # duration, in percent of all phases' duration
+    words: str  # description of the phase
 
 
-def waterfall(found: Recovery) -> list[Bar]:
-    """The phases of a recovery, one behind the other.
+def waterfall(recovery: Recovery) -> list[Bar]:
+    """The phases of a recovery as bars of a waterfall chart, one after the other.
 
-    Each is by the clock of the host on which it happened, so the times at which they began are not compared: a phase
-    begins where the one before it ends.
+    Each phase is measured by the clock of its host, so start times of different hosts are not compared: a phase starts
+    at the end of the previous one.
     """
-    whole = sum(phase.duration_ms for phase in found.phases) or 1.0
+    whole = sum(phase.duration_ms for phase in recovery.phases) or 1.0
     bars, after = [], 0.0
-    for phase in found.phases:
+    for phase in recovery.phases:
         share = 100 / whole
         words = PHASES.get(phase.name, "")
         bars.append(Bar(phase, after, after * share, phase.duration_ms * share, words))
@@ -57,8 +52,10 @@ def waterfall(found: Recovery) -> list[Bar]:
 
 
 @dataclass(frozen=True)
-class Place:
-    """How far one partition was read by the last epoch before a recovery, and by the first one after it."""
+class SourcePosition:
+    """Offset of a source partition before and after a recovery: after the last epoch before the failure, and after
+    the first epoch after it.
+    """
 
     query: str
     topic: str
@@ -67,45 +64,51 @@ class Place:
     after: int | None
 
 
-async def _places(session: AsyncSession, found: Recovery) -> list[Place]:
-    before = await _epochs(session, found.job, EpochRow.completed_at < found.started_at, EpochRow.completed_at.desc())
-    after = await _epochs(session, found.job, EpochRow.completed_at >= found.started_at, EpochRow.completed_at)
-    places = []
+async def _positions(session: AsyncSession, recovery: Recovery) -> list[SourcePosition]:
+    before = await _epochs(
+        session, recovery.job, EpochRow.completed_at < recovery.started_at, EpochRow.completed_at.desc()
+    )
+    after = await _epochs(session, recovery.job, EpochRow.completed_at >= recovery.started_at, EpochRow.completed_at)
+    positions = []
     for query in sorted(after):
         old = before.get(query, {})
         for topic, partitions in sorted(after[query].items()):
-            for partition, offset in sorted(partitions.items(), key=lambda one: int(one[0])):
-                places.append(Place(query, topic, partition, old.get(topic, {}).get(partition), offset))
-    return places
+            for partition, offset in sorted(partitions.items(), key=lambda item: int(item[0])):
+                positions.append(SourcePosition(query, topic, partition, old.get(topic, {}).get(partition), offset))
+    return positions
 
 
 async def _epochs(
     session: AsyncSession, job: str, there: ColumnElement[bool], order: Any
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Query → the offsets of its epoch that comes first in this order."""
+    """The offsets of the first epoch of each query in this order."""
     rows = select(EpochRow.query, EpochRow.body).where(EpochRow.job == job, there).order_by(order).limit(_NEAR)
-    found: dict[str, dict[str, dict[str, int]]] = {}
+    offsets: dict[str, dict[str, dict[str, int]]] = {}
     for query, body in await session.execute(rows):
-        found.setdefault(query, body.get("offsets") or {})
-    return found
+        offsets.setdefault(query, body.get("offsets") or {})
+    return offsets
 
 
 @router.get("/jobs/{job}/recoveries/{recovery}")
 async def show_recovery(
-    recovery: IdPath, caller: Viewer, request: Request, store: Store, row: Annotated[JobRow, Depends(known_job)]
+    recovery: IdPath,
+    caller: Viewer,
+    request: Request,
+    database: DatabaseDep,
+    row: KnownJob,
 ) -> Response:
-    """The page."""
-    async with store.reading() as session:
-        found = views.recovery(await recoveries.get(session, row.id, recovery))
-        offsets = await _places(session, found)
-        others = [views.recovery(one) for one in (await recoveries.page(session, row.id, limit=_EARLIER)).rows]
-    longest = max((one.gap_ms or 0.0 for one in others), default=0.0)
+    """Show the page of one recovery."""
+    async with database.reading() as session:
+        view = views.recovery(await recoveries.get(session, row.id, recovery))
+        offsets = await _positions(session, view)
+        others = [views.recovery(listed) for listed in (await recoveries.page(session, row.id, _EARLIER)).rows]
+    longest = max((other.downtime_ms or 0.0 for other in others), default=0.0)
     values = {
         "job": row,
-        "recovery": found,
-        "bars": waterfall(found),
+        "recovery": view,
+        "bars": waterfall(view),
         "offsets": offsets,
-        "whole_ms": sum(phase.duration_ms for phase in found.phases),
+        "whole_ms": sum(phase.duration_ms for phase in view.phases),
         "others": others,
         "longest": longest,
         "causes": CAUSES,

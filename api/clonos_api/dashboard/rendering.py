@@ -1,4 +1,4 @@
-"""Templates, and the answers that are made of them."""
+"""Renders the dashboard's templates as responses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from clonos.resources.figures import age, clock, duration, number, size
 from clonos.resources.service import Role
 from clonos_api.auth import Principal
 from clonos_api.dashboard import assets
-from clonos_api.services import services_of
+from clonos_api.replica import replica_of
 
-# Nothing is loaded, run or framed from anywhere but here.
+# Pages load scripts, styles and data only from this service, and cannot be framed.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-# Charts set styles of single elements.
+# Charts set style attributes.
 _CHARTS: Final = f"{_POLICY}; style-src-attr 'unsafe-inline'"
 _SMALL: Final = 2_000
 _NONE: Final = "–"
@@ -30,24 +30,21 @@ _NONE: Final = "–"
 
 @dataclass(frozen=True)
 class Page:
-    """A page.
-
-    Attributes:
-        template: Its file.
-        title: In the browser's tab.
-        charts: It draws some.
-    """
+    """A page of the dashboard: its template and title."""
 
     template: str
     title: str
-    charts: bool = False
+    charts: bool = False  # whether its content security policy permits the style attributes that charts set
 
 
 def render(request: Request, page: Page, values: dict[str, Any], *, status: int = 200) -> Response:
-    """A page; or only its part ``main`` for a script that brings one up to date (header ``HX-Request``)."""
+    """Render a page with the template's variables `values`; only its block ``main`` if a script updates the page.
+
+    Such a request has the header ``HX-Request``.
+    """
     principal = request.scope.get("clonos.principal")
     caller = principal if isinstance(principal, Principal) else None
-    seq = services_of(request).feed.newest  # what is read from here on is not older
+    seq = replica_of(request).feed.newest  # the page is at least as new as this event
     context = {
         "page": page,
         "caller": caller,
@@ -70,19 +67,19 @@ def render(request: Request, page: Page, values: dict[str, Any], *, status: int 
 
 
 def part(template: str, **values: Any) -> Markup:
-    """A piece of a page."""
-    return Markup(_TEMPLATES.get_template(template).render(values))  # noqa: S704 - a template has escaped it
+    """Render a template that is a part of a page."""
+    return Markup(_TEMPLATES.get_template(template).render(values))  # noqa: S704 - the template escapes its values
 
 
 def _rights(caller: Principal | None) -> dict[str, bool]:
-    """What buttons there are; the API decides what is allowed."""
+    """The buttons to show; the API checks every request."""
     if caller is None:
         return {"operate": False, "administer": False}
     return {"operate": caller.may(Role.OPERATOR), "administer": caller.may(Role.ADMIN)}
 
 
 def _time(moment: datetime | None) -> Markup:
-    """A time in UTC, which a script turns into the viewer's zone."""
+    """A time in UTC; a script converts it to the viewer's time zone."""
     if moment is None:
         return escape(_NONE)
     iso = moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -90,7 +87,7 @@ def _time(moment: datetime | None) -> Markup:
 
 
 def _since(moment: datetime | None, length: str = "") -> Markup:
-    """How long ago, which a script keeps up to date; ``short``: in one unit."""
+    """The age of a moment, updated by a script; ``short``: in one unit."""
     if moment is None:
         return escape(_NONE)
     iso = moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -104,7 +101,7 @@ def _or_none(text: str | None) -> Markup:
 
 
 def rate(per_s: float | None) -> str | None:
-    """Records a second."""
+    """A number of records per second as text; None stays None."""
     if per_s is None:
         return None
     return f"{per_s:.1f} /s" if 0 < per_s < 10 else f"{number(per_s)} /s"

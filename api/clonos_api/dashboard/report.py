@@ -1,7 +1,7 @@
-"""``clonos report``: what a benchmark or a demo printed (``--json``), as one page that needs nothing else.
+"""``clonos report``: the ``--json`` output of a benchmark or a demo as one self-contained page.
 
-``python -m clonos_api.dashboard.report FILE…``; ``-`` is standard input. Any object is taken: sums of what went wrong,
-and wherever there are samples of gaps, their distribution.
+``python -m clonos_api.dashboard.report FILE…``; ``-`` is standard input. Any JSON object is accepted: the page shows
+counts of violations, and a distribution wherever there are downtime samples.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from clonos.errors import ClonosError, SpecError
-from clonos.resources.recovery_words import PHASES
+from clonos.resources.recovery_descriptions import PHASES
 from clonos_api.dashboard.rendering import part
 
-# None of these may be anything but zero.
+# All of these must be zero.
 _WRONG: Final = {
     "duplicates": "published twice",
     "lost": "lost",
     "order_breaks": "out of order within their key",
     "state_breaks": "counted wrong in state",
-    "contradictions": "contradicting what was recorded",
+    "contradictions": "contradicting the causal log",
     "dangling_transactions": "transactions left open",
     "orphans": "processes left behind",
     "left_after_down": "processes left behind by `clonos down`",
 }
-# Without these nobody compared what came out with what went in.
+# Without these, output and input were not compared.
 _COMPARED: Final = frozenset({"duplicates", "lost"})
-_HINT: Final = "give it what `python -m bench.recovery --json` or `clonos demo --json` printed."
+_HINT: Final = "pass the output of `python -m bench.recovery --json` or `clonos demo --json`."
 _ORDER: Final = ("detect", "decide", "finish", "start", "wake", "claim", "restore", "replay", "epoch", "commit")
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """How long readers waited, each time; seconds."""
+    """Downtimes of one kind of failure in a result, in seconds: all samples, their median and their 99th percentile."""
 
     name: str
     samples: tuple[float, ...]
@@ -50,16 +50,25 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """Phase → the median of what it took, and where it begins; milliseconds."""
+    """Phases of a recovery in a result: name, start and median duration of each, in milliseconds."""
 
     name: str
     phases: tuple[tuple[str, float, float], ...]
-    whole_ms: float
+    whole_ms: float  # sum of the durations
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one file says."""
+    """The result of one benchmark or demo, as read from its JSON file.
+
+    Attributes:
+        raw: The JSON object.
+        wrong: Kind of violation (lost, duplicates, …) → number, without zeros.
+        checked: Whether the run checked its output for violations.
+        facts: Further numbers and texts of the object.
+        gaps: Downtimes by kind of failure.
+        waterfalls: Phases of recoveries.
+    """
 
     name: str
     raw: Mapping[str, Any]
@@ -71,16 +80,16 @@ class Result:
 
     @property
     def longest_s(self) -> float:
-        """Of all samples."""
-        return max((sample for one in self.gaps for sample in one.samples), default=0.0)
+        """The longest downtime among all samples, in seconds; 0 without samples."""
+        return max((sample for gaps in self.gaps for sample in gaps.samples), default=0.0)
 
 
 def main() -> int:
-    """Print the page."""
+    """Print the HTML page for the files on the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="clonos report", description=__doc__)
     parser.add_argument("files", nargs="+")
     try:
-        page = report([read(one) for one in parser.parse_args().files])
+        page = report([read(file) for file in parser.parse_args().files])
     except ClonosError as error:
         sys.stderr.write(f"{error.what}\n{error.hint}\n")
         return error.exit_code
@@ -89,11 +98,7 @@ def main() -> int:
 
 
 def read(file: str) -> Result:
-    """What a benchmark wrote.
-
-    Raises:
-        SpecError: It is not a JSON object.
-    """
+    """Read the JSON file of a benchmark or demo; ``-`` is standard input."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
         raw = json.loads(text)
@@ -105,14 +110,14 @@ def read(file: str) -> Result:
 
 
 def result(name: str, raw: Mapping[str, Any]) -> Result:
-    """What there is to see in it."""
-    found = {what: _count(raw[what]) for what in _WRONG if what in raw}
+    """Extract violations, facts, downtimes and phases from the JSON object of a benchmark or demo."""
+    counts = {key: _count(raw[key]) for key in _WRONG if key in raw}
     facts = [(key, value) for key, value in raw.items() if key not in _WRONG and isinstance(value, int | float | str)]
     return Result(
         name=name,
         raw=raw,
-        wrong={what: count for what, count in found.items() if count},
-        checked=found.keys() >= _COMPARED,
+        wrong={key: count for key, count in counts.items() if count},
+        checked=counts.keys() >= _COMPARED,
         facts=tuple(facts),
         gaps=tuple(_gaps("", raw)),
         waterfalls=tuple(_waterfalls("", raw)),
@@ -120,11 +125,11 @@ def result(name: str, raw: Mapping[str, Any]) -> Result:
 
 
 def report(results: list[Result]) -> str:
-    """The page."""
+    """The HTML page with all results."""
     static = files("clonos_api.dashboard") / "static"
     style, icon = ((static / name).read_text() for name in ("style.css", "icon.svg"))
     values = {"results": results, "words": _WRONG, "phases": PHASES, "version": version("clonos")}
-    # Its own files, not somebody's input.
+    # The package's own files, not user input.
     return str(part("report.html", style=style, icon=icon, **values))
 
 
@@ -133,21 +138,17 @@ def _count(value: Any) -> int:
 
 
 def _number(value: Any) -> Any:
-    """As it is.
-
-    Raises:
-        SpecError: It is no number.
-    """
+    """`value`, which must be a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"{value!r} stands where a number is to be.", hint=_HINT)
+        raise SpecError(f"{value!r} is not a number.", hint=_HINT)
     return value
 
 
 def _gaps(name: str, raw: Mapping[str, Any]) -> Iterator[Gaps]:
-    """Wherever there are samples, with a name made of the keys on the way."""
+    """All objects with samples, named by the path of their keys."""
     samples = raw.get("samples", raw.get("raw_s"))  # benchmarks, the demo
     if isinstance(samples, list) and samples and "p50_s" in raw:
-        ranked = sorted(_number(one) for one in samples)
+        ranked = sorted(_number(sample) for sample in samples)
         p99_s = ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))]
         yield Gaps(name or "all", tuple(ranked), statistics.median(ranked), p99_s)
     for key, value in raw.items():
@@ -156,10 +157,10 @@ def _gaps(name: str, raw: Mapping[str, Any]) -> Iterator[Gaps]:
 
 
 def _waterfalls(name: str, raw: Mapping[str, Any]) -> Iterator[Waterfall]:
-    told = raw.get("phases_ms")
-    if isinstance(told, dict) and told:
+    durations = raw.get("phases_ms")
+    if isinstance(durations, dict) and durations:
         # A phase that only some recoveries have is not a part of all the others.
-        ranked = sorted(told.items(), key=lambda one: _ORDER.index(one[0]) if one[0] in _ORDER else len(_ORDER))
+        ranked = sorted(durations.items(), key=lambda item: _ORDER.index(item[0]) if item[0] in _ORDER else len(_ORDER))
         phases, after = [], 0.0
         for phase, took in ranked:
             phases.append((phase, after, float(_number(took))))

@@ -1,4 +1,4 @@
-"""Submitting a job: a specification and its code; the API says as one types whether it would take them."""
+"""The form to submit a job: code and specification, validated by the API as the user types."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ spec:
 
 @router.get("/submit")
 async def submit(caller: Operator, request: Request) -> Response:
-    """The form."""
+    """Show the form to submit a job."""
     return render(request, Page("submit.html", "Submit a job"), {"example": EXAMPLE})

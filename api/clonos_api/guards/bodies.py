@@ -1,4 +1,4 @@
-"""How large a body may be, and how long it may take: counted as it comes in, whatever its header says."""
+"""Limits of request bodies: size and time, measured while the body arrives, regardless of its headers."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clonos.errors import TooLarge
-from clonos_api.problems import http_response, problem_response
+from clonos.errors import RequestTooLarge
+from clonos_api.http.problems import http_response, problem_response
 
 Limit = Callable[[str, str], int]
-# A sender that drips bytes holds a connection and a file; so long for a piece, and so long for all.
+# Timeouts of one piece and of the whole body: a slow sender holds a connection and a file.
 _PIECE_S: Final = 30.0
 _WHOLE_S: Final = 600.0
 
 
 class _Refused(HTTPException):
-    """Goes through FastAPI's reading of bodies as it is; any other exception would become 400 there."""
+    """Passes unchanged through FastAPI's reading of bodies, which turns other exceptions into 400."""
 
 
 class BodyLimits:
-    """Middleware: 413 for bodies that are too large, 408 for those that do not come.
+    """Middleware: responds 413 to bodies that are too large and 408 to bodies that are too slow.
 
-    Args:
-        app: What comes after.
-        limit: Bytes allowed, by method and path.
-        piece_s: How long to wait for a piece.
+    `limit` returns the maximum bytes by method and path; `piece_s` is the longest wait for the next chunk of a body, in
+    seconds.
     """
 
     def __init__(self, app: ASGIApp, *, limit: Limit, piece_s: float = _PIECE_S) -> None:
@@ -38,7 +36,7 @@ class BodyLimits:
         self._piece_s = piece_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -49,13 +47,13 @@ class BodyLimits:
         body = _Body(receive, limit, self._piece_s)
         started = False
 
-        async def noting(message: Message) -> None:
+        async def watching(message: Message) -> None:
             nonlocal started
             started = started or message["type"] == "http.response.start"
             await send(message)
 
         try:
-            await self._app(scope, body.receive, noting)
+            await self._app(scope, body.receive, watching)
         except _Refused as error:
             if started:
                 raise
@@ -63,7 +61,7 @@ class BodyLimits:
 
 
 class _Body:
-    """One body as it comes in."""
+    """A body while it arrives."""
 
     def __init__(self, receive: Receive, limit: int, piece_s: float) -> None:
         self._receive = receive
@@ -75,16 +73,16 @@ class _Body:
 
     async def receive(self) -> Message:
         if self._whole:
-            return await self._receive()  # for the end of the connection, which may be a long way off
+            return await self._receive()  # waits for the disconnect, without a timeout
         now = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(min(now + self._piece_s, self._until)):
                 message = await self._receive()
         except TimeoutError:
-            raise _Refused(408, "The body did not come in time.", {"Connection": "close"}) from None
+            raise _Refused(408, "The body arrived too slowly.", {"Connection": "close"}) from None
         self._size += len(message.get("body", b""))
         if self._size > self._limit:
-            raise _Refused(413, _what(self._limit), {"Connection": "close"})
+            raise _Refused(413, _too_large_text(self._limit), {"Connection": "close"})
         self._whole = message["type"] != "http.request" or not message.get("more_body", False)
         return message
 
@@ -94,9 +92,11 @@ def _declared(scope: Scope) -> int:
     return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
 
 
-def _what(limit: int) -> str:
-    return f"The body is larger than the {limit} bytes that it may have here."
+def _too_large_text(limit: int) -> str:
+    return f"The body exceeds the limit of {limit} bytes."
 
 
 def _too_large(scope: Scope, limit: int) -> ASGIApp:
-    return problem_response(TooLarge(_what(limit)), instance=scope["path"], headers={"Connection": "close"})
+    return problem_response(
+        RequestTooLarge(_too_large_text(limit)), instance=scope["path"], headers={"Connection": "close"}
+    )

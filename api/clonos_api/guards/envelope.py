@@ -1,4 +1,4 @@
-"""What every request and answer carries: an id, and headers that keep browsers from guessing, framing and leaking."""
+"""Adds a request id to each request, and security headers to each response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clonos_api.problems import unexpected_response
+from clonos_api.http.problems import unexpected_response
 
 HEADER: Final = "X-Request-ID"
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -20,7 +20,7 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Nothing of an API is a page; what is one says its own policy.
+    # The API has no pages; the dashboard's pages set their own policy.
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
@@ -29,11 +29,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Envelope:
-    """Outermost middleware: request id, security headers, and an answer to what nobody expected.
+    """Outermost middleware: adds a request id and security headers, and responds to unexpected errors.
 
-    Args:
-        app: What comes after.
-        tls: Whether browsers shall never again come without TLS.
+    With `tls`, browsers must always use TLS from now on.
     """
 
     def __init__(self, app: ASGIApp, *, tls: bool = False) -> None:
@@ -41,12 +39,12 @@ class Envelope:
         self._headers = {**_HEADERS, **({"Strict-Transport-Security": "max-age=31536000"} if tls else {})}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(HEADER, "")
-        request_id = scope["clonos.request_id"] = given if _ID.fullmatch(given) else secrets.token_hex(8)
+        header = Headers(scope=scope).get(HEADER, "")
+        request_id = scope["clonos.request_id"] = header if _ID.fullmatch(header) else secrets.token_hex(8)
         started = False
 
         async def sealed(message: Message) -> None:
@@ -64,6 +62,6 @@ class Envelope:
                 await self._app(scope, receive, sealed)
             except Exception:
                 if started:
-                    raise  # the connection is cut: the client must not take half an answer for a whole one
+                    raise  # closes the connection, so that the client notices the incomplete response
                 _log.exception("a request failed", method=scope["method"], path=scope["path"])
                 await unexpected_response(scope)(scope, receive, sealed)

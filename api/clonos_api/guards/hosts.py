@@ -1,4 +1,4 @@
-"""What a web page asks without its user's knowledge: DNS rebinding (a foreign `Host`), forgery (a foreign `Origin`)."""
+"""Rejects DNS rebinding (a foreign `Host`) and cross-site requests (a foreign `Origin`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from clonos.errors import HostRefused
-from clonos_api.problems import problem_response
+from clonos.errors import OriginNotAllowed
+from clonos_api.http.problems import problem_response
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(\d{1,5}))?")
@@ -19,12 +19,9 @@ _DEFAULT_PORT: Final = {"http": "80", "https": "443"}
 
 
 class HostCheck:
-    """Middleware: 403 for requests under a foreign name, or from a foreign page.
+    """Middleware: responds 403 to foreign host names and foreign origins.
 
-    Args:
-        app: What comes after.
-        hosts: Names, without ports, that the service may be called by; the loopback ones always.
-        origins: Origins whose pages may call, besides the service's own.
+    `hosts` are the service's names without ports, besides the loopback names; `origins` are allowed besides its own.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
@@ -33,12 +30,12 @@ class HostCheck:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        why = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
-        if why is None:
+        """Handle one request."""
+        reason = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
+        if reason is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await problem_response(HostRefused(why))(scope, receive, send)
+            await problem_response(OriginNotAllowed(reason))(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -47,20 +44,20 @@ class HostCheck:
         hosts = headers.getlist("host")
         host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if host is None or host[1].lower() not in self._hosts:
-            return "The service is not known under this host name."
+            return "The service does not have this host name."
         origins = headers.getlist("origin")
         if origins:
-            fine = len(origins) == 1 and (origins[0].lower() in self._origins or _same(origins[0], host))
-            return None if fine else "A page of this origin may not call the service."
-        # Browsers that send no `Origin` (images, links) say where the page is. A link that somebody follows is fine.
-        followed = scope.get("method") in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not followed:
+            allowed = len(origins) == 1 and (origins[0].lower() in self._origins or _same(origins[0], host))
+            return None if allowed else "A page of this origin may not call the service."
+        # Requests without `Origin` (images, links) have `Sec-Fetch-Site`. Following a link is allowed.
+        navigation = scope.get("method") in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not navigation:
             return "A page of another site may not call the service."
         return None
 
 
 def _same(origin: str, host: re.Match[str]) -> bool:
-    """Whether a page comes from the host that it calls. Its scheme may differ: a proxy may end TLS."""
+    """Whether an origin is the called host. The scheme may differ, because a proxy may terminate TLS."""
     parsed = _ORIGIN.fullmatch(origin.lower())
     page = _HOST.fullmatch(parsed[2]) if parsed else None
     if parsed is None or page is None or page[1] != host[1].lower():

@@ -1,13 +1,12 @@
-"""A reading as Prometheus' metric families. Names begin with ``eos_``; a job's name is the label ``job_name``, because
-``job`` is Prometheus' own.
+"""Converts one sample to Prometheus metric families; their names begin with ``clonos_``.
 
-Counters are the store's sums: they outlive drivers, replicas and retention, and every replica tells the same ones, so
-a query over several replicas takes ``max by (job_name)`` of them.
+A job's name is the label ``job_name``, because ``job`` is Prometheus' own. Counters are the store's sums: they outlive
+drivers, replicas and retention. Every replica exports the same values, so queries take ``max by (job_name)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,41 +14,53 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
 from clonos.resources.jobs import JobState
-from clonos_api.metrics.reading import Job, Reading
+from clonos_api.metrics.queries import HostSample, JobSample, MetricsSample, RecoverySample, StandbySample
 
-_JOB: Final = ["job_name"]
-# Name, help, and the counter that it is (`CounterRow`).
-_SUMS: Final = (
-    ("eos_job_restarts", "Claims of the causal log after a job's first one: restarts, takeovers, moves.", "restarts"),
-    ("eos_recoveries", "Recoveries that ended with an epoch.", "recoveries"),
-    ("eos_records_in", "Records that ended epochs have read.", "records_in"),
-    ("eos_records_out", "Records that ended epochs have published.", "records_out"),
-    ("eos_dedup_dropped", "Lanes that a replay found published, and did not publish again.", "skipped_lanes"),
-    ("eos_audit_diverged", "Lanes whose replay computed something else than what is published.", "diverged_lanes"),
-    ("eos_dead_letters", "Records that were published as dead letters.", "dead_letters"),
-    ("eos_determinants_recorded", "Determinants that were written to the causal log.", "recorded_determinants"),
-    ("eos_determinants_recorded_bytes", "Bytes that recorded determinants took in the causal log.", "recorded_bytes"),
-    ("eos_determinants_replayed", "Determinants that a replay read from the causal log.", "replayed_determinants"),
+Rows = Iterable[tuple[Sequence[str], float]]  # label values, value
+
+# Metric name, help text and attribute of the sample.
+_JOB_GAUGES: Final = (
+    ("clonos_job_generation", "The newest claim of a job's causal log.", "generation"),
+    ("clonos_job_standbys_wanted", "Standbys in the specification of a job.", "standbys_wanted"),
+    ("clonos_job_trigger_interval_seconds", "Minimum interval between epochs.", "interval_s"),
+)
+_HOST_GAUGES: Final = (
+    ("clonos_host_slots", "Maximum number of drivers of a host.", "slots"),
+    ("clonos_host_slots_used", "Drivers and standbys of a host.", "used"),
+    ("clonos_host_pool_drivers", "Warm pool drivers without a job.", "pool_available"),
+)
+# Metric name, help text and name of the counter (`CounterRow`).
+_JOB_COUNTERS: Final = (
+    (
+        "clonos_job_restarts",
+        "Claims of the causal log after a job's first one: restarts, takeovers, moves.",
+        "restarts",
+    ),
+    ("clonos_recoveries", "Recoveries that ended with an epoch.", "recoveries"),
+    ("clonos_records_in", "Records read by finished epochs.", "records_in"),
+    ("clonos_records_out", "Records published by finished epochs.", "records_out"),
+    ("clonos_lanes_skipped", "Lanes that a replay skipped because they were published.", "skipped_lanes"),
+    ("clonos_lanes_diverged", "Lanes whose replay differs from the published records.", "diverged_lanes"),
+    ("clonos_dead_letters", "Records published as dead letters.", "dead_letters"),
+    ("clonos_determinants_recorded", "Determinants written to the causal log.", "recorded_determinants"),
+    ("clonos_determinants_recorded_bytes", "Bytes of recorded determinants in the causal log.", "recorded_bytes"),
+    ("clonos_determinants_replayed", "Determinants that replays read from the causal log.", "replayed_determinants"),
 )
 # With the Kafka sink and delivery exactly once a lane is a transaction.
 _TRANSACTIONS: Final = {"committed": "published_lanes", "skipped": "skipped_lanes"}
 _CHECKPOINTS: Final = {"completed": "epochs", "failed": "epochs_failed", "replayed": "epochs_replayed"}
 
 
-def exposition(reading: Reading, *, leads: bool) -> bytes:
-    """The text that Prometheus scrapes.
-
-    Args:
-        reading: What there is.
-        leads: Whether this replica leads.
-    """
+def exposition(sample: MetricsSample, *, leads: bool) -> bytes:
+    """The text that Prometheus scrapes; `leads`: whether this replica leads."""
+    leader = GaugeMetricFamily("clonos_leader", "Whether this replica leads.", value=leads)
     registry = CollectorRegistry()
-    registry.register(_Collected([*_families(reading), _gauge("eos_leader", "Whether this replica leads.", leads)]))
+    registry.register(_CompleteFamilies([*_families(sample), leader]))
     return generate_latest(registry)
 
 
-class _Collected:
-    """What a registry asks once."""
+class _CompleteFamilies:
+    """A collector of families that are already complete."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -58,159 +69,150 @@ class _Collected:
         yield from self._families
 
 
-def _families(reading: Reading) -> Iterator[Metric]:
-    jobs = reading.jobs
-    yield _labelled(
-        "eos_job_state", "1 for the state that a job is in.", ["state"], (((one.name, one.state), 1) for one in jobs)
+def _families(sample: MetricsSample) -> Iterator[Metric]:
+    yield from _job_gauges(sample.jobs)
+    yield from _job_counters(sample.jobs)
+    yield from _standby_gauges(sample.standbys)
+    yield from _recovery_gauges(sample.recoveries)
+    yield from _host_gauges(sample.hosts)
+
+
+def _job_gauges(jobs: Sequence[JobSample]) -> Iterator[Metric]:
+    yield _gauge(
+        "clonos_job_state",
+        "1 for the current state of a job.",
+        ["job_name", "state"],
+        (((job.name, job.state), 1) for job in jobs),
     )
-    yield _labelled(
-        "eos_job_generation", "The newest claim of a job's causal log.", [], (((j.name,), j.generation) for j in jobs)
-    )
-    yield _labelled(
-        "eos_job_standbys_wanted", "Standbys that a job asks for.", [], (((j.name,), j.standbys_wanted) for j in jobs)
-    )
-    yield _labelled(
-        "eos_job_trigger_interval_seconds",
-        "At least so long between epochs.",
-        [],
-        (((j.name,), j.interval_s) for j in jobs),
-    )
-    yield _labelled(
-        "eos_job_last_epoch_timestamp_seconds",
-        "When a job's newest epoch ended.",
-        [],
+    for name, text, attribute in _JOB_GAUGES:
+        yield _gauge(name, text, ["job_name"], (((job.name,), getattr(job, attribute)) for job in jobs))
+    yield _gauge(
+        "clonos_job_last_epoch_timestamp_seconds",
+        "End of a job's newest epoch.",
+        ["job_name"],
         (((job.name,), job.epoch_at.timestamp()) for job in jobs if job.epoch_at is not None),
     )
-    for name, text, counter in _SUMS:
-        family = CounterMetricFamily(name, text, labels=_JOB)
-        for job in jobs:
-            family.add_metric([job.name], job.counters.get(counter, 0))
-        yield family
-    checkpoints = CounterMetricFamily(
-        "eos_checkpoints", "Epochs by how they ended; what failed before its end is replayed.", labels=[*_JOB, "status"]
-    )
-    for job in jobs:
-        for status, counter in _CHECKPOINTS.items():
-            checkpoints.add_metric([job.name, status], job.counters.get(counter, 0))
-    yield checkpoints
-    durations = SummaryMetricFamily("eos_checkpoint_duration_seconds", "What epochs took that ended.", labels=_JOB)
-    transactions = CounterMetricFamily(
-        "eos_transactions",
-        "Lanes: committed with their epochs, or found published and skipped by a replay.",
-        labels=[*_JOB, "outcome"],
-    )
-    for job in jobs:
-        told = job.counters
-        durations.add_metric([job.name], told.get("epochs_timed", 0), told.get("epochs_ms", 0) / 1000)
-        for outcome, counter in _TRANSACTIONS.items():
-            transactions.add_metric([job.name, outcome], told.get(counter, 0))
-    yield durations
-    yield transactions
-    moment = datetime.now(UTC)
-    yield _labelled(
-        "eos_open_transaction_age_seconds",
-        "For so long readers of a topic that a running job writes wait for a transaction, anybody's.",
-        ["topic"],
+    now = datetime.now(UTC)
+    yield _gauge(
+        "clonos_open_transaction_age_seconds",
+        "Age of the oldest open transaction that blocks readers of a topic that a running job writes.",
+        ["job_name", "topic"],
         (
-            ((job.name, topic), max(0.0, (moment - since).total_seconds()))
+            ((job.name, topic), max(0.0, (now - since).total_seconds()))
             for job in jobs
             if job.state == JobState.RUNNING
             for topic, since in job.open_transactions.items()
         ),
     )
-    yield _labelled(
-        "eos_source_lag_records",
-        "Records of a topic that a query has not read.",
-        ["query", "topic"],
-        ((labels, lag) for job in jobs for labels, lag in _lags(job)),
+    yield _gauge(
+        "clonos_source_lag_records",
+        "Unread records of a topic, per query.",
+        ["job_name", "query", "topic"],
+        _of_topics(jobs, "lag"),
     )
-    yield _labelled(
-        "eos_source_retention_unread_ratio",
-        "Unread share of what a topic holds, where that deletes records and most is unread.",
-        ["query", "topic"],
-        (
-            ((job.name, query, topic), share / 100)
-            for job in jobs
-            for query, told in job.queries.items()
-            for topic, share in (told.get("retention") or {}).items()
-        ),
+    yield _gauge(
+        "clonos_source_retention_unread_ratio",
+        "Unread share of the records in a topic, if the topic deletes records and most are unread.",
+        ["job_name", "query", "topic"],
+        ((labels, percent / 100) for labels, percent in _of_topics(jobs, "retention")),
     )
-    yield _labelled(
-        "eos_last_checkpoint_size_bytes",
-        "Files of a query's checkpoint, as the driver's agent measured them.",
-        ["query"],
+    yield _gauge(
+        "clonos_last_checkpoint_size_bytes",
+        "Size of a query's checkpoint, as measured by the driver's agent.",
+        ["job_name", "query"],
         (((job.name, query), size) for job in jobs for query, size in job.checkpoint_bytes.items()),
     )
-    yield from _of_standbys(reading)
-    yield from _of_recoveries(reading)
-    yield from _of_hosts(reading)
 
 
-def _lags(job: Job) -> Iterator[tuple[tuple[str, ...], float]]:
-    for query, told in job.queries.items():
-        for topic, lag in (told.get("lag") or {}).items():
-            yield (job.name, query, topic), lag
+def _of_topics(jobs: Sequence[JobSample], figure: str) -> Rows:
+    """A figure of each source topic of each query."""
+    for job in jobs:
+        for query, figures in job.queries.items():
+            for topic, value in (figures.get(figure) or {}).items():
+                yield (job.name, query, topic), value
 
 
-def _of_standbys(reading: Reading) -> Iterator[Metric]:
-    found = reading.standbys
-    yield _labelled(
-        "eos_standby_state",
-        "1 for the state that a waiting standby is in.",
-        ["host", "standby", "state"],
-        (((one.job, one.host, one.id, one.state), 1) for one in found),
+def _job_counters(jobs: Sequence[JobSample]) -> Iterator[Metric]:
+    for name, text, counter in _JOB_COUNTERS:
+        yield _counter(name, text, ["job_name"], (((job.name,), job.counters.get(counter, 0)) for job in jobs))
+    yield _counter(
+        "clonos_checkpoints",
+        "Epochs by outcome; failed epochs are replayed.",
+        ["job_name", "status"],
+        (
+            ((job.name, status), job.counters.get(counter, 0))
+            for job in jobs
+            for status, counter in _CHECKPOINTS.items()
+        ),
     )
-    yield _labelled(
-        "eos_standby_lag_epochs",
-        "Ended epochs that a waiting standby has not read of.",
-        ["host", "standby"],
-        (((one.job, one.host, one.id), one.lag) for one in found if one.lag is not None),
+    yield _counter(
+        "clonos_transactions",
+        "Lanes committed with their epochs, or skipped by a replay because they were published.",
+        ["job_name", "outcome"],
+        (
+            ((job.name, outcome), job.counters.get(counter, 0))
+            for job in jobs
+            for outcome, counter in _TRANSACTIONS.items()
+        ),
+    )
+    durations = SummaryMetricFamily(
+        "clonos_checkpoint_duration_seconds", "Durations of finished epochs.", labels=["job_name"]
+    )
+    for job in jobs:
+        durations.add_metric([job.name], job.counters.get("epochs_timed", 0), job.counters.get("epochs_ms", 0) / 1000)
+    yield durations
+
+
+def _standby_gauges(standbys: Sequence[StandbySample]) -> Iterator[Metric]:
+    yield _gauge(
+        "clonos_standby_state",
+        "1 for the current state of a waiting standby.",
+        ["job_name", "host", "standby", "state"],
+        (((standby.job, standby.host, standby.id, standby.state), 1) for standby in standbys),
+    )
+    yield _gauge(
+        "clonos_standby_lag_epochs",
+        "Committed epochs that a waiting standby has not read.",
+        ["job_name", "host", "standby"],
+        (((standby.job, standby.host, standby.id), standby.lag) for standby in standbys if standby.lag is not None),
     )
 
 
-def _of_recoveries(reading: Reading) -> Iterator[Metric]:
-    yield _labelled(
-        "eos_recovery_duration_seconds",
-        "Phases of a job's newest recovery that has ended.",
-        ["cause", "phase"],
-        (((o.job, o.cause, phase), ms / 1000) for o in reading.recoveries for phase, ms in o.phases_ms.items()),
+def _recovery_gauges(recoveries: Sequence[RecoverySample]) -> Iterator[Metric]:
+    yield _gauge(
+        "clonos_recovery_duration_seconds",
+        "Phases of a job's newest ended recovery.",
+        ["job_name", "cause", "phase"],
+        (((item.job, item.cause, phase), ms / 1000) for item in recoveries for phase, ms in item.phases_ms.items()),
     )
-    yield _labelled(
-        "eos_recovery_gap_seconds",
-        "Time without output around a job's newest recovery that has ended.",
-        ["cause"],
-        (((one.job, one.cause), one.gap_ms / 1000) for one in reading.recoveries if one.gap_ms is not None),
+    yield _gauge(
+        "clonos_recovery_downtime_seconds",
+        "Time without output in a job's newest ended recovery.",
+        ["job_name", "cause"],
+        (((item.job, item.cause), item.downtime_ms / 1000) for item in recoveries if item.downtime_ms is not None),
     )
 
 
-def _of_hosts(reading: Reading) -> Iterator[Metric]:
-    texts = {
-        "eos_host_slots": ("Drivers that a host may run at once.", [one.slots for one in reading.hosts]),
-        "eos_host_slots_used": ("Drivers and standbys that a host runs.", [one.used for one in reading.hosts]),
-        "eos_host_spares": ("Warm drivers without a job.", [one.spares for one in reading.hosts]),
-    }
-    names = [one.name for one in reading.hosts]
-    state = GaugeMetricFamily("eos_host_state", "1 for the state that a host is in.", labels=["host", "state"])
-    for one in reading.hosts:
-        state.add_metric([one.name, one.state], 1)
-    yield state
-    for name, (text, values) in texts.items():
-        family = GaugeMetricFamily(name, text, labels=["host"])
-        for host, value in zip(names, values, strict=True):
-            family.add_metric([host], value)
-        yield family
+def _host_gauges(hosts: Sequence[HostSample]) -> Iterator[Metric]:
+    yield _gauge(
+        "clonos_host_state",
+        "1 for the current state of a host.",
+        ["host", "state"],
+        (((host.name, host.state), 1) for host in hosts),
+    )
+    for name, text, attribute in _HOST_GAUGES:
+        yield _gauge(name, text, ["host"], (((host.name,), getattr(host, attribute)) for host in hosts))
 
 
-def _labelled(
-    name: str, text: str, labels: list[str], rows: Iterable[tuple[tuple[str, ...], float]]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=[*_JOB, *labels])
+def _gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> Metric:
+    return _filled(GaugeMetricFamily(name, text, labels=labels), rows)
+
+
+def _counter(name: str, text: str, labels: Sequence[str], rows: Rows) -> Metric:
+    return _filled(CounterMetricFamily(name, text, labels=labels), rows)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Metric:
     for values, value in rows:
         family.add_metric(values, value)
-    return family
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text)
-    family.add_metric([], value)
     return family

@@ -1,215 +1,239 @@
-"""Writes one decision: all of it in one transaction, with the leader's token checked and compare-and-set on each row.
+"""Writes all decisions about one job in one transaction, with compare-and-set on each row.
 
-Rows are changed in the store's order: job, runs, agents.
+Rows are changed in this order, to prevent deadlocks: job, runs, standbys, hosts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import Fenced
-from clonos.resources.hosts import HostState, RunOrder
+from clonos.resources.hosts import RunSpec
 from clonos.resources.jobs import DesiredState, Failure, JobState
-from clonos_api.reconcile import planning
-from clonos_api.reconcile import writes as w
-from clonos_api.reconcile.orders import run_order
-from clonos_api.reconcile.reading import Case, Place
+from clonos_api.reconcile import applying_standbys
+from clonos_api.reconcile import decisions as d
+from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.reconcile.load import JobCase
+from clonos_api.reconcile.run_specs import driver_spec
 from clonos_api.reconcile.saving import begin_save, give_up
-from clonos_api.reconcile.states.failures import untaken
-from clonos_api.reconcile.transitions import Asked, allowed
+from clonos_api.reconcile.states.failures import savepoint_given_up
+from clonos_api.reconcile.transitions import Intent, allowed, begins_new_start
 from clonos_api.store import generations, jobs, recoveries, runs
-from clonos_api.store.clock import clock, now
-from clonos_api.store.tables import AgentRow, GenerationRow, JobRow, RunRow
+from clonos_api.store.db.clock import clock, now
+from clonos_api.store.tables import GenerationRow, HostRow, JobRow, RunRow, SavepointRow
 
 
-async def apply(session: AsyncSession, case: Case, writes: list[w.Write], place: Place) -> Case:
-    """Write a decision; the case as it is then.
-
-    Args:
-        session: A transaction of the leader's.
-        case: What was decided about.
-        writes: The decision.
-        place: Where checkpoints are.
-
-    Raises:
-        Fenced: Somebody changed a row since it was read, or another replica leads.
-    """
+async def apply(
+    session: AsyncSession, case: JobCase, decisions: Sequence[d.Decision], locations: CheckpointLocations
+) -> JobCase:
+    """Writes all decisions about one job in a transaction of the leader; returns `case` with the changed rows."""
     moment = await now(session)
-    before = case.run
-    planned = planning.plan(case, writes, place, moment)
-    placed = next((one for one in writes if isinstance(one, w.Place)), None)
-    order = run_order(case.job, before, place, case.restore(place)) if placed else None
-    reverted = next((one for one in writes if isinstance(one, w.Revert)), None)
-    promoted = next((one for one in writes if isinstance(one, w.Promote)), None)
+    previous = case.run
+    placed = next((decision for decision in decisions if isinstance(decision, d.PlaceRun)), None)
+    promoted = next((decision for decision in decisions if isinstance(decision, d.PromoteStandby)), None)
+    reverted = next((decision for decision in decisions if isinstance(decision, d.RevertVersion)), None)
+    spec = driver_spec(case.job, previous, locations, case.restore(locations)) if placed else None
+    move = applying_standbys.update_move(case, decisions, locations, moment)
     job = case.job if reverted is None else await jobs.revert(session, case.job, reverted.version)
-    job = await _job(session, job, writes, order, moment, planned.columns)
-    for one in writes:
-        if isinstance(one, w.Fall):
-            await _fall(session, job, before, one, moment, promoted.run if promoted is not None else None)
+    job = await _update_job(session, job, decisions, spec, moment, move.columns)
+    for decision in decisions:
+        if isinstance(decision, d.BeginRecovery):
+            await _begin_recovery(session, job, previous, decision, moment, promoted.run if promoted else None)
+    await _lock_runs(session, decisions, previous if promoted else None)
+    run = await _update_run(session, previous, decisions)
+    if placed is not None and spec is not None:
+        host = await applying_standbys.open_host(session, placed.host)
+        run = await runs.create(session, job, host, spec, why=placed.why)
+        await recoveries.record_placement(session, job.id, host.name)
     if promoted is not None:
-        await runs.lock(session, [promoted.run, *([before.id] if before is not None else [])])
-    run = await _run(session, before, writes)
-    if placed is not None and order is not None:
-        agent = await session.get(AgentRow, placed.agent, populate_existing=True)
-        if agent is None or agent.state != HostState.READY:
-            raise Fenced(f"Host {placed.agent} takes no driver any more.")
-        run = await runs.create(session, job, agent, order, why=placed.why)
-        await recoveries.placed(session, job.id, agent.name)
-    if promoted is not None:
-        again = {} if reverted is None else {"version": job.version, "accept_code": True}
-        standby, waited = next(one for one in case.standbys if one[1].id == promoted.run)
-        run = await planning.take_over(session, job, standby, waited, before, **again)
-    run = await planning.write(session, case, job, planned, writes) or run
-    savepoint = case.savepoint
-    for one in writes:
-        if isinstance(one, w.Save):
-            savepoint = await begin_save(session, job, one.agent, case.checkpoint(place), place)
-        elif isinstance(one, w.GiveUpSave) and savepoint is not None:
-            savepoint = await give_up(session, savepoint, [before.agent] if before else [], untaken())
-    ordered = {one.run for one in writes if isinstance(one, w.Promote) or (isinstance(one, w.HandOver) and one.claim)}
-    left = before is not None and run is not None and (run.id != before.id or run.state == "LOST")
-    return Case(
+        changes = {} if reverted is None else {"version": job.version, "accept_new_code": True}
+        standby, waiting = next(rows for rows in case.standbys if rows[1].id == promoted.run)
+        run = await applying_standbys.promote(session, job, standby, waiting, previous, **changes)
+    update = await applying_standbys.write(session, case, job, decisions, move, locations)
+    run = update.adopted or run
+    savepoint = await _update_savepoint(session, case, job, decisions, locations)
+    used = {decision.run for decision in decisions if isinstance(decision, d.PromoteStandby | d.DropStandby)}
+    used |= {decision.run for decision in decisions if isinstance(decision, d.HandOver) and decision.claim}
+    replaced = previous is not None and run is not None and (run.id != previous.id or run.state == "LOST")
+    unreachable = placed is not None and replaced and previous is not None and previous.ended_at is None
+    return JobCase(
         job,
         run if job.run is not None else None,
-        claimed=case.claimed and run is before,
-        ghosts=case.ghosts + (placed is not None and left and before.ended_at is None),  # type: ignore[union-attr]
+        claimed=case.claimed and run is previous,
+        unreachable_runs=case.unreachable_runs + unreachable,
         savepoint=savepoint,
         start=case.start if job.start_from else None,
         failed_domain=case.failed_domain,
-        standbys=[one for one in (*case.standbys, *planned.placed) if one[1].id not in ordered],
-        relief=planned.relief if job.moving else None,
-        relief_claimed=case.relief_claimed,
+        standbys=[rows for rows in (*case.standbys, *update.added) if rows[1].id not in used],
+        successor=move.successor if job.moving else None,
+        successor_claimed=case.successor_claimed,
     )
 
 
-async def _job(
+async def _update_job(
     session: AsyncSession,
     job: JobRow,
-    writes: list[w.Write],
-    order: RunOrder | None,
+    decisions: Sequence[d.Decision],
+    spec: RunSpec | None,
     moment: datetime,
     columns: dict[str, Any],
 ) -> JobRow:
-    move: w.Move | None = None
-    for one in writes:
-        match one:
-            case w.Move():
-                move = one
-                if one.fresh:
+    columns = dict(columns)
+    transition: d.Transition | None = None
+    for decision in decisions:
+        match decision:
+            case d.Transition():
+                transition = decision
+                if begins_new_start(JobState(job.state), decision.to):
                     columns |= {"run": None, "stop": None, "observed_nonce": job.restart_nonce}
-            case w.Wait():
-                columns |= {"failure": _failure(one.failure, moment)}
-                columns["state_deadline"] = None if one.within_s is None else clock(one.within_s)
-            case w.Heed():
+            case d.SetDeadline():
+                failure = _at(decision.failure, moment)
+                columns["failure"] = None if failure is None else failure.model_dump(mode="json")
+                columns["state_deadline"] = None if decision.within_s is None else clock(decision.within_s)
+            case d.AcknowledgeRestart():
                 columns["observed_nonce"] = job.restart_nonce
-            case w.Settle():
-                columns |= {"start_from": None, "home": one.agent}
-            case w.Place() if order is not None:
-                columns["run"] = order.run
-            case w.Promote() | w.Take():
-                columns["run"] = one.run
+            case d.RecordFirstClaim():
+                columns |= {"start_from": None, "home": decision.host}
+            case d.PlaceRun() if spec is not None:
+                columns["run"] = spec.run
+            case d.PromoteStandby() | d.AdoptStandby():
+                columns["run"] = decision.run
             case _:
                 pass
-    if move is not None:
-        asked = Asked(DesiredState(job.desired_state), job.restart_nonce != job.observed_nonce)
-        failure = move.failure.model_copy(update={"at": move.failure.at or moment}) if move.failure else None
+    if transition is not None:
+        intent = Intent(DesiredState(job.desired_state), job.restart_nonce != job.observed_nonce)
         return await jobs.move(
             session,
             job,
-            JobState(move.to),
-            allowed=partial(allowed, asked=asked),
-            deadline_s=move.within_s,
-            failure=failure,
+            JobState(transition.to),
+            allowed=partial(allowed, intent=intent),
+            deadline_s=transition.within_s,
+            failure=_at(transition.failure, moment),
             **columns,
         )
-    # Each decision takes the job's token, also one that only changes a run: two leaders must not both make it.
+    # Also decisions that change only a run advance the version of the job's row: of two leaders, one succeeds.
     return await jobs.change(session, job, **columns)
 
 
-def _failure(failure: Failure | None, moment: datetime) -> dict[str, Any] | None:
-    if failure is None:
-        return None
-    return failure.model_copy(update={"at": failure.at or moment}).model_dump(mode="json")
+def _at(failure: Failure | None, moment: datetime) -> Failure | None:
+    return None if failure is None else failure.model_copy(update={"at": failure.at or moment})
 
 
-async def _fall(
-    session: AsyncSession, job: JobRow, run: RunRow | None, fall: w.Fall, moment: datetime, follower: str | None
+async def _begin_recovery(
+    session: AsyncSession,
+    job: JobRow,
+    run: RunRow | None,
+    decision: d.BeginRecovery,
+    moment: datetime,
+    promoted: str | None,
 ) -> None:
     assert run is not None
-    if fall.cause == "restart":
-        return  # the driver is there, and tells of it itself
-    newest = await generations.newest(session, job.id) if follower is not None else None
-    if newest is not None and newest.run == follower:
-        # It helped itself, and has told of its claim already.
-        await _helped(session, job, run, fall, newest)
+    if decision.cause == "restart":
+        return  # the driver process continues and reports the recovery itself
+    newest = await generations.newest(session, job.id) if promoted is not None else None
+    if newest is not None and newest.run == promoted:
+        # The standby promoted itself and has already reported its claim.
+        await _explain_self_promotion(session, job, run, decision, newest)
         return
-    # The attempt that follows the one that fell.
-    after = run.attempts + (run.state in ("EXITED", "PENDING"))
-    if fall.cause == "crash" and await generations.claimed_by(session, job.id, run.id, after):
-        # The driver has told more than its agent: that there is a recovery, or was; not why.
-        await recoveries.explain(session, job.id, fall.failure)
+    # The attempt that follows the failed one.
+    attempt = run.attempts + (run.state in ("EXITED", "PENDING"))
+    if decision.cause == "crash" and await generations.claimed_by(session, job.id, run.id, attempt):
+        # The driver reported this recovery before its agent did, without the reason.
+        await recoveries.explain(session, job.id, decision.failure)
         return
-    agent = await session.get(AgentRow, run.agent)
-    lost = fall.cause == "host-lost" and agent is not None
-    # When the agent saw it, by its clock; a failure is also told while the attempt after it runs.
-    fell_at = fall.failure.at if fall.failure is not None and not lost else None
-    if fell_at is not None and run.started_at is not None and fell_at < run.started_at:
-        fell_at = None
+    host = await session.get(HostRow, run.host)
+    lost = decision.cause == "host-lost" and host is not None
+    # The time of the failure by the agent's clock. A failure is also reported while the next attempt runs.
+    failed_at = decision.failure.at if decision.failure is not None and not lost else None
+    if failed_at is not None and run.started_at is not None and failed_at < run.started_at:
+        failed_at = None
     await recoveries.begin(
         session,
         job.id,
-        cause=fall.cause,
+        cause=decision.cause,
         failed_generation=job.generation,
-        from_agent=agent.name if agent else "",
-        at=agent.heartbeat_at if lost and agent else fell_at or moment,
-        failure=fall.failure,
+        from_host=host.name if host else "",
+        at=host.heartbeat_at if lost and host else failed_at or moment,
+        failure=decision.failure,
         detected_at=moment,
     )
 
 
-async def _helped(session: AsyncSession, job: JobRow, run: RunRow, fall: w.Fall, newest: GenerationRow) -> None:
-    """Say of the recovery that a claim made what only we know; or begin it, if nobody did."""
-    more = {"cause": fall.cause, "standby": newest.run}
-    if await recoveries.explain(session, job.id, fall.failure, generation=newest.generation, **more):
+async def _explain_self_promotion(
+    session: AsyncSession, job: JobRow, run: RunRow, decision: d.BeginRecovery, newest: GenerationRow
+) -> None:
+    """Adds the cause to the recovery that the standby's claim began; begins the recovery if the claim did not."""
+    details = {"cause": decision.cause, "standby": newest.run}
+    if await recoveries.explain(session, job.id, decision.failure, generation=newest.generation, **details):
         return
-    agent = await session.get(AgentRow, run.agent)
+    host = await session.get(HostRow, run.host)
     row = await recoveries.begin(
         session,
         job.id,
-        cause=fall.cause,
+        cause=decision.cause,
         failed_generation=newest.generation - 1,
-        from_agent=agent.name if agent else "",
+        from_host=host.name if host else "",
         at=newest.claimed_at,
-        failure=fall.failure,
+        failure=decision.failure,
     )
-    row.body = {**row.body, "generation": newest.generation, **more}
+    row.body = {**row.body, "generation": newest.generation, **details}
     await session.flush()
 
 
-async def _run(session: AsyncSession, run: RunRow | None, writes: list[w.Write]) -> RunRow | None:
-    for one in writes:
-        match one:
-            case w.Lose():
-                assert run is not None
-                run = await runs.lose(session, run)
-                run = await _ordered(session, run, goal="GONE")
-            case w.Order():
-                assert run is not None
-                run = await _ordered(
-                    session, run, goal=one.goal, stop_mode=one.mode, stop_timeout_s=max(one.timeout_s, 0.001)
-                )
-            case w.Close():
-                assert run is not None
+async def _lock_runs(session: AsyncSession, decisions: Sequence[d.Decision], replaced: RunRow | None) -> None:
+    """Locks the runs that change in the order in which reports of agents lock them."""
+    changed = [
+        decision.run
+        for decision in decisions
+        if isinstance(decision, d.PromoteStandby | d.DropStandby | d.SetTakeoverWait)
+    ]
+    await runs.lock(session, changed if replaced is None else [*changed, replaced.id])
+
+
+async def _update_run(session: AsyncSession, run: RunRow | None, decisions: Sequence[d.Decision]) -> RunRow | None:
+    changes = [
+        decision
+        for decision in decisions
+        if isinstance(decision, d.MarkLost | d.UpdateRun | d.SetTakeoverWait | d.CloseRun)
+    ]
+    for decision in changes:
+        assert run is not None
+        match decision:
+            case d.MarkLost():
+                run = await _change_spec(session, await runs.lose(session, run), desired="ABSENT")
+            case d.UpdateRun():
+                stop = {"stop_mode": decision.mode, "stop_timeout_s": max(decision.timeout_s, 0.001)}
+                run = await _change_spec(session, run, desired=decision.desired, **stop)
+            case d.SetTakeoverWait():
+                restart = RunSpec.model_validate(run.order).restart
+                restart = restart.model_copy(update={"takeover_wait_s": decision.seconds})
+                run = await _change_spec(session, run, restart=restart)
+            case d.CloseRun():
                 run = await runs.end(session, run)
-            case _:
-                pass
     return run
 
 
-async def _ordered(session: AsyncSession, run: RunRow, **changes: Any) -> RunRow:
-    order = RunOrder.model_validate(run.order)
-    return await runs.order(session, run, order.model_copy(update=changes))
+async def _change_spec(session: AsyncSession, run: RunRow, **changes: Any) -> RunRow:
+    spec = RunSpec.model_validate(run.order)
+    return await runs.order(session, run, spec.model_copy(update=changes))
+
+
+async def _update_savepoint(
+    session: AsyncSession,
+    case: JobCase,
+    job: JobRow,
+    decisions: Sequence[d.Decision],
+    locations: CheckpointLocations,
+) -> SavepointRow | None:
+    savepoint = case.savepoint
+    for decision in decisions:
+        if isinstance(decision, d.TakeSavepoint):
+            savepoint = await begin_save(session, job, decision.host, case.checkpoint(locations), locations)
+        elif isinstance(decision, d.GiveUpSavepoint) and savepoint is not None:
+            hosts = [case.run.host] if case.run else []
+            savepoint = await give_up(session, savepoint, hosts, savepoint_given_up())
+    return savepoint

@@ -1,33 +1,41 @@
-"""Where a job's checkpoint is, and whether every host sees it there."""
+"""Locations of checkpoints, and whether every host can access them."""
 
 from __future__ import annotations
 
 import posixpath
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-
-def location(given: str | None, name: str, *, home: Path, shared: str | None) -> str:
-    """The checkpoint of a job.
-
-    Args:
-        given: What its specification says.
-        name: The job's.
-        home: ``CLONOS_HOME``, which is taken to be the same on all hosts.
-        shared: The folder that all hosts see, if there is one.
-    """
-    if given:
-        return given
-    base = shared or str(home.absolute())
-    prefix = "" if urlsplit(base).scheme else "file://"
-    return f"{prefix}{base.rstrip('/')}/jobs/{name}/checkpoint"
+from clonos_api.settings import ApiSettings
 
 
-def is_local(place: str, shared: str | None) -> bool:
-    """Whether `place` is a path that another host does not have, or has something else at."""
-    if urlsplit(place).scheme not in ("", "file"):
-        return False
-    path, base = (posixpath.normpath(urlsplit(one).path or "/") for one in (place, shared or ""))
-    return (
-        not shared or urlsplit(shared).scheme not in ("", "file") or not f"{path}/".startswith(f"{base.rstrip('/')}/")
-    )
+@dataclass(frozen=True)
+class CheckpointLocations:
+    """The directories that contain checkpoints and savepoints."""
+
+    home: Path  # ``CLONOS_HOME``, assumed to be the same on all hosts
+    shared: str | None  # directory that all hosts can access; None if there is none
+    savepoints: str  # default directory of savepoints
+
+    @classmethod
+    def of(cls, settings: ApiSettings) -> CheckpointLocations:
+        """Returns the directories of checkpoints and savepoints that the control plane's settings define."""
+        return cls(settings.home, settings.shared_checkpoints, settings.savepoint_location)
+
+    def of_job(self, name: str, specified: str | None = None) -> str:
+        """Returns the checkpoint directory of a job; `specified` is the one in its specification."""
+        if specified:
+            return specified
+        base = self.shared or str(self.home.absolute())
+        prefix = "" if urlsplit(base).scheme else "file://"
+        return f"{prefix}{base.rstrip('/')}/jobs/{name}/checkpoint"
+
+    def is_local(self, checkpoint: str) -> bool:
+        """Whether a checkpoint's location is a path that only one host can access."""
+        if urlsplit(checkpoint).scheme not in ("", "file"):
+            return False
+        if not self.shared or urlsplit(self.shared).scheme not in ("", "file"):
+            return True
+        path, base = (posixpath.normpath(urlsplit(location).path or "/") for location in (checkpoint, self.shared))
+        return not f"{path}/".startswith(f"{base.rstrip('/')}/")

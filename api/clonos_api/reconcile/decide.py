@@ -1,4 +1,4 @@
-"""From what is and what was asked for to what is to be written. No input, no output, no clock: `now` is given."""
+"""Decides what to do about a job and its driver: a pure function without I/O and without a clock."""
 
 from __future__ import annotations
 
@@ -7,35 +7,31 @@ from datetime import datetime
 from typing import Final
 
 from clonos.resources.jobs import JobState
-from clonos_api.reconcile.facts import Job, Run
+from clonos_api.reconcile.decisions import Decision
+from clonos_api.reconcile.facts import JobFacts, RunFacts
 from clonos_api.reconcile.placement import Fleet
-from clonos_api.reconcile.states import cancelling, moving, recovering, resting, running, starting, stopping
-from clonos_api.reconcile.writes import Write
+from clonos_api.reconcile.states import active, inactive, moving, stopping
 
-Decide = Callable[[Job, Run | None, Fleet, datetime], list[Write]]
+Decide = Callable[[JobFacts, RunFacts | None, Fleet, datetime], list[Decision]]
 
 BY_STATE: Final[Mapping[JobState, Decide]] = {
-    JobState.CREATED: resting.decide,
-    JobState.STARTING: starting.decide,
-    JobState.RUNNING: running.decide,
-    JobState.RECOVERING: recovering.decide,
-    JobState.STOPPING: stopping.decide,
-    JobState.STOPPED: resting.decide,
-    JobState.CANCELLING: cancelling.decide,
-    JobState.CANCELED: resting.decide,
-    JobState.FAILED: resting.decide,
-    JobState.FINISHED: resting.decide,
+    JobState.CREATED: inactive.decide,
+    JobState.STARTING: active.starting,
+    JobState.RUNNING: active.running,
+    JobState.RECOVERING: active.recovering,
+    JobState.STOPPING: stopping.stopping,
+    JobState.STOPPED: inactive.decide,
+    JobState.CANCELLING: stopping.cancelling,
+    JobState.CANCELED: inactive.decide,
+    JobState.FAILED: inactive.decide,
+    JobState.FINISHED: inactive.decide,
 }
 
 
-def decide(job: Job, run: Run | None, fleet: Fleet, now: datetime) -> list[Write]:
-    """What is to be written now, as one transaction; nothing if the job waits or rests.
+def decide(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
+    """Returns the decisions to write now, in one transaction; none if the job waits or is settled.
 
-    Args:
-        job: The job.
-        run: Its newest run since it was started.
-        fleet: All hosts.
-        now: By the database's clock.
+    `run` is the newest run since the job's last start, `now` the database's time.
     """
-    planned = moving.decide(job, run, fleet, now)
-    return planned if planned is not None else BY_STATE[job.state](job, run, fleet, now)
+    move = moving.decide(job, run, fleet, now)
+    return move if move is not None else BY_STATE[job.state](job, run, fleet, now)

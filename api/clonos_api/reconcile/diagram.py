@@ -1,32 +1,38 @@
-"""Draws the page of job states: ``python -m clonos_api.reconcile.diagram > docs/job-states.md``."""
+"""Generates docs/job-states.md from the table of transitions.
+
+``python -m clonos_api.reconcile.diagram > docs/job-states.md``
+"""
 
 from __future__ import annotations
 
 import sys
 
 from clonos.resources.jobs import JobState
-from clonos_api.reconcile.transitions import TABLE, TRANSIENT
+from clonos_api.reconcile.transitions import RULES, TRANSIENT
 
 _HEAD = """\
 # Job states
 
-Drawn from the table in `clonos_api.reconcile.transitions` by `python -m clonos_api.reconcile.diagram`;
-a test fails when the two differ. What is not here never happens.
-[Deadlines](control-plane.md#job-states) hold for the states in bold.
+Generated from the table in `clonos_api.reconcile.transitions` by `python -m clonos_api.reconcile.diagram`;
+a test fails when the two differ. Transitions that are not listed cannot happen.
+States in bold have [deadlines](control-plane.md#job-states).
+
+A *new start* clears the previous run and the stop request, and satisfies a pending restart request.
 
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns docs/job-states.md as Markdown."""
     lines = [_HEAD + "```mermaid", "stateDiagram-v2", "    [*] --> CREATED"]
-    lines += [f"    {one.source} --> {one.target}: {one.when}" for one in TABLE]
-    ends = [state for state in JobState if all(one.source is not state for one in TABLE)]
-    lines += [f"    {state} --> [*]" for state in ends]
-    lines += ["```", "", "| from | to | when | needs |", "|---|---|---|---|"]
-    for one in TABLE:
-        needs = (one.guard.__doc__ or "").strip().splitlines()[0]
-        lines.append(f"| {_name(one.source)} | {_name(one.target)} | {one.when} | {needs} |")
+    lines += [f"    {rule.source} --> {rule.target}: {rule.when}" for rule in RULES]
+    final = [state for state in JobState if all(rule.source is not state for rule in RULES)]
+    lines += [f"    {state} --> [*]" for state in final]
+    lines += ["```", "", "| from | to | when | condition | effect |", "|---|---|---|---|---|"]
+    for rule in RULES:
+        condition = (rule.guard.__doc__ or "").strip().splitlines()[0]
+        effect = "new start" if rule.new_start else ""
+        lines.append(f"| {_name(rule.source)} | {_name(rule.target)} | {rule.when} | {condition} | {effect} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What decisions look at: a job, its runs and the hosts, as plain values. `reading` makes them from rows."""
+"""The facts on which the reconciler's decisions depend, as plain data without the database."""
 
 from __future__ import annotations
 
@@ -9,181 +9,162 @@ from typing import Literal
 
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
-from clonos_api.reconcile.transitions import Asked
-from clonos_api.store.moves import Moving
+from clonos_api.reconcile.transitions import Intent
+from clonos_api.store.planned_moves import Moving
 
-# A driver on the way to work, for the first time or again.
-_ON_THE_WAY = frozenset({"STARTING", "CLAIMING", "RECONCILING", "RESTARTING"})
+# States of a driver that starts or restarts.
+_BEFORE_RUNNING = frozenset({"STARTING", "CLAIMING", "RECONCILING", "RESTARTING"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """A placement of a job.
-
-    Attributes:
-        goal: What its agent is ordered.
-        claimed: A driver of it has owned the causal log.
-        ended: No attempt follows, as its agent said or as we decided.
-        started_at: The start of its newest attempt.
-        version: Of the job's specification that it has.
-        epochs: That its drivers finished, as far as somebody asks for it.
-        spent: Its drivers ended too early so often that its agent gives it up.
-    """
+class RunFacts:
+    """Facts about a run (one placement of a job on a host)."""
 
     id: str
-    agent: str
-    goal: Literal["RUN", "STOP", "GONE"] = "RUN"
+    host: str
+    desired: Literal["RUNNING", "STOPPED", "ABSENT"] = "RUNNING"  # desired state of the driver
     stop_mode: StopMode = StopMode.GRACEFUL
-    state: str = "PENDING"
-    driver_state: str | None = None
-    claimed: bool = False
-    attempts: int = 0
+    state: str = "PENDING"  # state of the driver's process, as its agent reported it
+    driver_state: str | None = None  # state that the driver reported (`clonos.driver.states`)
+    claimed: bool = False  # whether a driver of the run has claimed the causal log
+    attempts: int = 0  # number of attempts, including those of the job's earlier runs
     exit_code: int | None = None
     failure: Failure | None = None
+    # whether no further attempt follows: the agent reported the end, or the reconciler closed the run
     ended: bool = False
     created_at: datetime
-    started_at: datetime | None = None
-    version: int = 1
-    epochs: int = 0
-    spent: bool = False
+    started_at: datetime | None = None  # start of the newest attempt
+    version: int = 1  # version of the job's specification
+    epochs: int = 0  # number of epochs that the run's drivers finished; loaded only for a planned move
+    attempts_exhausted: bool = False  # whether the agent has used up the attempts of the restart policy
 
     @property
-    def ours(self) -> bool:
-        """Whether it still counts: a run that belongs elsewhere only waits to be killed."""
-        return self.goal != "GONE" and self.state != "LOST"
+    def discarded(self) -> bool:
+        """Whether the job no longer needs the run: its agent only has to kill the driver."""
+        return self.desired == "ABSENT" or self.state == "LOST"
 
     @property
-    def over(self) -> bool:
-        """Whether no driver of it is there or will be."""
-        return self.ended or (self.state == "EXITED" and self.goal == "STOP")
+    def done(self) -> bool:
+        """Whether no driver of the run is alive, and none will be started."""
+        return self.ended or (self.state == "EXITED" and self.desired == "STOPPED")
 
     @property
-    def works(self) -> bool:
-        """Whether its driver owns the log and runs its queries, as the newest attempt tells."""
+    def running(self) -> bool:
+        """Whether the run's newest driver owns the causal log and runs its queries."""
         return self.state == "RUNNING" and self.driver_state == "RUNNING"
 
     @property
-    def fell(self) -> bool:
-        """Whether a driver that worked is on the way to work again."""
-        return self.state in ("PENDING", "STARTING", "EXITED") or self.driver_state in _ON_THE_WAY
+    def restarting(self) -> bool:
+        """Whether the run's driver has run before and has to start again."""
+        return self.state in ("PENDING", "STARTING", "EXITED") or self.driver_state in _BEFORE_RUNNING
 
     @property
-    def gone(self) -> bool:
-        """Whether its driver has ended, or gives no sign of life, and its agent would start another one.
+    def exited(self) -> bool:
+        """Whether the run's driver process has exited or hangs, and the agent would start another one.
 
-        One that is on its way is not: its agent may only have been started again, and know nothing of it yet.
+        False for a PENDING or STARTING run: after a restart the agent may not have found the driver yet.
         """
-        return self.state == "EXITED" and not self.ended and not self.spent
+        return self.state == "EXITED" and not self.ended and not self.attempts_exhausted
 
     @property
     def finished(self) -> bool:
-        """Whether it ended because a bounded job has worked through its input."""
-        return self.over and self.exit_code == 0 and self.driver_state == "FINISHED"
+        """Whether the driver has processed all input of a job with a bounded input (``availableNow``)."""
+        return self.done and self.exit_code == 0 and self.driver_state == "FINISHED"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
-    """A standby that has not been told to take over.
+class StandbyFacts:
+    """Facts about a standby whose promotion is not requested."""
 
-    Attributes:
-        run: Its run, and its own id.
-        state: What it said last (`clonos.standby.states`).
-        version: Of the job's specification that it has.
-        over: It ended, and its agent starts it no more.
-        drives: It took over by itself, while the control plane was away.
-    """
-
-    run: str
-    agent: str
-    state: str = "STARTING"
-    version: int = 1
-    over: bool = False
-    drives: bool = False
+    run: str  # id of the standby, which is also the id of its run
+    host: str
+    state: str = "STARTING"  # the standby's last reported state (`clonos.standby.states`)
+    version: int = 1  # version of the job's specification
+    ended: bool = False  # whether the standby exited and its agent does not restart it
+    self_promoted: bool = False  # whether the standby promoted itself while the control plane was unavailable
 
     @property
     def ready(self) -> bool:
-        """Whether it takes over at once."""
-        return self.state in ("READY", "STALE") and not self.over
+        """Whether the standby can take over immediately."""
+        return self.state in ("READY", "STALE") and not self.ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """A job.
-
-    Attributes:
-        restart: Somebody asked to start it anew.
-        home: The agent that has its checkpoint, if that is a path of that host.
-        local: Its checkpoint is a path of whatever host runs it.
-        start_from: Its start is from an older point: the checkpoint that it has does not bind it.
-        lost_start: Why that point cannot be had.
-        ghosts: Runs of it whose drivers may still live on hosts that cannot be reached, or are being killed.
-        savepoint: The newest one since it is STOPPING.
-        failed_domain: Failure domain of the host that it was lost with.
-        version: Of its specification.
-        standbys: Those that could take over.
-        alone: Its standbys may take over by themselves.
-        warm: It may have standbys, and they may be on other hosts than the one that has its checkpoint.
-        moving: Its planned move.
-        relief: The run that is to take over then.
-        pooled: Its driver is to be a spare, where there is one.
-    """
+class JobFacts:
+    """Facts about a job."""
 
     id: str
     name: str
     state: JobState
     desired: DesiredState
-    since: datetime
-    deadline: datetime | None = None
-    stop: StopRequest | None = None
-    restart: bool = False
+    since: datetime  # time when the job entered its state
+    deadline: datetime | None = None  # time by which a transient state, such as STOPPING, has to end
+    stop: StopRequest | None = None  # the request that stops the job, with its mode
+    restart: bool = False  # whether a restart request is pending
     labels: Mapping[str, str] = field(default_factory=dict)
-    local: bool = False
-    home: str | None = None
+    local: bool = False  # whether only one host can access the job's checkpoint
+    home: str | None = None  # host that has the checkpoint, if the checkpoint is local
+    # whether the job starts from an older point, so that its current checkpoint does not bind it to a host
     start_from: bool = False
-    lost_start: str | None = None
+    start_error: str | None = None  # reason why that older point is not available; None if it is available
     failure: Failure | None = None
-    ghosts: int = 0
+    unreachable_runs: int = 0  # number of earlier runs whose drivers may still be alive, for instance on a lost host
+    # state of the savepoint that a STOPPING job takes
     savepoint: Literal["IN_PROGRESS", "COMPLETED", "FAILED"] | None = None
-    failed_domain: str | None = None
-    version: int = 1
-    standbys: tuple[Waiting, ...] = ()
-    alone: bool = False
-    warm: bool = False
-    moving: Moving | None = None
-    relief: Run | None = None
-    pooled: bool = False
+    failed_domain: str | None = None  # failure domain of the lost host that ran the job last
+    version: int = 1  # newest version of the job's specification
+    standbys: tuple[StandbyFacts, ...] = ()
+    self_promotion: bool = False  # whether standbys may promote themselves
+    relocatable: bool = False  # whether the job may have standbys, and every host can access its checkpoint
+    planned_move: Moving | None = None
+    successor: RunFacts | None = None  # run that takes over in the planned move
+    prefers_pool: bool = False  # whether a pool driver can run the job
 
     @property
-    def asked(self) -> Asked:
-        """What somebody asked for."""
-        return Asked(self.desired, self.restart)
+    def intent(self) -> Intent:
+        """The user's request: the desired state, and whether a restart is requested."""
+        return Intent(self.desired, self.restart)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Host:
-    """A host with its agent.
+class StandbyDemand:
+    """The facts about a job that decide how many standbys it has, and where."""
 
-    Attributes:
-        used: Slots taken, by drivers that are being ended too.
-        silent: Several of its heartbeats are missing; it may be lost, and is not yet.
-        spares: Warm drivers that it has for whatever job of mode ``pool`` comes.
-    """
+    id: str
+    state: JobState
+    desired: DesiredState
+    replicas: int  # number of standbys to have: those in the specification, or more for a planned move
+    version: int  # version of the specification that the driver runs
+    host: str | None  # host of the driver; None: there is no driver
+    run: str | None = None  # run of the driver, if its desired state is RUNNING
+    # How long the agent of `run` waits for a standby before it restarts a failed driver.
+    takeover_wait_s: float = 0.0
+    bound: str | None = None  # the only host that can access the checkpoint; None: every host can
+    failed_recently: int = 0  # number of standbys that failed in the last 15 seconds and are not replaced yet
+    previous_version: int | None = None  # version that an upgrade may roll back to; standbys with that version stay
+    # standby that a planned move waits for; it stays even if there are more than `replicas`
+    successor: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostFacts:
+    """Facts about a host and its agent."""
 
     id: str
     name: str
     state: HostState = HostState.READY
     domain: str = ""
     slots: int = 2
-    used: int = 0
-    silent: bool = False
-    spares: int = 0
+    used: int = 0  # slots in use, including those of drivers that are stopping
+    unresponsive: bool = False  # whether several heartbeats are missing although the host's lease has not expired
+    pool_available: int = 0  # number of pool drivers that are ready
 
     @property
     def alive(self) -> bool:
-        """Whether it is heard of."""
+        """Whether the host's lease is valid."""
         return self.state in (HostState.READY, HostState.DRAINING)
 
     @property
     def open(self) -> bool:
-        """Whether it takes another driver."""
+        """Whether the host accepts another driver."""
         return self.state is HostState.READY and self.used < self.slots

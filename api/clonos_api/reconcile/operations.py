@@ -1,4 +1,4 @@
-"""When an operation on a job has come true, or cannot any more: a pure decision. Its deadline ends it in any case."""
+"""Decides whether a REST operation on a job has completed or failed: a pure function."""
 
 from __future__ import annotations
 
@@ -6,89 +6,81 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clonos.resources.jobs import DesiredState, Failure, JobState
-from clonos_api.reconcile.transitions import Asked, settled
+from clonos_api.reconcile.transitions import Intent, settled
 
 
 @dataclass(frozen=True)
 class Completed:
-    """It came true."""
+    """The outcome of an operation that succeeded; `result` is what the REST API returns."""
 
     result: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Failed:
-    """It cannot come true."""
+    """The outcome of an operation that cannot succeed any more."""
 
     failure: Failure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What an operation's end depends on.
-
-    Attributes:
-        wants_savepoint: The stop is to leave a savepoint.
-        savepoint: The one that it left.
-    """
+class Progress:
+    """The facts about a job that decide whether its operations have ended."""
 
     state: JobState
-    asked: Asked
+    intent: Intent
     failure: Failure | None = None
     run: str | None = None
     generation: int = 0
-    wants_savepoint: bool = False
-    savepoint: str | None = None
+    savepoint_requested: bool = False  # whether the stop takes a savepoint
+    savepoint: str | None = None  # id of the savepoint that the stop took; None before
 
 
-def judge(kind: str, seen: Seen) -> Completed | Failed | None:
-    """How an operation ended; None: it has not.
-
-    Args:
-        kind: ``start``, ``stop``, ``restart``, ``cancel`` or ``delete``.
-        seen: Its job.
+def judge(kind: str, progress: Progress) -> Completed | Failed | None:
+    """Decides whether an operation of this `kind` (``start``, ``stop``, …) has completed or failed; None: it is in
+    progress.
     """
     match kind:
         case "start" | "restart":
-            return _started(seen)
+            return _started(progress)
         case "stop":
-            return _stopped(seen)
+            return _stopped(progress)
         case "cancel" | "delete":
-            return Completed() if seen.state is JobState.CANCELED else None
+            return Completed() if progress.state is JobState.CANCELED else None
         case _:
             return None
 
 
-def _started(seen: Seen) -> Completed | Failed | None:
-    if seen.asked.desired is not DesiredState.RUNNING:
-        return overtaken(f"the job is to be {seen.asked.desired}")
-    if not settled(seen.state, seen.asked):
+def _started(progress: Progress) -> Completed | Failed | None:
+    if progress.intent.desired is not DesiredState.RUNNING:
+        return overtaken(f"the desired state of the job is {progress.intent.desired}")
+    if not settled(progress.state, progress.intent):
         return None
-    if seen.state is JobState.FAILED:
-        return Failed(seen.failure or Failure(error="job-failed", what="The job failed.", domain="run"))
-    return Completed({"run": seen.run, "generation": seen.generation})
+    if progress.state is JobState.FAILED:
+        return Failed(progress.failure or Failure(error="job-failed", what="The job failed.", domain="run"))
+    return Completed({"run": progress.run, "generation": progress.generation})
 
 
-def _stopped(seen: Seen) -> Completed | Failed | None:
-    if seen.asked.desired is DesiredState.RUNNING:
-        return overtaken("the job is to be RUNNING")
-    if not (seen.state is JobState.CANCELED or (settled(seen.state, seen.asked))):
+def _stopped(progress: Progress) -> Completed | Failed | None:
+    if progress.intent.desired is DesiredState.RUNNING:
+        return overtaken("the desired state of the job is RUNNING")
+    if not (progress.state is JobState.CANCELED or (settled(progress.state, progress.intent))):
         return None
-    if seen.wants_savepoint and seen.savepoint is None:
+    if progress.savepoint_requested and progress.savepoint is None:
         return Failed(
             Failure(
                 error="savepoint-not-taken",
                 what="The job has ended, but no savepoint could be taken.",
-                kept="its own checkpoint: it can be started where it ended.",
-                hint="see the job's failure; take a savepoint once its host is back.",
+                kept="its own checkpoint: the job can start where it ended.",
+                hint="see the job's failure; take a savepoint when its host is READY again.",
                 domain="environment",
                 retry=True,
             )
         )
-    return Completed({"savepoint": seen.savepoint} if seen.savepoint else {})
+    return Completed({"savepoint": progress.savepoint} if progress.savepoint else {})
 
 
 def overtaken(by: str) -> Failed:
-    """Somebody asked for something else since."""
-    what = f"Somebody asked for something else meanwhile: {by}."
-    return Failed(Failure(error="overtaken", what=what, kept="what was asked for last counts.", domain="user"))
+    """Returns the failure of an operation whose request a newer one replaced; `by` describes the newer request."""
+    what = f"A newer request replaced this one: {by}."
+    return Failed(Failure(error="overtaken", what=what, kept="the newest request counts.", domain="user"))

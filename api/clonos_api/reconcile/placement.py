@@ -1,187 +1,178 @@
-"""Which host gets a run, and why: a pure function of the job and the hosts.
+"""Selects the host of a run: a pure function of the job and the hosts.
 
-Only a job without a run is placed; one that runs is never moved because another host became better. In this order: the
-host that has the checkpoint (a path of that host binds the job), the host that a label names, hosts that are READY and
-have a free slot; of these one outside of the failure domain that the job was just lost with, then one that has a spare
-(if the job is to have one), then the least loaded one, then one in the least loaded domain, then the first by name.
+Only a job without a run is placed; a running job never moves just because another host is less loaded. The rules, in
+order:
+
+1. A local checkpoint binds the job to the host that has it.
+2. The label ``clonos.dev/host`` names the host.
+3. Otherwise all hosts that are READY and have a free slot, preferring: another failure domain than the one of the last
+   lost host; a host with a pool driver, if the job can use one; the least loaded host; the least loaded failure domain;
+   the first name.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
 from clonos.resources.hosts import HostState
-from clonos_api.reconcile.facts import Host, Job
+from clonos_api.reconcile.facts import HostFacts, JobFacts
 
 HOST_LABEL: Final = "clonos.dev/host"
-_NAMES_TOLD: Final = 3
+_MAX_NAMES: Final = 3
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A host."""
+class Placement:
+    """The selected host, and the reason for the selection."""
 
-    agent: str
+    host: str
     why: str
 
 
 @dataclass(frozen=True)
-class Nowhere:
-    """No host, for now.
-
-    Attributes:
-        lasting: Waiting does not help: somebody must change something.
-    """
+class NoPlacement:
+    """No host can run the job now; `why` is the reason, `hint` the remedy."""
 
     why: str
     hint: str
-    lasting: bool = False
+    permanent: bool = False  # whether a user must change something; otherwise waiting may help
 
 
 class Fleet:
-    """All hosts, with what was placed on them since they were read.
+    """All hosts, with the slots that decisions of the reconciler's current round have taken so far.
 
-    Args:
-        hosts: The hosts.
-        owed: Jobs that will want a slot: they have no driver, or are leaving a host.
-
-    Attributes:
-        owed: The same, as it is now.
+    `reserved` is the number of free slots that jobs without a driver, or jobs that leave a host, still need.
     """
 
-    def __init__(self, hosts: Iterable[Host], owed: int = 0) -> None:
-        self.owed = owed
-        self._hosts = {host.id: host for host in hosts if host.state is not HostState.REMOVED}
-        self._names = {host.name: host.id for host in self._hosts.values()}
-        self._open = {host.id: host for host in self._hosts.values() if host.open}
+    def __init__(self, hosts: Iterable[HostFacts], reserved: int = 0) -> None:
+        self.reserved = reserved
+        self.hosts = {host.id: host for host in hosts if host.state is not HostState.REMOVED}
+        self._names = {host.name: host.id for host in self.hosts.values()}
+        self.open = {host.id: host for host in self.hosts.values() if host.open}  # those that accept another driver
         self._load: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        for host in self._hosts.values():
+        for host in self.hosts.values():
             self._load[host.domain][0] += host.used
             self._load[host.domain][1] += host.slots
 
     @property
-    def hosts(self) -> Mapping[str, Host]:
-        """Id → host, as it is now."""
-        return self._hosts
-
-    @property
-    def open(self) -> Mapping[str, Host]:
-        """Those that take another driver."""
-        return self._open
-
-    @property
     def free(self) -> int:
-        """Slots that are free on hosts that take drivers."""
-        return sum(host.slots - host.used for host in self._open.values())
+        """Number of free slots on open hosts."""
+        return sum(host.slots - host.used for host in self.open.values())
 
-    def named(self, name: str) -> Host | None:
-        """The host of this name."""
-        return self._hosts.get(self._names.get(name, ""))
+    def named(self, name: str) -> HostFacts | None:
+        """Returns the host with this name; None if there is none."""
+        return self.hosts.get(self._names.get(name, ""))
 
-    def alive(self, agent: str) -> bool:
-        """Whether a host is heard of."""
-        host = self._hosts.get(agent)
+    def alive(self, host_id: str) -> bool:
+        """Whether the lease of the host with this id is valid."""
+        host = self.hosts.get(host_id)
         return host is not None and host.alive
 
-    def silent(self, agent: str) -> bool:
-        """Whether heartbeats of a host are missing."""
-        host = self._hosts.get(agent)
-        return host is not None and host.silent
+    def unresponsive(self, host_id: str) -> bool:
+        """Whether several heartbeats of the host with this id are missing."""
+        host = self.hosts.get(host_id)
+        return host is not None and host.unresponsive
 
     def load(self, domain: str) -> Fraction:
-        """Share of a failure domain's slots that is taken."""
+        """Returns the used share of a failure domain's slots."""
         used, slots = self._load[domain]
         return Fraction(used, max(slots, 1))
 
-    def take(self, agent: str, *, pooled: bool = False) -> None:
-        """A slot of a host is taken, and a spare if it is a job's that is to have one."""
-        before = self._hosts[agent]
-        host = replace(before, used=before.used + 1, spares=max(0, before.spares - pooled))
-        self._hosts[agent] = host
+    def take(self, host_id: str, *, pool_driver: bool = False) -> None:
+        """Takes a slot of a host for a new run; with `pool_driver` also one of the host's pool drivers."""
+        before = self.hosts[host_id]
+        host = replace(before, used=before.used + 1, pool_available=max(0, before.pool_available - pool_driver))
+        self.hosts[host_id] = host
         self._load[host.domain][0] += 1
         if host.open:
-            self._open[agent] = host
+            self.open[host_id] = host
         else:
-            self._open.pop(agent, None)
+            self.open.pop(host_id, None)
 
 
-def place(job: Job, fleet: Fleet) -> Placed | Nowhere:
-    """The host for a job's next run."""
-    wanted = job.labels.get(HOST_LABEL)
+def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
+    """Selects the host of a job's next run, or returns why there is none."""
+    label = job.labels.get(HOST_LABEL)
     bound = job.home if job.local and not job.start_from else None
     if bound is not None:
         host = fleet.hosts.get(bound)
         if host is None:
-            return Nowhere(
+            return NoPlacement(
                 f"The checkpoint of job {job.name} is a path of a host that was removed.",
-                "start it from a savepoint, or bring the host back under its name.",
-                lasting=True,
+                "start it from a savepoint, or register the host again under its name.",
+                permanent=True,
             )
-        if wanted is not None and wanted != host.name:
-            return Nowhere(
-                f"Job {job.name} is to run on host {wanted}, but its checkpoint is a path of host {host.name}.",
-                "put the checkpoint where both see it, or start it from a savepoint.",
-                lasting=True,
+        if label is not None and label != host.name:
+            return NoPlacement(
+                f"The label of job {job.name} names host {label}, but its checkpoint is a path of host {host.name}.",
+                "move the checkpoint to shared storage, or start the job from a savepoint.",
+                permanent=True,
             )
         return _only(host, "its checkpoint is a path of this host")
-    if wanted is not None:
-        host = fleet.named(wanted)
+    if label is not None:
+        host = fleet.named(label)
         if host is None:
-            return Nowhere(
-                f"There is no host {wanted}.", f"start an agent of that name, or change the label {HOST_LABEL}."
+            return NoPlacement(
+                f"There is no host {label}.", f"start an agent with that name, or change the label {HOST_LABEL}."
             )
         return _only(host, f"its label {HOST_LABEL} names this host")
     if not fleet.open:
-        return Nowhere(_full(fleet), "start another agent, or stop a job; it is tried again each second.")
+        return NoPlacement(_full(fleet), "start another agent, or stop a job; placement is retried every second.")
     best = min(
         fleet.open.values(),
         key=lambda host: (
             host.domain == job.failed_domain,
-            job.pooled and not host.spares,
+            job.prefers_pool and not host.pool_available,
             Fraction(host.used, host.slots),
             fleet.load(host.domain),
             host.name,
         ),
     )
     load = f"{best.used} of {best.slots} slots taken"
-    if job.pooled and best.spares:
-        return Placed(best.id, f"it has {best.spares} spares ({load})")
-    return Placed(best.id, f"least loaded of {len(fleet.open)} free hosts ({load})")
+    if job.prefers_pool and best.pool_available:
+        return Placement(best.id, f"it has {best.pool_available} pool drivers ({load})")
+    return Placement(best.id, f"least loaded of {len(fleet.open)} free hosts ({load})")
 
 
-def _only(host: Host, why: str) -> Placed | Nowhere:
+def has_room(job: JobFacts, fleet: Fleet) -> bool:
+    """Whether another host can take over a job from a draining host without the use of a reserved slot."""
+    return fleet.free > fleet.reserved and isinstance(place(job, fleet), Placement)
+
+
+def _only(host: HostFacts, why: str) -> Placement | NoPlacement:
     if host.open:
-        return Placed(host.id, why)
-    return Nowhere(
-        f"Only host {host.name} may run it ({why}), and that {_closed(host)}.", "it starts as soon as that changes."
+        return Placement(host.id, why)
+    return NoPlacement(
+        f"Only host {host.name} can run it ({why}), and that host {_closed(host)}.",
+        "it starts when that changes.",
     )
 
 
-def _closed(host: Host) -> str:
+def _closed(host: HostFacts) -> str:
     match host.state:
         case HostState.LOST:
             return "is lost"
         case HostState.DRAINING:
-            return "is drained"
+            return "is draining"
         case _:
             return "has no free slot"
 
 
 def _full(fleet: Fleet) -> str:
     reasons: dict[str, list[str]] = defaultdict(list)
-    for host in sorted(fleet.hosts.values(), key=lambda one: one.name):
+    for host in sorted(fleet.hosts.values(), key=lambda host: host.name):
         reasons[_closed(host)].append(host.name)
     if not reasons:
         return "No host is registered."
     return (
-        "No host is free: " + "; ".join(f"{_told(names)} {reason}" for reason, names in sorted(reasons.items())) + "."
+        "No host is free: " + "; ".join(f"{_joined(names)} {reason}" for reason, names in sorted(reasons.items())) + "."
     )
 
 
-def _told(names: list[str]) -> str:
-    more = len(names) - _NAMES_TOLD
-    return ", ".join(names[:_NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
+def _joined(names: list[str]) -> str:
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,151 +1,130 @@
-"""Which standbys a job is to have, and where: a pure function of the job, its standbys and the hosts.
+"""Decides about the standbys of a job: a pure function of the job, its standbys and the hosts.
 
-Each on a host of its own, away from the job's driver and its failure domain as far as there are others; then the least
-loaded. What stands well stays: a standby is only moved off a host that its job's driver or another standby of it has as
-well, or off the driver's failure domain, and only where a better one is open; it goes when the one there is ready.
+A new standby gets an open host, preferably: not the driver's; with the fewest standbys; in another failure domain than
+the driver's; then the least loaded. A well-placed standby stays. It moves only off the host of the driver or of another
+standby, or out of the driver's failure domain, and only to a better open host. It is dropped when its replacement is
+ready.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, JobState
-from clonos_api.reconcile.facts import Host, Waiting
+from clonos_api.reconcile.decisions import AddStandby, Decision, DropStandby, SetTakeoverWait
+from clonos_api.reconcile.facts import HostFacts, StandbyDemand, StandbyFacts
 from clonos_api.reconcile.placement import Fleet
 
+# With a ready standby, the agent of a failed driver waits this long before it restarts the driver itself.
+TAKEOVER_WAIT_S: Final = 3.0
 
-@dataclass(frozen=True, kw_only=True)
-class Guarded:
-    """A job, as far as its standbys depend on it.
 
-    Attributes:
-        wanted: How many standbys its specification asks for.
-        version: Of its specification, as its driver has it.
-        agent: Who has its driver; None: it has none.
-        bound: The only host that has its checkpoint.
-        resting: Standbys that failed a moment ago: others are not placed at once.
-        spare: An older version, whose standbys stay until it is certain that the job does not go back to it.
-        relief: A standby that a planned move waits for: it stays, also beyond those that are wanted.
+def decide(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -> list[Decision]:
+    """Returns the decisions about a job's standbys; none if they are well placed, or no better host is open.
+
+    The slots of added standbys are taken in `fleet`.
     """
-
-    id: str
-    state: JobState
-    desired: DesiredState
-    wanted: int
-    version: int
-    agent: str | None
-    bound: str | None = None
-    resting: int = 0
-    spare: int | None = None
-    relief: str | None = None
-
-
-@dataclass(frozen=True)
-class Add:
-    """A new standby."""
-
-    agent: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Drop:
-    """A standby is not wanted any more, or not there."""
-
-    run: str
-    why: str
-
-
-def tend(job: Guarded, waiting: Sequence[Waiting], fleet: Fleet) -> list[Add | Drop]:
-    """What is to change about a job's standbys; nothing where all is well, or nothing better can be had.
-
-    Args:
-        job: The job.
-        waiting: Its standbys that have not been told to take over.
-        fleet: All hosts; slots that are added are taken.
-    """
-    drops: list[Add | Drop] = []
-    keep: list[Waiting] = []
     runs = job.desired is DesiredState.RUNNING and job.state in (JobState.RUNNING, JobState.RECOVERING)
-    taken: list[str] = []
-    for one in waiting:
-        if one.run == job.relief and runs and not one.over:
-            taken.append(one.agent)
+    successors = [s for s in standbys if s.run == job.successor and runs and not s.ended]
+    drops: list[DropStandby] = []
+    staying: list[StandbyFacts] = []
+    for standby in standbys:
+        if standby in successors:
             continue
-        why = _unwanted(job, one, fleet.hosts, runs=runs)
-        if why:
-            drops.append(Drop(one.run, why))
+        if why := _drop_reason(job, standby, fleet.hosts, runs=runs):
+            drops.append(DropStandby(standby.run, why))
         else:
-            keep.append(one)
-    drops += _surplus(job, keep, fleet)
-    if job.state is not JobState.RUNNING or not runs or len(keep) > job.wanted:
-        return drops
-    for one in [] if job.resting else keep:
-        others = _others(keep, one)
-        best = _best(job, others, fleet)
-        if best is not None and _apart(job, best, others, fleet) < _apart(job, fleet.hosts[one.agent], others, fleet):
-            # One at a time; the other one goes when this one is ready.
-            return [*drops, Add(best.id, _why(job, best, others, fleet))]
-    adds: list[Add | Drop] = []
-    taken += [one.agent for one in keep]
-    while len(taken) + job.resting < job.wanted:
-        best = _best(job, taken, fleet)
-        if best is None:
-            break
-        adds.append(Add(best.id, _why(job, best, taken, fleet)))
-        fleet.take(best.id)
-        taken.append(best.id)
-    return [*drops, *adds]
+            staying.append(standby)
+    surplus = _surplus(job, staying, fleet)
+    drops += [DropStandby(standby.run, "more than requested") for standby in surplus]
+    staying = [standby for standby in staying if standby not in surplus]
+    adds: list[AddStandby] = []
+    if job.state is JobState.RUNNING and runs and len(staying) <= job.replicas:
+        adds = _better(job, staying, fleet) or _missing(job, [s.host for s in (*successors, *staying)], fleet)
+    return [*_takeover_wait(job, standbys, drops), *drops, *adds]
 
 
-def _surplus(job: Guarded, keep: list[Waiting], fleet: Fleet) -> list[Add | Drop]:
-    """Those beyond what is wanted, the worst placed first; but as many as are wanted stay ready, if they are."""
-    drops: list[Add | Drop] = []
-    while len(keep) > job.wanted:
-        worst = max(keep, key=lambda one: (_badness(job, fleet.hosts[one.agent], _others(keep, one), fleet), one.run))
-        ready = sum(one.ready for one in keep if one is not worst)
-        if worst.ready and ready < job.wanted and len(keep) == job.wanted + 1:
-            break
-        keep.remove(worst)
-        drops.append(Drop(worst.run, "more than are wanted"))
-    return drops
+def _takeover_wait(
+    job: StandbyDemand, standbys: Sequence[StandbyFacts], drops: Sequence[DropStandby]
+) -> list[SetTakeoverWait]:
+    """The driver's agent waits for a standby only if one is ready, has the driver's version and is not dropped."""
+    if job.run is None or job.state is not JobState.RUNNING:
+        return []
+    dropped = {drop.run for drop in drops}
+    ready = any(s.ready and s.run not in dropped and s.version == job.version for s in standbys)
+    seconds = TAKEOVER_WAIT_S if ready else 0.0
+    return [] if job.takeover_wait_s == seconds else [SetTakeoverWait(job.run, seconds)]
 
 
-def _others(keep: Sequence[Waiting], one: Waiting) -> list[str]:
-    return [other.agent for other in keep if other is not one]
-
-
-def _apart(job: Guarded, host: Host, taken: Sequence[str], fleet: Fleet) -> tuple[bool, int, bool]:
-    """What a standby is moved for: the domains of other standbys change with each of them, and are not worth it."""
-    return _badness(job, host, taken, fleet)[:3]
-
-
-def _unwanted(job: Guarded, one: Waiting, hosts: Mapping[str, Host], *, runs: bool) -> str:
-    host = hosts.get(one.agent)
+def _drop_reason(job: StandbyDemand, standby: StandbyFacts, hosts: Mapping[str, HostFacts], *, runs: bool) -> str:
+    host = hosts.get(standby.host)
     if not runs:
         return "its job does not run"
-    if one.over:
+    if standby.ended:
         return "it ended"
     if host is None or not host.alive:
         return "its host is lost"
     if host.state is HostState.DRAINING:
-        return "its host is drained"
-    if one.version not in (job.version, job.spare):
+        return "its host is draining"
+    if standby.version not in (job.version, job.previous_version):
         return "the job's specification has changed"
-    if job.bound is not None and one.agent != job.bound:
+    if job.bound is not None and standby.host != job.bound:
         return "the job's checkpoint is on another host"
     return ""
 
 
-def _best(job: Guarded, taken: Sequence[str], fleet: Fleet) -> Host | None:
-    hosts = [host for host in fleet.open.values() if job.bound in (None, host.id)]
+def _surplus(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -> list[StandbyFacts]:
+    """Returns the worst placed standbys beyond `replicas`; the last ready one stays until its replacement is ready."""
+    staying = list(standbys)
+    surplus: list[StandbyFacts] = []
+    while len(staying) > job.replicas:
+        worst = max(staying, key=lambda s: (_penalty(job, fleet.hosts[s.host], _others(staying, s), fleet), s.run))
+        ready = sum(standby.ready for standby in staying if standby is not worst)
+        if worst.ready and ready < job.replicas and len(staying) == job.replicas + 1:
+            break
+        staying.remove(worst)
+        surplus.append(worst)
+    return surplus
+
+
+def _better(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -> list[AddStandby]:
+    """Adds a replacement for a badly placed standby, one at a time."""
+    for standby in [] if job.failed_recently else standbys:
+        others = _others(standbys, standby)
+        best = _best(job, others, fleet)
+        # The failure domains of other standbys change with each of them and do not justify a move.
+        current = _penalty(job, fleet.hosts[standby.host], others, fleet)[:3]
+        if best is not None and _penalty(job, best, others, fleet)[:3] < current:
+            return [AddStandby(best.id, _why(job, best, others, fleet))]
+    return []
+
+
+def _missing(job: StandbyDemand, hosts: list[str], fleet: Fleet) -> list[AddStandby]:
+    """Adds the standbys that are missing, as far as there are slots."""
+    adds: list[AddStandby] = []
+    while len(hosts) + job.failed_recently < job.replicas:
+        best = _best(job, hosts, fleet)
+        if best is None:
+            break
+        adds.append(AddStandby(best.id, _why(job, best, hosts, fleet)))
+        fleet.take(best.id)
+        hosts = [*hosts, best.id]
+    return adds
+
+
+def _others(standbys: Sequence[StandbyFacts], standby: StandbyFacts) -> list[str]:
+    return [other.host for other in standbys if other is not standby]
+
+
+def _best(job: StandbyDemand, hosts: Sequence[str], fleet: Fleet) -> HostFacts | None:
+    candidates = [host for host in fleet.open.values() if job.bound in (None, host.id)]
     return min(
-        hosts,
+        candidates,
         key=lambda host: (
-            _badness(job, host, taken, fleet),
+            _penalty(job, host, hosts, fleet),
             Fraction(host.used, host.slots),
             fleet.load(host.domain),
             host.name,
@@ -154,25 +133,25 @@ def _best(job: Guarded, taken: Sequence[str], fleet: Fleet) -> Host | None:
     )
 
 
-def _badness(job: Guarded, host: Host, taken: Sequence[str], fleet: Fleet) -> tuple[bool, int, bool, int]:
-    """How much would be lost at once: the driver with it, other standbys with it; by host, then by domain."""
-    domains = [fleet.hosts[one].domain for one in taken if one in fleet.hosts]
-    drivers = fleet.hosts.get(job.agent or "")
+def _penalty(job: StandbyDemand, host: HostFacts, hosts: Sequence[str], fleet: Fleet) -> tuple[bool, int, bool, int]:
+    """Returns what a host shares with the driver, and with the standbys on `hosts`: the host, then the domain."""
+    domains = [fleet.hosts[other].domain for other in hosts if other in fleet.hosts]
+    driver = fleet.hosts.get(job.host or "")
     return (
-        host.id == job.agent,
-        sum(one == host.id for one in taken),
-        drivers is not None and host.domain == drivers.domain,
+        host.id == job.host,
+        sum(other == host.id for other in hosts),
+        driver is not None and host.domain == driver.domain,
         domains.count(host.domain),
     )
 
 
-def _why(job: Guarded, host: Host, taken: Sequence[str], fleet: Fleet) -> str:
-    with_driver, with_others, near_driver, near_others = _badness(job, host, taken, fleet)
+def _why(job: StandbyDemand, host: HostFacts, hosts: Sequence[str], fleet: Fleet) -> str:
+    with_driver, with_standbys, near_driver, near_standbys = _penalty(job, host, hosts, fleet)
     load = f"{host.used} of {host.slots} slots taken"
     if job.bound is not None:
         return f"the job's checkpoint is a path of this host ({load})"
     if with_driver:
-        return f"no other host is open; it falls with the job's host ({load})"
+        return f"no other host is open; it fails together with the driver's host ({load})"
     where = "another failure domain than the driver's" if not near_driver else "another host than the driver's"
-    shared = " and other standbys are here" if with_others else " that has other standbys" if near_others else ""
+    shared = " and other standbys are here" if with_standbys else " that has other standbys" if near_standbys else ""
     return f"{where}{shared}, least loaded ({load})"

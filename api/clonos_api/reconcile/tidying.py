@@ -1,8 +1,7 @@
-"""Ends what waits for something that will not come: the owner of all that has no other.
+"""Ends rows that would otherwise wait forever, for instance after a crash between two steps.
 
-Savepoints and tasks whose operation is over, recoveries whose epoch was missed or will not come, runs that a lost host
-was to end. The leader does it
-every few seconds; a crash between two steps of anybody, or an agent that is gone, leaves nothing waiting for ever.
+The leader ends savepoints and host tasks whose operation has ended, recoveries that no epoch can complete any more, and
+discarded runs on lost hosts.
 """
 
 from __future__ import annotations
@@ -16,65 +15,61 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import JobState
 from clonos_api.reconcile.deadlines import RECOVER_S
-from clonos_api.reconcile.saving import UNDER_WAY
-from clonos_api.reconcile.states.failures import untaken
+from clonos_api.reconcile.saving import IN_PROGRESS
+from clonos_api.reconcile.states.failures import savepoint_given_up
 from clonos_api.store import jobs, operations, recoveries, runs, savepoints, tasks
-from clonos_api.store.clock import now
-from clonos_api.store.tables import AgentRow, JobRow, RecoveryRow, RunRow, SavepointRow, TaskRow
+from clonos_api.store.db.clock import now
+from clonos_api.store.tables import HostRow, JobRow, RecoveryRow, RunRow, SavepointRow, TaskRow
 
 EVERY_S: Final = 5.0
 
 
 async def tidy(session: AsyncSession) -> int:
-    """End what nobody else will; how much.
-
-    Raises:
-        Fenced: Somebody was just ending it.
-    """
-    wanted = {one.id: str(one.arguments.get("savepoint")) for one in await operations.in_progress(session)}
-    ended = await _savepoints(session, set(wanted.values())) + await _tasks(session, set(wanted))
-    return ended + await _lost(session) + await _ends(session)
+    """Ends savepoints, host tasks, runs and recoveries that would otherwise wait forever; returns their number."""
+    needed = {row.id: str(row.arguments.get("savepoint")) for row in await operations.in_progress(session)}
+    ended = await _savepoints(session, set(needed.values())) + await _tasks(session, set(needed))
+    return ended + await _lost_runs(session) + await _recoveries(session)
 
 
-async def _savepoints(session: AsyncSession, wanted: set[str]) -> int:
-    """No operation and no stop waits for them."""
+async def _savepoints(session: AsyncSession, needed: set[str]) -> int:
+    """Savepoints that no operation and no stop waits for."""
     query = select(SavepointRow, JobRow.state).join(JobRow, JobRow.id == SavepointRow.job)
     ended = 0
-    for row, state in (await session.execute(query.where(SavepointRow.state.in_(UNDER_WAY)))).all():
-        if row.id not in wanted and state != JobState.STOPPING:
-            await savepoints.fail(session, row, untaken())
+    for row, state in (await session.execute(query.where(SavepointRow.state.in_(IN_PROGRESS)))).all():
+        if row.id not in needed and state != JobState.STOPPING:
+            await savepoints.fail(session, row, savepoint_given_up())
             ended += 1
     return ended
 
 
-async def _tasks(session: AsyncSession, wanted: set[str]) -> int:
-    """Their operation is over, or their savepoint does not wait for them."""
+async def _tasks(session: AsyncSession, needed: set[str]) -> int:
+    """Tasks whose operation has ended, or whose savepoint does not need them."""
     ended = 0
     for task in (await session.scalars(select(TaskRow).where(TaskRow.ended_at.is_(None)))).all():
         savepoint = await session.get(SavepointRow, str(task.arguments.get("savepoint")))
-        waits = savepoint is not None and savepoint.state in UNDER_WAY
-        if not waits or (task.operation is not None and task.operation not in wanted):
+        waits = savepoint is not None and savepoint.state in IN_PROGRESS
+        if not waits or (task.operation is not None and task.operation not in needed):
             ended += await tasks.end(session, task)
     return ended
 
 
-async def _lost(session: AsyncSession) -> int:
-    """Nobody wants them, and the host that was to end them is lost."""
-    query = select(RunRow).join(AgentRow, AgentRow.id == RunRow.agent).order_by(RunRow.id)
-    unwanted = (
+async def _lost_runs(session: AsyncSession) -> int:
+    """Discarded runs whose host is lost."""
+    query = select(RunRow).join(HostRow, HostRow.id == RunRow.host).order_by(RunRow.id)
+    discarded = (
         RunRow.ended_at.is_(None),
         RunRow.state != "LOST",
-        RunRow.order["goal"].as_string() == "GONE",
-        AgentRow.state == HostState.LOST,
+        RunRow.order["desired"].as_string() == "ABSENT",
+        HostRow.state == HostState.LOST,
     )
-    rows = (await session.scalars(query.where(*unwanted))).all()
+    rows = (await session.scalars(query.where(*discarded))).all()
     for run in rows:
         await runs.lose(session, run)
     return len(rows)
 
 
-async def _ends(session: AsyncSession) -> int:
-    """Each recovery ends, for one reason or another."""
+async def _recoveries(session: AsyncSession) -> int:
+    """Recoveries that have an outcome."""
     moment = await now(session)
     query = select(RecoveryRow, JobRow).join(JobRow, JobRow.id == RecoveryRow.job)
     ended = 0
@@ -88,13 +83,13 @@ async def _ends(session: AsyncSession) -> int:
 
 async def _outcome(session: AsyncSession, row: RecoveryRow, job: JobRow, moment: datetime) -> recoveries.Outcome | None:
     if job.state in jobs.SETTLED or job.deleted_at is not None:
-        return "abandoned"
+        return "ABANDONED"
     failed, newest = row.body["failed_generation"], await recoveries.newest_since(session, row)
-    # Its first epoch was told before it was begun; or the generation that was said to have failed goes on.
+    # Its first epoch was reported before its begin, or the generation that was reported as failed continues.
     alive = newest == failed == job.generation and job.state == JobState.RUNNING
     if alive and job.moving is not None and row.body["cause"] in recoveries.PLANNED:
-        return None  # the driver works until the standby has the log
+        return None  # the driver runs until the standby claims the log
     if newest >= (row.body.get("generation") or failed + 1) or alive:
-        return "overtaken"
+        return "OVERTAKEN"
     idle = job.state == JobState.RUNNING and moment - job.state_since > timedelta(seconds=RECOVER_S)
-    return "idle" if idle and moment - row.started_at > timedelta(seconds=RECOVER_S) else None
+    return "IDLE" if idle and moment - row.started_at > timedelta(seconds=RECOVER_S) else None

@@ -1,4 +1,4 @@
-"""The one table of transitions between job states; `reconcile.diagram` draws `docs/job-states.md` from it."""
+"""The table of transitions between job states, with their effects; `reconcile.diagram` writes docs/job-states.md."""
 
 from __future__ import annotations
 
@@ -10,130 +10,150 @@ from clonos.resources.jobs import DesiredState, JobState
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What somebody asked for.
-
-    Attributes:
-        desired: What the job is to be.
-        anew: It is to be started anew, although it runs or has ended.
-    """
+class Intent:
+    """The user's request, on which some transitions depend."""
 
     desired: DesiredState
-    anew: bool = False
+    restart: bool = False  # a new start is requested, although the job runs or has ended
 
 
-Guard = Callable[[Asked], bool]
+Guard = Callable[[Intent], bool]
 
 
-def always(asked: Asked) -> bool:
-    """Whatever was asked for: it is what happened."""
+def always(intent: Intent) -> bool:
+    """Always: the transition records an observed fact.
+
+    A guard of `Rule`: whether the user's request allows the transition.
+    """
     return True
 
 
-def to_run(asked: Asked) -> bool:
-    """It is to run."""
-    return asked.desired is DesiredState.RUNNING
+def run_desired(intent: Intent) -> bool:
+    """The desired state is RUNNING.
+
+    A guard of `Rule`: whether the user's request allows the transition.
+    """
+    return intent.desired is DesiredState.RUNNING
 
 
-def to_run_anew(asked: Asked) -> bool:
-    """It is to run, and somebody asked for that after it had ended."""
-    return asked.desired is DesiredState.RUNNING and asked.anew
+def restart_desired(intent: Intent) -> bool:
+    """The desired state is RUNNING, requested after the job had ended.
+
+    A guard of `Rule`: whether the user's request allows the transition.
+    """
+    return intent.desired is DesiredState.RUNNING and intent.restart
 
 
-def to_end(asked: Asked) -> bool:
-    """Its driver is to end in good order: for good, or to start anew or on another host."""
-    return asked.desired is not DesiredState.CANCELED
+def not_canceled(intent: Intent) -> bool:
+    """The desired state is not CANCELED.
+
+    A guard of `Rule`: whether the user's request allows the transition.
+    """
+    return intent.desired is not DesiredState.CANCELED
 
 
-def to_stop(asked: Asked) -> bool:
-    """It is to be stopped."""
-    return asked.desired is DesiredState.STOPPED
+def stop_desired(intent: Intent) -> bool:
+    """The desired state is STOPPED.
+
+    A guard of `Rule`: whether the user's request allows the transition.
+    """
+    return intent.desired is DesiredState.STOPPED
 
 
-def to_cancel(asked: Asked) -> bool:
-    """It is to be cancelled."""
-    return asked.desired is DesiredState.CANCELED
+def cancel_desired(intent: Intent) -> bool:
+    """The desired state is CANCELED.
+
+    A guard of `Rule`: whether the user's request allows the transition.
+    """
+    return intent.desired is DesiredState.CANCELED
 
 
 @dataclass(frozen=True)
-class Transition:
-    """One line of the table.
-
-    Attributes:
-        when: For people.
-        guard: What must have been asked for.
-    """
+class Rule:
+    """One transition between job states: one row of the table."""
 
     source: JobState
     target: JobState
-    when: str
-    guard: Guard = always
+    when: str  # condition in words, for the documentation
+    guard: Guard = always  # condition on the user's request
+    # whether the transition begins a new start of the job: earlier runs and the stop request no longer count, and a
+    # pending restart request is satisfied
+    new_start: bool = False
 
 
 _S = JobState
-TABLE: Final = (
-    Transition(_S.CREATED, _S.STARTING, "asked to run", to_run),
-    Transition(_S.CREATED, _S.CANCELED, "asked to cancel", to_cancel),
-    Transition(_S.STARTING, _S.RUNNING, "its driver claimed the log", to_run),
-    Transition(_S.STARTING, _S.RECOVERING, "its host is lost", to_run),
-    Transition(_S.STARTING, _S.STOPPING, "asked to stop or to start anew", to_end),
-    Transition(_S.STARTING, _S.STOPPED, "asked to stop, without a driver", to_stop),
-    Transition(_S.STARTING, _S.CANCELLING, "asked to cancel", to_cancel),
-    Transition(_S.STARTING, _S.CANCELED, "asked to cancel, without a driver", to_cancel),
-    Transition(_S.STARTING, _S.FAILED, "no attempt can help, or no claim in time", to_run),
-    Transition(_S.STARTING, _S.FINISHED, "worked through its input", to_run),
-    Transition(_S.RUNNING, _S.RECOVERING, "its driver fell, or its host is lost; a standby has its place", to_run),
-    Transition(_S.RUNNING, _S.STOPPING, "asked to stop or to start anew; its host is drained", to_end),
-    Transition(_S.RUNNING, _S.STOPPED, "asked to stop, and its driver has ended", to_stop),
-    Transition(_S.RUNNING, _S.CANCELLING, "asked to cancel", to_cancel),
-    Transition(_S.RUNNING, _S.CANCELED, "asked to cancel, and its driver has ended", to_cancel),
-    Transition(_S.RUNNING, _S.FAILED, "no attempt can help", to_run),
-    Transition(_S.RUNNING, _S.FINISHED, "worked through its input", always),
-    Transition(_S.RECOVERING, _S.RUNNING, "a newer generation works", to_run),
-    Transition(_S.RECOVERING, _S.STOPPING, "asked to stop or to start anew", to_end),
-    Transition(_S.RECOVERING, _S.STOPPED, "asked to stop, without a driver", to_stop),
-    Transition(_S.RECOVERING, _S.CANCELLING, "asked to cancel", to_cancel),
-    Transition(_S.RECOVERING, _S.CANCELED, "asked to cancel, without a driver", to_cancel),
-    Transition(_S.RECOVERING, _S.FAILED, "no attempt can help, or not in time", to_run),
-    Transition(_S.RECOVERING, _S.FINISHED, "worked through its input", to_run),
-    Transition(_S.STOPPING, _S.STOPPED, "its driver has ended, or never answered", to_stop),
-    Transition(_S.STOPPING, _S.STARTING, "its driver has ended, and it is to run", to_run),
-    Transition(_S.STOPPING, _S.FINISHED, "worked through its input meanwhile", always),
-    Transition(_S.STOPPING, _S.CANCELLING, "asked to cancel", to_cancel),
-    Transition(_S.STOPPING, _S.CANCELED, "asked to cancel, and its driver has ended", to_cancel),
-    Transition(_S.CANCELLING, _S.CANCELED, "its driver has ended, or never answered", to_cancel),
-    Transition(_S.STOPPED, _S.STARTING, "asked to run", to_run),
-    Transition(_S.STOPPED, _S.CANCELED, "asked to cancel", to_cancel),
-    Transition(_S.FAILED, _S.STARTING, "asked to run anew", to_run_anew),
-    Transition(_S.FAILED, _S.STOPPED, "asked to stop", to_stop),
-    Transition(_S.FAILED, _S.CANCELED, "asked to cancel", to_cancel),
-    Transition(_S.FINISHED, _S.STARTING, "asked to run anew", to_run_anew),
-    Transition(_S.FINISHED, _S.CANCELED, "asked to cancel", to_cancel),
+RULES: Final = (
+    Rule(_S.CREATED, _S.STARTING, "start requested", run_desired, new_start=True),
+    Rule(_S.CREATED, _S.CANCELED, "cancel requested", cancel_desired),
+    Rule(_S.STARTING, _S.RUNNING, "its driver claimed the log", run_desired),
+    Rule(_S.STARTING, _S.RECOVERING, "its host is lost", run_desired),
+    Rule(_S.STARTING, _S.STOPPING, "stop or restart requested", not_canceled),
+    Rule(_S.STARTING, _S.STOPPED, "stop requested, without a driver", stop_desired),
+    Rule(_S.STARTING, _S.CANCELLING, "cancel requested", cancel_desired),
+    Rule(_S.STARTING, _S.CANCELED, "cancel requested, without a driver", cancel_desired),
+    Rule(_S.STARTING, _S.FAILED, "a retry cannot help, or no claim in time", run_desired),
+    Rule(_S.STARTING, _S.FINISHED, "all input processed", run_desired),
+    Rule(_S.RUNNING, _S.RECOVERING, "its driver failed, its host is lost, or a standby takes over", run_desired),
+    Rule(_S.RUNNING, _S.STOPPING, "stop or restart requested; its host drains", not_canceled),
+    Rule(_S.RUNNING, _S.STOPPED, "stop requested, its driver has ended", stop_desired),
+    Rule(_S.RUNNING, _S.CANCELLING, "cancel requested", cancel_desired),
+    Rule(_S.RUNNING, _S.CANCELED, "cancel requested, its driver has ended", cancel_desired),
+    Rule(_S.RUNNING, _S.FAILED, "a retry cannot help", run_desired),
+    Rule(_S.RUNNING, _S.FINISHED, "all input processed", always),
+    Rule(_S.RECOVERING, _S.RUNNING, "a newer generation runs", run_desired),
+    Rule(_S.RECOVERING, _S.STOPPING, "stop or restart requested", not_canceled),
+    Rule(_S.RECOVERING, _S.STOPPED, "stop requested, without a driver", stop_desired),
+    Rule(_S.RECOVERING, _S.CANCELLING, "cancel requested", cancel_desired),
+    Rule(_S.RECOVERING, _S.CANCELED, "cancel requested, without a driver", cancel_desired),
+    Rule(_S.RECOVERING, _S.FAILED, "a retry cannot help, or no recovery in time", run_desired),
+    Rule(_S.RECOVERING, _S.FINISHED, "all input processed", run_desired),
+    Rule(_S.STOPPING, _S.STOPPED, "its driver has ended or never responded", stop_desired),
+    Rule(_S.STOPPING, _S.STARTING, "its driver has ended, start requested", run_desired, new_start=True),
+    Rule(_S.STOPPING, _S.FINISHED, "all input processed before the stop", always),
+    Rule(_S.STOPPING, _S.CANCELLING, "cancel requested", cancel_desired),
+    Rule(_S.STOPPING, _S.CANCELED, "cancel requested, its driver has ended", cancel_desired),
+    Rule(_S.CANCELLING, _S.CANCELED, "its driver has ended or never responded", cancel_desired),
+    Rule(_S.STOPPED, _S.STARTING, "start requested", run_desired, new_start=True),
+    Rule(_S.STOPPED, _S.CANCELED, "cancel requested", cancel_desired),
+    Rule(_S.FAILED, _S.STARTING, "new start requested", restart_desired, new_start=True),
+    Rule(_S.FAILED, _S.STOPPED, "stop requested", stop_desired),
+    Rule(_S.FAILED, _S.CANCELED, "cancel requested", cancel_desired),
+    Rule(_S.FINISHED, _S.STARTING, "new start requested", restart_desired, new_start=True),
+    Rule(_S.FINISHED, _S.CANCELED, "cancel requested", cancel_desired),
 )
 
-_BY_PAIR: Final = {(one.source, one.target): one for one in TABLE}
+_BY_PAIR: Final = {(rule.source, rule.target): rule for rule in RULES}
 
-# Something is under way in these, so each has a deadline.
+# States in which something is in progress; each has a deadline.
 TRANSIENT: Final = frozenset({_S.STARTING, _S.RECOVERING, _S.STOPPING, _S.CANCELLING})
 
 
-def allowed(source: JobState, target: JobState, asked: Asked) -> bool:
+def allowed(source: JobState, target: JobState, intent: Intent) -> bool:
     """Whether the table has the transition and its guard holds."""
-    line = _BY_PAIR.get((source, target))
-    return line is not None and line.guard(asked)
+    rule = _BY_PAIR.get((source, target))
+    return rule is not None and rule.guard(intent)
 
 
-def settled(state: JobState, asked: Asked) -> bool:
-    """Whether a job is where it was asked to be, or where no attempt can help: only another word or fact moves it."""
+def begins_new_start(source: JobState, target: JobState) -> bool:
+    """Whether this transition begins a new start of the job (`Rule.new_start`)."""
+    rule = _BY_PAIR.get((source, target))
+    return rule is not None and rule.new_start
+
+
+def settled(state: JobState, intent: Intent) -> bool:
+    """Whether a job stays in its state until a new request or a failure.
+
+    A settled job is in its desired state (FINISHED counts as STOPPED), or has FAILED or FINISHED since its last start.
+    """
     match state:
         case JobState.CREATED | JobState.STOPPED:
-            return asked.desired is DesiredState.STOPPED
-        case JobState.RUNNING:
-            return asked.desired is DesiredState.RUNNING and not asked.anew
-        case JobState.FAILED:
-            return asked.desired is DesiredState.RUNNING and not asked.anew
+            return intent.desired is DesiredState.STOPPED
+        case JobState.RUNNING | JobState.FAILED:
+            return intent.desired is DesiredState.RUNNING and not intent.restart
         case JobState.FINISHED:
-            return asked.desired is DesiredState.STOPPED or (asked.desired is DesiredState.RUNNING and not asked.anew)
+            return intent.desired is DesiredState.STOPPED or (
+                intent.desired is DesiredState.RUNNING and not intent.restart
+            )
         case JobState.CANCELED:
             return True
         case _:

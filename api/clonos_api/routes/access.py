@@ -1,19 +1,21 @@
-"""Who may call a route, as its parameter; the job that a path names; pages."""
+"""FastAPI dependencies of routes: the required role, and the job in the path."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final, TypeVar
 
-from fastapi import Path
+from fastapi import Depends, Path, Query
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import Fenced
+from clonos.errors import ConcurrentUpdate
 from clonos.resources.service import Role
 from clonos_api.auth import Principal, require, require_agent, require_owner
-from clonos_api.services import Store
+from clonos_api.http.bodies import Limit
+from clonos_api.replica import DatabaseDep
 from clonos_api.store import jobs
-from clonos_api.store.database import Actor, Database
+from clonos_api.store.db.database import Actor, Database
+from clonos_api.store.db.paging import Window
 from clonos_api.store.tables import JobRow
 
 T = TypeVar("T")
@@ -27,43 +29,48 @@ Admin = Annotated[Principal, require(Role.ADMIN)]
 AgentCaller = Annotated[Principal, require_agent()]
 
 JobPath = Annotated[str, Path(min_length=1, max_length=100, description="Id or name of a job.")]
-IdPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Its id.")]
+IdPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of the resource.")]
 
 
-async def job_of_path(job: JobPath, store: Store) -> JobRow:
-    """The job that the path names."""
-    async with store.reading() as session:
+async def job_of_path(job: JobPath, database: DatabaseDep) -> JobRow:
+    """The job whose id or name is in the path."""
+    async with database.reading() as session:
         return await jobs.get(session, job)
 
 
-async def known_job(job: JobPath, store: Store) -> JobRow:
-    """The job that the path names, by its id also after it was deleted: its history stays for a while."""
-    async with store.reading() as session:
+async def known_job(job: JobPath, database: DatabaseDep) -> JobRow:
+    """The job whose id or name is in the path. An id also finds a deleted job, whose history remains for a while."""
+    async with database.reading() as session:
         return await jobs.get(session, job, deleted=True)
 
 
 OwnJob = Annotated[JobRow, require_owner(job_of_path)]
+KnownJob = Annotated[JobRow, Depends(known_job)]
+
+StartingAfter = Annotated[
+    str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the previous page.")
+]
+
+
+async def _window(limit: Limit = 50, starting_after: StartingAfter = None) -> Window:
+    return Window(limit, starting_after)
+
+
+WindowDep = Annotated[Window, Depends(_window)]
 
 
 async def changing(
-    database: Database, by: Actor | None, change: Callable[[AsyncSession], Awaitable[T]], *, told: bool = False
+    database: Database, by: Actor | None, change: Callable[[AsyncSession], Awaitable[T]], *, from_agent: bool = False
 ) -> T:
-    """Do `change` in a transaction; anew if the reconciler or an agent was faster, so that users do not see that.
+    """Return the result of `change`, run in a transaction; repeat it if another writer changed the same rows.
 
-    Args:
-        database: The store.
-        by: Who asks.
-        change: What to do.
-        told: `Database.transaction`.
-
-    Raises:
-        Fenced: It was not to be had in several tries.
+    `by` is the requester, for the audit log. `from_agent`: the agent re-sends the write if it is lost.
     """
     for _ in range(_TRIES - 1):
         try:
-            async with database.transaction(by=by, told=told) as session:
+            async with database.transaction(by=by, from_agent=from_agent) as session:
                 return await change(session)
-        except Fenced:
+        except ConcurrentUpdate:
             continue
-    async with database.transaction(by=by, told=told) as session:
+    async with database.transaction(by=by, from_agent=from_agent) as session:
         return await change(session)

@@ -1,4 +1,4 @@
-"""Events: as a stream that can be resumed, and as a list."""
+"""REST routes for events: as a resumable stream, and as a list."""
 
 from __future__ import annotations
 
@@ -6,26 +6,31 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
+from fastapi.sse import format_sse_event
 
-from clonos.errors import StoreAway
+from clonos.errors import DatabaseUnavailable
 from clonos.resources.base import Moment, Page
-from clonos.resources.service import Event
-from clonos_api import views
+from clonos.resources.service import GAP, Event
 from clonos_api.auth import Principal
-from clonos_api.bodies import Limit, page
-from clonos_api.documented import STREAM, problems
-from clonos_api.feed import Wanted
+from clonos_api.http.bodies import Limit
+from clonos_api.http.sse import HEARTBEAT_EVENT, EventStream
+from clonos_api.replica import DatabaseDep, Replica, ReplicaDep
 from clonos_api.routes.access import API, Viewer
-from clonos_api.services import Replica, Services, Store
-from clonos_api.sse import HEARTBEAT, EventStream, encode
-from clonos_api.store import events, jobs
+from clonos_api.routes.documented import STREAM, problems
+from clonos_api.store import events, jobs, views
+from clonos_api.store.db import paging
+from clonos_api.streams.feed import EventFilter
 
 router = APIRouter(prefix=f"{API}/events", tags=["events"])
 
 _LARGEST = 2**62
 Types = Annotated[
     list[str] | None,
-    Query(alias="type", max_length=20, description="Whole types (`job.state`) or first parts (`job`); any of these."),
+    Query(
+        alias="type",
+        max_length=20,
+        description="Event types (`job.state`) or their first parts (`job`); an event matches any of them.",
+    ),
 ]
 JobQuery = Annotated[str | None, Query(max_length=100, description="Id or name of a job.")]
 
@@ -33,15 +38,16 @@ JobQuery = Annotated[str | None, Query(max_length=100, description="Id or name o
 @router.get("", status_code=200, response_class=EventStream, responses={**STREAM, **problems(404)})
 async def stream_events(
     caller: Viewer,
-    replica: Replica,
+    replica: ReplicaDep,
     job: JobQuery = None,
     types: Types = None,
     after: Annotated[int | None, Query(ge=0, le=_LARGEST, description="Start after this number.")] = None,
     last_event_id: Annotated[str | None, Header(max_length=20, pattern=r"^\d{1,18}$")] = None,
 ) -> EventStream:
-    """What happens from now on, or after the event that `Last-Event-ID` names. Comments show that the stream lives.
+    """Stream new events, or all events after the one that `Last-Event-ID` names.
 
-    Where events were asked for that are not kept any more, the stream begins with one of type ``gap``.
+    Events of type `heartbeat`, without data, show that the connection is alive. The stream begins with an event of
+    type `gap` if the requested events are no longer stored.
     """
     replica.check_streams()
     of = None
@@ -51,63 +57,69 @@ async def stream_events(
     await replica.feed.started()
     asked = int(last_event_id) if last_event_id is not None else after
     start, gap = (replica.feed.newest, b"") if asked is None else await start_after(replica, asked)
-    return EventStream(_stream(replica, caller, Wanted(of, tuple(types or ())), start, gap))
+    return EventStream(_stream(replica, caller, EventFilter(of, tuple(types or ())), start, gap))
 
 
 @router.get("/history", responses=problems(404))
 async def list_events(
     caller: Viewer,
-    store: Store,
+    database: DatabaseDep,
     job: JobQuery = None,
     types: Types = None,
     after: Annotated[int, Query(ge=0, le=_LARGEST, description="Start after this number.")] = 0,
-    since: Annotated[Moment | None, Query(description="Only what happened then or later.")] = None,
+    since: Annotated[Moment | None, Query(description="Only events at this time or later.")] = None,
     tail: Annotated[
-        int | None, Query(ge=1, le=1000, description="Without pages, the newest so many; follow from `next`.")
+        int | None,
+        Query(ge=1, le=1000, description="Only the newest N events, without pages; continue with `after` = `next`."),
     ] = None,
     limit: Limit = 50,
 ) -> Page[Event]:
-    """Events, oldest first; go on with `after` = `next`."""
-    async with store.reading() as session:
+    """List events, oldest first; continue with `after` = `next`."""
+    async with database.reading() as session:
         of = None if job is None else (await jobs.get(session, job, deleted=True)).id
-        wanted: dict[str, Any] = {"job": of, "types": types, "since": since}
+        query: dict[str, Any] = {"job": of, "types": types, "since": since}
         if tail is not None:
-            # Read first: what comes between is told twice rather than never, and has its number.
+            # Read first: an event in between is then returned twice instead of never, with the same number.
             _, newest = await events.bounds(session)
-            rows = await events.after(session, after, **wanted, limit=tail, newest=True)
-            return Page(data=[views.event(row) for row in rows], next=str(max(newest, *(row.seq for row in rows), 0)))
-        rows = await events.after(session, after, **wanted, limit=limit + 1)
-    return page(map(views.event, rows[:limit]), str(rows[limit - 1].seq) if len(rows) > limit else None)
+            rows = await events.after(session, after, **query, limit=tail, newest=True)
+            return Page(
+                data=[views.resource(Event, row) for row in rows], next=str(max(newest, *(row.seq for row in rows), 0))
+            )
+        rows = await events.after(session, after, **query, limit=limit + 1)
+    return views.page(Event, paging.cut(rows, paging.Window(limit), lambda row: str(row.seq)))
 
 
-async def start_after(replica: Services, asked: int) -> tuple[int, bytes]:
-    """Where a stream begins that is to go on after a number, and what it says first.
+async def start_after(replica: Replica, asked: int) -> tuple[int, bytes]:
+    """Where a stream starts that was requested after number `asked`: the number of the event before its first one,
+    and its first bytes (a ``gap`` event or none).
 
-    Events after `asked` may not be kept any more, or the number may be of another database. That this replica has not
-    heard of it yet means nothing: another one has told it.
+    There is a gap if events after `asked` are no longer stored, or if the number is from another database. A number
+    that this replica has not read yet is valid: another replica sent it.
     """
     async with replica.database.reading() as session:
         oldest, newest = await events.bounds(session)
     if oldest <= asked + 1 and asked <= newest:
         return asked, b""
-    return min(asked, newest), encode(f'{{"oldest": {oldest}, "newest": {newest}}}', event="gap")
+    return min(asked, newest), format_sse_event(data_str=f'{{"oldest": {oldest}, "newest": {newest}}}', event=GAP)
 
 
-async def _stream(replica: Services, caller: Principal, wanted: Wanted, place: int, gap: bytes) -> AsyncIterator[bytes]:
+async def _stream(
+    replica: Replica, caller: Principal, wanted: EventFilter, cursor: int, gap: bytes
+) -> AsyncIterator[bytes]:
     feed, settings = replica.feed, replica.settings
     with replica.stream(caller, feed.wake) as held:
-        # Answers begin at once: who waits for the first event knows that the stream is there.
-        yield gap or HEARTBEAT
+        # Send bytes at once, so that the client knows that the stream is open.
+        yield gap or HEARTBEAT_EVENT
         while not feed.closed and not held.over():
-            more = await feed.wait(place, min(settings.heartbeat_s, held.left_s))
+            more = await feed.wait(cursor, min(settings.heartbeat_s, held.left_s))
             if held.over():
                 return
             if not more:
-                yield HEARTBEAT
+                yield HEARTBEAT_EVENT
                 continue
             try:
-                found, place = await feed.after(place, wanted)
-            except StoreAway:
-                return  # the client comes back with the id of the last event that it got
-            if found:
-                yield b"".join(one.written for one in found)
+                sent, cursor = await feed.after(cursor, wanted)
+            except DatabaseUnavailable:
+                return  # the client reconnects with the id of its last event
+            if sent:
+                yield b"".join(event.encoded for event in sent)

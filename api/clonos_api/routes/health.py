@@ -1,4 +1,4 @@
-"""Whether the service lives, is ready, and is well. The first two need no token, by exactly these paths."""
+"""REST routes for liveness, readiness and health. Liveness and readiness need no token."""
 
 from __future__ import annotations
 
@@ -9,61 +9,61 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from clonos.errors import StoreAway
+from clonos.errors import DatabaseUnavailable
 from clonos.resources.service import Health
-from clonos_api import lookups
-from clonos_api.documented import problems
+from clonos_api.replica import Replica, ReplicaDep
 from clonos_api.routes.access import API, Viewer
-from clonos_api.services import Replica, Services
+from clonos_api.routes.documented import problems
+from clonos_api.store import lookups
 
-# At the root: load balancers and container engines look there.
+# At the root: load balancers and container engines expect these paths.
 open_router = APIRouter(prefix="/health", tags=["health"])
 router = APIRouter(prefix=f"{API}/health", tags=["health"])
 
-_LOOK_S = 2.0
+_TIMEOUT_S = 2.0
 
 
 class Alive(BaseModel):
-    """The process answers, or can do its work."""
+    """Response of the liveness and readiness routes if the check succeeds."""
 
     status: Literal["ok"] = "ok"
 
 
 @open_router.get("/live")
 async def get_liveness() -> Alive:
-    """Whether the process answers at all."""
+    """Check that the process responds."""
     return Alive()
 
 
 @open_router.get("/ready", responses=problems(503))
-async def get_readiness(replica: Replica) -> Alive:
-    """Whether requests can be answered: the database is there, with the tables of this version."""
-    away, _ = await _database(replica)
-    if away:
-        raise StoreAway(away)
+async def get_readiness(replica: ReplicaDep) -> Alive:
+    """Check that the database is available and has the schema of this version."""
+    unavailable, _ = await _database(replica)
+    if unavailable:
+        raise DatabaseUnavailable(unavailable)
     return Alive()
 
 
 @router.get("")
-async def get_health(caller: Viewer, replica: Replica) -> Health:
-    """What works and what does not; 200 also when something does not."""
-    away, leader = await _database(replica)
+async def get_health(caller: Viewer, replica: ReplicaDep) -> Health:
+    """Get the health of the replica and its dependencies. The status is 200 also when a check fails."""
+    unavailable, leads = await _database(replica)
     failing = replica.failing()
     return Health(
-        status="degraded" if away or failing else "ok",
+        status="degraded" if unavailable or failing else "ok",
         version=version("clonos"),
-        database="away" if away else "ok",
-        leader=leader is not None and leader.startswith(f"{replica.settings.replica}:"),
-        checks={**({"database": away} if away else {}), **failing},
+        database="unavailable" if unavailable else "ok",
+        leader=leads,
+        checks={**({"database": unavailable} if unavailable else {}), **failing},
     )
 
 
-async def _database(replica: Services) -> tuple[str, str | None]:
-    """What is wrong with the database, if anything; and who leads."""
+async def _database(replica: Replica) -> tuple[str, bool]:
+    """The failure of the database, if any, and whether this replica leads."""
     if replica.schema_trouble:
-        return replica.schema_trouble, None
+        return replica.schema_trouble, False
     try:
-        async with asyncio.timeout(_LOOK_S), replica.database.reading() as session:
-            return "", await lookups.leader(session)
-    except (StoreAway, TimeoutError) as error:
-        return str(error) or "The database does not answer in time.", None
+        async with asyncio.timeout(_TIMEOUT_S), replica.database.reading() as session:
+            return "", await lookups.leads(session, replica.settings.replica)
+    except (DatabaseUnavailable, TimeoutError) as error:
+        return str(error) or "The database timed out.", False

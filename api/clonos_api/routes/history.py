@@ -1,122 +1,113 @@
-"""What happened to a job, and how it is doing."""
+"""REST routes for a job's runs, generations, recoveries, errors, metrics, offsets, causal log and standbys."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 
 from clonos.errors import NotFound
 from clonos.resources.base import Page
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import CausalLog, Generation, JobException, Metrics, Offsets, Recovery, Run
-from clonos_api import lookups, views
-from clonos_api.bodies import Limit, StandbyStates, StartingAfter, page
-from clonos_api.routes.access import API, Viewer, known_job
-from clonos_api.services import Store
-from clonos_api.store import exceptions, generations, progress, recoveries, runs, standbys
-from clonos_api.store.tables import JobRow
+from clonos_api.http.bodies import StandbyStates
+from clonos_api.replica import DatabaseDep
+from clonos_api.routes.access import API, KnownJob, Viewer, WindowDep
+from clonos_api.store import generations, job_exceptions, lookups, progress, recoveries, runs, standbys, views
 
 router = APIRouter(prefix=f"{API}/jobs", tags=["history"])
 
 RunPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of a run.")]
 RecoveryPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of a recovery.")]
-KnownJob = Annotated[JobRow, Depends(known_job)]
 
 
 @router.get("/{job}/runs")
-async def list_runs(
-    caller: Viewer, store: Store, row: KnownJob, limit: Limit = 50, starting_after: StartingAfter = None
-) -> Page[Run]:
-    """A job's placements on hosts, newest first."""
-    async with store.reading() as session:
-        found = await runs.of_job(session, row.id, limit=limit, starting_after=starting_after)
+async def list_runs(caller: Viewer, database: DatabaseDep, row: KnownJob, window: WindowDep) -> Page[Run]:
+    """List the runs of a job (its placements on hosts), newest first."""
+    async with database.reading() as session:
+        result = await runs.of_job(session, row.id, window)
         names = await lookups.host_names(session)
-    return page((views.run(one, names) for one in found.rows), found.next)
+    return views.listed((views.run(run, names) for run in result.rows), result.next)
 
 
 @router.get("/{job}/runs/{run}")
-async def get_run(run: RunPath, caller: Viewer, store: Store, row: KnownJob) -> Run:
-    """One placement; a job's `run` is the one whose driver works for it, which need not be the newest."""
-    async with store.reading() as session:
-        found = await runs.get(session, run)
-        if found.job != row.id:
+async def get_run(run: RunPath, caller: Viewer, database: DatabaseDep, row: KnownJob) -> Run:
+    """Get one run by its id. The run in a job's field `run` is the one that drives the job, not always the newest."""
+    async with database.reading() as session:
+        result = await runs.get(session, run)
+        if result.job != row.id:
             raise NotFound(f"The job {row.name} has no run {run}.")
         names = await lookups.host_names(session)
-    return views.run(found, names)
+    return views.run(result, names)
 
 
 @router.get("/{job}/generations")
-async def list_generations(
-    caller: Viewer, store: Store, row: KnownJob, limit: Limit = 50, starting_after: StartingAfter = None
-) -> Page[Generation]:
-    """The claims of a job's causal log, newest first."""
-    async with store.reading() as session:
-        found = await generations.page(session, row.id, limit=limit, starting_after=starting_after)
-        hosts = await lookups.hosts_of_runs(session, [one.run for one in found.rows])
-    return page((views.generation(one, hosts.get(one.run, "")) for one in found.rows), found.next)
+async def list_generations(caller: Viewer, database: DatabaseDep, row: KnownJob, window: WindowDep) -> Page[Generation]:
+    """List the generations of a job (claims of its causal log), newest first."""
+    async with database.reading() as session:
+        result = await generations.page(session, row.id, window)
+        hosts = await lookups.hosts_of_runs(session, [generation.run for generation in result.rows])
+    return views.listed(
+        (views.generation(generation, hosts.get(generation.run, "")) for generation in result.rows), result.next
+    )
 
 
 @router.get("/{job}/recoveries")
-async def list_recoveries(
-    caller: Viewer, store: Store, row: KnownJob, limit: Limit = 50, starting_after: StartingAfter = None
-) -> Page[Recovery]:
-    """A job's recoveries, newest first."""
-    async with store.reading() as session:
-        found = await recoveries.page(session, row.id, limit=limit, starting_after=starting_after)
-    return page(map(views.recovery, found.rows), found.next)
+async def list_recoveries(caller: Viewer, database: DatabaseDep, row: KnownJob, window: WindowDep) -> Page[Recovery]:
+    """List the recoveries of a job, newest first."""
+    async with database.reading() as session:
+        result = await recoveries.page(session, row.id, window)
+    return views.listed(map(views.recovery, result.rows), result.next)
 
 
 @router.get("/{job}/recoveries/{recovery}")
-async def get_recovery(recovery: RecoveryPath, caller: Viewer, store: Store, row: KnownJob) -> Recovery:
-    """One recovery."""
-    async with store.reading() as session:
+async def get_recovery(recovery: RecoveryPath, caller: Viewer, database: DatabaseDep, row: KnownJob) -> Recovery:
+    """Get one recovery by its id, with its phases."""
+    async with database.reading() as session:
         return views.recovery(await recoveries.get(session, row.id, recovery))
 
 
 @router.get("/{job}/exceptions")
 async def list_exceptions(
-    caller: Viewer, store: Store, row: KnownJob, limit: Limit = 50, starting_after: StartingAfter = None
+    caller: Viewer, database: DatabaseDep, row: KnownJob, window: WindowDep
 ) -> Page[JobException]:
-    """Errors that a job's drivers told, newest first."""
-    async with store.reading() as session:
-        found = await exceptions.page(session, row.id, limit=limit, starting_after=starting_after)
-    return page(map(views.job_exception, found.rows), found.next)
+    """List the errors that a job's drivers reported, newest first."""
+    async with database.reading() as session:
+        return views.page(JobException, await job_exceptions.page(session, row.id, window))
 
 
 @router.get("/{job}/metrics")
-async def get_metrics(caller: Viewer, store: Store, row: KnownJob) -> Metrics:
-    """Sums and rates of a job."""
-    async with store.reading() as session:
+async def get_metrics(caller: Viewer, database: DatabaseDep, row: KnownJob) -> Metrics:
+    """Get the metrics of a job: for each query totals, current rates, epoch durations and lag."""
+    async with database.reading() as session:
         return await progress.metrics(session, row)
 
 
 @router.get("/{job}/offsets")
-async def list_offsets(caller: Viewer, store: Store, row: KnownJob) -> Page[Offsets]:
-    """Where the sources of each query are, and how far behind."""
-    async with store.reading() as session:
-        return page(await progress.offsets(session, row), None)
+async def list_offsets(caller: Viewer, database: DatabaseDep, row: KnownJob) -> Page[Offsets]:
+    """List the source offsets and the lag of each query."""
+    async with database.reading() as session:
+        return views.listed(await progress.offsets(session, row))
 
 
 @router.get("/{job}/causal-log")
-async def get_causal_log(caller: Viewer, store: Store, row: KnownJob) -> CausalLog:
-    """The job's causal log, as its drivers tell of it."""
-    async with store.reading() as session:
+async def get_causal_log(caller: Viewer, database: DatabaseDep, row: KnownJob) -> CausalLog:
+    """Get the overview of a job's causal log: numbers of determinants, their bytes, and truncations."""
+    async with database.reading() as session:
         return await progress.causal_log(session, row)
 
 
 @router.get("/{job}/standbys")
 async def list_job_standbys(
     caller: Viewer,
-    store: Store,
+    database: DatabaseDep,
     row: KnownJob,
+    window: WindowDep,
     state: StandbyStates = None,
-    limit: Limit = 50,
-    starting_after: StartingAfter = None,
 ) -> Page[Standby]:
-    """Warm drivers that wait for a job, or did."""
-    async with store.reading() as session:
+    """List the standbys of a job, current and former, newest first."""
+    async with database.reading() as session:
         names = await lookups.host_names(session)
-        found = await standbys.page(session, job=row.id, states=state, limit=limit, starting_after=starting_after)
-        lags = await standbys.lags(session, found.rows)
-    return page((views.standby(one, names, lags.get(one.id)) for one in found.rows), found.next)
+        result = await standbys.page(session, window, job=row.id, states=state)
+        lags = await standbys.lags(session, result.rows)
+    return views.listed((views.standby(standby, names, lags.get(standby.id)) for standby in result.rows), result.next)

@@ -1,4 +1,4 @@
-"""Hosts, and the warm drivers on them."""
+"""REST routes for users about hosts and standbys."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from fastapi import APIRouter, Path, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.base import Page
-from clonos.resources.hosts import Agent, Standby
-from clonos_api import lookups, views
-from clonos_api.bodies import Limit, StandbyStates, StartingAfter, page
-from clonos_api.documented import problems
-from clonos_api.idempotency import Once, idempotent
-from clonos_api.routes.access import API, Admin, Viewer, changing
-from clonos_api.services import Store
-from clonos_api.store import agents, standbys
+from clonos.resources.hosts import Host, Standby
+from clonos_api.guards.idempotency import Once, OnceDep
+from clonos_api.http.bodies import StandbyStates
+from clonos_api.replica import DatabaseDep
+from clonos_api.routes.access import API, Admin, Viewer, WindowDep, changing
+from clonos_api.routes.documented import problems
+from clonos_api.store import hosts, lookups, standbys, views
 
 router = APIRouter(prefix=f"{API}/hosts", tags=["hosts"])
 standby_router = APIRouter(prefix=f"{API}/standbys", tags=["hosts"])
@@ -24,63 +23,66 @@ HostPath = Annotated[str, Path(min_length=1, max_length=100, description="Name o
 
 
 @router.get("")
-async def list_hosts(caller: Viewer, store: Store) -> Page[Agent]:
-    """All hosts, by name."""
-    async with store.reading() as session:
-        rows = await agents.every(session)
-        loads = await agents.loads(session)
-    return page((views.host(row, loads.get(row.id, 0)) for row in rows), None)
+async def list_hosts(caller: Viewer, database: DatabaseDep) -> Page[Host]:
+    """List all hosts by name."""
+    async with database.reading() as session:
+        rows = await hosts.every(session)
+        loads = await hosts.loads(session)
+    return Page(data=[views.host(row, loads.get(row.id, 0)) for row in rows])
 
 
 @router.get("/{name}")
-async def get_host(name: HostPath, caller: Viewer, store: Store) -> Agent:
-    """One host."""
-    async with store.reading() as session:
+async def get_host(name: HostPath, caller: Viewer, database: DatabaseDep) -> Host:
+    """Get one host by its name."""
+    async with database.reading() as session:
         return await _shown(session, name)
 
 
-@router.post("/{name}/drain", response_model=Agent)
-async def drain_host(name: HostPath, caller: Admin, store: Store, once: Annotated[Once, idempotent()]) -> Response:
-    """Give a host nothing new, and move its jobs elsewhere."""
-    return await _drain(store, caller, name, once, drained=True)
+@router.post("/{name}/drain", response_model=Host)
+async def drain_host(name: HostPath, caller: Admin, database: DatabaseDep, once: OnceDep) -> Response:
+    """Drain a host: it gets no new jobs, and its jobs move to other hosts."""
+    return await _drain(database, caller, name, once, drained=True)
 
 
-@router.post("/{name}/undrain", response_model=Agent)
-async def undrain_host(name: HostPath, caller: Admin, store: Store, once: Annotated[Once, idempotent()]) -> Response:
-    """Let a host have jobs again."""
-    return await _drain(store, caller, name, once, drained=False)
+@router.post("/{name}/undrain", response_model=Host)
+async def undrain_host(name: HostPath, caller: Admin, database: DatabaseDep, once: OnceDep) -> Response:
+    """Undrain a host: it accepts jobs again."""
+    return await _drain(database, caller, name, once, drained=False)
 
 
 @router.delete("/{name}", status_code=204, responses=problems(409))
-async def remove_host(name: HostPath, caller: Admin, store: Store) -> None:
-    """Forget a host that runs nothing; its agent ends."""
+async def remove_host(name: HostPath, caller: Admin, database: DatabaseDep) -> None:
+    """Remove a host without runs. Its agent exits."""
 
     async def change(session: AsyncSession) -> None:
-        await agents.remove(session, await agents.get(session, name))
+        await hosts.remove(session, await hosts.get(session, name))
 
-    await changing(store, caller.actor, change)
+    await changing(database, caller.actor, change)
 
 
 @standby_router.get("")
 async def list_standbys(
-    caller: Viewer, store: Store, state: StandbyStates = None, limit: Limit = 50, starting_after: StartingAfter = None
+    caller: Viewer,
+    database: DatabaseDep,
+    window: WindowDep,
+    state: StandbyStates = None,
 ) -> Page[Standby]:
-    """All warm drivers, also those that are over."""
-    async with store.reading() as session:
+    """List the standbys of all jobs, current and former, newest first."""
+    async with database.reading() as session:
         names = await lookups.host_names(session)
-        found = await standbys.page(session, states=state, limit=limit, starting_after=starting_after)
-        lags = await standbys.lags(session, found.rows)
-    return page((views.standby(one, names, lags.get(one.id)) for one in found.rows), found.next)
+        result = await standbys.page(session, window, states=state)
+        lags = await standbys.lags(session, result.rows)
+    return views.listed((views.standby(standby, names, lags.get(standby.id)) for standby in result.rows), result.next)
 
 
-async def _drain(store: Store, caller: Admin, name: str, once: Once, *, drained: bool) -> Response:
+async def _drain(database: DatabaseDep, caller: Admin, name: str, once: Once, *, drained: bool) -> Response:
     async def change(session: AsyncSession) -> Response:
-        await agents.drain(session, await agents.get(session, name), drained)
+        await hosts.drain(session, await hosts.get(session, name), drained)
         return await once.answer(session, 200, await _shown(session, name))
 
-    return await changing(store, caller.actor, change)
+    return await changing(database, caller.actor, change)
 
 
-async def _shown(session: AsyncSession, name: str) -> Agent:
-    row = await agents.get(session, name)
-    return views.host(row, (await agents.loads(session)).get(row.id, 0))
+async def _shown(session: AsyncSession, name: str) -> Host:
+    row = await hosts.get(session, name)
+    return views.host(row, (await hosts.loads(session)).get(row.id, 0))

@@ -1,51 +1,47 @@
-"""Operations: what takes a while. Who begins one gets 202 and where to look."""
+"""REST routes for operations: long-running requests, which respond 202 with the URL of their operation."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.base import Page
 from clonos.resources.service import Operation
-from clonos_api import views
-from clonos_api.bodies import JSON, Limit, StartingAfter, page
-from clonos_api.documented import problems
-from clonos_api.routes.access import API, IdPath, Viewer
-from clonos_api.services import Store
-from clonos_api.store import jobs, operations
+from clonos_api.guards.idempotency import Once
+from clonos_api.replica import DatabaseDep
+from clonos_api.routes.access import API, IdPath, Viewer, WindowDep
+from clonos_api.routes.documented import problems
+from clonos_api.store import jobs, operations, views
+from clonos_api.store.tables import OperationRow
 
 router = APIRouter(prefix=f"{API}/operations", tags=["operations"])
 
 
-def where(operation: Operation) -> dict[str, str]:
-    """The headers that say where an operation is."""
-    return {"Location": f"{API}/operations/{operation.id}"}
-
-
-def accepted(operation: Operation) -> Response:
-    """The answer to who began it."""
-    return Response(operation.model_dump_json(), 202, where(operation), JSON)
+async def accepted(session: AsyncSession, row: OperationRow, once: Once | None = None) -> Response:
+    """The 202 response for an operation, stored with the request's idempotency key `once`, if it has one."""
+    resource = views.resource(Operation, row)
+    headers = {"Location": f"{API}/operations/{row.id}"}
+    return await (once or Once(None)).answer(session, 202, resource, headers=headers)
 
 
 @router.get("", responses=problems(404))
 async def list_operations(
     caller: Viewer,
-    store: Store,
+    database: DatabaseDep,
+    window: WindowDep,
     job: Annotated[str | None, Query(max_length=100, description="Id or name of a job.")] = None,
     state: Literal["IN_PROGRESS", "COMPLETED", "FAILED"] | None = None,
-    limit: Limit = 50,
-    starting_after: StartingAfter = None,
 ) -> Page[Operation]:
-    """List operations, newest first."""
-    async with store.reading() as session:
+    """List operations (long-running requests), newest first."""
+    async with database.reading() as session:
         of = None if job is None else (await jobs.get(session, job, deleted=True)).id
-        found = await operations.page(session, job=of, state=state, limit=limit, starting_after=starting_after)
-    return page(map(views.operation, found.rows), found.next)
+        return views.page(Operation, await operations.page(session, window, job=of, state=state))
 
 
 @router.get("/{operation}")
-async def get_operation(operation: IdPath, caller: Viewer, store: Store) -> Operation:
-    """One operation."""
-    async with store.reading() as session:
-        return views.operation(await operations.get(session, operation))
+async def get_operation(operation: IdPath, caller: Viewer, database: DatabaseDep) -> Operation:
+    """Get one operation: whether it is in progress, completed or failed."""
+    async with database.reading() as session:
+        return views.resource(Operation, await operations.get(session, operation))

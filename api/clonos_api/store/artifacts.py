@@ -1,4 +1,4 @@
-"""Artifacts: uploaded code, named by its content, so that nobody ever changes one.
+"""Rows of artifacts: uploaded job code. The id is the hash of the content, so artifacts are immutable.
 
 Events: ``artifact.created``, ``artifact.deleted``.
 """
@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict
 from clonos_api.store import audit, events
-from clonos_api.store.clock import now
-from clonos_api.store.paging import DEFAULT, Page, by_time
-from clonos_api.store.rows import found, insert_new
+from clonos_api.store.db.clock import now
+from clonos_api.store.db.paging import FIRST, Page, Window, by_time
+from clonos_api.store.db.rows import insert_new, require_row
 from clonos_api.store.tables import ArtifactRow, JobRow, JobVersionRow, SavepointRow
 
 
@@ -28,8 +28,11 @@ async def put(
     main: str | None = None,
     by: str,
 ) -> tuple[ArtifactRow, bool]:
-    """Keep an artifact; the row, and whether it is new. The same bytes again are the artifact that is there."""
-    made = await insert_new(
+    """Store uploaded code of the subject `by`, unless the same bytes are stored already.
+
+    The other arguments are as in `AcceptedUpload`. Returns the artifact's row, and whether it is new.
+    """
+    row = await insert_new(
         session,
         ArtifactRow,
         id=sha,
@@ -42,59 +45,39 @@ async def put(
         created_at=await now(session),
         created_by=by,
     )
-    if made is None:
+    if row is None:
         return await get(session, sha), False
     events.append(session, "artifact.created", data={"id": sha, "name": name, "size_bytes": len(content)})
     await audit.asked(session, "artifact.create", sha, name=name)
-    return made, True
+    return row, True
 
 
 async def get(session: AsyncSession, sha: str) -> ArtifactRow:
-    """An artifact without its bytes.
-
-    Raises:
-        NotFound: There is none.
-    """
-    return found(await session.get(ArtifactRow, sha), f"artifact {sha}")
+    """The row of an artifact, without loading its bytes."""
+    return require_row(await session.get(ArtifactRow, sha), f"artifact {sha}")
 
 
 async def content(session: AsyncSession, sha: str) -> bytes:
-    """Its bytes.
-
-    Raises:
-        NotFound: There is none.
-    """
+    """The bytes of an artifact (uploaded job code)."""
     row = (await session.execute(select(ArtifactRow.content).where(ArtifactRow.id == sha))).scalar_one_or_none()
     if row is None:
         await get(session, sha)
     return row or b""
 
 
-async def page(session: AsyncSession, *, limit: int = DEFAULT, starting_after: str | None = None) -> Page[ArtifactRow]:
-    """Artifacts, newest first."""
-    return await by_time(
-        session,
-        select(ArtifactRow),
-        ArtifactRow.created_at,
-        ArtifactRow.id,
-        limit=limit,
-        starting_after=starting_after,
-    )
+async def page(session: AsyncSession, window: Window = FIRST) -> Page[ArtifactRow]:
+    """One page of artifacts, newest first."""
+    return await by_time(session, select(ArtifactRow), ArtifactRow.created_at, ArtifactRow.id, window)
 
 
 async def delete(session: AsyncSession, sha: str) -> None:
-    """Delete an artifact.
-
-    Raises:
-        NotFound: There is none.
-        StateConflict: A job, one of its versions or a savepoint needs it.
-    """
+    """Delete an artifact that no job, version or savepoint needs."""
     row = await get(session, sha)
     used = or_(*(exists().where(table.artifact == sha) for table in (JobRow, JobVersionRow, SavepointRow)))
     if (await session.execute(select(used))).scalar_one():
         raise StateConflict(
             f"Artifact {sha} is in use.",
-            hint="delete the jobs and savepoints that need it; those of deleted jobs go with their history.",
+            hint="delete the jobs and savepoints that need it; retention removes those of deleted jobs.",
         )
     await session.execute(delete_rows(ArtifactRow).where(ArtifactRow.id == sha))
     events.append(session, "artifact.deleted", data={"id": sha, "name": row.name})

@@ -1,40 +1,33 @@
-"""The audit log: who did what, or was refused."""
+"""The audit log: changes and refused requests, with their subject."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos_api.store.clock import now
-from clonos_api.store.closing import ACTOR
-from clonos_api.store.paging import DEFAULT, Page, by_number
+from clonos_api.store.db.clock import now
+from clonos_api.store.db.commit_hooks import ACTOR
+from clonos_api.store.db.database import Actor
+from clonos_api.store.db.paging import FIRST, Page, Window, by_number
 from clonos_api.store.tables import AuditRow
-
-
-class Asker(Protocol):
-    """Who asked; `clonos_api.store.database.Actor` is one."""
-
-    @property
-    def subject(self) -> str:
-        """Whose token it was."""
-
-    @property
-    def token(self) -> str | None:
-        """Its id."""
 
 
 async def record(
     session: AsyncSession,
-    actor: Asker,
+    actor: Actor,
     action: str,
     target: str | None = None,
     *,
     outcome: Literal["allowed", "denied"] = "allowed",
     detail: dict[str, Any] | None = None,
 ) -> None:
-    """Write an entry; what a transaction with ``by=`` changes through the store is recorded by itself."""
+    """Append an entry to the audit log, in this transaction: `actor` requested `action` for `target` (id or path).
+
+    Changes through the store's functions are recorded without this call if the transaction has a requester
+    (``Database.transaction(by=…)``).
+    """
     session.add(
         AuditRow(
             at=await now(session),
@@ -49,12 +42,12 @@ async def record(
 
 
 async def asked(session: AsyncSession, action: str, target: str, **detail: Any) -> None:
-    """For the store's own modules: record a change, if somebody asked for it."""
-    actor: Asker | None = session.info.get(ACTOR)
+    """Record a change in the audit log, if this transaction has a requester. Only modules of the store call this."""
+    actor: Actor | None = session.info.get(ACTOR)
     if actor is not None:
         await record(session, actor, action, target, detail=detail)
 
 
-async def page(session: AsyncSession, *, limit: int = DEFAULT, starting_after: str | None = None) -> Page[AuditRow]:
-    """Entries, newest first."""
-    return await by_number(session, select(AuditRow), AuditRow.seq, limit=limit, starting_after=starting_after)
+async def page(session: AsyncSession, window: Window = FIRST) -> Page[AuditRow]:
+    """One page of the audit log, newest first."""
+    return await by_number(session, select(AuditRow), AuditRow.seq, window)

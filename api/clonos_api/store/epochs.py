@@ -1,8 +1,8 @@
-"""Epochs, and all else that drivers tell: their event files are ingested here, each byte once, with what it says.
+"""Applies the event files of drivers to the database: epochs, claims, errors and metrics. Each byte is applied once.
 
-`generation`, `metrics`, `restarts` and `observed_version` of a job and `events_offset` and `told` of a run are
-written here alone, with the job's row locked. Two runs of one job (a lost host that comes back) may be told about in
-any order.
+Only this module writes `generation`, `metrics`, `restarts` and `observed_version` of a job, and `events_offset` and
+`ingest_state` of a run. It holds the lock of the job's row. Events of two runs of one job may arrive in any order, for
+example when a lost host returns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -18,92 +18,47 @@ from sqlalchemy import select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ClonosError, NotFound, SpecError
-from clonos.resources.hosts import EventsPiece
+from clonos.resources.hosts import EventsBatch
 from clonos.resources.jobs import OperatorMetrics, QueryMetrics
-from clonos_api.store import counters, exceptions, generations, pushed, recoveries, standbys
-from clonos_api.store.bulk import insert_all, update_all
+from clonos_api.store import counters, generations, job_exceptions, recoveries, standbys
+from clonos_api.store.db.bulk import insert_all, update_all
 from clonos_api.store.ingest import (
     Claimed,
     Ended,
     EpochDone,
+    ErrorReported,
     Fact,
     Following,
+    IngestState,
     Lag,
     OpenTransactions,
     Retention,
-    Told,
-    Troubled,
     Truncated,
     Unreadable,
     fold,
     read_lines,
 )
 from clonos_api.store.pushed import Locked, LockedRun
-from clonos_api.store.tables import AgentRow, EpochRow, GenerationRow, JobRow, RunRow
+from clonos_api.store.tables import EpochRow, GenerationRow, HostRow, JobRow, RunRow
 
-# Names of the figures of an ``epoch`` event, and of what they are summed as.
-_SUMMED: Final = {
-    "read": "records_in",
-    "records": "records_out",
-    "recorded": "recorded_determinants",
-    "recorded_bytes": "recorded_bytes",
-    "replayed": "replayed_determinants",
-    "published_lanes": "published_lanes",
-    "skipped_lanes": "skipped_lanes",
-    "diverged_lanes": "diverged_lanes",
-    "dead_letters": "dead_letters",
-    "dropped": "dropped",
-}
-# A job names its operators in its code; what is more is some mistake of its file's.
+# Maximum number of operators of a query; more indicate a corrupt file.
 _OPERATORS: Final = 200
 _Key = tuple[int, str, int]
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class _Epoch:
-    """An `EpochRow` that is, or is to be."""
+async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[EventsBatch]) -> list[int | ClonosError]:
+    """Apply pushed event lines of several runs to the database, at most one batch per run.
 
-    completed_at: datetime
-    body: dict[str, Any]
-    changed: bool = False
-
-
-async def ingest(session: AsyncSession, run: str, offset: int, lines: Sequence[str], *, gap: bool = False) -> int:
-    """Take in lines of a run's event file.
-
-    Args:
-        session: A transaction.
-        run: Id of the run.
-        offset: Byte of the file at which the first line begins.
-        lines: Whole lines as the driver wrote them, without their ends.
-        gap: What is between the byte that is known and `offset` is lost on the host: go on here.
-
-    Returns:
-        The byte up to which the file is known now; what to send next begins there.
-
-    Raises:
-        NotFound: There is no such run.
-        SpecError: The lines are not from the same file.
-    """
-    locked = await pushed.lock(session, events=[run])
-    taken = await ingest_all(session, locked, [EventsPiece(run=run, offset=offset, lines=list(lines), gap=gap)])
-    return pushed.answer(taken[0])
-
-
-async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[EventsPiece]) -> list[int | ClonosError]:
-    """Take in lines of several runs' event files, each as `ingest` does; one that is wrong holds up no other.
-
-    Args:
-        session: A transaction.
-        locked: The jobs and runs.
-        pieces: One of a run at the most.
+    `locked` has the rows of these runs and their jobs. Returns for each batch the byte at which the run's next batch
+    must begin, or the error; an invalid batch does not affect the others. Lines that are applied already are skipped. A
+    batch after missing bytes is ignored, unless its `gap` says that they are lost.
     """
     ends: list[int | ClonosError] = []
     jobs: dict[str, _Ingestion] = {}
     offsets = []
     for piece in pieces:
-        await asyncio.sleep(0)  # a push tells of many runs, and heartbeats are not to wait for all of them
+        await asyncio.sleep(0)  # a push has many runs; heartbeats must not wait for all of them
         run = locked.runs.get(piece.run)
         if run is None:
             ends.append(NotFound(f"There is no run {piece.run}."))
@@ -116,12 +71,12 @@ async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[Eve
         ends.append(end)
         if end == run.events_offset:
             continue
-        told = Told(**run.told)
-        facts = fold(told, read)
-        offsets.append({"id": run.id, "events_offset": end, "told": told.dump()})
+        state = IngestState(**run.ingest_state)
+        facts = fold(state, read)
+        offsets.append({"id": run.id, "events_offset": end, "ingest_state": asdict(state)})
         job = locked.jobs[run.job]
-        one = jobs.setdefault(run.job, _Ingestion(session, job.id, job.generation, job.restarts, job.metrics))
-        await one.take(run, facts)
+        ingestion = jobs.setdefault(run.job, _Ingestion(session, job.id, job.generation, job.restarts, job.metrics))
+        await ingestion.take(run, facts)
     if offsets:
         await update_all(session, RunRow, offsets, keys=("id",))
         await _write(session, list(jobs.values()))
@@ -130,7 +85,7 @@ async def ingest_all(session: AsyncSession, locked: Locked, pieces: Sequence[Eve
 
 @dataclass
 class _Ingestion:
-    """What one push tells of a job: what is known of it, and what the facts change."""
+    """The changes of one push to one job."""
 
     session: AsyncSession
     job: str
@@ -138,7 +93,8 @@ class _Ingestion:
     restarts: int
     known: dict[str, Any] | None
     sums: Counter[str] = field(default_factory=Counter)
-    epochs: dict[_Key, _Epoch] = field(default_factory=dict)
+    stored: set[_Key] = field(default_factory=set)  # replayed epochs that have a row
+    epochs: dict[_Key, dict[str, Any]] = field(default_factory=dict)  # rows to write
     finished: Counter[tuple[int, int]] = field(default_factory=Counter)
     published: Counter[tuple[int, int]] = field(default_factory=Counter)
     columns: dict[str, Any] = field(default_factory=dict)
@@ -147,10 +103,10 @@ class _Ingestion:
 
     def __post_init__(self) -> None:
         self.metrics: dict[str, Any] = {"at": None, "restarts": 0, "queries": {}, **(self.known or {})}
-        self.queries: dict[str, Any] = {name: dict(one) for name, one in self.metrics["queries"].items()}
+        self.queries: dict[str, Any] = {name: dict(query) for name, query in self.metrics["queries"].items()}
 
     async def take(self, run: LockedRun, facts: list[Fact]) -> None:
-        self.run, self.lost, self.agent, self.sizes = run.id, run.state == "LOST", run.agent, run.checkpoint_bytes or {}
+        self.run, self.lost, self.host, self.sizes = run.id, run.state == "LOST", run.host, run.checkpoint_bytes or {}
         await self._load([fact for fact in facts if isinstance(fact, EpochDone) and fact.replay])
         for fact in facts:
             match fact:
@@ -158,54 +114,54 @@ class _Ingestion:
                     await self._claimed(fact)
                 case EpochDone():
                     await self._epoch(fact)
-                case Troubled():
-                    await self._troubled(fact)
+                case ErrorReported():
+                    await self._error_reported(fact)
                 case Ended():
-                    await generations.ended(self.session, self.job, fact.generation, fact.at)
+                    await generations.close(self.session, self.job, fact.generation, fact.at)
                     self._open(fact.generation, {})
                 case Lag():
                     self._query(fact.query).update(lag=fact.topics, partition_lag=fact.partitions)
                 case Retention():
                     self._query(fact.query)["retention"] = fact.topics
                 case OpenTransactions():
-                    self._open(fact.generation, {one: at.isoformat() for one, at in fact.topics.items()})
+                    self._open(fact.generation, {topic: at.isoformat() for topic, at in fact.topics.items()})
                 case Truncated():
                     self.sums["truncations"] += 1
                     self.truncated_at = fact.at
                 case Following():
-                    await standbys.followed(self.session, run.id, fact.epochs)
+                    await standbys.record_progress(self.session, run.id, fact.epochs)
                 case Unreadable():
                     self.sums["unreadable_events"] += 1
 
     async def _load(self, replayed: list[EpochDone]) -> None:
-        """Epochs that may be known already: only those that are replayed."""
-        place = tuple_(EpochRow.lineage, EpochRow.query, EpochRow.epoch)
-        for chunk in _chunks(sorted({_key(one) for one in replayed})):
-            query = select(EpochRow).where(EpochRow.job == self.job, place.in_(chunk))
-            for row in await self.session.scalars(query):
-                self.epochs[row.lineage, row.query, row.epoch] = _Epoch(row.completed_at, row.body)
+        """Load the epochs that may already exist; only replays can."""
+        position = tuple_(EpochRow.lineage, EpochRow.query, EpochRow.epoch)
+        for chunk in _chunks(sorted({_key(done) for done in replayed})):
+            query = select(EpochRow.lineage, EpochRow.query, EpochRow.epoch)
+            rows = await self.session.execute(query.where(EpochRow.job == self.job, position.in_(chunk)))
+            self.stored.update((lineage, query, epoch) for lineage, query, epoch in rows)
 
     async def _claimed(self, claim: Claimed) -> None:
         session, job = self.session, self.job
         before = await generations.newest(session, job)
-        open_one = await recoveries.opened(session, job)
-        cause = await self._cause(claim, before, open_one.body["cause"] if open_one else None)
+        recovery = await recoveries.open_of_job(session, job)
+        cause = await self._cause(claim, before, recovery.body["cause"] if recovery else None)
         if cause in ("restart", "crash") and before is not None:
             await recoveries.begin(
                 session,
                 job,
                 cause=cause,
                 failed_generation=before.generation,
-                from_agent=await self._agent_of(before.run),
+                from_host=await self._host_of(before.run),
                 at=claim.failed_at or claim.at,
             )
         order = (await session.execute(select(RunRow.order).where(RunRow.id == self.run))).scalar_one()
-        attempt = int(order.get("attempt_base", 0)) + claim.attempt
-        await generations.claimed(session, job, self.run, claim, attempt, cause)
-        await recoveries.claimed(session, job, claim.generation, self.agent)
+        attempt = int(order.get("earlier_attempts", 0)) + claim.attempt
+        await generations.record_claim(session, job, self.run, claim, attempt, cause)
+        await recoveries.record_claim(session, job, claim.generation, self.host)
         if claim.generation > self.generation:
             self.generation = claim.generation
-            self._open(claim.generation, {})  # it has ended its predecessor's, and will tell of others
+            self._open(claim.generation, {})  # a claim ends the transactions of older generations
             self.metrics |= {"delivery": claim.delivery, "sharing_depth": claim.sharing_depth}
             for name in self.queries:
                 self._query(name)["retention"] = {}
@@ -214,20 +170,20 @@ class _Ingestion:
                 self.sums["restarts"] += 1
                 self.columns["restarts"] = self.restarts + self.sums["restarts"]
 
-    async def _agent_of(self, run: str) -> str:
-        """Name of the host that had it; of this one if that is not known any more."""
-        query = select(AgentRow.name).join(RunRow, RunRow.agent == AgentRow.id).where(RunRow.id == run)
-        return (await self.session.execute(query)).scalar() or self.agent
+    async def _host_of(self, run: str) -> str:
+        """Name of the host of a run; this run's host if the run is unknown."""
+        query = select(HostRow.name).join(RunRow, RunRow.host == HostRow.id).where(RunRow.id == run)
+        return (await self.session.execute(query)).scalar() or self.host
 
     async def _cause(self, claim: Claimed, before: GenerationRow | None, recovering: str | None) -> str:
-        """Why there was a new claim."""
+        """The cause of a new claim."""
         if before is None:
             return "start"
         if claim.cause is not None:
-            return claim.cause  # within one run: it knows
+            return claim.cause  # the run itself shows the cause
         other = await self.session.get(RunRow, before.run)
         if other is not None and other.state == "LOST":
-            # Also where a recovery is still open: the host may be gone before it told that it was over.
+            # Even if a recovery is open: the host may have been lost before it reported the recovery's end.
             return "host-lost"
         if recovering is not None:
             return recovering
@@ -236,17 +192,24 @@ class _Ingestion:
     async def _epoch(self, done: EpochDone) -> None:
         if done.marks is not None:
             before = self.last_at or await recoveries.last_epoch_at(self.session, self.job)
-            if await recoveries.finished(self.session, self.job, done, before):
+            if await recoveries.complete(self.session, self.job, done, before):
                 self.sums["recoveries"] += 1
         self.last_at = done.at
         epoch, body = done.checkpoint, done.checkpoint.model_dump(mode="json")
         body["size_bytes"] = self.sizes.get(epoch.query)
-        known = self.epochs.get(_key(done))
-        new = known is None
-        self.epochs[_key(done)] = _Epoch(done.at, body, changed=True)
-        figures = {name: done.figures[figure] for figure, name in _SUMMED.items()}
+        key = _key(done)
+        new = key not in self.epochs and key not in self.stored
+        self.epochs[key] = {
+            "job": self.job,
+            "lineage": done.lineage,
+            "query": epoch.query,
+            "epoch": epoch.epoch,
+            "completed_at": done.at,
+            "body": body,
+        }
+        figures = dict(done.figures)
         if not new:
-            # It had ended: all that it holds was published, and told of, before.
+            # The epoch had finished: its records were published and counted before.
             figures |= {"records_in": 0, "records_out": 0, "published_lanes": 0}
         self.sums.update(figures)
         self.sums.update(epochs_timed=1, epochs_ms=round(epoch.duration_ms))
@@ -267,32 +230,32 @@ class _Ingestion:
                 for name, number in tally.items():
                     sums[name] += number
 
-    async def _troubled(self, trouble: Troubled) -> None:
-        await exceptions.told(self.session, self.job, trouble)
-        self.sums["epochs_failed"] += trouble.again
-        if trouble.again and trouble.generation and not self.lost:
+    async def _error_reported(self, report: ErrorReported) -> None:
+        await job_exceptions.add(self.session, self.job, report)
+        self.sums["epochs_failed"] += report.again
+        if report.again and report.generation and not self.lost:
             await recoveries.begin(
                 self.session,
                 self.job,
                 cause="restart",
-                failed_generation=trouble.generation,
-                from_agent=self.agent,
-                at=trouble.at,
-                failure=trouble.failure,
+                failed_generation=report.generation,
+                from_host=self.host,
+                at=report.at,
+                failure=report.failure,
             )
 
     def _open(self, generation: int, topics: dict[str, str]) -> None:
-        """Runs of one job tell in any order: the newest claim's word counts."""
+        """Set the open transactions, unless a newer claim has reported them."""
         if generation >= self.generation:
             self.metrics["open_transactions"] = topics
 
     def _query(self, name: str) -> dict[str, Any]:
-        # What an earlier version wrote has not all of them.
-        one: dict[str, Any] = QueryMetrics().model_dump(mode="json") | self.queries.get(name, {})
-        self.queries[name] = one
-        return one
+        # Metrics of earlier versions lack some fields.
+        query: dict[str, Any] = QueryMetrics().model_dump(mode="json") | self.queries.get(name, {})
+        self.queries[name] = query
+        return query
 
-    def told(self) -> dict[str, Any]:
+    def new_metrics(self) -> dict[str, Any]:
         """The job's new metrics."""
         self.metrics |= {"queries": self.queries, "restarts": self.metrics["restarts"] + self.sums["restarts"]}
         if self.last_at is not None:
@@ -301,41 +264,31 @@ class _Ingestion:
 
 
 async def _write(session: AsyncSession, jobs: list[_Ingestion]) -> None:
-    """What was told of all jobs, table by table."""
+    """Write the changes of all jobs, table by table."""
     await session.flush()
     await _write_epochs(session, jobs)
     finished = {
-        (one.job, lineage, generation): (epochs, one.published[lineage, generation])
-        for one in jobs
-        for (lineage, generation), epochs in one.finished.items()
+        (ingestion.job, lineage, generation): (epochs, ingestion.published[lineage, generation])
+        for ingestion in jobs
+        for (lineage, generation), epochs in ingestion.finished.items()
     }
-    await generations.counted(session, finished)
-    await counters.add(session, {one.job: one.sums for one in jobs})
-    for one in jobs:
-        if one.truncated_at is not None:
-            await counters.reach(session, one.job, "truncated_at", int(one.truncated_at.timestamp()))
-        if one.columns:
-            claimed = update(JobRow).where(JobRow.id == one.job).values(**one.columns)
+    await generations.count_epochs(session, finished)
+    await counters.add(session, {ingestion.job: ingestion.sums for ingestion in jobs})
+    for ingestion in jobs:
+        if ingestion.truncated_at is not None:
+            await counters.reach(session, ingestion.job, "truncated_at", int(ingestion.truncated_at.timestamp()))
+        if ingestion.columns:
+            claimed = update(JobRow).where(JobRow.id == ingestion.job).values(**ingestion.columns)
             await session.execute(claimed.execution_options(synchronize_session=False))
-    await update_all(session, JobRow, [{"id": one.job, "metrics": one.told()} for one in jobs], keys=("id",))
+    await update_all(
+        session, JobRow, [{"id": ingestion.job, "metrics": ingestion.new_metrics()} for ingestion in jobs], keys=("id",)
+    )
 
 
 async def _write_epochs(session: AsyncSession, jobs: list[_Ingestion]) -> None:
-    changed = [
-        {
-            "job": one.job,
-            "lineage": lineage,
-            "query": query,
-            "epoch": number,
-            "completed_at": epoch.completed_at,
-            "body": epoch.body,
-        }
-        for one in jobs
-        for (lineage, query, number), epoch in sorted(one.epochs.items(), key=lambda item: item[0])
-        if epoch.changed
-    ]
+    rows = [row for ingestion in jobs for _, row in sorted(ingestion.epochs.items(), key=lambda item: item[0])]
     keys = ("job", "lineage", "query", "epoch")
-    await insert_all(session, EpochRow, changed, keys=keys, replace=("completed_at", "body"))
+    await insert_all(session, EpochRow, rows, keys=keys, replace=("completed_at", "body"))
 
 
 def _key(done: EpochDone) -> _Key:
@@ -343,5 +296,5 @@ def _key(done: EpochDone) -> _Key:
 
 
 def _chunks(items: list[_T], size: int = 100) -> list[list[_T]]:
-    """SQLite takes so many parameters and no more."""
+    """Chunks of a list, because SQLite limits the number of parameters."""
     return [items[at : at + size] for at in range(0, len(items), size)]

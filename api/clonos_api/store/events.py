@@ -1,8 +1,8 @@
-"""Events: what happened, numbered in the order in which it was committed.
+"""Rows of events, numbered in the order of their commits.
 
-Numbers come from a sequence, which gives them out before the commit: of two transactions the one with the smaller
-number may commit last, and a reader that has seen the larger one would never look back. So who appends takes one lock
-right before the insert, at the end of the transaction, and holds it through the commit.
+A database sequence assigns numbers before the commit. Of two concurrent transactions the one with the smaller number
+could commit last, and a reader that has seen the larger number would miss it. So appending takes a global lock right
+before the insert, at the end of the transaction, and holds it until the commit.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Final
 from sqlalchemy import func, insert, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos_api.store.clock import now
-from clonos_api.store.closing import at_the_end
-from clonos_api.store.notifier import wakes
+from clonos_api.store.db.clock import now
+from clonos_api.store.db.commit_hooks import before_commit
+from clonos_api.store.db.notifier import notify
 from clonos_api.store.tables import EventRow
 
-LAST_OF_ALL: Final = 100
+_APPEND_POSITION: Final = 100  # after all other hooks
 _LOCK: Final = 0x636C6F6E6F73  # "clonos"
 _APPENDED: Final = "clonos.events"
 
@@ -29,22 +29,22 @@ def append(
     kind: str,
     *,
     job: str | None = None,
-    agent: str | None = None,
+    host: str | None = None,
     data: dict[str, Any] | None = None,
 ) -> None:
-    """Have an event appended when this transaction commits."""
+    """Append an event of type `kind`, about a job or host (ids), when this transaction commits."""
     appended: list[dict[str, Any]] = session.info.setdefault(_APPENDED, [])
-    appended.append({"type": kind, "job": job, "agent": agent, "data": data or {}})
-    at_the_end(session, LAST_OF_ALL, _write)
+    appended.append({"type": kind, "job": job, "host": host, "data": data or {}})
+    before_commit(session, _APPEND_POSITION, _write)
 
 
 async def _write(session: AsyncSession) -> None:
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     at = await now(session)
-    rows = [{**one, "at": at} for one in session.info.pop(_APPENDED)]
-    made = await session.scalars(insert(EventRow).returning(EventRow.seq, sort_by_parameter_order=True), rows)
-    wakes(session, max(made.all()))
+    rows = [{**event, "at": at} for event in session.info.pop(_APPENDED)]
+    numbers = await session.scalars(insert(EventRow).returning(EventRow.seq, sort_by_parameter_order=True), rows)
+    notify(session, max(numbers.all()))
 
 
 async def after(
@@ -59,20 +59,14 @@ async def after(
 ) -> list[EventRow]:
     """Events after number `seq`, oldest first.
 
-    Args:
-        session: A transaction.
-        seq: A number.
-        job: Of this job only.
-        types: Whole types (``job.state``) or their first parts (``job``); any of these.
-        since: That happened then or later.
-        limit: So many at the most.
-        newest: Of more than `limit` the newest ones.
+    `types` are types (``job.state``) or their first parts (``job``); an event matches any of them. If there are more
+    than `limit`, `newest` selects the newest instead of the oldest.
     """
     query = select(EventRow).where(EventRow.seq > seq).limit(limit)
     if job is not None:
         query = query.where(EventRow.job == job)
     if types:
-        parts = [EventRow.type.startswith(f"{one}.", autoescape=True) for one in types]
+        parts = [EventRow.type.startswith(f"{type}.", autoescape=True) for type in types]
         query = query.where(or_(EventRow.type.in_(types), *parts))
     if since is not None:
         query = query.where(EventRow.at >= since)
@@ -81,6 +75,6 @@ async def after(
 
 
 async def bounds(session: AsyncSession) -> tuple[int, int]:
-    """The oldest number that is still there and the newest; (0, 0) without any."""
+    """The numbers of the oldest and the newest stored event; (0, 0) if there are none."""
     oldest, newest = (await session.execute(select(func.min(EventRow.seq), func.max(EventRow.seq)))).one()
     return oldest or 0, newest or 0

@@ -1,4 +1,4 @@
-"""Generations: claims of a job's causal log, as its drivers told them. Event: ``job.generation``."""
+"""Rows of generations: claims of a job's causal log, as its drivers reported them. Event: ``job.generation``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from sqlalchemy import ColumnElement, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store import events
-from clonos_api.store.bulk import update_all
+from clonos_api.store.db.bulk import update_all
+from clonos_api.store.db.paging import FIRST, Page, Window, cut, invalid_cursor
+from clonos_api.store.db.rows import insert_new
 from clonos_api.store.ingest import Claimed
-from clonos_api.store.paging import DEFAULT, Page, wrong
-from clonos_api.store.rows import insert_new
 from clonos_api.store.tables import GenerationRow
 
 
-async def claimed(session: AsyncSession, job: str, run: str, claim: Claimed, attempt: int, cause: str) -> None:
-    """A driver claimed: older generations are over."""
+async def record_claim(session: AsyncSession, job: str, run: str, claim: Claimed, attempt: int, cause: str) -> None:
+    """Record a driver's claim as a new generation, which ends the job's older generations.
+
+    `attempt` and `cause` replace those of `claim`, which are derived from the events of one run only.
+    """
     newer = select(func.min(GenerationRow.claimed_at)).where(
         GenerationRow.job == job, GenerationRow.generation > claim.generation
     )
@@ -27,7 +30,7 @@ async def claimed(session: AsyncSession, job: str, run: str, claim: Claimed, att
         job=job,
         lineage=claim.lineage,
         generation=claim.generation,
-        driver=claim.driver,
+        claim_id=claim.claim_id,
         run=run,
         attempt=attempt,
         cause=cause,
@@ -42,8 +45,8 @@ async def claimed(session: AsyncSession, job: str, run: str, claim: Claimed, att
     events.append(session, "job.generation", job=job, data=data)
 
 
-async def ended(session: AsyncSession, job: str, generation: int, at: datetime) -> None:
-    """A generation is over."""
+async def close(session: AsyncSession, job: str, generation: int, at: datetime) -> None:
+    """Record `at` as the end of a generation."""
     await _close(session, GenerationRow.job == job, GenerationRow.generation == generation, at=at)
 
 
@@ -52,8 +55,8 @@ async def _close(session: AsyncSession, *which: ColumnElement[bool], at: datetim
     await session.execute(statement.execution_options(synchronize_session=False))
 
 
-async def counted(session: AsyncSession, sums: Mapping[tuple[str, int, int], tuple[int, int]]) -> None:
-    """Generations, by job, lineage and number, finished so many more epochs with so many records."""
+async def count_epochs(session: AsyncSession, sums: Mapping[tuple[str, int, int], tuple[int, int]]) -> None:
+    """Add finished epochs and published records to generations: (job, lineage, generation) → (epochs, records)."""
     rows = [
         {"job": job, "lineage": lineage, "generation": generation, "epochs": epochs, "records": records}
         for (job, lineage, generation), (epochs, records) in sums.items()
@@ -62,7 +65,7 @@ async def counted(session: AsyncSession, sums: Mapping[tuple[str, int, int], tup
 
 
 async def newest(session: AsyncSession, job: str) -> GenerationRow | None:
-    """A job's newest generation."""
+    """The row of a job's newest generation; None before the first claim."""
     order = (GenerationRow.lineage.desc(), GenerationRow.generation.desc())
     return (
         await session.scalars(select(GenerationRow).where(GenerationRow.job == job).order_by(*order).limit(1))
@@ -70,25 +73,21 @@ async def newest(session: AsyncSession, job: str) -> GenerationRow | None:
 
 
 async def claimed_by(session: AsyncSession, job: str, run: str, attempt: int) -> bool:
-    """Whether this attempt of a run has claimed, or one after it."""
+    """Whether this attempt of a run, or a later attempt, has claimed the job's causal log."""
     query = select(GenerationRow.generation).where(
         GenerationRow.job == job, GenerationRow.run == run, GenerationRow.attempt >= attempt
     )
     return (await session.execute(query.limit(1))).first() is not None
 
 
-async def page(
-    session: AsyncSession, job: str, *, limit: int = DEFAULT, starting_after: str | None = None
-) -> Page[GenerationRow]:
-    """A job's generations, newest first."""
+async def page(session: AsyncSession, job: str, window: Window = FIRST) -> Page[GenerationRow]:
+    """One page of a job's generations, newest first."""
     query = select(GenerationRow).where(GenerationRow.job == job)
-    place = (GenerationRow.lineage, GenerationRow.generation)
-    if starting_after is not None:
-        lineage, _, generation = starting_after.partition(".")
-        if not (lineage.isdecimal() and generation.isdecimal() and len(starting_after) < 19):
-            raise wrong(starting_after)
-        query = query.where(tuple_(*place) < tuple_(int(lineage), int(generation)))
-    query = query.order_by(*(column.desc() for column in place)).limit(limit + 1)
-    rows = list(await session.scalars(query))
-    more = len(rows) > limit
-    return Page(rows[:limit], f"{rows[limit - 1].lineage}.{rows[limit - 1].generation}" if more else None)
+    position = (GenerationRow.lineage, GenerationRow.generation)
+    if window.starting_after is not None:
+        lineage, _, generation = window.starting_after.partition(".")
+        if not (lineage.isdecimal() and generation.isdecimal() and len(window.starting_after) < 19):
+            raise invalid_cursor(window.starting_after)
+        query = query.where(tuple_(*position) < tuple_(int(lineage), int(generation)))
+    query = query.order_by(*(column.desc() for column in position)).limit(window.limit + 1)
+    return cut(list(await session.scalars(query)), window, lambda row: f"{row.lineage}.{row.generation}")

@@ -1,8 +1,10 @@
-"""Idempotency keys: the same request under the same key gets the same answer again.
+"""Idempotency keys: a repeated request with the same key gets the same response.
 
-A key is reserved in a transaction of its own, so that a second request sees at once that the first is under way; the
-answer is written in the transaction of the work itself, so that both are there or neither. A reservation whose
-process died or sleeps is taken over; a transaction of it that is open still cannot commit then.
+A key is reserved in its own transaction, so that a concurrent request sees the reservation at once. The response is
+written in the transaction of the work, so that both are committed or neither. After 10 s (`_ABANDONED_S`) another
+request may take over the reservation, for example of a crashed process; the first transaction then cannot commit.
+
+States of a key: free -> reserved -> answered (for a day), or reserved -> free (the attempt failed).
 """
 
 from __future__ import annotations
@@ -14,27 +16,27 @@ from typing import Final
 from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import Fenced, KeyMisused, RequestUnderWay
-from clonos_api.store.clock import clock, now
-from clonos_api.store.rows import insert_new
+from clonos.errors import ConcurrentUpdate, IdempotencyKeyReused, RequestInProgress
+from clonos_api.store.db.clock import clock, now
+from clonos_api.store.db.rows import insert_new
 from clonos_api.store.tables import IdempotencyRow
 
-_GIVEN_UP_S: Final = 10.0
+_ABANDONED_S: Final = 10.0
 _DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """A request that is being worked on: hand it to `answer`."""
+    """An idempotency key that is reserved for a request in progress; pass it to `answer` or `forget`."""
 
     subject: str
     key: str
-    made_at: datetime
+    reserved_at: datetime
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the same request was answered before."""
+    """The stored response to an earlier request with the same idempotency key."""
 
     status: int
     headers: dict[str, str]
@@ -42,14 +44,13 @@ class Answer:
 
 
 async def reserve(session: AsyncSession, subject: str, key: str, request: str) -> Answer | Reservation:
-    """Reserve a key for a request (SHA-256 of method, path and body, hexadecimal), or the answer that it got before.
+    """Reserve an idempotency key of a subject, or return the stored response.
 
-    Raises:
-        KeyMisused: The key came with another request before.
-        RequestUnderWay: The same request is being worked on.
+    `request` is the request's SHA-256. Raises `IdempotencyKeyReused` if the key was used for another request, and
+    `RequestInProgress` if the same request is in progress.
     """
-    mine = (IdempotencyRow.subject == subject, IdempotencyRow.key == key)
-    old = delete(IdempotencyRow).where(*mine, IdempotencyRow.created_at < clock(-_DAY_S))
+    same_key = (IdempotencyRow.subject == subject, IdempotencyRow.key == key)
+    old = delete(IdempotencyRow).where(*same_key, IdempotencyRow.created_at < clock(-_DAY_S))
     await session.execute(old.execution_options(synchronize_session=False))
     moment = await now(session)
     new = await insert_new(
@@ -57,32 +58,30 @@ async def reserve(session: AsyncSession, subject: str, key: str, request: str) -
     )
     if new is not None:
         return Reservation(subject, key, new.created_at)
-    row = (await session.scalars(select(IdempotencyRow).where(*mine))).one_or_none()
+    row = (await session.scalars(select(IdempotencyRow).where(*same_key))).one_or_none()
     if row is None:
-        raise RequestUnderWay(f"The request with the key {key!r} was just given up; send it again.")
+        raise RequestInProgress(f"The request with the key {key!r} was just abandoned; send it again.")
     if row.request != request:
-        raise KeyMisused(f"The key {key!r} came with another request before.")
+        raise IdempotencyKeyReused(f"The key {key!r} was used for another request.")
     if row.status is not None:
         return Answer(row.status, row.headers, row.body)
     statement = (
         update(IdempotencyRow)
-        .where(*mine, IdempotencyRow.status.is_(None), IdempotencyRow.created_at < clock(-_GIVEN_UP_S))
+        .where(*same_key, IdempotencyRow.status.is_(None), IdempotencyRow.created_at < clock(-_ABANDONED_S))
         .values(created_at=moment)
         .returning(IdempotencyRow.created_at)
         .execution_options(synchronize_session=False)
     )
     if (await session.execute(statement)).one_or_none() is None:
-        raise RequestUnderWay(f"The request with the key {key!r} is being worked on.")
+        raise RequestInProgress(f"The request with the key {key!r} is in progress.")
     return Reservation(subject, key, moment)
 
 
 async def answer(
     session: AsyncSession, reservation: Reservation, status: int, headers: dict[str, str], body: str | None
 ) -> None:
-    """Keep the answer, in the transaction of the work.
-
-    Raises:
-        Fenced: It took so long that somebody else took the request over; the work is not to be done twice.
+    """Store the response under its key, in the transaction that executes the request; it fails if another request
+    has taken over the key.
     """
     statement = (
         update(IdempotencyRow)
@@ -92,13 +91,14 @@ async def answer(
         .execution_options(synchronize_session=False)
     )
     if (await session.execute(statement)).one_or_none() is None:
-        raise Fenced(f"The request with the key {reservation.key!r} was taken over.")
+        raise ConcurrentUpdate(f"The request with the key {reservation.key!r} was taken over.")
 
 
 async def forget(session: AsyncSession, reservation: Reservation) -> None:
-    """The attempt is over: the key may be used again, unless there is an answer.
+    """Free the reserved key after its request failed, unless a response is stored.
 
-    Also where it is not known whether the work was committed: until that is decided, this waits for the answer's row.
+    The call is also correct if the outcome of the commit is unknown: the delete waits for the lock of the response's
+    row.
     """
     statement = delete(IdempotencyRow).where(*_reserved(reservation))
     await session.execute(statement.execution_options(synchronize_session=False))
@@ -108,6 +108,6 @@ def _reserved(reservation: Reservation) -> tuple[ColumnElement[bool], ...]:
     return (
         IdempotencyRow.subject == reservation.subject,
         IdempotencyRow.key == reservation.key,
-        IdempotencyRow.created_at == reservation.made_at,
+        IdempotencyRow.created_at == reservation.reserved_at,
         IdempotencyRow.status.is_(None),
     )

@@ -1,7 +1,7 @@
-"""What the events of a run say, as facts about its job; pure, so that the same lines always say the same.
+"""Translates the event lines of a run into facts about its job: a pure function of the lines.
 
-`docs/observing.md` lists the events. A push may repeat lines and may end anywhere between two; what the next one
-needs to know is in `Told`.
+The same lines always result in the same facts. `docs/observing.md` lists the events. A push may repeat lines and may
+end after any line; `IngestState` carries the state to the next push.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from clonos.errors import SpecError
-from clonos.redaction import redact_text
-from clonos.resources.checkpoints import Checkpoint
+from clonos.resources.checkpoints import EpochCheckpoint
 from clonos.resources.failures import kind_of
 from clonos.resources.jobs import Failure, OperatorMetrics
-from clonos.runner.events import FIGURES
+from clonos.telemetry.events import FIGURES
+from clonos.telemetry.redaction import redact_text
 
 Event = dict[str, Any]
-# What columns and sums can hold: a file that a job wrote into must not stop the ingestion of what follows.
+# Limits of columns and sums: a corrupt line must not stop the ingestion of the lines behind it.
 _INTEGER: Final = 2**31
 _BIG: Final = 2**53
 _FIGURE: Final = 2**40
@@ -30,100 +30,75 @@ _STACK: Final = 10_000
 
 
 @dataclass
-class Told:
-    """What a run's events have told so far.
+class IngestState:
+    """The state that the ingestion of a run's events carries from one push to the next."""
 
-    Attributes:
-        state: The driver's.
-        attempt: Processes that began to claim.
-        again: The claim under way is of a process that restarts its queries.
-        marks: When the parts of the claim under way began: ``failed``, ``claiming``, ``claimed``, ``running``.
-        waiting: Claimed, and no epoch finished since.
-        last_at: Of the newest event.
-        end: ``clean``, ``failed`` or, while it runs or nobody knows, empty.
-    """
-
-    state: str = ""
-    attempt: int = 0
-    again: bool = False
-    lineage: int = 0
-    generation: int = 0
+    state: str = ""  # of the driver
+    attempt: int = 0  # number of the run's driver processes that began a claim
+    again: bool = False  # whether the current claim follows a restart of queries in the same process
+    lineage: int = 0  # lineage of the newest claim
+    generation: int = 0  # generation of the newest claim
+    # times of the steps of the current claim, in seconds since 1970: failed, claiming, claimed, running
     marks: dict[str, float] = field(default_factory=dict)
-    waiting: bool = False
-    last_at: float = 0.0
-    end: str = ""
-
-    def dump(self) -> dict[str, Any]:
-        """As it is kept."""
-        return asdict(self)
+    waiting: bool = False  # whether no epoch has finished since the newest claim
+    last_at: float = 0.0  # time of the newest event, in seconds since 1970
+    end: str = ""  # ``clean`` or ``failed``; empty while the driver runs, or if its end is unknown
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A driver owns the causal log.
-
-    Attributes:
-        cause: Why, as far as this run can tell; None: it is the first claim of the run.
-        failed_at: When what was before it ended.
-        delivery: What each sink promises; empty: an earlier version does not say.
-        sharing_depth: The causal log's.
-    """
+    """Fact: a driver has claimed the causal log."""
 
     at: datetime
     lineage: int
     generation: int
-    attempt: int
-    driver: str
+    attempt: int  # as in `IngestState`
+    claim_id: str
+    # reason of the claim; None for the first claim of the run, whose reason its events do not show
     cause: Literal["start", "restart", "crash"] | None
-    failed_at: datetime | None
+    failed_at: datetime | None  # end of the previous claim, if it failed
+    # sink → delivery mode; empty for drivers of earlier versions of Clonos
     delivery: dict[str, str] = field(default_factory=dict)
+    # replicas that acknowledge a determinant: ``0``, ``1`` or ``full``; None for drivers of earlier versions of Clonos
     sharing_depth: str | None = None
 
 
 @dataclass(frozen=True)
 class EpochDone:
-    """A finished epoch.
-
-    Attributes:
-        figures: Its counts, by the names in `clonos.runner.events.FIGURES`.
-        marks: Of the claim before it, if it is the first after one.
-        operators: Operator → what it recorded and replayed (`OperatorMetrics`).
-    """
+    """Fact: an epoch has finished."""
 
     lineage: int
-    checkpoint: Checkpoint
-    figures: dict[str, int]
+    checkpoint: EpochCheckpoint
+    figures: dict[str, int]  # counts of the epoch, such as ``records_in`` (`clonos.telemetry.events.FIGURES`)
+    # `IngestState.marks` of the newest claim, if this is the first epoch after it
     marks: dict[str, datetime] | None = None
+    # operator → field of `OperatorMetrics` → its value in this epoch
     operators: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def at(self) -> datetime:
-        """When it was finished."""
+        """The end of the epoch."""
         return self.checkpoint.completed_at
 
     @property
     def replay(self) -> bool:
-        """Whether an earlier attempt had planned it."""
+        """Whether the epoch is a replay."""
         return self.checkpoint.trigger == "REPLAY"
 
 
 @dataclass(frozen=True)
-class Troubled:
-    """A driver told an error.
-
-    Attributes:
-        again: It restarts its queries by itself.
-    """
+class ErrorReported:
+    """Fact: a driver has reported an error."""
 
     at: datetime
     generation: int
     failure: Failure
-    again: bool
+    again: bool  # whether the process restarts its queries itself
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A generation is over, because its driver said so."""
+    """Fact: a driver has reported its end, and so the end of its generation."""
 
     at: datetime
     generation: int
@@ -131,24 +106,24 @@ class Ended:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far behind a query is."""
+    """Fact: the number of unread records of a query."""
 
     query: str
-    topics: dict[str, int]
-    partitions: dict[str, dict[str, int]]
+    topics: dict[str, int]  # topic → unread records
+    partitions: dict[str, dict[str, int]]  # topic → partition → unread records
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Topics that may soon delete what a query has not read: the unread share in percent."""
+    """Fact: topics that may soon delete unread records of a query, because most of their records are unread."""
 
     query: str
-    topics: dict[str, int]
+    topics: dict[str, int]  # topic → largest unread share of a partition's records, in percent
 
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """Topics whose readers wait for a transaction, and since when."""
+    """Fact: output topics whose readers wait for an open transaction: topic → time since when."""
 
     generation: int
     topics: dict[str, datetime]
@@ -156,42 +131,56 @@ class OpenTransactions:
 
 @dataclass(frozen=True)
 class Truncated:
-    """The causal log was shortened."""
+    """Fact: a driver has truncated the causal log."""
 
     at: datetime
 
 
 @dataclass(frozen=True)
 class Following:
-    """How far a standby has read the log: query → epoch."""
+    """Fact: how far a standby has read the causal log: query → newest committed epoch."""
 
     epochs: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A line that is no event: a driver was killed while it wrote."""
+    """Fact: a line is not an event, for example because the driver was killed while it wrote the line."""
 
 
-Fact = Claimed | EpochDone | Troubled | Ended | Lag | Retention | OpenTransactions | Truncated | Following | Unreadable
+Fact = (
+    Claimed
+    | EpochDone
+    | ErrorReported
+    | Ended
+    | Lag
+    | Retention
+    | OpenTransactions
+    | Truncated
+    | Following
+    | Unreadable
+)
 
 
 def read_lines(have: int, offset: int, lines: Sequence[str], *, gap: bool = False) -> tuple[list[Event | None], int]:
-    """The events behind byte `have`, None for a line that is none, and the byte up to which they go.
+    """Parse the pushed lines of an event file that are not ingested yet.
 
     Args:
-        have: Bytes that are known.
-        offset: Of the first line.
-        lines: Whole lines, without their ends of one byte.
-        gap: What is between `have` and `offset` is lost.
+        have: Number of bytes that are already ingested.
+        offset: Byte offset of the first line.
+        lines: Complete lines, without their line ends; each line end is one byte.
+        gap: Whether the bytes between `have` and `offset` are lost.
+
+    Returns:
+        The events, None for an unreadable line, and the new number of ingested bytes.
 
     Raises:
-        SpecError: The lines do not meet `have` between two of them, so they are not from the same file.
+        SpecError: Byte `have` is not at the begin of a line, so the lines are from another file.
     """
     events: list[Event | None] = []
     if offset > have:
         if not gap:
-            return events, have  # something in between is missing: the answer says from where
+            return events, have  # bytes are missing: the response asks for them
         have = offset
     for line in lines:
         end = offset + len(line.encode("utf-8", "surrogatepass")) + 1
@@ -200,8 +189,8 @@ def read_lines(have: int, offset: int, lines: Sequence[str], *, gap: bool = Fals
         elif end > have:
             raise SpecError(
                 f"Byte {have} is in the middle of a line.",
-                kept="what was told before is kept.",
-                hint="send the run's own event file, in whole lines.",
+                kept="earlier events remain.",
+                hint="send the run's own event file, in complete lines.",
             )
         offset = end
     return events, max(have, offset)
@@ -212,8 +201,8 @@ def _parsed(line: str) -> Event | None:
         event = storable(json.loads(line))
     except (ValueError, RecursionError):
         return None
-    whole = isinstance(event, dict) and isinstance(event.get("event"), str) and _is_time(event.get("at"))
-    return event if whole else None
+    valid = isinstance(event, dict) and isinstance(event.get("event"), str) and _is_time(event.get("at"))
+    return event if valid else None
 
 
 def _is_time(value: Any) -> bool:
@@ -221,58 +210,61 @@ def _is_time(value: Any) -> bool:
 
 
 def storable(value: Any) -> Any:
-    """JSON that every database takes: no NUL, no half surrogate, no number that JSON does not have."""
+    """A copy of a JSON value that every database accepts.
+
+    None replaces infinity and NaN, U+FFFD replaces NUL, and ``?`` replaces a lone surrogate.
+    """
     match value:
         case str():
             return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
         case float():
             return value if math.isfinite(value) else None
         case dict():
-            return {storable(key): storable(one) for key, one in value.items()}
+            return {storable(key): storable(item) for key, item in value.items()}
         case list():
-            return [storable(one) for one in value]
+            return [storable(item) for item in value]
     return value
 
 
-def fold(told: Told, events: Iterable[Event | None]) -> list[Fact]:
-    """The facts that events tell; `told` goes on."""
+def fold(state: IngestState, events: Iterable[Event | None]) -> list[Fact]:
+    """Translate events into facts about their job, in order, and update `state`."""
     facts: list[Fact] = []
     for event in events:
         if event is None:
             facts.append(Unreadable())
             continue
         try:
-            facts.extend(_facts(told, event))
+            facts.extend(_facts(state, event))
         except (KeyError, TypeError, ValueError):
             facts.append(Unreadable())
-        told.last_at = max(told.last_at, event["at"])
+        state.last_at = max(state.last_at, event["at"])
     return facts
 
 
-def _facts(told: Told, event: Event) -> list[Fact]:
+def _facts(state: IngestState, event: Event) -> list[Fact]:
     at = event["at"]
     match event["event"]:
         case "state":
-            return _entered(told, str(event["state"]), at)
+            return _entered(state, str(event["state"]), at)
         case "claimed":
-            return [_claimed(told, event)]
+            return [_claimed(state, event)]
         case "epoch":
-            return [_epoch(told, event)]
+            return [_epoch(state, event)]
         case "restart":
-            if told.waiting or "claimed" not in told.marks:
-                told.marks.setdefault("failed", at)  # not yet over the failure before
+            if state.waiting or "claimed" not in state.marks:
+                state.marks.setdefault("failed", at)  # the previous failure is still open
             else:
-                told.marks = {"failed": at}
-            return [_troubled(event, again=True)]
+                state.marks = {"failed": at}
+            return [_error_reported(event, again=True)]
         case "failed" | "superseded":
-            told.end = "failed"
-            return [_troubled(event, again=False), Ended(_moment(at), _generation(event))]
+            state.end = "failed"
+            return [_error_reported(event, again=False), Ended(_moment(at), _generation(event))]
         case "stopped" | "finished":
-            told.end = "clean"
+            state.end = "clean"
             return [Ended(_moment(at), _generation(event))]
         case "lag":
             topics = _named(event, "topics")
-            partitions = {topic: _numbers(one, _BIG) for topic, one in _named(event, "partitions").items()}
+            partitions = {topic: _numbers(lags, _BIG) for topic, lags in _named(event, "partitions").items()}
             return [Lag(_short(event["query"]), _numbers(topics, _BIG), partitions)]
         case "retention":
             topics = _named(event, "topics")
@@ -290,37 +282,37 @@ def _facts(told: Told, event: Event) -> list[Fact]:
     return []
 
 
-def _entered(told: Told, state: str, at: float) -> list[Fact]:
-    if state == "CLAIMING":
-        told.again = told.state == "RESTARTING"
-        if not told.again:
-            # Another process. What the one before left without a word of its end failed at its last word.
-            told.attempt += 1
-            failed = told.generation and told.end != "clean"
-            told.marks = {"failed": told.last_at} if failed else {}
-            told.end = ""
-        told.marks["claiming"] = at
-    elif state == "RUNNING":
-        told.marks["running"] = at
-    told.state = state
+def _entered(state: IngestState, driver_state: str, at: float) -> list[Fact]:
+    if driver_state == "CLAIMING":
+        state.again = state.state == "RESTARTING"
+        if not state.again:
+            # a new process. A previous process that reported no end failed at its last event.
+            state.attempt += 1
+            failed = state.generation and state.end != "clean"
+            state.marks = {"failed": state.last_at} if failed else {}
+            state.end = ""
+        state.marks["claiming"] = at
+    elif driver_state == "RUNNING":
+        state.marks["running"] = at
+    state.state = driver_state
     return []
 
 
-def _claimed(told: Told, event: Event) -> Claimed:
-    before = told.generation
-    told.generation, told.lineage = _number(event, "generation", _INTEGER), _number(event, "lineage", _INTEGER)
-    told.marks["claimed"] = event["at"]
-    told.waiting = True
-    failed_at = told.marks.get("failed")
+def _claimed(state: IngestState, event: Event) -> Claimed:
+    before = state.generation
+    state.generation, state.lineage = _number(event, "generation", _INTEGER), _number(event, "lineage", _INTEGER)
+    state.marks["claimed"] = event["at"]
+    state.waiting = True
+    failed_at = state.marks.get("failed")
     cause: Literal["start", "restart", "crash"] | None = None
     if before:
-        cause = "restart" if told.again else "crash" if failed_at is not None else "start"
+        cause = "restart" if state.again else "crash" if failed_at is not None else "start"
     return Claimed(
         _moment(event["at"]),
-        told.lineage,
-        told.generation,
-        max(told.attempt, 1),
-        str(event.get("driver", ""))[:64],
+        state.lineage,
+        state.generation,
+        max(state.attempt, 1),
+        str(event.get("claim_id", ""))[:64],
         cause,
         _moment(failed_at) if failed_at is not None else None,
         {_short(sink): str(mode)[:_LONGEST] for sink, mode in _named(event, "delivery").items()},
@@ -328,9 +320,9 @@ def _claimed(told: Told, event: Event) -> Claimed:
     )
 
 
-def _epoch(told: Told, event: Event) -> EpochDone:
+def _epoch(state: IngestState, event: Event) -> EpochDone:
     figures = {name: _number(event, name, _FIGURE) if name in event else 0 for name in FIGURES}
-    checkpoint = Checkpoint(
+    checkpoint = EpochCheckpoint(
         epoch=_number(event, "epoch", _BIG),
         query=_short(event["query"]),
         status="COMPLETED",
@@ -338,20 +330,20 @@ def _epoch(told: Told, event: Event) -> EpochDone:
         generation=_number(event, "generation", _INTEGER),
         completed_at=_moment(event["at"]),
         duration_ms=_duration(event["duration_ms"]),
-        records_in=figures["read"],
-        records_out=figures["records"],
+        records_in=figures["records_in"],
+        records_out=figures["records_out"],
         published_lanes=figures["published_lanes"] if "published_lanes" in event else None,
         offsets=event.get("offsets") or {},
         spans=event.get("spans") or [],
     )
     operators = _operators(event)
-    marks = {name: _moment(at) for name, at in told.marks.items()} if told.waiting else None
-    told.waiting = False
-    return EpochDone(told.lineage, checkpoint, figures, marks, operators)
+    marks = {name: _moment(at) for name, at in state.marks.items()} if state.waiting else None
+    state.waiting = False
+    return EpochDone(state.lineage, checkpoint, figures, marks, operators)
 
 
 def _operators(event: Event) -> dict[str, dict[str, int]]:
-    """Nothing if they cannot be read: an epoch counts without them."""
+    """The operators of an epoch; empty if they are unreadable, because the epoch counts without them."""
     figures = OperatorMetrics.model_fields
     try:
         return {
@@ -369,11 +361,11 @@ def _duration(ms: Any) -> float:
 
 
 def _named(event: Event, name: str) -> dict[str, Any]:
-    """A part of an event that earlier versions do not tell."""
-    found = event.get(name, {})
-    if not isinstance(found, dict):
+    """A mapping within an event; empty in events of earlier versions."""
+    value = event.get(name, {})
+    if not isinstance(value, dict):
         raise ValueError(name)
-    return found
+    return value
 
 
 def _numbers(event: Event, below: int) -> dict[str, int]:
@@ -393,9 +385,9 @@ def _short(name: Any) -> str:
     return name
 
 
-def _troubled(event: Event, *, again: bool) -> Troubled:
+def _error_reported(event: Event, *, again: bool) -> ErrorReported:
     at = _moment(event["at"])
-    return Troubled(at, _generation(event), failure_of(event, at), again)
+    return ErrorReported(at, _generation(event), failure_of(event, at), again)
 
 
 def _generation(event: Event) -> int:
@@ -403,7 +395,7 @@ def _generation(event: Event) -> int:
 
 
 def failure_of(event: Event, at: datetime) -> Failure:
-    """The error that an event tells."""
+    """The failure that an error event describes, with the time `at`."""
     slug = str(event.get("error", "unexpected"))
     domain, retry = kind_of(slug)
     return Failure(

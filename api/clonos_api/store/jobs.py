@@ -1,9 +1,9 @@
-"""Jobs: what somebody asked for, and what is.
+"""Rows of jobs: their desired and actual state.
 
-Three kinds of writers: users change specification and desired state, the reconciler the state, and ingestion
-(`store.epochs`) `generation`, `metrics`, `restarts` and `observed_version`. The first two compare and set on
-(`state`, `token`). Ingestion's columns are its own and only grow; it does not touch `token`, or a job that works
-would make every other writer start again.
+There are three kinds of writers. Users change the specification and the desired state. The reconciler changes the
+state. Ingestion (`store.epochs`) changes `generation`, `metrics`, `restarts` and `observed_version`. Users and the
+reconciler compare `state` and `row_version`. Ingestion does not change `row_version`, because a busy job would
+otherwise make every other writer retry; no other writer changes its columns.
 
 Events: ``job.created``, ``job.updated``, ``job.desired``, ``job.state``, ``job.deleted``.
 """
@@ -17,24 +17,17 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import Forbidden, NameTaken, SpecError, StateConflict, VersionStale
+from clonos.jobs.spec import JobSpec
 from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopRequest
-from clonos.spec import JobSpec
 from clonos_api.store import artifacts, audit, events, recoveries
-from clonos_api.store.clock import clock, now
-from clonos_api.store.paging import DEFAULT, Page, by_number, by_time
-from clonos_api.store.rows import found, insert_new, new_id, upsert
-from clonos_api.store.swap import swap
+from clonos_api.store.db.clock import clock, now
+from clonos_api.store.db.paging import FIRST, Page, Window, by_number, by_time
+from clonos_api.store.db.rows import insert_new, new_id, require_row, upsert
+from clonos_api.store.db.swap import swap
 from clonos_api.store.tables import JobNameRow, JobRow, JobVersionRow
 
-# Nothing runs in these and nothing is under way.
+# States without a running driver and without a transition in progress.
 SETTLED: Final = frozenset({JobState.CREATED, JobState.STOPPED, JobState.CANCELED, JobState.FAILED, JobState.FINISHED})
-
-
-class _Keep:
-    """Says: leave it as it is."""
-
-
-KEEP: Final = _Keep()
 
 
 async def create(
@@ -42,26 +35,14 @@ async def create(
     spec: JobSpec,
     artifact: str,
     *,
-    owner: str,
+    created_by: str,
     start: bool = True,
     start_from: StartFrom | None = None,
     any_name: bool = False,
 ) -> JobRow:
-    """A new job.
+    """Create a job in the state CREATED; its desired state is RUNNING if `start`, else STOPPED.
 
-    Args:
-        session: A transaction.
-        spec: Its specification.
-        artifact: Its code.
-        owner: The subject whose it is.
-        start: Whether it is to run at once.
-        start_from: Where its first start begins.
-        any_name: Also under the name of a deleted job of somebody else.
-
-    Raises:
-        NameTaken: A job that is not deleted has the name.
-        Forbidden: Somebody else's job had it.
-        NotFound: There is no such artifact.
+    `any_name` allows the name of a deleted job of another subject.
     """
     await artifacts.get(session, artifact)
     moment = await now(session)
@@ -77,65 +58,53 @@ async def create(
         state=JobState.CREATED,
         state_since=moment,
         start_from=start_from.model_dump(mode="json") if start_from else None,
-        owner=owner,
+        created_by=created_by,
         created_at=moment,
         updated_at=moment,
     )
     if row is None:
-        raise NameTaken(f"There is a job {spec.name!r} already.")
+        raise NameTaken(f"There is already a job {spec.name!r}.")
     await _take_name(session, row, any_name)
-    await _remember_version(session, row, owner)
+    await _remember_version(session, row, created_by)
     events.append(session, "job.created", job=row.id, data={"name": row.name, "desired_state": row.desired_state})
     await audit.asked(session, "job.create", row.id, name=row.name, artifact=artifact, start_from=row.start_from)
     return row
 
 
 async def get(session: AsyncSession, job: str, *, deleted: bool = False) -> JobRow:
-    """A job by its id, or by its name if it is not deleted.
-
-    Raises:
-        NotFound: There is none, or it is deleted and `deleted` ones are not wanted.
-    """
+    """The row of a job, by its id, or by its name if the job is not deleted. `deleted` also finds deleted jobs."""
     row = await session.get(JobRow, job, populate_existing=True)
     if row is None:
         query = select(JobRow).where(JobRow.name == job, JobRow.deleted_at.is_(None))
         row = (await session.scalars(query.execution_options(populate_existing=True))).one_or_none()
-    return found(row if row is None or deleted or row.deleted_at is None else None, f"job {job!r}")
+    return require_row(row if row is None or deleted or row.deleted_at is None else None, f"job {job!r}")
 
 
 async def page(
     session: AsyncSession,
+    window: Window = FIRST,
     *,
     states: Iterable[str] | None = None,
     labels: Mapping[str, str] | None = None,
     name: str | None = None,
-    owner: str | None = None,
-    limit: int = DEFAULT,
-    starting_after: str | None = None,
+    created_by: str | None = None,
 ) -> Page[JobRow]:
-    """Jobs that are not deleted, newest first.
+    """One page of the jobs that are not deleted, newest first.
 
-    Args:
-        session: A transaction.
-        states: Any of these.
-        labels: All of these.
-        name: Names that contain this.
-        owner: Whose.
-        limit: At most so many.
-        starting_after: `Page.next` of the page before.
+    Optional filters: any of `states`, all `labels`, the text `name` in the job's name, the subject `created_by`.
     """
     query = select(JobRow).where(JobRow.deleted_at.is_(None))
     if states:
         query = query.where(JobRow.state.in_(list(states)))
     if name:
         query = query.where(JobRow.name.contains(name, autoescape=True))
-    if owner:
-        query = query.where(JobRow.owner == owner)
+    if created_by:
+        query = query.where(JobRow.created_by == created_by)
     for key, value in (labels or {}).items():
         if '"' in key:
-            raise SpecError(f"{key!r} is no label.", kept="nothing was changed.", hint="leave out the quotes.")
+            raise SpecError(f"{key!r} is not a valid label.", kept="nothing was changed.", hint="remove the quotes.")
         query = query.where(JobRow.labels[key].as_string() == value)
-    return await by_time(session, query, JobRow.created_at, JobRow.id, limit=limit, starting_after=starting_after)
+    return await by_time(session, query, JobRow.created_at, JobRow.id, window)
 
 
 async def patch(
@@ -147,26 +116,15 @@ async def patch(
     artifact: str | None = None,
     by: str,
 ) -> JobRow:
-    """Give a job another specification or other code; it counts from its next start.
+    """Change a job's specification or code; its next start uses it.
 
-    Args:
-        session: A transaction.
-        job: The job.
-        version: The version that the change is based on (``If-Match``).
-        spec: The new specification; its name must be the old one.
-        artifact: The new code.
-        by: The subject who asks.
-
-    Raises:
-        VersionStale: It has a newer version.
-        SpecError: The name is another one.
-        NotFound: There is no such artifact.
+    `version` is the one that the change is based on (``If-Match``).
     """
     if job.version != version:
-        raise VersionStale(f"Version {version} of job {job.name} is not its newest; that is {job.version}.")
+        raise VersionStale(f"Version {version} of job {job.name} is stale; the newest is {job.version}.")
     if spec is not None and spec.name != job.name:
         raise SpecError(
-            f"A job keeps its name: {job.name!r} cannot become {spec.name!r}.",
+            f"A job's name cannot change: {job.name!r} cannot become {spec.name!r}.",
             kept="nothing was changed.",
             hint="create another job.",
         )
@@ -183,13 +141,8 @@ async def patch(
 
 
 async def revert(session: AsyncSession, job: JobRow, version: int) -> JobRow:
-    """Give a job an older specification and its code again, as its newest version: the newest one failed.
-
-    Raises:
-        NotFound: It had no such version.
-        Fenced: Somebody changed it since.
-    """
-    old = found(await session.get(JobVersionRow, (job.id, version)), f"version {version} of job {job.name!r}")
+    """Roll a job back: the specification and code of an older version become a new version."""
+    old = require_row(await session.get(JobVersionRow, (job.id, version)), f"version {version} of job {job.name!r}")
     labels = old.spec["metadata"].get("labels") or {}
     row = await change(
         session, job, spec=old.spec, labels=labels, artifact=old.artifact, version=job.version + 1, run=None
@@ -208,30 +161,21 @@ async def desire(
     start_from: StartFrom | None = None,
     restart: bool = False,
 ) -> JobRow:
-    """Say what a job is to be; the reconciler brings it there.
+    """Set the desired state of a job; the reconciler realises it.
 
-    Args:
-        session: A transaction.
-        job: The job.
-        state: What it is to be.
-        stop: How it is stopped.
-        start_from: Where its next start begins; None: where it ended.
-        restart: Start it anew although it runs.
-
-    Raises:
-        StateConflict: It was cancelled, which is for good.
-        Fenced: Somebody changed it since.
+    `start_from` is the start point of the next start, by default the current checkpoint. `restart` also restarts a job
+    that runs.
     """
     cancelled = DesiredState.CANCELED
     if state != cancelled and cancelled in (job.desired_state, job.state):
-        raise StateConflict(f"Job {job.name} was cancelled, which is for good.", hint="create it again.")
+        raise StateConflict(f"Job {job.name} was cancelled; that is final.", hint="create the job again.")
     row = await change(
         session,
         job,
         desired_state=state,
         stop=stop.model_dump(mode="json") if stop else None,
         start_from=start_from.model_dump(mode="json") if start_from else job.start_from,
-        # What has failed or finished stays so until somebody asks for it anew.
+        # A failed or finished job starts again only on a new request.
         restart_nonce=job.restart_nonce + (restart or (state == DesiredState.RUNNING and job.state in _ENDED)),
     )
     data = {"desired_state": str(state), "restart": restart}
@@ -252,35 +196,24 @@ async def move(
     *,
     allowed: Callable[[JobState, JobState], bool],
     deadline_s: float | None = None,
-    failure: Failure | _Keep | None = KEEP,
+    failure: Failure | None = None,
     **columns: Any,
 ) -> JobRow:
-    """Change a job's state, for the reconciler.
+    """Change the state of a job; only the reconciler calls this.
 
-    Args:
-        session: A transaction.
-        job: The job.
-        to: The new state.
-        allowed: Whether the table of transitions has (from, to).
-        deadline_s: When the new state is given up; None: never, for states that wait for nothing.
-        failure: Why it does not go on; None: all is well.
-        columns: Other columns to set with it.
-
-    Raises:
-        StateConflict: The table of transitions does not have it.
-        Fenced: Somebody changed the job since.
+    `allowed` decides whether a transition (from, to) is legal. `deadline_s` limits the time in the new state, in
+    seconds. `failure` is why the job does not make progress. `columns` are other columns to set.
     """
     source = JobState(job.state)
     if not allowed(source, to):
         raise StateConflict(f"Job {job.name} cannot go from {source} to {to}.")
-    if not isinstance(failure, _Keep):
-        columns["failure"] = failure.model_dump(mode="json") if failure else None
     row = await change(
         session,
         job,
         state=to,
         state_since=clock(),
         state_deadline=None if deadline_s is None else clock(deadline_s),
+        failure=failure.model_dump(mode="json") if failure else None,
         **columns,
     )
     if to in SETTLED:
@@ -291,11 +224,7 @@ async def move(
 
 
 async def change(session: AsyncSession, job: JobRow, **columns: Any) -> JobRow:
-    """Change columns of a job, without an event.
-
-    Raises:
-        Fenced: Somebody changed it since.
-    """
+    """Set columns of a job's row without appending an event."""
     return await swap(
         session,
         job,
@@ -307,11 +236,9 @@ async def change(session: AsyncSession, job: JobRow, **columns: Any) -> JobRow:
 
 
 async def delete(session: AsyncSession, job: JobRow) -> JobRow:
-    """Delete a job that has ended: its name is free again, its history stays for a while.
+    """Mark a job that is not running as deleted.
 
-    Raises:
-        StateConflict: It has not ended.
-        Fenced: Somebody changed it since.
+    Its name becomes free; its history remains until retention removes it.
     """
     if job.state not in SETTLED:
         raise StateConflict(f"Job {job.name} is {job.state}.", hint="stop or cancel it first.")
@@ -321,26 +248,24 @@ async def delete(session: AsyncSession, job: JobRow) -> JobRow:
     return row
 
 
-async def versions(
-    session: AsyncSession, job: str, *, limit: int = DEFAULT, starting_after: str | None = None
-) -> Page[JobVersionRow]:
-    """The specifications that a job had, newest first."""
+async def versions(session: AsyncSession, job: str, window: Window = FIRST) -> Page[JobVersionRow]:
+    """One page of the versions of a job's specification, newest first."""
     query = select(JobVersionRow).where(JobVersionRow.job == job)
-    return await by_number(session, query, JobVersionRow.version, limit=limit, starting_after=starting_after)
+    return await by_number(session, query, JobVersionRow.version, window)
 
 
 async def _take_name(session: AsyncSession, job: JobRow, any_name: bool) -> None:
-    """A name stays its owner's when the job is deleted: its checkpoint and causal log are found by it."""
-    statement = upsert(session, JobNameRow).values(name=job.name, owner=job.owner)
+    """Assign a name to its owner, even after the job is deleted: the name identifies its checkpoint and causal log."""
+    statement = upsert(session, JobNameRow).values(name=job.name, subject=job.created_by)
     statement = statement.on_conflict_do_update(
         index_elements=[JobNameRow.name],
-        set_={"owner": job.owner},
-        where=None if any_name else JobNameRow.owner == job.owner,
+        set_={"subject": job.created_by},
+        where=None if any_name else JobNameRow.subject == job.created_by,
     ).returning(JobNameRow.name)
     if (await session.execute(statement.execution_options(synchronize_session=False))).one_or_none() is None:
         raise Forbidden(
-            f"The name {job.name!r} was that of a job of somebody else: its checkpoint and causal log are there still.",
-            hint="choose another name, or have an admin create the job.",
+            f"The name {job.name!r} belongs to another subject, whose checkpoint and causal log still exist.",
+            hint="choose another name, or let an admin create the job.",
         )
 
 
@@ -359,6 +284,9 @@ async def _remember_version(session: AsyncSession, job: JobRow, by: str) -> None
 
 
 def as_written(spec: JobSpec) -> dict[str, Any]:
-    """A specification as it is kept: what is not set stays not set, for there the decorator in the code counts."""
+    """A specification as JSON, as the store holds it.
+
+    Unset fields remain unset, because the decorator ``@job`` in the code may set them.
+    """
     whole = spec.model_dump(mode="json", by_alias=True)
     return {**whole, "spec": spec.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)}

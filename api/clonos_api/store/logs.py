@@ -1,6 +1,6 @@
-"""The drivers' log, in chunks as agents push them, by byte offset, so that a push may be repeated.
+"""The log text of drivers, stored in the chunks that agents push. Byte offsets make pushes repeatable.
 
-An agent sends text: a byte that is not UTF-8 goes as ``?``, so that both sides count the same bytes.
+An agent sends text: it replaces a byte that is not UTF-8 by ``?``, so that both sides count the same bytes.
 """
 
 from __future__ import annotations
@@ -13,45 +13,26 @@ from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ClonosError, NotFound, SpecError
-from clonos.redaction import redact_text
-from clonos.resources.hosts import LogPiece
+from clonos.resources.hosts import LogBatch
 from clonos.resources.jobs import LogLines
-from clonos_api.store import pushed
-from clonos_api.store.bulk import insert_all, update_all
+from clonos.telemetry.redaction import redact_text
+from clonos_api.store.db.bulk import insert_all, update_all
 from clonos_api.store.ingest import storable
 from clonos_api.store.pushed import Locked
 from clonos_api.store.tables import LogChunkRow, RunRow
 
-KEPT_BYTES: Final = 4 * 1024 * 1024  # of one run; retention holds all runs of a job to as much
+KEPT_BYTES: Final = 4 * 1024 * 1024  # of one run; retention applies the same limit to all runs of a job
 _TRIM_BYTES: Final = KEPT_BYTES // 8
-_LINE: Final = 65_536  # a line that is longer is given in pieces
+_LINE: Final = 65_536  # longer lines are returned in pieces
 _CHUNKS: Final = 50
 
 
-async def push(session: AsyncSession, run: str, offset: int, text: str, *, gap: bool = False) -> int:
-    """Take in a piece of a run's log; the byte up to which it is known now. What to send next begins there.
+async def push_all(session: AsyncSession, locked: Locked, pieces: Sequence[LogBatch]) -> list[int | ClonosError]:
+    """Store pushed log text of several runs, at most one batch per run. An invalid batch does not affect the others.
 
-    Args:
-        session: A transaction.
-        run: Id of the run.
-        offset: Byte at which the piece begins, of all that the run ever wrote.
-        text: The piece.
-        gap: What is between the byte that is known and `offset` is lost on the host: go on here.
-
-    Raises:
-        NotFound: There is no such run.
-    """
-    locked = await pushed.lock(session, logs=[run])
-    return pushed.answer((await push_all(session, locked, [LogPiece(run=run, offset=offset, text=text, gap=gap)]))[0])
-
-
-async def push_all(session: AsyncSession, locked: Locked, pieces: Sequence[LogPiece]) -> list[int | ClonosError]:
-    """Take in pieces of several runs' logs, each as `push` does.
-
-    Args:
-        session: A transaction.
-        locked: The runs.
-        pieces: One of a run at the most.
+    `locked` has the rows of these runs. Returns for each batch the byte at which the run's next batch must begin, or
+    the error. Text that is stored already is skipped. A batch after missing bytes is ignored, unless its `gap` says
+    that they are lost.
     """
     ends: list[int | ClonosError] = []
     chunks, offsets, long = [], [], []
@@ -85,7 +66,7 @@ async def push_all(session: AsyncSession, locked: Locked, pieces: Sequence[LogPi
 
 
 async def tail(session: AsyncSession, job: str, lines: int) -> LogLines:
-    """The last lines of a job's log."""
+    """The last `lines` lines of the log of a job's drivers."""
     query = select(LogChunkRow).where(LogChunkRow.job == job).order_by(LogChunkRow.seq.desc()).limit(_CHUNKS)
     chunks: list[LogChunkRow] = []
     while True:
@@ -99,12 +80,10 @@ async def tail(session: AsyncSession, job: str, lines: int) -> LogLines:
 
 
 async def read(session: AsyncSession, job: str, after: str, limit: int = 1000) -> LogLines:
-    """Lines behind `after` (`LogLines.next`), oldest first; those that retention has dropped are left out.
-
-    Raises:
-        SpecError: `after` is no place in a log.
+    """Up to `limit` lines of a job's log after the cursor `after` (`LogLines.next`), oldest first, without lines
+    that retention has removed.
     """
-    seq, at = _place(after)
+    seq, at = _position(after)
     query = select(LogChunkRow).where(LogChunkRow.job == job, LogChunkRow.seq >= seq).order_by(LogChunkRow.seq)
     chunks: list[LogChunkRow] = []
     while True:
@@ -119,9 +98,9 @@ async def read(session: AsyncSession, job: str, after: str, limit: int = 1000) -
 
 
 def _lines(chunks: list[LogChunkRow], at: int, *, limit: int | None = None) -> tuple[list[str], str]:
-    """Whole lines from character `at` of the first chunk on, and the place behind them.
+    """Complete lines from character `at` of the first chunk, and the cursor behind them.
 
-    A line that has no end yet is left for later, unless another run began meanwhile, or it is very long.
+    An incomplete line is left for later, unless the next chunk is of another run or the line is very long.
     """
     lines: list[str] = []
     cursor, part = f"{chunks[0].seq}:{at}" if chunks else "0:0", ""
@@ -144,10 +123,12 @@ def _lines(chunks: list[LogChunkRow], at: int, *, limit: int | None = None) -> t
     return lines, cursor
 
 
-def _place(after: str) -> tuple[int, int]:
+def _position(after: str) -> tuple[int, int]:
     seq, colon, at = after.partition(":")
     if not (colon and seq.isdecimal() and at.isdecimal() and len(after) < 40):
         raise SpecError(
-            f"{after!r} is no place in a log.", kept="nothing was changed.", hint="pass `next` of the answer before."
+            f"{after!r} is not a valid cursor of a log.",
+            kept="nothing was changed.",
+            hint="pass `next` of the previous page.",
         )
     return min(int(seq), 2**62), int(at)

@@ -1,22 +1,22 @@
-"""Operations: what takes a while. Each ends exactly once, at its deadline at the latest.
+"""Rows of operations: long-running requests. Each ends exactly once, at its deadline at the latest.
 
 Events: ``operation.began``, ``operation.ended``.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import Fenced
 from clonos.resources.jobs import Failure
 from clonos_api.store import audit, events
-from clonos_api.store.clock import clock, now
-from clonos_api.store.paging import DEFAULT, Page, by_time
-from clonos_api.store.rows import found, insert_new, new_id
-from clonos_api.store.swap import swap
+from clonos_api.store.db.clock import clock, now
+from clonos_api.store.db.paging import FIRST, Page, Window, by_time
+from clonos_api.store.db.rows import new_id, require_row
+from clonos_api.store.db.swap import swap
 from clonos_api.store.tables import OperationRow
 
 
@@ -29,19 +29,12 @@ async def begin(
     timeout_s: float,
     by: str,
 ) -> OperationRow:
-    """Begin an operation.
+    """Insert an operation in progress, requested by the subject `by`; its deadline is in `timeout_s` seconds.
 
-    Args:
-        session: A transaction.
-        kind: ``start``, ``stop``, … (`clonos.resources.service.Operation`).
-        job: Id of its job.
-        arguments: What it needs to go on.
-        timeout_s: When it is given up.
-        by: The subject who asked.
+    `arguments` are the data of the request with which the reconciler completes the operation.
     """
-    row = await insert_new(
-        session,
-        OperationRow,
+    moment = await now(session)
+    row = OperationRow(
         id=new_id(),
         kind=kind,
         job=job,
@@ -49,11 +42,11 @@ async def begin(
         arguments=arguments or {},
         result={},
         created_by=by,
-        created_at=clock(),
-        deadline=clock(timeout_s),
+        created_at=moment,
+        deadline=moment + timedelta(seconds=timeout_s),
     )
-    if row is None:
-        raise Fenced("Two operations got the same id.")
+    session.add(row)
+    await session.flush()
     events.append(session, "operation.began", job=job, data={"operation": row.id, "kind": kind})
     await audit.asked(session, f"operation.{kind}", row.id, job=job)
     return row
@@ -62,74 +55,59 @@ async def begin(
 async def complete(
     session: AsyncSession, operation: OperationRow, result: dict[str, Any] | None = None
 ) -> OperationRow:
-    """It succeeded.
-
-    Raises:
-        Fenced: It has ended already.
-    """
+    """End an operation in progress as COMPLETED."""
     return await _end(session, operation, state="COMPLETED", result=result or {})
 
 
 async def fail(session: AsyncSession, operation: OperationRow, failure: Failure) -> OperationRow:
-    """It failed.
-
-    Raises:
-        Fenced: It has ended already.
-    """
+    """End an operation in progress as FAILED."""
     return await _end(session, operation, state="FAILED", failure=failure.model_dump(mode="json"))
 
 
 async def expire(session: AsyncSession) -> list[OperationRow]:
-    """Give up operations whose deadline is over by the database's clock; these operations."""
+    """Fail operations whose deadline has passed, and return them."""
     query = (
         select(OperationRow)
         .where(OperationRow.state == "IN_PROGRESS", OperationRow.deadline < clock())
         .order_by(OperationRow.id)
-        .with_for_update(skip_locked=True)  # who holds one is just ending it
+        .with_for_update(skip_locked=True)  # a locked operation is being ended
         .execution_options(populate_existing=True)
     )
     rows = (await session.scalars(query)).all()
     moment = await now(session)
-    given_up = []
+    expired = []
     for row in rows:
         failure = Failure(
             error="operation-timed-out",
-            what=f"The operation {row.kind} was not done by its deadline.",
-            hint="look at the job's state and failure, then ask again.",
+            what=f"The operation {row.kind} was not complete at its deadline.",
+            hint="check the job's state and failure, then retry.",
             domain="environment",
             retry=True,
             at=moment,
         )
-        given_up.append(await fail(session, row, failure))
-    return given_up
+        expired.append(await fail(session, row, failure))
+    return expired
 
 
 async def get(session: AsyncSession, operation: str) -> OperationRow:
-    """An operation.
-
-    Raises:
-        NotFound: There is none.
-    """
-    return found(await session.get(OperationRow, operation, populate_existing=True), f"operation {operation}")
+    """The row of an operation, by its id."""
+    return require_row(await session.get(OperationRow, operation, populate_existing=True), f"operation {operation}")
 
 
 async def page(
     session: AsyncSession,
+    window: Window = FIRST,
     *,
     job: str | None = None,
     state: str | None = None,
-    limit: int = DEFAULT,
-    starting_after: str | None = None,
 ) -> Page[OperationRow]:
-    """Operations, newest first."""
+    """One page of operations, newest first: of all jobs or of one `job`, in all states or in one `state`."""
     query = select(OperationRow)
     if job is not None:
         query = query.where(OperationRow.job == job)
     if state is not None:
         query = query.where(OperationRow.state == state)
-    return await by_time(
-        session, query, OperationRow.created_at, OperationRow.id, limit=limit, starting_after=starting_after
-    )
+    return await by_time(session, query, OperationRow.created_at, OperationRow.id, window)
 
 
 async def in_progress(session: AsyncSession, *, job: str | None = None) -> list[OperationRow]:

@@ -1,4 +1,4 @@
-"""What the ingested epochs of a job add up to: checkpoints, metrics, offsets, the causal log."""
+"""Computes REST resources from the stored epochs of a job: checkpoints, metrics, offsets, causal log."""
 
 from __future__ import annotations
 
@@ -10,65 +10,55 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.checkpoints import (
-    Checkpoint,
     CheckpointCounts,
     Checkpoints,
     CheckpointSummary,
+    EpochCheckpoint,
     LatestCheckpoints,
     Savepoint,
 )
 from clonos.resources.jobs import CausalLog, Metrics, Offsets
-from clonos_api.store import counters
-from clonos_api.store.clock import now
-from clonos_api.store.paging import DEFAULT, Page, by_time
-from clonos_api.store.rows import found
+from clonos_api.store import counters, views
+from clonos_api.store.db.clock import now
+from clonos_api.store.db.paging import FIRST, Page, Window, by_time
+from clonos_api.store.db.rows import require_row
 from clonos_api.store.tables import EpochRow, JobRow, SavepointRow
 
-# Spark keeps the files of so many epochs (`clonos.log.control.RETAINED_EPOCHS`).
+# Number of epochs whose files Spark retains (`clonos.log.control.RETAINED_EPOCHS`).
 _RETAINED: Final = 100
 _SUMMED_UP: Final = 100
 _MINUTE: Final = timedelta(minutes=1)
 _RATE: Final = timedelta(seconds=10)
 
 
-async def page(
-    session: AsyncSession,
-    job: str,
-    *,
-    query: str | None = None,
-    limit: int = DEFAULT,
-    starting_after: str | None = None,
-) -> Page[Checkpoint]:
-    """A job's epochs, newest first."""
+async def page(session: AsyncSession, job: str, window: Window = FIRST) -> Page[EpochCheckpoint]:
+    """One page of a job's checkpoints (finished epochs), newest first."""
     rows = select(EpochRow).where(EpochRow.job == job)
-    if query is not None:
-        rows = rows.where(EpochRow.query == query)
-    found_rows = await by_time(
-        session, rows, EpochRow.completed_at, EpochRow.query, limit=limit, starting_after=starting_after
-    )
+    epochs = await by_time(session, rows, EpochRow.completed_at, EpochRow.query, window)
     newest = await _newest(session, job)
-    return Page([_resource(row, newest) for row in found_rows.rows], found_rows.next)
+    return Page([_resource(row, newest) for row in epochs.rows], epochs.next)
 
 
-async def one(session: AsyncSession, job: str, epoch: int, query: str | None = None) -> Checkpoint:
-    """One epoch, of the newest lineage that has it; of the query that finished it last unless one is named.
-
-    Raises:
-        NotFound: It is not known (any more).
+async def get(session: AsyncSession, job: str, epoch: int, query: str | None = None) -> EpochCheckpoint:
+    """The checkpoint of one epoch, of the newest lineage that has it; without `query`, of the query that finished
+    it last.
     """
     rows = select(EpochRow).where(EpochRow.job == job, EpochRow.epoch == epoch)
     if query is not None:
         rows = rows.where(EpochRow.query == query)
     rows = rows.order_by(EpochRow.lineage.desc(), EpochRow.completed_at.desc()).limit(1)
-    row = found((await session.scalars(rows)).first(), f"epoch {epoch} of this job")
+    row = require_row((await session.scalars(rows)).first(), f"epoch {epoch} of this job")
     return _resource(row, await _newest(session, job))
 
 
 async def checkpoints(session: AsyncSession, job: str, *, limit: int = 100) -> Checkpoints:
-    """Counts, summary, the newest of each kind, history."""
+    """A job's checkpoints (finished epochs): numbers by outcome, statistics of the durations and published records,
+    the newest epoch, savepoint and replay, and the newest `limit` epochs.
+    """
     sums = await counters.of_job(session, job)
-    history = (await page(session, job, limit=max(limit, _SUMMED_UP))).rows
-    restored = next((one for one in history if one.trigger == "REPLAY"), None)
+    history = (await page(session, job, Window(max(limit, _SUMMED_UP)))).rows
+    queries = {epoch.query for epoch in history}
+    restored = next((epoch for epoch in history if epoch.trigger == "REPLAY"), None)
     savepoint = (
         await session.scalars(
             select(SavepointRow)
@@ -83,12 +73,12 @@ async def checkpoints(session: AsyncSession, job: str, *, limit: int = 100) -> C
             completed=sums.get("epochs", 0),
             failed=sums.get("epochs_failed", 0),
             restored=sums.get("epochs_replayed", 0),
-            retained=min((await session.execute(retained)).scalar_one(), _RETAINED * max(1, len(_queries(history)))),
+            retained=min((await session.execute(retained)).scalar_one(), _RETAINED * max(1, len(queries))),
         ),
         summary=_summary(history[:_SUMMED_UP]),
         latest=LatestCheckpoints(
             completed=history[0] if history else None,
-            savepoint=Savepoint.model_validate(columns(savepoint)) if savepoint else None,
+            savepoint=views.resource(Savepoint, savepoint) if savepoint else None,
             restored=restored,
         ),
         history=history[:limit],
@@ -96,42 +86,42 @@ async def checkpoints(session: AsyncSession, job: str, *, limit: int = 100) -> C
 
 
 async def metrics(session: AsyncSession, job: JobRow) -> Metrics:
-    """Sums since the job was created, and the rates of now."""
+    """The metrics of a job: totals since its creation, rates of the last 10 s, epoch durations of the last minute."""
     moment = await now(session)
-    told: dict[str, Any] = {"at": None, "restarts": 0, "queries": {}, **(job.metrics or {})}
-    recent: dict[str, list[Checkpoint]] = defaultdict(list)
+    reported: dict[str, Any] = {"at": None, "restarts": 0, "queries": {}, **(job.metrics or {})}
+    recent: dict[str, list[EpochCheckpoint]] = defaultdict(list)
     rows = select(EpochRow).where(EpochRow.job == job.id, EpochRow.completed_at > moment - _MINUTE)
     for row in await session.scalars(rows):
-        recent[row.query].append(Checkpoint.model_validate(row.body))
+        recent[row.query].append(EpochCheckpoint.model_validate(row.body))
     queries = {}
-    for name, sums in told["queries"].items():
-        newest = [one for one in recent[name] if one.completed_at > moment - _RATE]
-        durations = sorted(one.duration_ms for one in recent[name])
+    for name, sums in reported["queries"].items():
+        newest = [epoch for epoch in recent[name] if epoch.completed_at > moment - _RATE]
+        durations = sorted(epoch.duration_ms for epoch in recent[name])
         queries[name] = {
             **sums,
-            "records_in_per_s": sum(one.records_in for one in newest) / _RATE.total_seconds(),
-            "records_out_per_s": sum(one.records_out for one in newest) / _RATE.total_seconds(),
+            "records_in_per_s": sum(epoch.records_in for epoch in newest) / _RATE.total_seconds(),
+            "records_out_per_s": sum(epoch.records_out for epoch in newest) / _RATE.total_seconds(),
             "epoch_ms_p50": _share(durations, 0.5),
             "epoch_ms_p99": _share(durations, 0.99),
         }
-    return Metrics.model_validate({**told, "queries": queries})
+    return Metrics.model_validate({**reported, "queries": queries})
 
 
 async def offsets(session: AsyncSession, job: JobRow) -> list[Offsets]:
-    """Where the sources of each query are: those of its newest epoch."""
-    found_offsets = []
-    for name, told in sorted(((job.metrics or {}).get("queries") or {}).items()):
+    """The source offsets of each query of a job after its newest epoch, with the query's lag."""
+    newest_offsets = []
+    for name, figures in sorted(((job.metrics or {}).get("queries") or {}).items()):
         rows = select(EpochRow).where(EpochRow.job == job.id, EpochRow.query == name)
         row = (await session.scalars(rows.order_by(EpochRow.completed_at.desc()).limit(1))).first()
         if row is not None:
-            at = Checkpoint.model_validate(row.body).offsets
-            lags = {"lag": told.get("lag", {}), "partition_lag": told.get("partition_lag", {})}
-            found_offsets.append(Offsets(query=name, epoch=row.epoch, offsets=at, **lags))
-    return found_offsets
+            at = EpochCheckpoint.model_validate(row.body).offsets
+            lags = {"lag": figures.get("lag", {}), "partition_lag": figures.get("partition_lag", {})}
+            newest_offsets.append(Offsets(query=name, epoch=row.epoch, offsets=at, **lags))
+    return newest_offsets
 
 
 async def causal_log(session: AsyncSession, job: JobRow) -> CausalLog:
-    """What the drivers told of the job's causal log; `partitions` are left to who can ask Kafka."""
+    """The overview of a job's causal log: numbers of determinants, their bytes, and truncations."""
     sums = await counters.of_job(session, job.id)
     truncated_at = sums.get("truncated_at")
     return CausalLog(
@@ -144,11 +134,6 @@ async def causal_log(session: AsyncSession, job: JobRow) -> CausalLog:
     )
 
 
-def columns(row: Any) -> dict[str, Any]:
-    """A row's columns, without its token."""
-    return {column.key: getattr(row, column.key) for column in row.__table__.columns if column.key != "token"}
-
-
 async def _newest(session: AsyncSession, job: str) -> dict[str, tuple[int, int]]:
     """Query → its newest (lineage, epoch)."""
     rows = select(EpochRow.query, EpochRow.lineage, func.max(EpochRow.epoch)).where(EpochRow.job == job)
@@ -158,21 +143,17 @@ async def _newest(session: AsyncSession, job: str) -> dict[str, tuple[int, int]]
     return newest
 
 
-def _resource(row: EpochRow, newest: dict[str, tuple[int, int]]) -> Checkpoint:
+def _resource(row: EpochRow, newest: dict[str, tuple[int, int]]) -> EpochCheckpoint:
     lineage, epoch = newest[row.query]
     retained = row.lineage == lineage and row.epoch > epoch - _RETAINED
-    return Checkpoint.model_validate({**row.body, "retained": retained})
+    return EpochCheckpoint.model_validate({**row.body, "retained": retained})
 
 
-def _queries(history: list[Checkpoint]) -> set[str]:
-    return {one.query for one in history}
-
-
-def _summary(history: list[Checkpoint]) -> CheckpointSummary:
+def _summary(history: list[EpochCheckpoint]) -> CheckpointSummary:
     if not history:
         return CheckpointSummary()
-    durations = sorted(one.duration_ms for one in history)
-    records = [one.records_out for one in history]
+    durations = sorted(epoch.duration_ms for epoch in history)
+    records = [epoch.records_out for epoch in history]
     ms: dict[Literal["min", "avg", "p50", "p99", "max"], float] = {
         "min": durations[0],
         "avg": sum(durations) / len(durations),

@@ -1,6 +1,6 @@
-"""What agents push is taken in for several runs at once: which rows that locks, and what comes of each piece.
+"""Locks the rows that a push of an agent changes, of several runs at once.
 
-Jobs before runs, both by id, as everywhere. The lock of a job also makes one of several pushes about it.
+Jobs are locked before runs, both by id, as in the whole store. The lock of a job serialises concurrent pushes for it.
 """
 
 from __future__ import annotations
@@ -12,91 +12,70 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import ClonosError
-from clonos_api.store.tables import AgentRow, JobRow, RunRow
+from clonos_api.store.tables import HostRow, JobRow, RunRow
 
 
 @dataclass(frozen=True)
 class LockedJob:
-    """What ingestion needs of a job."""
+    """The columns of a locked job that ingestion needs."""
 
     id: str
     generation: int
     restarts: int
-    metrics: dict[str, Any] | None
+    metrics: dict[str, Any] | None  # the job's newest figures, as in `JobRow`; None before its first epoch
 
 
 @dataclass(frozen=True)
 class LockedRun:
-    """What ingestion needs of a run.
-
-    Attributes:
-        checkpoint_bytes: How large its queries' checkpoints were when its agent looked last.
-        agent: Name of its host.
-    """
+    """The columns of a locked run that ingestion needs."""
 
     id: str
     job: str
     state: str
-    events_offset: int
-    told: dict[str, Any]
-    log_offset: int
-    checkpoint_bytes: dict[str, int] | None
-    agent: str
+    events_offset: int  # bytes of the event file that are ingested
+    ingest_state: dict[str, Any]  # an `ingest.IngestState`
+    log_offset: int  # bytes of the log that are stored
+    checkpoint_bytes: dict[str, int] | None  # query → bytes, the agent's newest measurement
+    host: str  # name of the run's host
 
 
 @dataclass(frozen=True)
 class Locked:
-    """Rows that nobody else changes until the transaction ends, by id; jobs of those runs that tell events."""
+    """Locked rows, by id: the runs of a push, and the jobs of the runs whose events are in it."""
 
     jobs: dict[str, LockedJob]
     runs: dict[str, LockedRun]
 
 
 async def lock(
-    session: AsyncSession, *, events: Iterable[str] = (), logs: Iterable[str] = (), agent: str | None = None
+    session: AsyncSession, *, events: Iterable[str] = (), logs: Iterable[str] = (), host: str | None = None
 ) -> Locked:
-    """Lock what a push changes; runs that are not there, or not of `agent`, are left out.
+    """Lock the rows of the runs whose ids are in `events` or `logs`, and of the jobs of those in `events`.
 
-    Args:
-        session: A transaction.
-        events: Runs that tell events.
-        logs: Runs that tell their log.
-        agent: Id of the agent that tells; None: any.
+    Unknown runs, and runs of other hosts than `host` (id), are left out.
     """
-    telling = sorted(set(events))
+    with_events = sorted(set(events))
     jobs: dict[str, LockedJob] = {}
-    own = () if agent is None else (RunRow.agent == agent,)
-    if telling:
-        of_runs = select(RunRow.job).where(RunRow.id.in_(telling), *own)
-        told_about = select(JobRow.id, JobRow.generation, JobRow.restarts, JobRow.metrics)
-        told_about = told_about.where(JobRow.id.in_(of_runs)).order_by(JobRow.id).with_for_update(key_share=True)
-        jobs = {row.id: LockedJob(*row) for row in await session.execute(told_about)}
+    own = () if host is None else (RunRow.host == host,)
+    if with_events:
+        of_runs = select(RunRow.job).where(RunRow.id.in_(with_events), *own)
+        of_jobs = select(JobRow.id, JobRow.generation, JobRow.restarts, JobRow.metrics)
+        of_jobs = of_jobs.where(JobRow.id.in_(of_runs)).order_by(JobRow.id).with_for_update(key_share=True)
+        jobs = {row.id: LockedJob(*row) for row in await session.execute(of_jobs)}
     query = (
         select(
             RunRow.id,
             RunRow.job,
             RunRow.state,
             RunRow.events_offset,
-            RunRow.told,
+            RunRow.ingest_state,
             RunRow.log_offset,
             RunRow.checkpoint_bytes,
-            AgentRow.name,
+            HostRow.name,
         )
-        .join(AgentRow, AgentRow.id == RunRow.agent)
-        .where(RunRow.id.in_(sorted({*telling, *logs})), *own)
+        .join(HostRow, HostRow.id == RunRow.host)
+        .where(RunRow.id.in_(sorted({*with_events, *logs})), *own)
         .order_by(RunRow.id)
         .with_for_update(key_share=True, of=RunRow)
     )
     return Locked(jobs, {row.id: LockedRun(*row) for row in await session.execute(query)})
-
-
-def answer(taken: int | ClonosError) -> int:
-    """The offset.
-
-    Raises:
-        ClonosError: The piece was refused.
-    """
-    if isinstance(taken, ClonosError):
-        raise taken
-    return taken

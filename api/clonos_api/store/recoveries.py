@@ -1,9 +1,9 @@
-"""Recoveries: from one failure to the first epoch after it.
+"""Rows of recoveries. Each lasts from a failure to the first epoch after it.
 
-The reconciler begins one when it knows first (a host is lost), ingestion when a driver tells of it; the first wins,
-and the other adds nothing. A job has at most one open recovery: if the generation that it brought fails too, the next
-one takes its place. Each ends, and says how (`Recovery.outcome`). Events: ``job.recovery.began``,
-``job.recovery.ended``.
+The reconciler begins a recovery when it detects a failure, such as a lost host; ingestion begins it when a driver
+reports the failure. The first of both inserts the row. A job has at most one open recovery: if the new generation fails
+too, the next recovery supersedes it. Each recovery ends with an outcome (`Recovery.outcome`). Events:
+``job.recovery.began``, ``job.recovery.ended``.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import Failure, Phase
 from clonos_api.store import events
-from clonos_api.store.clock import now
+from clonos_api.store.db.clock import now
+from clonos_api.store.db.paging import FIRST, Page, Window, by_time
+from clonos_api.store.db.rows import new_id, require_row
 from clonos_api.store.ingest import EpochDone
-from clonos_api.store.paging import DEFAULT, Page, by_time
-from clonos_api.store.rows import found, new_id
 from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
 
 PLANNED = frozenset({"move", "upgrade"})
-Outcome = Literal["finished", "superseded", "overtaken", "idle", "abandoned"]
-# Parts of a claim, and the phase of the recovery that ends with each.
+Outcome = Literal["COMPLETED", "SUPERSEDED", "OVERTAKEN", "IDLE", "ABANDONED"]
+# Marks of a claim, and the recovery phase that each mark ends.
 _PHASES = (("claiming", "start"), ("claimed", "claim"), ("running", "restore"))
 
 
@@ -34,28 +34,21 @@ async def begin(
     *,
     cause: str,
     failed_generation: int,
-    from_agent: str,
+    from_host: str,
     at: datetime,
     failure: Failure | None = None,
     detected_at: datetime | None = None,
 ) -> RecoveryRow:
-    """A generation failed.
+    """Begin the recovery of a failed generation, or return the recovery in progress.
 
-    Args:
-        session: A transaction.
-        job: Id of the job.
-        cause: ``restart``, ``crash``, ``host-lost``, ``move`` or ``upgrade``.
-        failed_generation: That one.
-        from_agent: Name of the agent that had it.
-        at: When, as far as is known.
-        failure: Why, if it was told.
-        detected_at: When the control plane noticed.
+    `cause` is ``crash``, ``host-lost``, … (`Recovery.cause`). `at` is the time of the failure, as far as it can be
+    determined, `detected_at` when the control plane noticed it. `from_host` is the name of the failed driver's host.
     """
-    # Several writers may notice at once: the job's row orders them.
+    # Several writers may detect the failure at once: the lock of the job's row orders them.
     await session.execute(select(JobRow.id).where(JobRow.id == job).with_for_update(key_share=True))
-    known = await opened(session, job)
+    known = await open_of_job(session, job)
     if known is not None and failed_generation >= (known.body.get("generation") or failed_generation + 1):
-        await end(session, known, "superseded", at)
+        await end(session, known, "SUPERSEDED", at)
         known = None
     if known is not None:
         if failure is not None and known.body.get("failure") is None:
@@ -71,7 +64,7 @@ async def begin(
             "cause": cause,
             "failure": failure.model_dump(mode="json") if failure else None,
             "failed_generation": failed_generation,
-            "from_agent": from_agent,
+            "from_host": from_host,
             "phases": detect,
         },
     )
@@ -85,17 +78,9 @@ async def begin(
 async def explain(
     session: AsyncSession, job: str, failure: Failure | None, *, generation: int | None = None, **more: str
 ) -> bool:
-    """Why there was the newest recovery of a job, if it does not say so yet, and what else is known of it now.
+    """Add `failure` to a job's newest recovery, if it has none, and set other fields of `Recovery` (`more`).
 
-    Args:
-        session: A transaction.
-        job: Id of the job.
-        failure: Why.
-        generation: Only if it brought that one.
-        more: Fields of its body.
-
-    Returns:
-        Whether there is such a recovery.
+    With `generation`, only if that is the recovery's new generation. Returns whether the job has such a recovery.
     """
     query = select(RecoveryRow).where(RecoveryRow.job == job).order_by(RecoveryRow.started_at.desc()).limit(1)
     row = (await session.scalars(query)).first()
@@ -108,122 +93,122 @@ async def explain(
     return True
 
 
-async def placed(session: AsyncSession, job: str, agent: str, *, standby: str | None = None) -> None:
-    """The job whose recovery is open goes on on this agent (its name): by a new driver, or by a standby."""
-    row = await opened(session, job)
+async def record_placement(session: AsyncSession, job: str, host: str, *, standby: str | None = None) -> None:
+    """Record the host (name) of the new driver in the recovery in progress, and the standby that takes over, if any."""
+    row = await open_of_job(session, job)
     if row is None:
         return
     phases = list(row.body["phases"])
-    if [one["name"] for one in phases] == ["detect"]:
-        # An upgrade waits here until the driver has finished its epoch.
+    if [phase["name"] for phase in phases] == ["detect"]:
+        # In an upgrade this phase waits for the end of the driver's epoch.
         name = "finish" if row.body["cause"] == "upgrade" else "decide"
         phases.append(_phase(name, _end(phases[0]), await now(session)))
-    row.body = {**row.body, "to_agent": agent, "standby": standby, "phases": phases}
+    row.body = {**row.body, "to_host": host, "standby": standby, "phases": phases}
     await session.flush()
 
 
-async def claimed(session: AsyncSession, job: str, generation: int, agent: str) -> None:
-    """A new generation took over; the recovery lasts until its first epoch."""
-    row = await opened(session, job)
+async def record_claim(session: AsyncSession, job: str, generation: int, host: str) -> None:
+    """Record the new generation in the recovery in progress, which continues until the first epoch."""
+    row = await open_of_job(session, job)
     if row is not None and generation > row.body["failed_generation"]:
-        row.body = {**row.body, "generation": generation, "to_agent": agent}
+        row.body = {**row.body, "generation": generation, "to_host": host}
         await session.flush()
 
 
-async def finished(session: AsyncSession, job: str, done: EpochDone, before: datetime | None) -> RecoveryRow | None:
-    """The first epoch after a claim: the recovery that was open, if any, is over.
+async def complete(session: AsyncSession, job: str, done: EpochDone, before: datetime | None) -> RecoveryRow | None:
+    """Complete the recovery in progress with `done`, the first epoch after a claim.
 
-    Args:
-        session: A transaction.
-        job: Id of the job.
-        done: The epoch.
-        before: When the job's newest epoch before it ended.
+    `before` is the end of the job's previous epoch. Returns the recovery; None if there is none, or if the epoch is of
+    an older generation.
     """
-    row = await opened(session, job)
+    row = await open_of_job(session, job)
     if row is None or done.checkpoint.generation < (row.body.get("generation") or row.body["failed_generation"] + 1):
         return None
-    ends = [(one["name"], _end(one)) for one in row.body["phases"]]
+    ends = [(phase["name"], _end(phase)) for phase in row.body["phases"]]
     ends += [(_name(name, row), at) for name, at in _ends(done) if at >= row.started_at]
-    # In a planned move the driver goes on after its beginning.
+    # In a planned move the driver still commits epochs after the move has begun.
     last = before or row.started_at
     gap = done.at - (last if row.body["cause"] in PLANNED else min(last, row.started_at))
     row.ended_at = max(done.at, row.started_at)
     row.body = {
         **row.body,
-        "outcome": "finished",
+        "outcome": "COMPLETED",
         "generation": done.checkpoint.generation,
         "phases": _consecutive(row.started_at, ends),
-        "gap_ms": _ms(gap.total_seconds()),
-        "replayed_records": done.figures["read"] if done.replay else 0,
+        "downtime_ms": _ms(gap.total_seconds()),
+        "replayed_records": done.figures["records_in"] if done.replay else 0,
         "skipped_lanes": done.figures["skipped_lanes"],
-        "replayed_determinants": done.figures["replayed"],
+        "replayed_determinants": done.figures["replayed_determinants"],
     }
     await session.flush()
-    _tell(session, row)
+    _append_ended(session, row)
     return row
 
 
 async def abandon(session: AsyncSession, job: str) -> None:
-    """The job has ended: its open recovery, if any, will see no epoch."""
-    row = await opened(session, job)
+    """End the recovery in progress of a job that has stopped, if any, with the outcome ABANDONED."""
+    row = await open_of_job(session, job)
     if row is not None:
-        await end(session, row, "abandoned")
+        await end(session, row, "ABANDONED")
 
 
 async def end(session: AsyncSession, row: RecoveryRow, outcome: Outcome, at: datetime | None = None) -> None:
-    """A recovery ends without an epoch of its own."""
+    """End a recovery with an outcome other than COMPLETED: no epoch completes it."""
     row.ended_at = max(at or await now(session), row.started_at)
     row.body = {**row.body, "outcome": outcome}
     await session.flush()
-    _tell(session, row)
+    _append_ended(session, row)
 
 
 async def newest_since(session: AsyncSession, row: RecoveryRow) -> int:
-    """The generation of the newest epoch that was finished after the failure; 0: there is none."""
+    """The generation of the newest epoch that finished after the failure of a recovery; 0 if there is none."""
     query = select(EpochRow.body).where(EpochRow.job == row.job, EpochRow.completed_at > row.started_at)
     newest = (await session.scalars(query.order_by(EpochRow.completed_at.desc()).limit(1))).first()
     return 0 if newest is None else int(newest["generation"])
 
 
 async def last_epoch_at(session: AsyncSession, job: str) -> datetime | None:
-    """When the newest epoch of a job ended."""
+    """End of a job's newest epoch; None if there is none."""
     moment: datetime | None = (
         await session.execute(select(func.max(EpochRow.completed_at)).where(EpochRow.job == job))
     ).scalar()
     return moment
 
 
-async def opened(session: AsyncSession, job: str) -> RecoveryRow | None:
-    """The recovery that lasts, if one does."""
+async def open_of_job(session: AsyncSession, job: str) -> RecoveryRow | None:
+    """The row of a job's recovery in progress; None if there is none."""
     query = select(RecoveryRow).where(RecoveryRow.job == job, RecoveryRow.ended_at.is_(None))
     return (await session.scalars(query.order_by(RecoveryRow.started_at).limit(1))).first()
 
 
-async def get(session: AsyncSession, job: str, recovery: str) -> RecoveryRow:
-    """A job's recovery.
+def newest_of_jobs(*which: ColumnElement[bool]) -> Select[RecoveryRow]:
+    """Selects the newest recovery of each job, of those that meet the conditions `which`.
 
-    Raises:
-        NotFound: It has none with this id.
+    A job whose two newest recoveries have the same start has two rows; the last row is the newer one.
     """
+    newest = select(RecoveryRow.job, func.max(RecoveryRow.started_at).label("at")).where(*which)
+    of_job = newest.group_by(RecoveryRow.job).subquery()
+    same = (RecoveryRow.job == of_job.c.job) & (RecoveryRow.started_at == of_job.c.at)
+    return select(RecoveryRow).join(of_job, same).order_by(RecoveryRow.id)
+
+
+async def get(session: AsyncSession, job: str, recovery: str) -> RecoveryRow:
+    """The row of a recovery of a job, by its id."""
     row = await session.get(RecoveryRow, recovery)
-    return found(row if row is not None and row.job == job else None, f"recovery {recovery} of this job")
+    return require_row(row if row is not None and row.job == job else None, f"recovery {recovery} of this job")
 
 
-async def page(
-    session: AsyncSession, job: str, *, limit: int = DEFAULT, starting_after: str | None = None
-) -> Page[RecoveryRow]:
-    """A job's recoveries, newest first; the fields of a `clonos.resources.jobs.Recovery` are the columns and `body`."""
+async def page(session: AsyncSession, job: str, window: Window = FIRST) -> Page[RecoveryRow]:
+    """One page of a job's recoveries, newest first."""
     query = select(RecoveryRow).where(RecoveryRow.job == job)
-    return await by_time(
-        session, query, RecoveryRow.started_at, RecoveryRow.id, limit=limit, starting_after=starting_after
-    )
+    return await by_time(session, query, RecoveryRow.started_at, RecoveryRow.id, window)
 
 
 def _ends(done: EpochDone) -> list[tuple[str, datetime]]:
-    """What a driver went through until its first epoch, by the clock of its host."""
+    """The ends of the phases of a driver until its first epoch, by the clock of its host."""
     marks = done.marks or {}
     ends = [(name, marks[mark]) for mark, name in _PHASES if mark in marks]
-    commit_ms = sum(one.duration_ms for one in done.checkpoint.spans if one.name == "commit")
+    commit_ms = sum(span.duration_ms for span in done.checkpoint.spans if span.name == "commit")
     ends.append(("replay" if done.replay else "epoch", done.at - timedelta(milliseconds=commit_ms)))
     return [*ends, ("commit", done.at)]
 
@@ -233,7 +218,7 @@ def _name(name: str, row: RecoveryRow) -> str:
 
 
 def _consecutive(began: datetime, ends: list[tuple[str, datetime]]) -> list[dict[str, Any]]:
-    """Phases that follow each other from `began` on and leave no time out, whatever the clocks of two hosts say."""
+    """Consecutive phases from `began` without gaps, even if the clocks of two hosts differ."""
     phases = []
     for at, (name, end) in enumerate(ends):
         end = max(began, min([end, *(later for _, later in ends[at + 1 :])]))
@@ -246,9 +231,9 @@ def _end(phase: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(phase["started_at"]) + timedelta(milliseconds=phase["duration_ms"])
 
 
-def _tell(session: AsyncSession, row: RecoveryRow) -> None:
-    told = {name: row.body.get(name) for name in ("generation", "gap_ms", "outcome")}
-    events.append(session, "job.recovery.ended", job=row.job, data={"recovery": row.id, **told})
+def _append_ended(session: AsyncSession, row: RecoveryRow) -> None:
+    summary = {name: row.body.get(name) for name in ("generation", "downtime_ms", "outcome")}
+    events.append(session, "job.recovery.ended", job=row.job, data={"recovery": row.id, **summary})
 
 
 def _phase(name: str, began: datetime, ended: datetime) -> dict[str, Any]:

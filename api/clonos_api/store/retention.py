@@ -1,4 +1,4 @@
-"""Retention: history is bounded, whatever happens. The leader prunes now and then, in small transactions."""
+"""Retention: removes old rows of the history. The leader calls `prune` periodically."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, t
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostState
-from clonos.standby.states import OVER
-from clonos_api.store.clock import clock
-from clonos_api.store.database import Database
+from clonos.standby.states import FINAL_STATES
+from clonos_api.store.db.clock import clock
+from clonos_api.store.db.database import Database
 from clonos_api.store.logs import KEPT_BYTES
 from clonos_api.store.tables import (
-    AgentRow,
     ArtifactRow,
     AuditRow,
     Base,
@@ -24,6 +23,7 @@ from clonos_api.store.tables import (
     EventRow,
     ExceptionRow,
     GenerationRow,
+    HostRow,
     IdempotencyRow,
     JobRow,
     JobVersionRow,
@@ -39,62 +39,38 @@ from clonos_api.store.tables import (
 
 _DAY_S: Final = 86_400.0
 _BATCH: Final = 1000
-_JOBS_BATCH: Final = 10  # all that a job has goes with it
+_JOBS_BATCH: Final = 10  # deleting a job also deletes its rows in other tables
 
 Check = Callable[[AsyncSession], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is kept.
+    """Limits of the stored history: the number of newest rows per job or in total, or an age in seconds."""
 
-    Attributes:
-        epochs: Newest ones, for each job.
-        generations: For each job.
-        recoveries: That have ended, for each job.
-        exceptions: For each job.
-        ended_runs: For each job.
-        ended_standbys: For each job: promoted, or failed.
-        versions: Specifications, for each job.
-        log_bytes: Of the drivers' log, for each job.
-        events: Of the whole service.
-        audit: Entries, of the whole service.
-        ended_operations_s: How long after their end; their tasks too.
-        idempotency_s: How long a request may be repeated.
-        deleted_jobs_s: How long after their deletion, with all that is theirs; longer while they have savepoints.
-        ended_tokens_s: How long after their expiry or revocation.
-        unused_artifacts_s: How long after their upload.
-        removed_agents_s: How long after they were last heard of.
-    """
-
-    epochs: int = 1000
-    generations: int = 1000
-    recoveries: int = 200
-    exceptions: int = 200
-    ended_runs: int = 100
-    ended_standbys: int = 100
-    versions: int = 100
-    log_bytes: int = KEPT_BYTES
-    events: int = 100_000
-    audit: int = 100_000
-    ended_operations_s: float = 7 * _DAY_S
-    idempotency_s: float = _DAY_S
-    deleted_jobs_s: float = 7 * _DAY_S
-    ended_tokens_s: float = 30 * _DAY_S
-    unused_artifacts_s: float = 30 * _DAY_S
-    removed_agents_s: float = 7 * _DAY_S
+    epochs: int = 1000  # finished epochs per job, of all queries
+    generations: int = 1000  # generations per job
+    recoveries: int = 200  # ended recoveries per job
+    exceptions: int = 200  # reported errors per job
+    ended_runs: int = 100  # ended runs per job
+    ended_standbys: int = 100  # promoted and failed standbys per job
+    versions: int = 100  # versions of the specification per job
+    log_bytes: int = KEPT_BYTES  # bytes of the drivers' log per job
+    events: int = 100_000  # events in total
+    audit: int = 100_000  # audit entries in total
+    ended_operations_s: float = 7 * _DAY_S  # age of operations and their tasks, since their end
+    idempotency_s: float = _DAY_S  # age of stored responses, since the request
+    deleted_jobs_s: float = 7 * _DAY_S  # age of jobs, since their deletion; jobs with savepoints remain
+    ended_tokens_s: float = 30 * _DAY_S  # age of tokens, since their expiry or revocation
+    unused_artifacts_s: float = 30 * _DAY_S  # age of unused artifacts, since their upload
+    removed_hosts_s: float = 7 * _DAY_S  # age of removed hosts, since their last heartbeat
 
 
 async def prune(database: Database, limits: Limits | None = None, *, check: Check | None = None) -> dict[str, int]:
-    """Drop what is beyond the limits.
+    """Remove rows beyond the limits; return table → removed rows, without those that were removed with their job.
 
-    Args:
-        database: The store.
-        limits: How much is kept.
-        check: Awaited at the start of each transaction; `lease.check` of the leader.
-
-    Returns:
-        Table → rows dropped; what goes with a deleted job is not counted.
+    `check` runs at the start of each transaction, such as the leader's `lease.check`. If it raises, that transaction is
+    rolled back and the later ones are omitted.
     """
     pruning = _Pruning(database, limits or Limits(), check)
     await pruning.by_job()
@@ -114,7 +90,7 @@ class _Pruning:
         self.dropped: dict[str, int] = {}
 
     async def by_job(self) -> None:
-        """The newest of each job stay."""
+        """Retain the newest rows of each job."""
         limits = self._limits
         rules: list[tuple[type[Any], Any, int, ColumnElement[bool]]] = [
             (EpochRow, EpochRow.completed_at, limits.epochs, true()),
@@ -122,21 +98,21 @@ class _Pruning:
             (RecoveryRow, RecoveryRow.started_at, limits.recoveries, RecoveryRow.ended_at.is_not(None)),
             (ExceptionRow, ExceptionRow.seq, limits.exceptions, true()),
             (RunRow, RunRow.created_at, limits.ended_runs, RunRow.ended_at.is_not(None)),
-            (StandbyRow, StandbyRow.since, limits.ended_standbys, StandbyRow.state.in_(OVER)),
+            (StandbyRow, StandbyRow.since, limits.ended_standbys, StandbyRow.state.in_(FINAL_STATES)),
             (JobVersionRow, JobVersionRow.version, limits.versions, true()),
         ]
-        for table, order, kept, which in rules:
+        for table, order, limit, which in rules:
             async with self._database.reading() as session:
-                query = select(table.job).where(which).group_by(table.job).having(func.count() > kept)
+                query = select(table.job).where(which).group_by(table.job).having(func.count() > limit)
                 jobs = list(await session.scalars(query))
-                newest = select(order).where(which).order_by(order.desc()).offset(kept).limit(1)
+                newest = select(order).where(which).order_by(order.desc()).offset(limit).limit(1)
                 ends = [(job, (await session.scalars(newest.where(table.job == job))).first()) for job in jobs]
             for job, end in ends:
                 if end is not None:
                     await self._delete(table, and_(table.job == job, order <= end, which))
 
     async def logs(self) -> None:
-        """So many bytes of each job stay."""
+        """Retain the newest bytes of each job's log."""
         async with self._database.reading() as session:
             size = func.sum(LogChunkRow.size)
             query = select(LogChunkRow.job).group_by(LogChunkRow.job).having(size > self._limits.log_bytes)
@@ -153,19 +129,19 @@ class _Pruning:
             await self._delete(LogChunkRow, and_(LogChunkRow.job == job, LogChunkRow.seq <= end))
 
     async def by_number(self) -> None:
-        """So many of the whole service stay."""
+        """Retain the newest rows of the service."""
         rules: tuple[tuple[type[Any], int], ...] = ((EventRow, self._limits.events), (AuditRow, self._limits.audit))
-        for table, kept in rules:
+        for table, limit in rules:
             async with self._database.reading() as session:
                 newest = (await session.execute(select(func.max(table.seq)))).scalar() or 0
-            await self._delete(table, table.seq <= newest - kept)
+            await self._delete(table, table.seq <= newest - limit)
 
     async def by_age(self) -> None:
-        """What is over goes after a while."""
+        """Remove ended rows by age."""
         limits = self._limits
         ended = clock(-limits.ended_operations_s)
         await self._delete(OperationRow, OperationRow.ended_at < ended)
-        # Also what an agent never answered: its operation was given up long ago.
+        # Including tasks without a result: their operation has failed long ago.
         await self._delete(
             TaskRow, or_(TaskRow.ended_at < ended, TaskRow.created_at < clock(-2 * limits.ended_operations_s))
         )
@@ -177,16 +153,16 @@ class _Pruning:
         unused = [~exists().where(table.artifact == ArtifactRow.id) for table in (JobRow, JobVersionRow, SavepointRow)]
         old = ArtifactRow.created_at < clock(-limits.unused_artifacts_s)
         await self._delete(ArtifactRow, and_(old, *unused), batch=_JOBS_BATCH)
-        gone = and_(AgentRow.state == HostState.REMOVED, AgentRow.heartbeat_at < clock(-limits.removed_agents_s))
-        unneeded = [~exists().where(table.agent == AgentRow.id) for table in (RunRow, TaskRow, StandbyRow)]
-        await self._delete(AgentRow, and_(gone, *unneeded))
+        removed = and_(HostRow.state == HostState.REMOVED, HostRow.heartbeat_at < clock(-limits.removed_hosts_s))
+        unneeded = [~exists().where(table.host == HostRow.id) for table in (RunRow, TaskRow, StandbyRow)]
+        await self._delete(HostRow, and_(removed, *unneeded))
 
     async def _delete(self, table: type[Base], which: ColumnElement[bool], *, batch: int = _BATCH) -> None:
         keys = list(table.__table__.primary_key)
         while True:
             async with self._transaction() as session:
                 chosen = (await session.execute(select(*keys).where(which).limit(batch))).all()
-                for at in range(0, len(chosen), 200):  # SQLite takes so many parameters and no more
+                for at in range(0, len(chosen), 200):  # SQLite limits the number of parameters
                     where = tuple_(*keys).in_(chosen[at : at + 200])
                     await session.execute(delete(table).where(where).execution_options(synchronize_session=False))
             if chosen:

@@ -1,7 +1,8 @@
-"""Savepoints; they outlive their jobs.
+"""Rows of savepoints: named copies of checkpoints, which outlive their jobs.
 
-``IN_PROGRESS`` and ``DELETING`` last as long as an operation, or the job's stop, that waits for it; whatever becomes
-of that, `clonos_api.reconcile.tidying` sees to it that they end.
+States: IN_PROGRESS -> COMPLETED or FAILED; COMPLETED or FAILED -> DELETING -> removed, or FAILED. An operation or the
+stop of the job waits during IN_PROGRESS and DELETING; `clonos_api.reconcile.tidying` ends both states if that waiter
+has ended.
 
 Events: ``savepoint.created``, ``savepoint.completed``, ``.failed``, ``.deleting``, ``.deleted``.
 """
@@ -16,37 +17,33 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import NameTaken, StateConflict
 from clonos.resources.jobs import Failure
 from clonos_api.store import audit, events
-from clonos_api.store.clock import now
-from clonos_api.store.paging import DEFAULT, Page, by_time
-from clonos_api.store.rows import found, insert_new, new_id
-from clonos_api.store.swap import swap
+from clonos_api.store.db.clock import now
+from clonos_api.store.db.paging import FIRST, Page, Window, by_time
+from clonos_api.store.db.rows import insert_new, new_id, require_row
+from clonos_api.store.db.swap import swap
 from clonos_api.store.tables import JobRow, SavepointRow
 
 
 async def create(session: AsyncSession, job: JobRow, *, name: str, location: str) -> SavepointRow:
-    """A savepoint that is being taken, in a folder of its own below `location`.
-
-    Raises:
-        NameTaken: The job has one of this name.
-    """
-    made = new_id()
+    """Insert a savepoint in progress, with its own directory below `location`."""
+    id = new_id()
     row = await insert_new(
         session,
         SavepointRow,
-        id=made,
+        id=id,
         job=job.id,
         job_name=job.name,
         name=name,
         state="IN_PROGRESS",
-        location=f"{location.rstrip('/')}/{job.name}/{made}",
+        location=f"{location.rstrip('/')}/{job.name}/{id}",
         epochs={},
         version=job.observed_version or job.version,
         artifact=job.artifact,
         created_at=await now(session),
     )
     if row is None:
-        raise NameTaken(f"Job {job.name} has a savepoint {name!r} already.")
-    _tell(session, row, "created")
+        raise NameTaken(f"Job {job.name} already has a savepoint {name!r}.")
+    _append_event(session, row, "created")
     await audit.asked(session, "savepoint.create", row.id, job=job.id, name=name)
     return row
 
@@ -54,77 +51,52 @@ async def create(session: AsyncSession, job: JobRow, *, name: str, location: str
 async def complete(
     session: AsyncSession, savepoint: SavepointRow, *, epochs: Mapping[str, int], size_bytes: int | None
 ) -> SavepointRow:
-    """It is there, whole.
-
-    Raises:
-        Fenced: Somebody changed it since.
-    """
+    """Mark a savepoint as completely written, with its `epochs` (query → newest finished epoch) and its size."""
     done = {"state": "COMPLETED", "epochs": dict(epochs), "size_bytes": size_bytes, "completed_at": await now(session)}
     row = await swap(session, savepoint, SavepointRow.state == "IN_PROGRESS", **done)
-    _tell(session, row, "completed")
+    _append_event(session, row, "completed")
     return row
 
 
 async def fail(session: AsyncSession, savepoint: SavepointRow, failure: Failure) -> SavepointRow:
-    """It could not be taken, or not be deleted: nothing starts from it, and it can be deleted (again).
-
-    Raises:
-        Fenced: Somebody changed it since.
-    """
+    """Mark the creation or deletion of a savepoint as failed. Jobs cannot start from it; it can be deleted (again)."""
     row = await swap(session, savepoint, state="FAILED", failure=failure.model_dump(mode="json"))
-    _tell(session, row, "failed")
+    _append_event(session, row, "failed")
     return row
 
 
 async def begin_delete(session: AsyncSession, savepoint: SavepointRow) -> SavepointRow:
-    """It is going to be deleted, and nothing starts from it any more.
-
-    Raises:
-        StateConflict: It is being taken, or deleted already.
-        Fenced: Somebody changed it since.
-    """
+    """Mark a savepoint for deletion. Jobs can no longer start from it."""
     if savepoint.state == "IN_PROGRESS":
-        raise StateConflict(f"Savepoint {savepoint.name} is being taken.", hint="wait until it is there.")
+        raise StateConflict(f"Savepoint {savepoint.name} is being created.", hint="wait until it is COMPLETED.")
     if savepoint.state == "DELETING":
-        raise StateConflict(f"Savepoint {savepoint.name} is being deleted.", hint="wait until it is gone, or FAILED.")
+        raise StateConflict(f"Savepoint {savepoint.name} is being deleted.", hint="wait until it is removed or FAILED.")
     row = await swap(session, savepoint, state="DELETING", failure=None)
-    _tell(session, row, "deleting")
+    _append_event(session, row, "deleting")
     await audit.asked(session, "savepoint.delete", row.id, job=row.job, name=row.name)
     return row
 
 
 async def remove(session: AsyncSession, savepoint: SavepointRow) -> None:
-    """Its files are gone.
-
-    Raises:
-        Fenced: Somebody changed it since.
-    """
+    """Remove the row of a savepoint after its files were deleted."""
     row = await swap(session, savepoint, SavepointRow.state == "DELETING")
     await session.execute(delete(SavepointRow).where(SavepointRow.id == row.id))
-    _tell(session, row, "deleted")
+    _append_event(session, row, "deleted")
 
 
 async def get(session: AsyncSession, savepoint: str) -> SavepointRow:
-    """A savepoint.
-
-    Raises:
-        NotFound: There is none.
-    """
-    return found(await session.get(SavepointRow, savepoint, populate_existing=True), f"savepoint {savepoint}")
+    """The row of a savepoint, by its id."""
+    return require_row(await session.get(SavepointRow, savepoint, populate_existing=True), f"savepoint {savepoint}")
 
 
-async def page(
-    session: AsyncSession, *, job: str | None = None, limit: int = DEFAULT, starting_after: str | None = None
-) -> Page[SavepointRow]:
-    """Savepoints, of all jobs or of one, newest first."""
+async def page(session: AsyncSession, window: Window = FIRST, *, job: str | None = None) -> Page[SavepointRow]:
+    """One page of the savepoints of one job or of all jobs, newest first."""
     query = select(SavepointRow)
     if job is not None:
         query = query.where(SavepointRow.job == job)
-    return await by_time(
-        session, query, SavepointRow.created_at, SavepointRow.id, limit=limit, starting_after=starting_after
-    )
+    return await by_time(session, query, SavepointRow.created_at, SavepointRow.id, window)
 
 
-def _tell(session: AsyncSession, row: SavepointRow, what: str) -> None:
+def _append_event(session: AsyncSession, row: SavepointRow, change: str) -> None:
     data = {"savepoint": row.id, "name": row.name}
-    events.append(session, f"savepoint.{what}", job=row.job, data=data)
+    events.append(session, f"savepoint.{change}", job=row.job, data=data)

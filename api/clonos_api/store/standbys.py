@@ -1,7 +1,7 @@
-"""Standbys: runs that only wait. A standby has the id of its run.
+"""Rows of standbys: warm second drivers of jobs. A standby has the same id as its run.
 
-Its state is what its run's agent reports; ``PROMOTING`` is written here, when it is ordered to take over. Events:
-``standby.state``.
+The state follows the reports of the standby's agent; the reconciler writes ``PROMOTING`` when it promotes the standby.
+Event: ``standby.state``.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resources.hosts import RunOrder
+from clonos.resources.hosts import RunSpec
 from clonos.standby.states import StandbyState
 from clonos_api.store import events
-from clonos_api.store.clock import now
-from clonos_api.store.paging import DEFAULT, Page, by_time
-from clonos_api.store.swap import swap
+from clonos_api.store.db.clock import now
+from clonos_api.store.db.paging import FIRST, Page, Window, by_time
+from clonos_api.store.db.swap import swap
 from clonos_api.store.tables import JobRow, RunRow, StandbyRow
 
 _S = StandbyState
-# It can still be told to take over.
+# States in which a standby can be promoted.
 WAITING: Final = (_S.STARTING, _S.WARMING, _S.READY, _S.STALE)
 
 
-async def create(session: AsyncSession, job: JobRow, order: RunOrder, agent: str, why: str) -> StandbyRow:
-    """The record of a run that was created to wait."""
+async def create(session: AsyncSession, job: JobRow, order: RunSpec, host: str, why: str) -> StandbyRow:
+    """Insert the standby for a run with the specification `order`; `why` is the reason for the host (id)."""
     row = StandbyRow(
         id=order.run,
         job=job.id,
-        agent=agent,
+        host=host,
         mode="dedicated",
         state=_S.STARTING,
         since=await now(session),
-        body={"why_here": why},
+        body={"placement_reason": why},
     )
     session.add(row)
     await session.flush()
@@ -42,7 +42,7 @@ async def create(session: AsyncSession, job: JobRow, order: RunOrder, agent: str
 
 
 async def waiting(session: AsyncSession) -> list[tuple[StandbyRow, RunRow]]:
-    """All that can still be told to take over, with their runs, oldest first."""
+    """All standbys that can be promoted, with their runs, oldest first."""
     query = (
         select(StandbyRow, RunRow)
         .join(RunRow, RunRow.id == StandbyRow.id)
@@ -52,8 +52,8 @@ async def waiting(session: AsyncSession) -> list[tuple[StandbyRow, RunRow]]:
     return [(standby, run) for standby, run in (await session.execute(query)).all()]
 
 
-async def told(session: AsyncSession, run: RunRow) -> None:
-    """Something is new about the run of a standby."""
+async def update_from_run(session: AsyncSession, run: RunRow) -> None:
+    """Update the state of a standby after its run has changed. Runs that are no standby are ignored."""
     row = await session.get(StandbyRow, run.id, populate_existing=True)
     if row is None or row.state not in (*WAITING, _S.PROMOTING):
         return
@@ -62,18 +62,18 @@ async def told(session: AsyncSession, run: RunRow) -> None:
     elif run.ended_at is not None or run.state == "LOST":
         state = _S.FAILED
     elif row.state == _S.PROMOTING:
-        # Its process ended: another one may be started as the job's driver, but it takes over from nobody.
+        # Its process exited: a new process may start as the job's driver, but that is no promotion.
         state = _S.FAILED if run.state == "EXITED" else _S.PROMOTING
     elif run.state != "EXITED" and run.driver_state in ("CLAIMING", "RECONCILING", "RUNNING"):
-        return  # it took over by itself; the leader will say so
+        return  # it promoted itself; the leader will record that
     else:
-        said = run.driver_state in WAITING and run.state != "EXITED"
-        state = _S(run.driver_state) if said and run.driver_state else _S.STARTING
+        reported = run.driver_state in WAITING and run.state != "EXITED"
+        state = _S(run.driver_state) if reported and run.driver_state else _S.STARTING
     await move(session, row, state)
 
 
-async def followed(session: AsyncSession, standby: str, epochs: dict[str, int]) -> None:
-    """How far it has read the causal log: query → newest epoch that has ended."""
+async def record_progress(session: AsyncSession, standby: str, epochs: dict[str, int]) -> None:
+    """Record how far a standby has read the causal log: query → newest committed epoch."""
     row = await session.get(StandbyRow, standby, populate_existing=True)
     if row is not None:
         row.body = {**row.body, "epochs": epochs}
@@ -81,45 +81,43 @@ async def followed(session: AsyncSession, standby: str, epochs: dict[str, int]) 
 
 
 async def lags(session: AsyncSession, rows: Iterable[StandbyRow]) -> dict[str, int]:
-    """Standby → epochs that have ended and that it has not read of yet, of the query that it is most behind with."""
+    """The lag of each standby, by id: the number of committed epochs of its most delayed query that it has not read.
+
+    Standbys that have not reported, or can no longer be promoted, are left out.
+    """
     waiting = [row for row in rows if row.state in WAITING and row.body.get("epochs") and row.job]
     query = select(JobRow.id, JobRow.metrics).where(JobRow.id.in_({row.job for row in waiting}))
     metrics: dict[str, Any] = dict((await session.execute(query)).all()) if waiting else {}
-    found = {}
+    lags_by_standby = {}
     for row in waiting:
         queries = (metrics.get(row.job or "") or {}).get("queries") or {}
         known = row.body["epochs"]
-        behind = [int(one.get("epoch", -1)) - known.get(name, -1) for name, one in queries.items()]
-        found[row.id] = max([0, *behind])
-    return found
+        behind = [int(figures.get("epoch", -1)) - known.get(name, -1) for name, figures in queries.items()]
+        lags_by_standby[row.id] = max([0, *behind])
+    return lags_by_standby
 
 
 async def move(session: AsyncSession, row: StandbyRow, state: StandbyState) -> StandbyRow:
-    """Another state.
-
-    Raises:
-        Fenced: Somebody changed it since.
-    """
+    """Change the state of a standby in its row, and append the event."""
     if row.state == state:
         return row
     row = await swap(session, row, state=str(state), since=await now(session))
     data = {"standby": row.id, "state": row.state}
-    events.append(session, "standby.state", job=row.job, agent=row.agent, data=data)
+    events.append(session, "standby.state", job=row.job, host=row.host, data=data)
     return row
 
 
 async def page(
     session: AsyncSession,
+    window: Window = FIRST,
     *,
     job: str | None = None,
     states: Sequence[StandbyState] | None = None,
-    limit: int = DEFAULT,
-    starting_after: str | None = None,
 ) -> Page[StandbyRow]:
-    """Standbys, of all jobs or of one, in any state or in one of these, newest first."""
+    """One page of the standbys of one job or of all jobs, in all states or in some, newest first."""
     query = select(StandbyRow)
     if states is not None:
         query = query.where(StandbyRow.state.in_(states))
     if job is not None:
         query = query.where(StandbyRow.job == job)
-    return await by_time(session, query, StandbyRow.since, StandbyRow.id, limit=limit, starting_after=starting_after)
+    return await by_time(session, query, StandbyRow.since, StandbyRow.id, window)

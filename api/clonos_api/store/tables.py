@@ -1,8 +1,10 @@
-"""The tables. SQLite and PostgreSQL alike; times are UTC, set by the database where leases compare them.
+"""The database tables as SQLAlchemy classes, the same on SQLite and PostgreSQL.
 
-Every row that several writers change has `token`: a write names the token that it read and adds one to it, so that of
-two writers one gets `Fenced`. A write that changes what a job's owner would ask about adds an event and, if somebody
-asked for it, an audit entry, in the same transaction.
+Times are UTC; the database sets those that leases compare.
+
+Every row that several writers change has a `row_version`. A write checks the version that it read and increments it, so
+of two concurrent writers one gets `ConcurrentUpdate`. A write of interest to a job's owner adds an event and, if a
+principal requested it, an audit entry, in the same transaction.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ NAMING = {
 
 
 class Utc(TypeDecorator[datetime]):
-    """A time with its zone; SQLite keeps none."""
+    """A column type for times with a zone. SQLite does not store the zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse times without a zone."""
+        """Refuse a time without a zone before it is written."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -52,43 +54,43 @@ class Utc(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Add the zone that SQLite lost."""
+        """Add the zone UTC to a time that SQLite returned without a zone."""
         return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 Sequence = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up only in INTEGER
-# SQLite would give the number of a row that was deleted to another one.
+# Without this SQLite reuses the number of a deleted row.
 NEVER_AGAIN = {"sqlite_autoincrement": True}
 Id = String(36)
 Sha = String(64)
 
 
 class Base(DeclarativeBase):
-    """All tables."""
+    """Base class of all tables."""
 
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map: ClassVar = {dict[str, Any]: Json, list[Any]: Json, datetime: Utc}
 
 
 class ArtifactRow(Base):
-    """Uploaded code; the bytes are here so that every replica and agent finds them."""
+    """Uploaded job code with its bytes, so that every replica and agent can read it."""
 
     __tablename__ = "artifacts"
 
-    id: Mapped[str] = mapped_column(Sha, primary_key=True)
-    kind: Mapped[str] = mapped_column(String(8))
+    id: Mapped[str] = mapped_column(Sha, primary_key=True)  # SHA-256 of the bytes, hexadecimal
+    kind: Mapped[str] = mapped_column(String(8))  # ``py`` or ``zip``
     name: Mapped[str] = mapped_column(String(255))
     size_bytes: Mapped[int]
-    files: Mapped[int]
-    main: Mapped[str | None] = mapped_column(String(255))
+    files: Mapped[int]  # number of files in the archive; 1 for a ``.py`` file
+    main: Mapped[str | None] = mapped_column(String(255))  # the job file, if there is exactly one
     content: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
     created_at: Mapped[datetime]
-    created_by: Mapped[str] = mapped_column(String(100))
+    created_by: Mapped[str] = mapped_column(String(100))  # subject
 
 
 class JobRow(Base):
-    """A job; deleted ones stay, for their savepoints and history, until retention drops them."""
+    """A job. Deleted jobs remain, for their savepoints and history, until retention removes them."""
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -104,45 +106,48 @@ class JobRow(Base):
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    token: Mapped[int] = mapped_column(default=1)
+    row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
     name: Mapped[str] = mapped_column(String(100))
     labels: Mapped[dict[str, Any]]
-    spec: Mapped[dict[str, Any]]
-    version: Mapped[int] = mapped_column(default=1)
-    observed_version: Mapped[int] = mapped_column(default=0)
-    artifact: Mapped[str] = mapped_column(ForeignKey("artifacts.id"))
-    desired_state: Mapped[str] = mapped_column(String(16))
-    state: Mapped[str] = mapped_column(String(16))
+    spec: Mapped[dict[str, Any]]  # a `JobSpec`, as `jobs.as_written` returns it
+    version: Mapped[int] = mapped_column(default=1)  # newest version of the specification
+    observed_version: Mapped[int] = mapped_column(default=0)  # version of the newest claim's driver
+    artifact: Mapped[str] = mapped_column(ForeignKey("artifacts.id"))  # id of the code of `version`
+    desired_state: Mapped[str] = mapped_column(String(16))  # a `DesiredState`
+    state: Mapped[str] = mapped_column(String(16))  # a `JobState`
     state_since: Mapped[datetime]
-    state_deadline: Mapped[datetime | None]
+    state_deadline: Mapped[datetime | None]  # time by which a transient state, such as STOPPING, has to end
     stop: Mapped[dict[str, Any] | None]  # a `StopRequest`
-    start_from: Mapped[dict[str, Any] | None]  # a `StartFrom`, until the next start has used it
-    restart_nonce: Mapped[int] = mapped_column(default=0)  # another value: start anew although it runs
-    observed_nonce: Mapped[int] = mapped_column(default=0)
-    generation: Mapped[int] = mapped_column(default=0)
-    run: Mapped[str | None] = mapped_column(Id)
-    home: Mapped[str | None] = mapped_column(Id)  # the agent that ran it last: that has its checkpoint, if it is a path
-    restarts: Mapped[int] = mapped_column(default=0)
-    moving: Mapped[dict[str, Any] | None]  # a `store.moves.Moving`, while one is under way
-    failure: Mapped[dict[str, Any] | None]
-    metrics: Mapped[dict[str, Any] | None]  # `Metrics`, as the newest driver tells
-    owner: Mapped[str] = mapped_column(String(100))
+    start_from: Mapped[dict[str, Any] | None]  # a `StartFrom`; the next start consumes it
+    restart_nonce: Mapped[int] = mapped_column(default=0)  # a new value requests a restart of a running job
+    observed_nonce: Mapped[int] = mapped_column(default=0)  # the `restart_nonce` that the reconciler has handled
+    generation: Mapped[int] = mapped_column(default=0)  # of the newest claim; 0 before the first
+    run: Mapped[str | None] = mapped_column(Id)  # id of the driver's run
+    home: Mapped[str | None] = mapped_column(Id)  # id of the host with the checkpoint, if that is a local path
+    restarts: Mapped[int] = mapped_column(default=0)  # number of claims after the first, without those of new starts
+    moving: Mapped[dict[str, Any] | None]  # a `planned_moves.Moving` while a planned move is in progress
+    failure: Mapped[dict[str, Any] | None]  # why the job does not make progress
+    metrics: Mapped[dict[str, Any] | None]  # `Metrics`, as reported by the newest driver
+    created_by: Mapped[str] = mapped_column(String(100))  # subject, the job's owner
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
 
 
 class JobNameRow(Base):
-    """Whose a job's name is. It outlives its jobs, as the checkpoint and the causal log of that name do."""
+    """The subject that owns a job name.
+
+    The row outlives the jobs of that name, because the checkpoint and the causal log do.
+    """
 
     __tablename__ = "job_names"
 
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
-    owner: Mapped[str] = mapped_column(String(100))
+    subject: Mapped[str] = mapped_column(String(100))
 
 
 class JobVersionRow(Base):
-    """Every specification that a job had."""
+    """One version of a job's specification, with the code that belongs to it."""
 
     __tablename__ = "job_versions"
 
@@ -154,77 +159,78 @@ class JobVersionRow(Base):
     created_by: Mapped[str] = mapped_column(String(100))
 
 
-class AgentRow(Base):
-    """A host. `lease_until` is by the database's clock."""
+class HostRow(Base):
+    """A host and its agent. `lease_until` is a time of the database's clock."""
 
-    __tablename__ = "agents"
+    __tablename__ = "hosts"
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    token: Mapped[int] = mapped_column(default=1)
+    row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
     name: Mapped[str] = mapped_column(String(100), unique=True)
-    instance: Mapped[str] = mapped_column(String(64))
-    state: Mapped[str] = mapped_column(String(16))
-    drained: Mapped[bool] = mapped_column(default=False)  # outlives LOST: a host that comes back is drained still
+    instance: Mapped[str] = mapped_column(String(64))  # random id of the current agent process
+    state: Mapped[str] = mapped_column(String(16))  # a `HostState`
+    drained: Mapped[bool] = mapped_column(default=False)  # outlives LOST: a host that returns is still drained
     failure_domain: Mapped[str] = mapped_column(String(100))
-    slots: Mapped[int]
-    versions: Mapped[dict[str, Any]]
+    slots: Mapped[int]  # maximum number of drivers at once
+    versions: Mapped[dict[str, Any]]  # of Clonos, Python, Java and Spark
     labels: Mapped[dict[str, Any]]
-    limits: Mapped[list[Any]]
-    revision: Mapped[int] = mapped_column(default=1)  # of its work
+    limits: Mapped[list[Any]]  # limits that the agent can enforce: ``memory``, ``uid``
+    revision: Mapped[int] = mapped_column(default=1)  # work revision
     registered_at: Mapped[datetime]
-    heartbeat_at: Mapped[datetime]
-    beat_s: Mapped[float] = mapped_column(default=1.0)  # the next one comes within about so long, as it said
-    spares: Mapped[int] = mapped_column(default=0)  # warm drivers without a job
+    heartbeat_at: Mapped[datetime]  # time of the newest heartbeat
+    heartbeat_interval_s: Mapped[float] = mapped_column(default=1.0)  # as announced by the agent
+    pool_available: Mapped[int] = mapped_column(default=0)  # number of warm pool drivers without a job
     lease_until: Mapped[datetime]
 
 
 class RunRow(Base):
-    """One placement of a job on an agent."""
+    """One placement of a job on a host."""
 
     __tablename__ = "runs"
-    __table_args__ = (Index("ix_runs_agent_ended_at", "agent", "ended_at"), Index("ix_runs_job", "job", "created_at"))
+    __table_args__ = (Index("ix_runs_host_ended_at", "host", "ended_at"), Index("ix_runs_job", "job", "created_at"))
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    token: Mapped[int] = mapped_column(default=1)
+    row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
-    agent: Mapped[str] = mapped_column(ForeignKey("agents.id"))
-    order: Mapped[dict[str, Any]]  # the `RunOrder`
-    state: Mapped[str] = mapped_column(String(16))
-    attempts: Mapped[int] = mapped_column(default=0)
-    in_row: Mapped[int] = mapped_column(default=0)  # of these, the newest that ended too early one after another
+    host: Mapped[str] = mapped_column(ForeignKey("hosts.id"))
+    order: Mapped[dict[str, Any]]  # the `RunSpec`
+    state: Mapped[str] = mapped_column(String(16))  # state of the driver process, as in `Run`
+    attempts: Mapped[int] = mapped_column(default=0)  # number of started driver processes, of earlier runs too
+    consecutive_failures: Mapped[int] = mapped_column(default=0)  # newest attempts that failed early, in a row
     pid: Mapped[int | None]
-    exit_code: Mapped[int | None]
-    failure: Mapped[dict[str, Any] | None]
-    driver_state: Mapped[str | None] = mapped_column(String(16))  # as its agent reports; tells FINISHED from STOPPED
-    checkpoint_bytes: Mapped[dict[str, Any] | None]  # query → size, as its agent measured last
-    told: Mapped[dict[str, Any]] = mapped_column(default=dict)  # what ingestion remembers between two pushes
-    events_offset: Mapped[int] = mapped_column(BigInteger, default=0)
-    log_offset: Mapped[int] = mapped_column(BigInteger, default=0)
+    exit_code: Mapped[int | None]  # of the newest process that exited; negative: a signal
+    failure: Mapped[dict[str, Any] | None]  # a `Failure`, as in `RunReport`
+    # as reported by the agent; distinguishes FINISHED from STOPPED
+    driver_state: Mapped[str | None] = mapped_column(String(16))
+    checkpoint_bytes: Mapped[dict[str, Any] | None]  # query → bytes, the agent's newest measurement
+    ingest_state: Mapped[dict[str, Any]] = mapped_column(default=dict)  # an `ingest.IngestState`
+    events_offset: Mapped[int] = mapped_column(BigInteger, default=0)  # bytes of the event file that are ingested
+    log_offset: Mapped[int] = mapped_column(BigInteger, default=0)  # bytes of the log that are stored
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
 
 
 class GenerationRow(Base):
-    """One claim."""
+    """A generation: one claim of a job's causal log by a driver."""
 
     __tablename__ = "generations"
 
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     lineage: Mapped[int] = mapped_column(primary_key=True)
     generation: Mapped[int] = mapped_column(primary_key=True)
-    driver: Mapped[str] = mapped_column(String(64))
+    claim_id: Mapped[str] = mapped_column(String(64))
     run: Mapped[str] = mapped_column(Id)
-    attempt: Mapped[int]
-    cause: Mapped[str] = mapped_column(String(32))
+    attempt: Mapped[int]  # number of the driver process, as in `RunRow.attempts`
+    cause: Mapped[str] = mapped_column(String(32))  # of the claim, such as ``start`` or ``host-lost``
     claimed_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
-    epochs: Mapped[int] = mapped_column(BigInteger, default=0)
-    records: Mapped[int] = mapped_column(BigInteger, default=0)
+    epochs: Mapped[int] = mapped_column(BigInteger, default=0)  # number of finished epochs
+    records: Mapped[int] = mapped_column(BigInteger, default=0)  # number of published records
 
 
 class RecoveryRow(Base):
-    """From one failure to the first epoch after it."""
+    """A recovery: from a failure to the first epoch after it."""
 
     __tablename__ = "recoveries"
     __table_args__ = (
@@ -245,7 +251,7 @@ class RecoveryRow(Base):
 
 
 class EpochRow(Base):
-    """One finished epoch of one query (a `Checkpoint`)."""
+    """One finished epoch of one query (an `EpochCheckpoint`)."""
 
     __tablename__ = "epochs"
     __table_args__ = (Index("ix_epochs_job_completed_at", "job", "completed_at"),)
@@ -255,11 +261,14 @@ class EpochRow(Base):
     query: Mapped[str] = mapped_column(String(100), primary_key=True)
     epoch: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     completed_at: Mapped[datetime]
-    body: Mapped[dict[str, Any]]  # the `Checkpoint`
+    body: Mapped[dict[str, Any]]  # the `EpochCheckpoint`
 
 
 class CounterRow(Base):
-    """Sums that outlive the rows they count: retention drops epochs, not how many there were."""
+    """A counter of a job, such as its number of finished epochs.
+
+    Retention removes rows of epochs, but not this count of them.
+    """
 
     __tablename__ = "counters"
 
@@ -269,29 +278,29 @@ class CounterRow(Base):
 
 
 class SavepointRow(Base):
-    """A savepoint; it outlives its job."""
+    """A savepoint: a named copy of a job's checkpoint, which outlives the job."""
 
     __tablename__ = "savepoints"
     __table_args__ = (UniqueConstraint("job", "name"),)
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    token: Mapped[int] = mapped_column(default=1)
+    row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     job_name: Mapped[str] = mapped_column(String(100))
     name: Mapped[str] = mapped_column(String(100))
-    state: Mapped[str] = mapped_column(String(16))
-    location: Mapped[str] = mapped_column(Text)
-    epochs: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(String(16))  # as in `Savepoint`
+    location: Mapped[str] = mapped_column(Text)  # the savepoint's own directory (path or URI)
+    epochs: Mapped[dict[str, Any]]  # query → newest finished epoch in the savepoint
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    failure: Mapped[dict[str, Any] | None]  # why it could not be taken, or not be deleted
-    version: Mapped[int]
+    failure: Mapped[dict[str, Any] | None]  # why its creation or deletion failed
+    version: Mapped[int]  # version of the job's specification with which the checkpoint was written
     artifact: Mapped[str] = mapped_column(ForeignKey("artifacts.id"))
     created_at: Mapped[datetime]
     completed_at: Mapped[datetime | None]
 
 
 class ExceptionRow(Base):
-    """An error that a driver told."""
+    """An error that a driver of a job reported."""
 
     __tablename__ = "exceptions"
     __table_args__ = (Index("ix_exceptions_job_seq", "job", "seq"), NEVER_AGAIN)
@@ -299,12 +308,12 @@ class ExceptionRow(Base):
     seq: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     at: Mapped[datetime]
-    generation: Mapped[int]
-    failure: Mapped[dict[str, Any]]
+    generation: Mapped[int]  # generation of the driver
+    failure: Mapped[dict[str, Any]]  # a `Failure`
 
 
 class LogChunkRow(Base):
-    """A piece of a run's log."""
+    """A chunk of the log of a run's drivers, as an agent pushed it, without secrets."""
 
     __tablename__ = "log_chunks"
     __table_args__ = (Index("ix_log_chunks_job_seq", "job", "seq"), NEVER_AGAIN)
@@ -312,31 +321,31 @@ class LogChunkRow(Base):
     seq: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     run: Mapped[str] = mapped_column(Id)
-    offset: Mapped[int] = mapped_column(BigInteger)
-    size: Mapped[int]  # of `text` in bytes, so that sums need not read it
+    offset: Mapped[int] = mapped_column(BigInteger)  # bytes of the run's log before the chunk
+    size: Mapped[int]  # bytes as pushed, before secrets were removed from `text`
     text: Mapped[str] = mapped_column(Text)
 
 
 class TaskRow(Base):
-    """Something for an agent to do once."""
+    """A host task: one-time work for the agent of a host."""
 
     __tablename__ = "tasks"
     __table_args__ = (
-        Index("ix_tasks_agent_ended_at", "agent", "ended_at"),
+        Index("ix_tasks_host_ended_at", "host", "ended_at"),
         Index("ix_tasks_operation", "operation"),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    agent: Mapped[str] = mapped_column(ForeignKey("agents.id"))
-    operation: Mapped[str | None] = mapped_column(Id)
-    kind: Mapped[str] = mapped_column(String(32))
-    arguments: Mapped[dict[str, Any]]
+    host: Mapped[str] = mapped_column(ForeignKey("hosts.id"))
+    operation: Mapped[str | None] = mapped_column(Id)  # id of the operation that waits for the task
+    kind: Mapped[str] = mapped_column(String(32))  # ``savepoint`` or ``delete-savepoint``
+    arguments: Mapped[dict[str, Any]]  # as in `HostTask`
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
 
 
 class OperationRow(Base):
-    """Something that takes a while; the leader ends it at its deadline."""
+    """An operation: a long-running request. The leader fails it at its deadline."""
 
     __tablename__ = "operations"
     __table_args__ = (
@@ -346,59 +355,62 @@ class OperationRow(Base):
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    token: Mapped[int] = mapped_column(default=1)
-    kind: Mapped[str] = mapped_column(String(32))
+    row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
+    kind: Mapped[str] = mapped_column(String(32))  # such as ``move`` or ``upgrade``
     job: Mapped[str | None] = mapped_column(Id)
-    state: Mapped[str] = mapped_column(String(16))
-    arguments: Mapped[dict[str, Any]]
-    result: Mapped[dict[str, Any]]
-    failure: Mapped[dict[str, Any] | None]
-    created_by: Mapped[str] = mapped_column(String(100))
+    state: Mapped[str] = mapped_column(String(16))  # IN_PROGRESS, COMPLETED or FAILED
+    arguments: Mapped[dict[str, Any]]  # data of the request with which the reconciler completes the operation
+    result: Mapped[dict[str, Any]]  # what a COMPLETED operation returns
+    failure: Mapped[dict[str, Any] | None]  # a `Failure`
+    created_by: Mapped[str] = mapped_column(String(100))  # subject
     created_at: Mapped[datetime]
     deadline: Mapped[datetime]
     ended_at: Mapped[datetime | None]
 
 
 class StandbyRow(Base):
-    """A warm driver."""
+    """A standby of a job: a warm second driver. It has the same id as its run."""
 
     __tablename__ = "standbys"
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
-    token: Mapped[int] = mapped_column(default=1)
+    row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
     job: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
-    agent: Mapped[str] = mapped_column(ForeignKey("agents.id"))
-    mode: Mapped[str] = mapped_column(String(16))
-    state: Mapped[str] = mapped_column(String(16))
-    since: Mapped[datetime]
-    body: Mapped[dict[str, Any]]
+    host: Mapped[str] = mapped_column(ForeignKey("hosts.id"))
+    mode: Mapped[str] = mapped_column(String(16))  # ``dedicated``
+    state: Mapped[str] = mapped_column(String(16))  # a `clonos.standby.states.StandbyState`
+    since: Mapped[datetime]  # start of the state
+    body: Mapped[dict[str, Any]]  # ``placement_reason``; ``epochs``: query → newest committed epoch that it has read
 
 
 class EventRow(Base):
-    """What happened, in the order in which it was committed (`store.events` says how)."""
+    """An event of the control plane, such as a job's change of state.
+
+    `seq` follows the order of commits (see `store.events`).
+    """
 
     __tablename__ = "events"
     __table_args__ = (Index("ix_events_job_seq", "job", "seq"), NEVER_AGAIN)
 
     seq: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)
     at: Mapped[datetime]
-    type: Mapped[str] = mapped_column(String(64))
+    type: Mapped[str] = mapped_column(String(64))  # such as ``job.state``
     job: Mapped[str | None] = mapped_column(Id)
-    agent: Mapped[str | None] = mapped_column(Id)
-    data: Mapped[dict[str, Any]]
+    host: Mapped[str | None] = mapped_column(Id)
+    data: Mapped[dict[str, Any]]  # further fields, by type
 
 
 class TokenRow(Base):
-    """A token; only the hash of its secret is kept."""
+    """An API token; only the hash of its secret is stored."""
 
     __tablename__ = "tokens"
 
     id: Mapped[str] = mapped_column(String(16), primary_key=True)
     name: Mapped[str] = mapped_column(String(64))
-    digest: Mapped[bytes] = mapped_column(LargeBinary(32))
-    role: Mapped[str] = mapped_column(String(16))
+    digest: Mapped[bytes] = mapped_column(LargeBinary(32))  # SHA-256 of the secret
+    role: Mapped[str] = mapped_column(String(16))  # a `clonos.resources.service.Role`
     subject: Mapped[str] = mapped_column(String(100))
-    agent: Mapped[str | None] = mapped_column(String(100))
+    host: Mapped[str | None] = mapped_column(String(100))  # the only host name that an agent may use; None for users
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
@@ -406,7 +418,7 @@ class TokenRow(Base):
 
 
 class AuditRow(Base):
-    """Who did what."""
+    """An entry of the audit log: a change, or a refused request."""
 
     __tablename__ = "audit"
     __table_args__ = (NEVER_AGAIN,)
@@ -414,33 +426,33 @@ class AuditRow(Base):
     seq: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)
     at: Mapped[datetime]
     subject: Mapped[str] = mapped_column(String(100))
-    token: Mapped[str | None] = mapped_column(String(16))
-    action: Mapped[str] = mapped_column(String(100))
-    target: Mapped[str | None] = mapped_column(String(255))
-    outcome: Mapped[str] = mapped_column(String(8))
-    detail: Mapped[dict[str, Any]]
+    token: Mapped[str | None] = mapped_column(String(16))  # id of the token
+    action: Mapped[str] = mapped_column(String(100))  # such as ``job.create``; if denied, method and path
+    target: Mapped[str | None] = mapped_column(String(255))  # id or path of what is changed
+    outcome: Mapped[str] = mapped_column(String(8))  # ``allowed`` or ``denied``
+    detail: Mapped[dict[str, Any]]  # further data of the change, or the error of the refusal
 
 
 class IdempotencyRow(Base):
-    """A request that was made under a key: made again, it gets the same answer."""
+    """An idempotency key with the hash of its request, and the response once it is stored."""
 
     __tablename__ = "idempotency"
 
     subject: Mapped[str] = mapped_column(String(100), primary_key=True)
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
-    request: Mapped[str] = mapped_column(Sha)  # of method, path and body
-    status: Mapped[int | None]  # None: still under way
+    request: Mapped[str] = mapped_column(Sha)  # SHA-256 of method, path, query, media type and body
+    status: Mapped[int | None]  # HTTP status of the response; None while the request is in progress
     headers: Mapped[dict[str, Any]]
     body: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
 
 
 class LeaseRow(Base):
-    """Who leads. The token goes up with each holder; every write of the leader's names it."""
+    """The leader's lease. The fencing token grows with each holder; every write of the leader checks it."""
 
     __tablename__ = "leases"
 
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    holder: Mapped[str] = mapped_column(String(64))
-    token: Mapped[int] = mapped_column(BigInteger)
+    holder: Mapped[str] = mapped_column(String(64))  # the leader's process: replica name, pid and random text
+    fencing_token: Mapped[int] = mapped_column(BigInteger)
     expires_at: Mapped[datetime]

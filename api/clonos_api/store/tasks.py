@@ -1,6 +1,6 @@
-"""Tasks: something for an agent to do once.
+"""Rows of host tasks: one-time work for agents, such as copying a checkpoint.
 
-It may do it twice, if its first answer was lost; the first to end it wins.
+An agent may report the result of a task several times; only the first report counts.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos_api.store import agents
-from clonos_api.store.clock import clock, now
-from clonos_api.store.rows import found, new_id
+from clonos_api.store import hosts
+from clonos_api.store.db.clock import clock, now
+from clonos_api.store.db.rows import new_id, require_row
 from clonos_api.store.tables import TaskRow
 
 
 async def create(
-    session: AsyncSession, agent: str, kind: str, arguments: dict[str, Any], *, operation: str | None = None
+    session: AsyncSession, host: str, kind: str, arguments: dict[str, Any], *, operation: str | None = None
 ) -> TaskRow:
-    """Have an agent (its id) do something for an operation."""
+    """Create a host task for the agent of `host` (id), optionally as a part of an operation."""
     row = TaskRow(
         id=new_id(),
-        agent=agent,
+        host=host,
         operation=operation,
         kind=kind,
         arguments=arguments,
@@ -30,33 +30,29 @@ async def create(
     )
     session.add(row)
     await session.flush()
-    agents.bump(session, agent)
+    hosts.bump(session, host)
     return row
 
 
 async def get(session: AsyncSession, task: str) -> TaskRow:
-    """A task.
-
-    Raises:
-        NotFound: There is none.
-    """
-    return found(await session.get(TaskRow, task, populate_existing=True), f"task {task}")
+    """The row of a host task, by its id."""
+    return require_row(await session.get(TaskRow, task, populate_existing=True), f"task {task}")
 
 
-async def open_of_agent(session: AsyncSession, agent: str) -> list[TaskRow]:
-    """What an agent has yet to do, oldest first."""
-    query = select(TaskRow).where(TaskRow.agent == agent, TaskRow.ended_at.is_(None)).order_by(TaskRow.id)
+async def open_of_host(session: AsyncSession, host: str) -> list[TaskRow]:
+    """The host tasks of a host that have not ended, oldest first."""
+    query = select(TaskRow).where(TaskRow.host == host, TaskRow.ended_at.is_(None)).order_by(TaskRow.id)
     return list(await session.scalars(query))
 
 
 async def open_of_operation(session: AsyncSession, operation: str) -> list[TaskRow]:
-    """What is yet to be done for an operation."""
+    """The host tasks of an operation that have not ended."""
     query = select(TaskRow).where(TaskRow.operation == operation, TaskRow.ended_at.is_(None)).order_by(TaskRow.id)
     return list(await session.scalars(query))
 
 
 async def end(session: AsyncSession, task: TaskRow) -> bool:
-    """A task is done, or given up; whether this is the first to say so. Only the first one's result counts."""
+    """Mark a host task as ended; False if it had ended already, so that this result does not count."""
     statement = (
         update(TaskRow)
         .where(TaskRow.id == task.id, TaskRow.ended_at.is_(None))
@@ -66,5 +62,5 @@ async def end(session: AsyncSession, task: TaskRow) -> bool:
     )
     if (await session.execute(statement)).one_or_none() is None:
         return False
-    agents.bump(session, task.agent)
+    hosts.bump(session, task.host)
     return True

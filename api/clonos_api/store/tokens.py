@@ -1,4 +1,4 @@
-"""Tokens. A secret is 32 random bytes, so one round of SHA-256 keeps it: there is nothing to guess."""
+"""Rows of API tokens. A secret is 32 random bytes, so one round of SHA-256 protects it: it cannot be guessed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.service import TokenCreate
 from clonos_api.store import audit, events
-from clonos_api.store.clock import clock, now
-from clonos_api.store.database import Database
-from clonos_api.store.paging import DEFAULT, Page, by_time
-from clonos_api.store.rows import found
+from clonos_api.store.db.clock import clock, now
+from clonos_api.store.db.database import Database
+from clonos_api.store.db.paging import FIRST, Page, Window, by_time
+from clonos_api.store.db.rows import require_row
 from clonos_api.store.tables import TokenRow
 
 PREFIX: Final = "clonos"
 _USED_S: Final = 60.0
-_NOBODY: Final = bytes(32)
+_NO_DIGEST: Final = bytes(32)
 
 
 async def create(session: AsyncSession, body: TokenCreate) -> tuple[TokenRow, str]:
-    """A new token: its row, and its text, which nobody can tell again.
+    """Create an API token; return its row, and the token's text, which is not stored.
 
-    Events and audit name its id, never its text.
+    Events and audit entries contain the token's id, never its text.
     """
     secret = secrets.token_bytes(32)
     moment = await now(session)
@@ -37,7 +37,7 @@ async def create(session: AsyncSession, body: TokenCreate) -> tuple[TokenRow, st
         digest=_digest(secret),
         role=body.role,
         subject=body.subject or body.name,
-        agent=body.agent,
+        host=body.host,
         created_at=moment,
         expires_at=None if body.expires_in_s is None else moment + timedelta(seconds=body.expires_in_s),
     )
@@ -50,24 +50,24 @@ async def create(session: AsyncSession, body: TokenCreate) -> tuple[TokenRow, st
 
 
 async def authenticate(database: Database, presented: str) -> TokenRow | None:
-    """The token whose text this is, if it is valid now by the database's clock."""
+    """The row of the token whose text is `presented`, if the token is valid now by the database's clock; else None."""
     prefix, id, secret = [*presented.split("_", 2), "", ""][:3]
     try:
         digest = _digest(bytes.fromhex(secret))
     except ValueError:
-        digest = _NOBODY
+        digest = _NO_DIGEST
     if not (prefix == PREFIX and id.isalnum() and id.isascii()):
         id = ""
     valid = or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > clock())
     used = or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < clock(-_USED_S))
     async with database.reading() as session:
         query = select(TokenRow, valid, used).where(TokenRow.id == id, TokenRow.revoked_at.is_(None))
-        row, alive, unnoted = (await session.execute(query)).one_or_none() or (None, False, False)
-    # Always compared, so that time does not tell which ids there are.
-    same = hmac.compare_digest(digest, row.digest if row is not None else _NOBODY)
-    if row is None or not same or not alive or digest == _NOBODY:
+        row, valid_now, stale_use = (await session.execute(query)).one_or_none() or (None, False, False)
+    # Always compared, so that the response time does not reveal valid ids.
+    same = hmac.compare_digest(digest, row.digest if row is not None else _NO_DIGEST)
+    if row is None or not same or not valid_now or digest == _NO_DIGEST:
         return None
-    if unnoted:
+    if stale_use:
         async with database.transaction() as session:
             statement = update(TokenRow).where(TokenRow.id == id, used).values(last_used_at=clock())
             await session.execute(statement.execution_options(synchronize_session=False))
@@ -75,11 +75,7 @@ async def authenticate(database: Database, presented: str) -> TokenRow | None:
 
 
 async def revoke(session: AsyncSession, token: str) -> TokenRow:
-    """End a token; again does nothing.
-
-    Raises:
-        NotFound: There is none.
-    """
+    """Revoke a token. A repeated call does nothing."""
     row = await get(session, token)
     statement = (
         update(TokenRow)
@@ -97,19 +93,13 @@ async def revoke(session: AsyncSession, token: str) -> TokenRow:
 
 
 async def get(session: AsyncSession, token: str) -> TokenRow:
-    """A token by its id.
-
-    Raises:
-        NotFound: There is none.
-    """
-    return found(await session.get(TokenRow, token, populate_existing=True), f"token {token}")
+    """The row of a token, by its id."""
+    return require_row(await session.get(TokenRow, token, populate_existing=True), f"token {token}")
 
 
-async def page(session: AsyncSession, *, limit: int = DEFAULT, starting_after: str | None = None) -> Page[TokenRow]:
-    """Tokens, newest first; those that are over too."""
-    return await by_time(
-        session, select(TokenRow), TokenRow.created_at, TokenRow.id, limit=limit, starting_after=starting_after
-    )
+async def page(session: AsyncSession, window: Window = FIRST) -> Page[TokenRow]:
+    """One page of tokens, newest first, including expired and revoked tokens."""
+    return await by_time(session, select(TokenRow), TokenRow.created_at, TokenRow.id, window)
 
 
 def _digest(secret: bytes) -> bytes:

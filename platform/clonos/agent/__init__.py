@@ -1,4 +1,9 @@
-"""The agent: one a host; keeps the drivers running that the control plane ordered, and tells what they do."""
+"""The agent: one process on each host. It supervises the host's drivers and reports their state.
+
+The control plane assigns runs to the host (`Work`); the agent starts, restarts and stops their drivers to match. Its
+directory holds the last work and a record of each run. So drivers outlive their agent, and the next agent adopts them.
+The package must not import the control plane, the command line or the sources and sinks.
+"""
 
 from clonos.agent.agent import Agent
 from clonos.agent.settings import AgentSettings

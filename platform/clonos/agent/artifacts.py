@@ -1,4 +1,4 @@
-"""Code of jobs: fetched once, kept by its hash, and never used unless it has that hash."""
+"""The agent's local copies of job code: downloaded once, stored under their SHA-256, and checked before each use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from clonos.errors import ArchiveRefused, ArtifactUnavailable
+from clonos.errors import ArchiveInvalid, ArtifactUnavailable
 from clonos.resources.archives import Limits, check_name, unpack
 
 Fetch = Callable[[str], AsyncIterator[bytes]]
@@ -23,12 +23,12 @@ _TRIES: Final = 3
 
 
 class Artifacts:
-    """The artifacts of one host.
+    """The local copies of artifacts on one host.
 
     Args:
-        folder: Where they are kept.
-        fetch: Gets the bytes of one.
-        limits: How large one may be, and become.
+        folder: Directory of the downloaded artifacts.
+        fetch: Downloads the artifact with this SHA-256; yields pieces of its bytes.
+        limits: Limits of an artifact's size, packed and unpacked.
     """
 
     def __init__(self, folder: Path, fetch: Fetch, limits: Limits) -> None:
@@ -36,28 +36,28 @@ class Artifacts:
         self._fetch = fetch
         self._limits = limits
         self._locks: dict[str, asyncio.Lock] = {}
-        for rest in folder.glob("*.part"):
-            rest.unlink(missing_ok=True)
+        for part in folder.glob("*.part"):
+            part.unlink(missing_ok=True)
 
     async def get(self, sha256: str) -> Path:
-        """The file of an artifact, which has its hash.
+        """Path of the local copy of an artifact, which is downloaded if necessary, and checked.
 
         Raises:
-            ArtifactUnavailable: It could not be fetched whole; another try may help.
-            ArchiveRefused: It is too large.
+            ArtifactUnavailable: The download failed, or its content was wrong; a retry may succeed.
+            ArchiveInvalid: The artifact is too large.
         """
         if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
-            raise ArchiveRefused(f"{sha256[:80]!r} is no SHA-256.")
+            raise ArchiveInvalid(f"{sha256[:80]!r} is not a SHA-256.")
         file = self._folder / sha256
         async with self._locks.setdefault(sha256, asyncio.Lock()):
             if await asyncio.to_thread(_hash, file) == sha256:
                 return file
             for _ in range(_TRIES):
-                found = await self._download(sha256, file)
-                if found == sha256:
+                downloaded = await self._download(sha256, file)
+                if downloaded == sha256:
                     return file
-                _log.warning("artifact-differs", artifact=sha256, found=found)
-        raise ArtifactUnavailable(f"The artifact {sha256} came damaged {_TRIES} times.")
+                _log.warning("artifact-differs", artifact=sha256, downloaded=downloaded)
+        raise ArtifactUnavailable(f"The artifact {sha256} was damaged in {_TRIES} downloads.")
 
     async def _download(self, sha256: str, file: Path) -> str:
         part = file.with_suffix(".part")
@@ -67,7 +67,7 @@ class Artifacts:
                 async for piece in self._fetch(sha256):
                     size += len(piece)
                     if size > self._limits.archive:
-                        raise ArchiveRefused(f"The artifact has more than {self._limits.archive} bytes.")
+                        raise ArchiveInvalid(f"The artifact has more than {self._limits.archive} bytes.")
                     digest.update(piece)
                     out.write(piece)
                 out.flush()
@@ -78,31 +78,31 @@ class Artifacts:
         finally:
             part.unlink(missing_ok=True)
 
-    async def place(self, sha256: str, main: str, folder: Path) -> None:
-        """Put an artifact's code where a driver finds it: all of it or nothing.
+    async def install(self, sha256: str, main: str, folder: Path) -> None:
+        """Install an artifact's code in a driver's directory, all of it or nothing.
 
         Args:
-            sha256: The artifact: an archive, or one Python file.
-            main: The job file in it.
-            folder: Made, with the code in it; one that is there already is replaced.
+            sha256: SHA-256 of the artifact: an archive, or one Python file.
+            main: Path of the job file in the artifact.
+            folder: Target directory; an existing one is replaced.
 
         Raises:
-            ArtifactUnavailable: It could not be fetched.
-            ArchiveRefused: It holds what it should not, or not the job file.
+            ArtifactUnavailable: The artifact could not be downloaded.
+            ArchiveInvalid: The archive is invalid, or the artifact lacks the job file.
         """
         check_name(main)
         file = await self.get(sha256)
-        await asyncio.to_thread(_place, file, Path(main), folder, self._limits)
+        await asyncio.to_thread(_install, file, Path(main), folder, self._limits)
 
-    def keep_only(self, wanted: set[str]) -> None:
-        """Drop what no order names."""
+    def keep_only(self, used: set[str]) -> None:
+        """Remove the local copies of all artifacts except `used` (SHA-256)."""
         for file in self._folder.iterdir():
-            if file.suffix != ".part" and file.name not in wanted:
+            if file.suffix != ".part" and file.name not in used:
                 file.unlink(missing_ok=True)
                 self._locks.pop(file.name, None)
 
 
-def _place(file: Path, main: Path, folder: Path, limits: Limits) -> None:
+def _install(file: Path, main: Path, folder: Path, limits: Limits) -> None:
     new = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     new.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def _place(file: Path, main: Path, folder: Path, limits: Limits) -> None:
             (new / main).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, new / main)
         if not (new / main).is_file():
-            raise ArchiveRefused(f"The artifact does not hold the job file {str(main)!r}.")
+            raise ArchiveInvalid(f"The artifact does not hold the job file {str(main)!r}.")
         shutil.rmtree(folder, ignore_errors=True)
         new.replace(folder)
     except BaseException:

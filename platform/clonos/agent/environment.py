@@ -1,6 +1,6 @@
-"""A driver's environment, made from nothing but what it needs.
+"""The environment variables of drivers: only those that they need.
 
-The agent's own environment may hold tokens and addresses of databases, so that what is not named here is left out.
+The agent's own environment may hold tokens and addresses of databases; variables not listed here are not passed on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from clonos.agent.place import RunPlace
+from clonos.agent.directories import RunDirectory
 from clonos.agent.process import ATTEMPT, RUN
 from clonos.agent.settings import AgentSettings
 
@@ -20,55 +20,58 @@ _NAMES: Final = frozenset(
         *("XDG_CACHE_HOME", "CLONOS_IVY_SETTINGS", "CLONOS_LOG_LEVEL"),
     }
 )
-_FAMILIES: Final = ("CLONOS_KAFKA__", "CLONOS_REGISTRY__", "CLONOS_TRACES__", "CLONOS_LINEAGE__")
+_PREFIXES: Final = ("CLONOS_KAFKA__", "CLONOS_REGISTRY__", "CLONOS_TRACES__", "CLONOS_LINEAGE__")
 
 
 def driver_environment(
-    settings: AgentSettings, place: RunPlace, attempt: int, own: Mapping[str, str] | None = None
+    settings: AgentSettings, directory: RunDirectory, attempt: int, agent: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What one driver gets.
+    """The environment variables of a driver process.
 
     Args:
-        settings: The agent's.
-        place: The run's folder.
+        settings: Settings of the agent.
+        directory: Directory of the run.
         attempt: Number of the attempt within the run.
-        own: The agent's environment; default that of this process.
+        agent: Environment variables of the agent; default those of this process.
     """
-    common = _common(settings, place.work, place.scratch, own)
-    return {**common, **settings.driver_environment, RUN: place.run, ATTEMPT: str(attempt)}
+    common = _common(settings, directory.work, directory.scratch, agent)
+    return {**common, **settings.driver_environment, RUN: directory.run, ATTEMPT: str(attempt)}
 
 
-def spare_environment(settings: AgentSettings, name: str, folder: Path, scratch: Path) -> dict[str, str]:
-    """What a spare gets.
+def pool_driver_environment(settings: AgentSettings, name: str, folder: Path, scratch: Path) -> dict[str, str]:
+    """The environment variables of a pool driver process.
 
     Args:
-        settings: The agent's.
-        name: What it and all that it starts has for a run.
-        folder: Its own.
-        scratch: For what it keeps only while it runs.
+        settings: Settings of the agent.
+        name: Name of the pool driver, in place of a run's id.
+        folder: Directory of the pool driver.
+        scratch: Directory for temporary files.
     """
     return {**_common(settings, folder, scratch, None), **settings.driver_environment, RUN: name}
 
 
-def given_environment(place: RunPlace, attempt: int) -> dict[str, str]:
-    """What changes about a spare's when it becomes a driver: no more than fits into a pipe in one piece."""
-    return {RUN: place.run, ATTEMPT: str(attempt)}
+def launch_environment(directory: RunDirectory, attempt: int) -> dict[str, str]:
+    """The environment variables that change when a pool driver becomes the driver of a run."""
+    return {RUN: directory.run, ATTEMPT: str(attempt)}
 
 
-def _common(settings: AgentSettings, home: Path, scratch: Path, own: Mapping[str, str] | None) -> dict[str, str]:
-    kept = needed(settings, own)
+def _common(settings: AgentSettings, home: Path, scratch: Path, agent: Mapping[str, str] | None) -> dict[str, str]:
+    common = base_environment(settings, agent)
     if settings.uid is not None:
         for name in ("USER", "LOGNAME", "XDG_CACHE_HOME"):
-            kept.pop(name, None)
-        kept["HOME"] = str(home)
-    return {**kept, "TMPDIR": str(scratch)}  # what is killed cannot clear up
+            common.pop(name, None)
+        common["HOME"] = str(home)
+    return {**common, "TMPDIR": str(scratch)}  # a killed driver cannot remove its temporary files
 
 
-def needed(settings: AgentSettings, own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What everything that the agent starts gets; arguments as above."""
-    own = os.environ if own is None else own
+def base_environment(settings: AgentSettings, agent: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment variables of every process that the agent starts.
+
+    `agent` is the environment of the agent; default that of this process.
+    """
+    agent = os.environ if agent is None else agent
     return {
-        **{name: value for name, value in own.items() if name in _NAMES or name.upper().startswith(_FAMILIES)},
+        **{name: value for name, value in agent.items() if name in _NAMES or name.upper().startswith(_PREFIXES)},
         "CLONOS_HOME": str(settings.home.absolute()),
         "CLONOS_CACHE": str(settings.cache.absolute()),
         "CLONOS_LOG_FORMAT": "json",

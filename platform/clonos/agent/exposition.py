@@ -1,6 +1,6 @@
-"""What Prometheus reads of an agent, if it is asked to tell (`AgentSettings.metrics`): its drivers as processes.
+"""Metrics of the agent for Prometheus (`AgentSettings.metrics`): CPU, memory, state and starts of its drivers.
 
-What jobs read and publish, the control plane tells; this is what only the host can see.
+Only the host can measure these values. The control plane serves the metrics of the jobs (`clonos_api.metrics`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from clonos.errors import SpecError
 
-_PATIENCE_S: Final = 2.0
+_SNAPSHOT_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A run on this host.
+    """A run on this host, for the metrics.
 
     Attributes:
         role: ``driver`` or ``standby``.
-        state: Of the run (`RunState`).
-        attempts: Processes that were started for it.
+        state: State of the run (`clonos.resources.jobs.Run`).
+        attempts: Number of driver processes started, including those of the job's earlier runs.
     """
 
     job: str
@@ -42,116 +42,127 @@ class Driver:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the agent knows at one moment.
+class AgentSnapshot:
+    """The values of the agent's metrics at one moment.
 
     Attributes:
-        silent_s: Since the control plane answered last.
+        drivers: The runs on this host.
+        slots: Maximum number of drivers.
+        pool_drivers: Number of warm drivers without a job.
+        unanswered_s: Seconds since the last response of the control plane.
     """
 
     drivers: tuple[Driver, ...]
     slots: int
-    spares: int
-    silent_s: float
+    pool_drivers: int
+    unanswered_s: float
 
 
 @contextlib.contextmanager
-def exposed(address: str, look: Callable[[], Seen]) -> Iterator[str]:
-    """Serve ``/metrics`` meanwhile; who may read it is a question of the address.
+def serve_metrics(address: str, snapshot: Callable[[], AgentSnapshot]) -> Iterator[str]:
+    """Serve ``/metrics`` until the context exits. The endpoint has no authentication.
 
     Args:
-        address: ``host:port``; port 0: any that is free.
-        look: Called in the loop of whoever called this.
+        address: ``host:port``; port 0 selects a free port.
+        snapshot: Returns the current state. It is called in the caller's event loop.
 
     Yields:
-        The address.
+        The address, with the actual port.
 
     Raises:
-        SpecError: Nothing can listen there.
+        SpecError: The address is invalid or in use.
     """
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
 
-    async def asked() -> Seen:
-        return look()
+    async def snapshot_in_loop() -> AgentSnapshot:
+        return snapshot()
+
+    def take_snapshot() -> AgentSnapshot:
+        return asyncio.run_coroutine_threadsafe(snapshot_in_loop(), loop).result(_SNAPSHOT_TIMEOUT_S)
 
     registry = CollectorRegistry()
-    registry.register(_Collector(lambda: asyncio.run_coroutine_threadsafe(asked(), loop).result(_PATIENCE_S)))
-    ProcessCollector(namespace="eos_agent", registry=registry)
+    registry.register(_Collector(take_snapshot))
+    ProcessCollector(namespace="clonos_agent", registry=registry)
     try:
         server, _ = start_http_server(int(port), host.strip("[]"), registry)
     except (OSError, OverflowError) as error:
-        raise SpecError(f"Nothing can listen at {address!r}: {error}.", hint="--metrics takes HOST:PORT.") from error
+        what = f"The agent cannot listen at {address!r}: {error}."
+        raise SpecError(what, hint="--metrics takes HOST:PORT.") from error
     try:
         yield f"{host}:{server.server_port}"
     finally:
-        # In half a second, when it looks; whoever ends does not wait for that.
-        threading.Thread(target=_end, args=(server,), daemon=True).start()
+        # In a thread: the server takes up to half a second to stop, and the agent's exit does not wait for that.
+        threading.Thread(target=_shut_down, args=(server,), daemon=True).start()
 
 
-def _end(server: socketserver.BaseServer) -> None:
+def _shut_down(server: socketserver.BaseServer) -> None:
     server.shutdown()
     server.server_close()
 
 
 class _Collector:
-    """Looks when it is asked."""
+    """Takes a snapshot for each scrape."""
 
-    def __init__(self, look: Callable[[], Seen]) -> None:
-        self._look = look
-        # A counter must not go down: what ended between two looks, reaped by nobody, would be missing.
-        self._used: dict[tuple[str, int | None], float] = {}
+    def __init__(self, snapshot: Callable[[], AgentSnapshot]) -> None:
+        self._snapshot = snapshot
+        # Highest value so far: a counter must not decrease when a worker exits and no parent counts its CPU time.
+        self._cpu_s: dict[tuple[str, int | None], float] = {}
 
     def collect(self) -> Iterator[Metric]:
         try:
-            seen = self._look()
+            agent = self._snapshot()
         except (TimeoutError, RuntimeError, OSError, CancelledError):
-            return  # the agent ends, or is busier than it should be; what its process costs is told all the same
-        yield _one("eos_agent_slots", "Drivers that the agent may run at once.", seen.slots)
-        yield _one("eos_agent_spares", "Warm drivers without a job.", seen.spares)
-        yield _one("eos_agent_silent_seconds", "Since the control plane answered last.", seen.silent_s)
+            return  # the agent stops or is overloaded; the metrics of its own process are still served
+        yield _gauge("clonos_agent_slots", "Maximum number of drivers at the same time.", agent.slots)
+        yield _gauge("clonos_agent_pool_drivers", "Warm drivers without a job.", agent.pool_drivers)
+        text = "Seconds since the last response of the control plane."
+        yield _gauge("clonos_agent_unanswered_seconds", text, agent.unanswered_s)
         labels = ["job_name", "run", "role"]
-        state = GaugeMetricFamily("eos_driver_state", "1 for the state that a run is in.", labels=[*labels, "state"])
-        started = CounterMetricFamily("eos_driver_starts", "Processes that were started for a run.", labels=labels)
-        cpu = CounterMetricFamily("eos_driver_cpu_seconds", "CPU of a driver with its JVM and workers.", labels=labels)
-        memory = GaugeMetricFamily("eos_driver_memory_bytes", "Resident memory of the same.", labels=labels)
-        living = {(one.run, one.pid) for one in seen.drivers}
-        ended = self._used.keys() - living
-        for one in seen.drivers:
-            about = [one.job, one.run, one.role]
-            state.add_metric([*about, one.state], 1)
-            started.add_metric(about, one.attempts)
-            used = _used(one.pid) if one.pid else None
-            if used is not None:
-                key = (one.run, one.pid)
-                self._used[key] = max(used[0], self._used.get(key, 0.0))
-                memory.add_metric(about, used[1])
-            cpu.add_metric(about, sum(spent for (run, _), spent in self._used.items() if run == one.run))
-        runs = {one.run for one in seen.drivers}
-        for run, pid in ended:
+        state = GaugeMetricFamily("clonos_driver_state", "1 for the current state of a run.", labels=[*labels, "state"])
+        started = CounterMetricFamily("clonos_driver_starts", "Processes started for a run.", labels=labels)
+        cpu = CounterMetricFamily(
+            "clonos_driver_cpu_seconds", "CPU time of a driver with its JVM and workers.", labels=labels
+        )
+        memory = GaugeMetricFamily("clonos_driver_memory_bytes", "Resident memory of these processes.", labels=labels)
+        current = {(driver.run, driver.pid) for driver in agent.drivers}
+        exited = self._cpu_s.keys() - current
+        for driver in agent.drivers:
+            values = [driver.job, driver.run, driver.role]
+            state.add_metric([*values, driver.state], 1)
+            started.add_metric(values, driver.attempts)
+            usage = _usage(driver.pid) if driver.pid else None
+            if usage is not None:
+                key = (driver.run, driver.pid)
+                self._cpu_s[key] = max(usage[0], self._cpu_s.get(key, 0.0))
+                memory.add_metric(values, usage[1])
+            cpu.add_metric(values, sum(seconds for (run, _), seconds in self._cpu_s.items() if run == driver.run))
+        runs = {driver.run for driver in agent.drivers}
+        for run, pid in exited:
             if run not in runs:
-                del self._used[run, pid]
+                del self._cpu_s[run, pid]
         yield from (state, started, cpu, memory)
 
 
-def _used(pid: int) -> tuple[float, int] | None:
-    """CPU seconds and resident bytes of a process and all below it; None: it is gone."""
-    seconds, resident = 0.0, 0
+def _usage(pid: int) -> tuple[float, int] | None:
+    """CPU seconds and resident bytes of a process and its descendants; None if it has exited."""
+    cpu_s, resident_bytes = 0.0, 0
     try:
         root = psutil.Process(pid)
-        processes = [*reversed(root.children(recursive=True)), root]  # who ends meanwhile is in its parent's figures
+        # Children first: the CPU time of a child that exits during the loop is then in its parent's figures.
+        processes = [*reversed(root.children(recursive=True)), root]
     except psutil.Error:
         return None
-    for one in processes:
+    for process in processes:
         with contextlib.suppress(psutil.Error):
-            times = one.cpu_times()
-            # Workers that have ended are their parent's children.
-            seconds += times.user + times.system + times.children_user + times.children_system
-            resident += one.memory_info().rss
-    return seconds, resident
+            times = process.cpu_times()
+            # The children's times are those of exited workers.
+            cpu_s += times.user + times.system + times.children_user + times.children_system
+            resident_bytes += process.memory_info().rss
+    return cpu_s, resident_bytes
 
 
-def _one(name: str, text: str, value: float) -> Metric:
+def _gauge(name: str, text: str, value: float) -> Metric:
     family = GaugeMetricFamily(name, text)
     family.add_metric([], value)
     return family

@@ -1,4 +1,4 @@
-"""A limit to the memory of a driver and all that it starts, where the host has cgroup v2 with the memory controller."""
+"""Memory limits of drivers and their child processes, on hosts with the memory controller of cgroup v2."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import contextlib
 import os
 from pathlib import Path
 
-from clonos.agent.place import plain
+from clonos.agent.directories import checked_id
 
 
 class MemoryLimits:
-    """Cgroups of drivers, below one that the agent may change.
+    """Creates and removes the cgroups that limit the memory of drivers.
 
     Args:
-        parent: That one; None if there is none.
+        parent: A cgroup that the agent may change; None if there is none.
     """
 
     def __init__(self, parent: Path | None) -> None:
-        self._parent = parent if parent is not None and _delegated(parent) else None
+        self._parent = parent if parent is not None and _is_delegated(parent) else None
 
     @property
     def available(self) -> bool:
-        """Whether a limit is really enforced."""
+        """Whether this host can enforce memory limits."""
         return self._parent is not None
 
-    def make(self, run: str, limit_mb: int) -> Path | None:
-        """A cgroup for a run, to be joined by its driver; None if there can be none."""
+    def create(self, run: str, limit_mb: int) -> Path | None:
+        """Create the cgroup of a run with a limit in MiB, and return its path; None if limits are not available."""
         if self._parent is None:
             return None
-        group = self._parent / f"clonos-{plain(run)}"
+        group = self._parent / f"clonos-{checked_id(run)}"
         group.mkdir(exist_ok=True)
         (group / "memory.max").write_text(str(limit_mb << 20))
         with contextlib.suppress(OSError):  # not on every kernel
@@ -36,30 +36,30 @@ class MemoryLimits:
         return group
 
     def remove(self, run: str) -> None:
-        """Give a run's cgroup back, once nothing runs in it."""
+        """Remove the cgroup of a run that has no processes any more."""
         if self._parent is not None:
             with contextlib.suppress(OSError):
-                (self._parent / f"clonos-{plain(run)}").rmdir()
+                (self._parent / f"clonos-{checked_id(run)}").rmdir()
 
 
 def join(group: Path, pid: int) -> None:
-    """Put a process into a cgroup; what it starts later is in it too."""
+    """Put a process and its later child processes into a cgroup."""
     (group / "cgroup.procs").write_text(str(pid))
 
 
 def own_cgroup() -> Path | None:
-    """The cgroup (v2) of this process, where it is mounted."""
+    """Path of this process's cgroup (v2); None if none is mounted."""
     try:
         own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
         mounts = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     except (OSError, StopIteration):
         return None
-    mounted = next((one[4] for one in mounts if "cgroup2" in one[one.index("-") + 1 :]), None)
+    mounted = next((mount[4] for mount in mounts if "cgroup2" in mount[mount.index("-") + 1 :]), None)
     return Path(mounted) / own.lstrip("/") if mounted else None
 
 
-def _delegated(parent: Path) -> bool:
-    """Whether groups with a memory limit can be made below."""
+def _is_delegated(parent: Path) -> bool:
+    """Whether the agent can create cgroups with a memory limit below `parent`."""
     try:
         if "memory" not in (parent / "cgroup.controllers").read_text().split():
             return False

@@ -1,4 +1,7 @@
-"""Standbys warm up without slowing drivers down: at a lower priority, which only root can raise again."""
+"""CPU priority of standbys: they warm up at a lower priority than drivers.
+
+Only root can raise a priority again, so an agent of another user changes none.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ from typing import Final
 
 import psutil
 
-_ASIDE: Final = 10
+_LOW_PRIORITY: Final = 10
 
 
-def aside(pid: int) -> None:
-    """Lower the priority of a driver that was just started, and so of all that it will start."""
+def lower_priority(pid: int) -> None:
+    """Lower the CPU priority of a driver process that was just started, and of its later child processes."""
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, _ASIDE)
+            os.setpriority(os.PRIO_PROCESS, pid, _LOW_PRIORITY)
 
 
-def full_speed(session: int) -> None:
-    """Give every thread of a driver's session its priority back."""
+def restore_priority(session: int) -> None:
+    """Restore the normal CPU priority of every thread in a driver's session, at the promotion of the driver."""
     if os.geteuid() != 0:
         return
     for pid in psutil.pids():

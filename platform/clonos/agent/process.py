@@ -1,4 +1,6 @@
-"""A driver as a process: started in a session of its own, found again by another agent, ended with all it started."""
+"""Driver processes: starts each in its own session, finds those of an earlier agent, and kills drivers with all
+descendants.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,17 +16,18 @@ from typing import Final
 
 import psutil
 
-# In the environment of a driver and of all that it starts.
+from clonos.embedded.processes import popen_detached
+
+# Environment variables of a driver and of all its descendants.
 RUN: Final = "CLONOS_RUN"
 ATTEMPT: Final = "CLONOS_ATTEMPT"
-_GONE: Final = frozenset({psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
-_END_S: Final = 5.0
+_KILL_TIMEOUT_S: Final = 5.0
 
 
 def identity(pid: int) -> str | None:
-    """What no later process with this id will have; None if there is no living one.
+    """Identity of the process with this id, which no later process with the id has; None if there is no such process.
 
-    Clock ticks since this boot, because psutil's time of start moves when the clock is set.
+    It consists of boot id and start time in clock ticks since boot, which a change of the clock does not affect.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -36,15 +38,15 @@ def identity(pid: int) -> str | None:
 
 
 class DriverProcess:
-    """A driver that runs, whether this agent started it or another one.
+    """A live driver process, started by this agent or by an earlier one.
 
     Args:
-        pid: Its process id, also the id of its session.
-        identity: As `identity` gave it.
-        on_exit: Called in the loop as soon as it has ended.
+        pid: Process id of the driver, also the id of its session.
+        identity_: Identity of the driver, from `identity`.
+        on_exit: Called in the event loop as soon as the driver has exited.
 
     Raises:
-        ProcessLookupError: It has ended already.
+        ProcessLookupError: The driver has exited already.
     """
 
     def __init__(self, pid: int, identity_: str, on_exit: Callable[[], None]) -> None:
@@ -54,35 +56,35 @@ class DriverProcess:
         self.exit_code: int | None = None
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
-        # First the descriptor, then the look whether it is of the right process.
+        # Open the descriptor before the check: afterwards the id cannot change its process.
         self._fd = os.pidfd_open(pid)
         if identity(pid) not in (identity_, None):
             os.close(self._fd)
             raise ProcessLookupError(pid)
-        self._loop.add_reader(self._fd, self._ended)
+        self._loop.add_reader(self._fd, self._handle_exit)
 
-    def _ended(self) -> None:
-        self.leave()
+    def _handle_exit(self) -> None:
+        self.detach()
         self.exited = True
-        # Of a process that an earlier agent started the code is unknown.
+        # The exit code of a driver that an earlier agent started is unknown.
         with contextlib.suppress(ChildProcessError):
             _, status = os.waitpid(self.pid, 0)
             self.exit_code = os.waitstatus_to_exitcode(status)
         self._on_exit()
 
-    def leave(self) -> None:
-        """Look after it no more; it goes on."""
+    def detach(self) -> None:
+        """Stop watching the driver, which keeps running."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
 
     def terminate(self) -> None:
-        """Ask it for a graceful end."""
+        """Request a graceful stop of the driver with SIGTERM."""
         if self._fd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._fd, signal.SIGTERM)
-                signal.pidfd_send_signal(self._fd, signal.SIGCONT)  # a stopped one would not hear it
+                signal.pidfd_send_signal(self._fd, signal.SIGCONT)  # a suspended process handles no SIGTERM
 
 
 def launch(
@@ -94,62 +96,64 @@ def launch(
     uid: int | None = None,
     gid: int | None = None,
 ) -> int:
-    """Start a driver in a session of its own; its output goes to `log`, so that it outlives the agent.
+    """Start a driver in its own session; its output goes to `log`, so that the driver outlives the agent.
+
+    Args:
+        command: Command line of the driver.
+        directory: Working directory.
+        environment: All environment variables.
+        log: File to which the output is appended.
+        uid: User id of the driver; None: that of the agent.
+        gid: Group id of the driver; None: `uid`.
+
+    Returns:
+        Process id of the driver.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The driver cannot be started.
     """
-    with log.open("ab") as out:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            cwd=directory,
-            env=dict(environment),
-            start_new_session=True,
-            user=uid,
-            group=gid if gid is not None else uid,
-            extra_groups=[] if uid is not None else None,
-        )
-    # From here on it is known by its id alone, as one that was adopted.
+    child = popen_detached(command, output=log, directory=directory, environment=environment, uid=uid, gid=gid)
+    # `DriverProcess` waits for the exit, so `Popen` must not.
     child.returncode = 0
     return child.pid
 
 
-def find(run: str, attempt: int) -> int | None:
-    """The driver of an attempt, by what it has in its environment: for an agent that died before it noted the id."""
+def find_driver(run: str, attempt: int) -> int | None:
+    """Process id of the driver of an attempt of `run` (id), found by its environment; None if there is none.
+
+    For an agent whose predecessor was killed before it recorded the process id.
+    """
     for pid in psutil.pids():
-        theirs = _environment(pid)
-        if theirs.get(RUN) == run and theirs.get(ATTEMPT) == str(attempt) and _session(pid) == pid:
+        environment = _environment_of(pid)
+        if environment.get(RUN) == run and environment.get(ATTEMPT) == str(attempt) and _session_of(pid) == pid:
             return pid
     return None
 
 
-def end_all(run: str, pid: int | None, identity_: str) -> int:
-    """Kill whatever is left of a run's driver: its session, and what left the session but not the environment.
+def kill_all(run: str, pid: int | None, identity_: str) -> int:
+    """Kill a run's driver and its descendants: all processes of its session, and all with the run in their environment.
 
     Args:
-        run: The run.
-        pid: The driver.
-        identity_: Its identity.
+        run: Id of the run.
+        pid: Process id of the driver.
+        identity_: Identity of the driver.
 
     Returns:
-        How many processes were killed.
+        Number of processes killed.
 
     Raises:
-        TimeoutError: Some would not go.
+        TimeoutError: Some processes did not exit.
     """
     killed: set[int] = set()
-    deadline = time.monotonic() + _END_S
-    # Until a whole round finds nobody, because a process may fork while it is looked for.
-    while left := [one for one in psutil.pids() if _belongs(one, run, pid, identity_)]:
-        for one in left:
-            killed.add(one)
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    # Repeat until no process remains, because processes may fork during a round.
+    while left := [member for member in psutil.pids() if _belongs(member, run, pid, identity_)]:
+        for member in left:
+            killed.add(member)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(member, signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {left} of run {run} do not end")
+            raise TimeoutError(f"processes {left} of run {run} do not exit")
         _await_exit(left)
     return len(killed)
 
@@ -169,31 +173,32 @@ def _await_exit(pids: Sequence[int]) -> None:
 def _belongs(pid: int, run: str, leader: int | None, identity_: str) -> bool:
     if pid == os.getpid() or identity(pid) is None:
         return False
-    if leader is not None and _session(pid) == leader and identity(leader) in (identity_, None):
-        # The number may have been given out again since: whoever is older than the driver is not of its session.
-        return _born(identity(pid) or "") >= _born(identity_) and _boot(identity(pid) or "") == _boot(identity_)
-    return _environment(pid).get(RUN) == run
+    if leader is not None and _session_of(pid) == leader and identity(leader) in (identity_, None):
+        # The kernel may have reused the id: a process older than the driver is not a member of its session.
+        member = identity(pid) or ""
+        return _boot_id(member) == _boot_id(identity_) and _start_ticks(member) >= _start_ticks(identity_)
+    return _environment_of(pid).get(RUN) == run
 
 
-def _born(identity_: str) -> int:
+def _start_ticks(identity_: str) -> int:
     return int(identity_.rpartition("/")[2] or 0)
 
 
-def _boot(identity_: str) -> str:
+def _boot_id(identity_: str) -> str:
     return identity_.partition("/")[0]
 
 
-def _session(pid: int) -> int:
+def _session_of(pid: int) -> int:
     try:
         return os.getsid(pid)
     except (ProcessLookupError, PermissionError):
         return -1
 
 
-def _environment(pid: int) -> dict[str, str]:
+def _environment_of(pid: int) -> dict[str, str]:
     try:
         raw = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return {}
-    pairs = (one.partition(b"=") for one in raw.split(b"\0"))
+    pairs = (entry.partition(b"=") for entry in raw.split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}

@@ -1,11 +1,11 @@
-"""Puts a job's checkpoint back to an older point, and then becomes the job's driver.
+"""Restores a job's checkpoint to an older point, then becomes the job's driver.
 
-``python -m clonos.agent.restoring SPEC EVENTS LOCATION EPOCH WISH AGAIN COMMAND…``, with ``-`` for no epoch and
-``publish-again`` or ``-`` for the user's word. As the driver's own process, so that it has the driver's user, limits,
-log and exit code. A wish is fulfilled once: whoever repeats it finds it done, and goes on.
+``python -m clonos.agent.restoring SPEC EVENTS LOCATION EPOCH REQUEST_KEY PUBLISH_AGAIN COMMAND…`` calls `main`. The
+restore runs in the driver's own process, with the driver's user, limits, log and exit code. It is executed once for
+each request key; a repeated request continues with the restored checkpoint.
 
-What was put aside for the newest wish stays, as the way back. Of older ones only the empty folder does: it says that
-the wish is done, also to a driver on a host that was taken for lost.
+The checkpoint that the newest request replaced stays, as a way back. Of older requests only an empty directory remains.
+It shows each driver, also one on a host that was considered lost, that the request was executed.
 """
 
 from __future__ import annotations
@@ -19,98 +19,110 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from clonos.engine.savepoint import MANIFEST, read_savepoint, restore_savepoint, take_savepoint
+from clonos.driver.driver import default_checkpoint
+from clonos.driver.savepoint import MANIFEST, read_savepoint, restore_savepoint, take_savepoint
 from clonos.errors import CheckpointUnwritable, ClonosError, SavepointMissing, SpecError, WouldPublishAgain
+from clonos.jobs.spec import read_spec
 from clonos.log.control import ControlState, known_control
-from clonos.runner.driver import default_checkpoint
-from clonos.runner.events import Events, trouble
 from clonos.settings import Settings
-from clonos.spec import read_spec
+from clonos.telemetry.events import Events, error_fields
 
-_NONE: Final = "-"
-_AGAIN: Final = "publish-again"
-_BEFORE: Final = ".before-"
+_NO_EPOCH: Final = "-"
+_PUBLISH_AGAIN: Final = "publish-again"
+_PREVIOUS_SUFFIX: Final = ".before-"
 
 
-def _anything(epochs: Mapping[str, int]) -> None:
-    """Allow everything."""
+def _allow_all(epochs: Mapping[str, int]) -> None:
+    """Allow a restore to any epoch."""
 
 
 def restore(
-    checkpoint: str, location: str, epoch: int | None, wish: str, allow: Callable[[Mapping[str, int]], None] = _anything
+    checkpoint: str,
+    location: str,
+    epoch: int | None,
+    request_key: str,
+    allow: Callable[[Mapping[str, int]], None] = _allow_all,
 ) -> None:
-    """Put a checkpoint back; what was there is kept beside it, as ``….before-<wish>``, until the next wish.
+    """Restore a checkpoint. The replaced one stays beside it, as ``….before-<request_key>``, until the next restore.
 
     Args:
-        checkpoint: Where the job's checkpoint is.
-        location: A savepoint; or the checkpoint itself, to go back to one of its epochs.
-        epoch: That epoch.
-        wish: Key of the wish.
-        allow: Raises if the job may not go back to these epochs (query → epoch). Asked before anything is touched.
+        checkpoint: Location of the job's checkpoint.
+        location: A savepoint; or the checkpoint itself, to return to one of its epochs.
+        epoch: Epoch to return to; None with a savepoint.
+        request_key: Idempotency key of the request.
+        allow: Called before any change with the epochs to restore (query → epoch); raises if the job must not return to
+            them.
 
     Raises:
         SpecError: The checkpoint is not a mounted folder.
-        SavepointMissing: There is no such savepoint, or no such epoch any more.
+        SavepointMissing: There is no such savepoint, or the checkpoint no longer has the epoch.
         CheckpointUnwritable: The checkpoint cannot be written.
-        WouldPublishAgain: As `allow` says.
+        WouldPublishAgain: Raised by `allow`.
     """
-    place = _folder(checkpoint)
-    before = place.with_name(f"{place.name}{_BEFORE}{wish}")
-    if before.exists() and (place / MANIFEST).is_file():
-        return  # done already; the job may have gone on from it
-    own = _folder(location) == place
-    wanted = _retained(before if before.exists() else place, epoch) if own else read_savepoint(location).epochs
-    allow(wanted)
-    try:
-        if not before.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if place.exists():
-                place.rename(before)
-            else:
-                before.mkdir()
-    except OSError as error:
-        raise CheckpointUnwritable(f"The checkpoint {checkpoint} cannot be put aside: {error}.") from error
-    if own:
-        take_savepoint(str(before), str(place), epochs=wanted)
+    target = _folder(checkpoint)
+    previous = target.with_name(f"{target.name}{_PREVIOUS_SUFFIX}{request_key}")
+    if previous.exists() and (target / MANIFEST).is_file():
+        return  # executed already; the job may have continued from it
+    from_itself = _folder(location) == target
+    if from_itself:
+        epochs = _retained_epochs(previous if previous.exists() else target, epoch)
     else:
-        restore_savepoint(location, str(place))
-    _empty_older(place, before)
+        epochs = read_savepoint(location).epochs
+    allow(epochs)
+    try:
+        if not previous.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                target.rename(previous)
+            else:
+                previous.mkdir()
+    except OSError as error:
+        raise CheckpointUnwritable(f"The checkpoint {checkpoint} cannot be moved aside: {error}.") from error
+    if from_itself:
+        take_savepoint(str(previous), str(target), epochs=epochs)
+    else:
+        restore_savepoint(location, str(target))
+    _empty_older(target, previous)
 
 
-def published_beyond(state: ControlState, epochs: Mapping[str, int]) -> None:
-    """Whether the causal log knows of an epoch, finished or in doubt, that a start from `epochs` would publish again.
+def require_unpublished(state: ControlState, epochs: Mapping[str, int]) -> None:
+    """Check that a start from an older point would not publish epochs again that may be published already.
+
+    Args:
+        state: State of the control partition of the causal log.
+        epochs: Query → newest epoch at the older point.
 
     Raises:
-        WouldPublishAgain: It does.
+        WouldPublishAgain: The log has later epochs, committed or in doubt.
     """
-    for query in sorted({*state.ended, *(name for name, _ in state.plans)}):
-        newest = max(state.newest_plan(query), state.ended.get(query, -1))
+    for query in sorted({*state.committed, *(name for name, _ in state.plans)}):
+        newest = max(state.newest_plan(query), state.committed.get(query, -1))
         if newest > epochs.get(query, -1):
             raise WouldPublishAgain(
-                f"The causal log knows epoch {newest} of {query}, which a start from epoch {epochs.get(query, -1)} "
+                f"The causal log has epoch {newest} of {query}, which a start from epoch {epochs.get(query, -1)} "
                 "would publish again."
             )
 
 
-def _retained(checkpoint: Path, epoch: int | None) -> dict[str, int]:
+def _retained_epochs(checkpoint: Path, epoch: int | None) -> dict[str, int]:
     """Query → the epoch, which each query of a checkpoint must still have."""
-    queries = [one for one in checkpoint.iterdir() if (one / "metadata").is_file()] if checkpoint.is_dir() else []
-    if epoch is None or not queries or not all((one / "commits" / str(epoch)).is_file() for one in queries):
+    queries = [path for path in checkpoint.iterdir() if (path / "metadata").is_file()] if checkpoint.is_dir() else []
+    if epoch is None or not queries or not all((query / "commits" / str(epoch)).is_file() for query in queries):
         raise SavepointMissing(f"The checkpoint {checkpoint} holds no epoch {epoch} (any more).")
-    return {one.name: epoch for one in queries}
+    return {query.name: epoch for query in queries}
 
 
-def _empty_older(place: Path, newest: Path) -> None:
-    """Free the space of what was put aside for older wishes. What cannot be removed is tried at the next one."""
+def _empty_older(target: Path, newest: Path) -> None:
+    """Free the space of the previous checkpoints of older requests; the next restore retries a failed removal."""
     if not any(newest.iterdir()):
-        return  # nothing was there to put aside: the one before is the way back still
-    for folder in place.parent.glob(f"{glob.escape(place.name)}{_BEFORE}*"):
+        return  # there was no previous checkpoint, so that the older one is still the way back
+    for folder in target.parent.glob(f"{glob.escape(target.name)}{_PREVIOUS_SUFFIX}*"):
         if folder != newest:
-            for one in folder.iterdir():
-                if one.is_dir():
-                    shutil.rmtree(one, ignore_errors=True)
+            for path in folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
                 else:
-                    one.unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
 
 
 def _folder(location: str) -> Path:
@@ -120,22 +132,34 @@ def _folder(location: str) -> Path:
     return Path(unquote(parts.path) if parts.scheme else location).absolute()
 
 
-def main(spec: str, events: str, location: str, epoch: str, wish: str, again: str, *command: str) -> None:
-    """Restore, and become `command`."""
+def main(
+    spec: str, events: str, location: str, epoch: str, request_key: str, publish_again: str, *command: str
+) -> None:
+    """Restore the checkpoint, then replace this process by the driver.
+
+    Args:
+        spec: File of the job's specification.
+        events: The driver's event file.
+        location: A savepoint; or the checkpoint itself, to return to one of its epochs.
+        epoch: Epoch to return to; ``-`` with a savepoint.
+        request_key: Idempotency key of the request.
+        publish_again: ``publish-again`` if the user allows that epochs are published again, else ``-``.
+        command: Command line of the driver.
+    """
     job, settings = read_spec(Path(spec)), Settings()
     checkpoint = job.spec.checkpoint or default_checkpoint(settings.home, job.name)
 
     def allow(epochs: Mapping[str, int]) -> None:
-        # The control plane has looked at what was told; what was not, the log knows.
-        if again != _AGAIN and (state := known_control(settings.kafka, job.name)) is not None:
-            published_beyond(state, epochs)
+        # The control plane checked the reported epochs; the causal log also has the unreported ones.
+        if publish_again != _PUBLISH_AGAIN and (state := known_control(settings.kafka, job.name)) is not None:
+            require_unpublished(state, epochs)
 
     try:
-        restore(checkpoint, location, None if epoch == _NONE else int(epoch), wish, allow)
+        restore(checkpoint, location, None if epoch == _NO_EPOCH else int(epoch), request_key, allow)
     except ClonosError as error:
-        told = Events(job.name, Path(events))
-        told.emit("failed", **trouble(error))
-        told.close()
+        driver_events = Events(job.name, Path(events))
+        driver_events.emit("failed", **error_fields(error))
+        driver_events.close()
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
     os.execv(command[0], command)  # noqa: S606

@@ -1,7 +1,7 @@
-"""A driver's log, rotated by copying and cutting, because the driver keeps the file open.
+"""The log file of a driver. It is rotated by copy and truncation, because the driver keeps the file open.
 
-Offsets count all bytes that were ever written, so that who reads the log is not confused by a rotation. What the
-driver writes in the moment between the copy and the cut is lost.
+Offsets count all bytes ever written, so that a rotation does not change the offsets of the bytes that remain. Output
+that the driver writes between the copy and the truncation is lost.
 """
 
 from __future__ import annotations
@@ -12,76 +12,76 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from clonos.agent.place import write_atomically
+from clonos.agent.directories import write_atomically
 
 _HEAD: Final = 256
 
 
 class RotatedLog:
-    """A log and the one older file that is kept of it.
+    """A log file with its previous file (``.1``).
 
     Args:
         path: The file that the driver appends to.
-        limit: It is rotated at this size.
+        limit: The log is rotated at this size, in bytes.
     """
 
     def __init__(self, path: Path, limit: int) -> None:
         self._path = path
-        self._older = path.with_name(f"{path.name}.1")
+        self._previous = path.with_name(f"{path.name}.1")
         self._new = path.with_name(f".{path.name}.1.new")
-        self._note = path.with_name(f"{path.name}.base")
+        self._base_file = path.with_name(f"{path.name}.base")
         self._limit = limit
-        self._base = self._settle()
+        self._base = self._recover()
 
     def end(self) -> int:
-        """Bytes that were ever written."""
+        """Offset at which the log ends: the number of bytes ever written."""
         return self._base + _size(self._path)
 
     def start(self) -> int:
-        """Offset of the oldest byte that is still there."""
-        return self._base - _size(self._older)
+        """Offset of the oldest byte that remains."""
+        return self._base - _size(self._previous)
 
     def read(self, offset: int, count: int) -> bytes:
-        """Up to `count` bytes at `offset`, which is not before `start`."""
+        """Read up to `count` bytes at `offset`, which must be `start` or later."""
         with contextlib.suppress(FileNotFoundError):
             if offset < self._base:
-                return _read(self._older, offset - self.start(), min(count, self._base - offset))
+                return _read(self._previous, offset - self.start(), min(count, self._base - offset))
             return _read(self._path, offset - self._base, count)
         return b""
 
     def rotate(self) -> bool:
-        """Rotate if it is large enough; whether it was."""
+        """Rotate the log if it has reached the limit; returns whether it had."""
         if _size(self._path) < self._limit:
             return False
         with self._path.open("rb+") as source, self._new.open("wb") as copy:
             os.fchmod(copy.fileno(), 0o600)
             shutil.copyfileobj(source, copy)
-            copied = copy.tell()
-            # Said before it is cut: after a crash in between, the files tell how far it got.
-            write_atomically(self._note, f"{self._base} {copied}")
-            self._new.replace(self._older)
-            shutil.copyfileobj(source, copy)  # what came meanwhile
+            copied = copy.tell()  # codespell:ignore tell
+            # Recorded before the truncation: after a crash, `_recover` compares the files to see which step was last.
+            write_atomically(self._base_file, f"{self._base} {copied}")
+            self._new.replace(self._previous)
+            shutil.copyfileobj(source, copy)  # output written since the first copy
             copy.flush()
-            copied = copy.tell()
+            copied = copy.tell()  # codespell:ignore tell
             source.truncate(0)
         self._base += copied
-        write_atomically(self._note, f"{self._base} 0")
+        write_atomically(self._base_file, f"{self._base} 0")
         return True
 
-    def _settle(self) -> int:
-        """The base, after a crash of an earlier agent in the middle of a rotation."""
+    def _recover(self) -> int:
+        """Read the offset of the file's first byte; complete or undo a rotation that an earlier agent started."""
         try:
-            base, copied = map(int, self._note.read_text().split())
+            base, copied = map(int, self._base_file.read_text().split())
         except (FileNotFoundError, ValueError):
             return 0
         if copied:
             if not self._new.exists():
-                head = _read(self._older, 0, _HEAD)
+                head = _read(self._previous, 0, _HEAD)
                 if _read(self._path, 0, _HEAD)[: len(head)] == head:
-                    self._older.unlink()  # a copy of what is still there
+                    self._previous.unlink()  # a copy of bytes that the log still has
                 else:
-                    base += _size(self._older)
-            write_atomically(self._note, f"{base} 0")
+                    base += _size(self._previous)
+            write_atomically(self._base_file, f"{base} 0")
         self._new.unlink(missing_ok=True)
         return base
 

@@ -1,4 +1,4 @@
-"""What an agent is told at its start."""
+"""Settings of the agent."""
 
 from __future__ import annotations
 
@@ -14,39 +14,43 @@ from clonos.settings import Settings
 
 TASK_COMMAND: Final = (sys.executable, "-m", "clonos.agent.savepoints")
 RUN_COMMAND: Final = (sys.executable, "-m", "clonos", "run", "{spec}", "--events", "{events}", "-o", "json", "--plain")
-SPARE_COMMAND: Final = (sys.executable, "-m", "clonos", "spare", "{folder}", "--agent", "{agent}")
+POOL_DRIVER_COMMAND: Final = (sys.executable, "-m", "clonos", "pool-driver", "{folder}", "--agent", "{agent}")
 
 
 class AgentSettings(BaseModel):
     """Settings of one agent.
 
     Attributes:
-        api: Where the control plane is, such as ``https://control:8484``.
-        name: Unique among the agents; the same after a restart.
-        failure_domain: What fails together (rack, zone); default the host itself.
-        slots: Drivers that it may run at once.
-        spares: Warm drivers without a job, for those with ``standby: {mode: pool}``; they take no slots.
-        token_file: Holds the agent's token; read again for each request, so that it may be replaced.
+        api: Address of the control plane, such as ``https://control:8484``.
+        name: Name of the agent and of its host, unique among the agents; the same after a restart.
+        failure_domain: Name shared by the hosts that fail together (rack, zone); default the host's own name.
+        slots: Maximum number of drivers at the same time.
+        pool_size: Number of warm drivers without a job, for jobs with ``standby: {mode: pool}``; they take no slots.
+        labels: Labels of the host, reported at its registration.
+        token_file: Holds the agent's token. It is read for each request, so that a token can be replaced.
         ca: PEM file with the authorities to trust; default those of this machine.
-        home: As ``CLONOS_HOME``: the agent keeps its files below ``agent/<name>``, its drivers their checkpoints.
-        cache: As ``CLONOS_CACHE``.
-        command: How a driver is started; the arguments ``{spec}`` and ``{events}`` are replaced.
-        task_command: How a task is done: it gets the order on its standard input and prints the result.
-        spare_command: How a spare is started; ``{folder}`` is its own, ``{agent}`` the agent's process id.
-        driver_environment: What drivers get besides what they need.
-        uid: User that drivers run as (the agent must be root then); default the agent's own.
-        memory_limit_mb: Of one driver with all of its processes, where the host can (cgroup v2).
-        cgroup: A delegated cgroup (v2) to make those of drivers in; default the agent's own.
-        log_bytes: A driver's log is rotated at this size; one older file is kept.
-        events_bytes: What was forwarded of an event file is given back to the disk in pieces of this size.
-        stop_drivers: End the drivers when the agent is ended; otherwise they go on and the next agent adopts them.
-        stop_grace_s: How long they may take then.
-        silent_s: A driver that gives no sign of life for so long is frozen: it is killed, and another one goes on. It
-            gives one each second; 0: never.
-        measure_s: How often the sizes of checkpoints are looked at.
-        archive: How large code may be.
-        metrics: ``host:port`` at which Prometheus finds ``/metrics``; default: nowhere.
-        secrets: Folder with a file for each secret that specifications may refer to; default below `home`.
+        home: ``CLONOS_HOME``. The agent's files are below ``agent/<name>``, the checkpoints below ``jobs``.
+        cache: ``CLONOS_CACHE``, the directory of jars and start-up caches.
+        command: Command of a driver; the arguments ``{spec}`` and ``{events}`` are replaced by paths.
+        task_command: Command of a task: it reads the task from standard input and prints the result.
+        pool_driver_command: Command of a pool driver; ``{folder}`` is replaced by its directory, ``{agent}`` by the
+            agent's process id.
+        driver_environment: Additional environment variables of drivers.
+        uid: User that drivers run as; the agent must be root then. Default the agent's own user.
+        gid: Group that drivers run as.
+        memory_limit_mb: Limit of one driver with its child processes, in MiB, on hosts with cgroup v2.
+        cgroup: A delegated cgroup (v2) that contains the cgroups of the drivers; default the agent's own.
+        log_bytes: A driver's log is rotated at this size; one previous file remains.
+        events_bytes: The disk space of events that the control plane has is freed in pieces of this size.
+        stop_drivers: Stop the drivers when the agent stops; otherwise they keep running and the next agent adopts
+            them.
+        stop_grace_s: Drivers that do not stop within this time (seconds) are killed.
+        driver_heartbeat_timeout_s: A driver without a heartbeat for this time is killed and restarted; 0: never.
+            Drivers send one each second.
+        measure_s: Seconds between two measurements of checkpoint sizes.
+        archive: Limits of an artifact's size, packed and unpacked.
+        metrics: ``host:port`` that serves ``/metrics`` for Prometheus; default none.
+        secrets: Directory with a file for each secret that specifications refer to; default below `home`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,7 +59,7 @@ class AgentSettings(BaseModel):
     name: str = Field(default_factory=socket.gethostname, pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,98}[a-zA-Z0-9])?$")
     failure_domain: str = ""
     slots: int = Field(2, ge=1, le=1000)
-    spares: int = Field(0, ge=0, le=100)
+    pool_size: int = Field(0, ge=0, le=100)
     labels: dict[str, str] = Field(default_factory=dict)
     token_file: Path | None = None
     ca: Path | None = None
@@ -63,7 +67,7 @@ class AgentSettings(BaseModel):
     cache: Path = Field(default_factory=lambda: Settings().cache)
     command: tuple[str, ...] = RUN_COMMAND
     task_command: tuple[str, ...] = TASK_COMMAND
-    spare_command: tuple[str, ...] = SPARE_COMMAND
+    pool_driver_command: tuple[str, ...] = POOL_DRIVER_COMMAND
     driver_environment: dict[str, str] = Field(default_factory=dict)
     uid: int | None = Field(None, ge=1)
     gid: int | None = Field(None, ge=1)
@@ -73,7 +77,7 @@ class AgentSettings(BaseModel):
     events_bytes: int = Field(16 << 20, ge=1 << 12)
     stop_drivers: bool = False
     stop_grace_s: float = Field(10.0, gt=0)
-    silent_s: float = Field(10.0, ge=0)
+    driver_heartbeat_timeout_s: float = Field(10.0, ge=0)
     measure_s: float = Field(60.0, gt=0)
     archive: Limits = LIMITS
     metrics: str | None = Field(None, pattern=r"^.+:[0-9]{1,5}$")
@@ -81,10 +85,10 @@ class AgentSettings(BaseModel):
 
     @property
     def secrets_folder(self) -> Path:
-        """Where this host keeps secrets."""
+        """Directory of this host's secrets."""
         return self.secrets or self.home.absolute() / "secrets"
 
     @property
     def directory(self) -> Path:
-        """Everything that the agent writes."""
+        """Directory of all files that the agent writes."""
         return self.home.absolute() / "agent" / self.name

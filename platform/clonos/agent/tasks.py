@@ -1,4 +1,4 @@
-"""What is done once: savepoints are copied and deleted where the checkpoints can be reached."""
+"""Executes host tasks: one-time work, such as copying or deleting a savepoint, each in its own process."""
 
 from __future__ import annotations
 
@@ -13,85 +13,88 @@ from typing import Final
 import structlog
 from pydantic import ValidationError
 
-from clonos.agent.client import ApiAway, ApiRefused
-from clonos.agent.environment import needed
-from clonos.agent.place import Place
+from clonos.agent.directories import AgentDirectory
+from clonos.agent.environment import base_environment
 from clonos.agent.settings import AgentSettings
+from clonos.client.agent_api import ApiRejected, ApiUnavailable
 from clonos.errors import AgentReplaced, ClonosError
 from clonos.resources.failures import failure_of
-from clonos.resources.hosts import TaskOrder, TaskResult
+from clonos.resources.hosts import HostTask, TaskResult
 
 _log = structlog.get_logger("clonos.agent")
-_AGAIN_S: Final = 1.0
+_RETRY_S: Final = 1.0
 
 
 class Tasks:
-    """Does tasks, each once, and tells how they went until somebody has heard it.
+    """Executes host tasks, each once, and reports each result until the control plane acknowledges it.
 
     Args:
-        settings: The agent's.
-        place: Its folder.
-        instance: Of this agent.
-        tell: Sends a result.
+        settings: Settings of the agent.
+        directory: Directory of the agent.
+        instance: Random id of this agent process.
+        report: Sends the result of a task (its id) to the control plane; called again if that is unreachable.
     """
 
     def __init__(
         self,
         settings: AgentSettings,
-        place: Place,
+        directory: AgentDirectory,
         instance: str,
-        tell: Callable[[str, TaskResult], Awaitable[None]],
+        report: Callable[[str, TaskResult], Awaitable[None]],
     ) -> None:
         self._settings = settings
-        self._place = place
+        self._directory = directory
         self._instance = instance
-        self._tell = tell
+        self._report_once = report
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    def take(self, orders: list[TaskOrder]) -> None:
-        """Do what is new."""
-        self._place.forget_results(but={order.task for order in orders} | self._running.keys())
-        for order in orders:
-            if order.task not in self._running:
-                self._running[order.task] = asyncio.create_task(self._life(order), name=f"task {order.task}")
+    def apply(self, tasks: list[HostTask]) -> None:
+        """Execute the host tasks that are new, and delete the stored results of tasks that are not in `tasks`."""
+        self._directory.remove_results(keep={task.task for task in tasks} | self._running.keys())
+        for task in tasks:
+            if task.task not in self._running:
+                self._running[task.task] = asyncio.create_task(self._run(task), name=f"task {task.task}")
 
     async def close(self) -> None:
-        """Give up what is under way; it is done anew if it is still ordered."""
+        """Abort the host tasks in progress.
+
+        The next agent process executes them again if the host's work still contains them.
+        """
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _life(self, order: TaskOrder) -> None:
+    async def _run(self, task: HostTask) -> None:
         try:
-            result = self._place.result(order.task)
+            result = self._directory.result(task.task)
             if result is None:
-                result = await self._do(order)
-                self._place.write_result(order.task, result)
-            await self._told(order.task, result.model_copy(update={"instance": self._instance}))
-        except (ApiRefused, AgentReplaced, OSError, ValueError) as error:
-            _log.warning("task-not-told", task=order.task, why=str(error))
+                result = await self._execute(task)
+                self._directory.write_result(task.task, result)
+            await self._report(task.task, result.model_copy(update={"instance": self._instance}))
+        except (ApiRejected, AgentReplaced, OSError, ValueError) as error:
+            _log.warning("task-result-not-reported", task=task.task, why=str(error))
         finally:
-            del self._running[order.task]
+            del self._running[task.task]
 
-    async def _told(self, task: str, result: TaskResult) -> None:
+    async def _report(self, task: str, result: TaskResult) -> None:
         while True:
             try:
-                return await self._tell(task, result)
-            except ApiAway as error:
-                await asyncio.sleep(max(error.after_s, _AGAIN_S))
+                return await self._report_once(task, result)
+            except ApiUnavailable as error:
+                await asyncio.sleep(max(error.retry_after_s, _RETRY_S))
 
-    async def _do(self, order: TaskOrder) -> TaskResult:
+    async def _execute(self, task: HostTask) -> TaskResult:
         process = await asyncio.create_subprocess_exec(
             *self._settings.task_command,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=needed(self._settings),
+            env=base_environment(self._settings),
             start_new_session=True,
         )
         try:
-            out, trouble = await process.communicate(order.model_dump_json().encode())
+            out, errors = await process.communicate(task.model_dump_json().encode())
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -99,8 +102,8 @@ class Tasks:
         try:
             result = TaskResult.model_validate_json(out)
         except ValidationError:
-            said = trouble.decode(errors="replace").strip().splitlines()
-            what = f"The process of the task {order.kind} ended with {process.returncode}: {(said or ['no word'])[-1]}"
+            lines = errors.decode(errors="replace").strip().splitlines() or ["it wrote no error"]
+            what = f"The process of the task {task.kind} exited with {process.returncode}: {lines[-1]}"
             result = TaskResult(instance="", ok=False, failure=failure_of(ClonosError(what)))
-        _log.info("task-done", task=order.task, kind=order.kind, ok=result.ok)
+        _log.info("task-done", task=task.task, kind=task.kind, ok=result.ok)
         return result

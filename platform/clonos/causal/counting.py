@@ -1,4 +1,4 @@
-"""How many determinants the operators of an epoch recorded and replayed, counted by a Spark accumulator."""
+"""Counts the determinants that the operators of an epoch recorded and replayed, in a Spark accumulator."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 
 class Tally(NamedTuple):
-    """What an operator did.
+    """How many determinants one operator of a query recorded and replayed, and their size."""
 
-    Attributes:
-        recorded: Determinants that it had written to the causal log.
-        replayed: Determinants that it had from there.
-        bytes: What the recorded ones took in the log, with their owner, epoch and task.
-    """
-
-    recorded: int = 0
-    replayed: int = 0
-    bytes: int = 0
+    recorded: int = 0  # number of determinants written to the causal log
+    replayed: int = 0  # number of determinants read from the causal log
+    bytes: int = 0  # size of the recorded determinants in the log, with their owner, epoch and task
 
     def plus(self, other: Tally) -> Tally:
-        """Both together."""
-        return Tally(*(one + another for one, another in zip(self, other, strict=True)))
+        """The determinants of this tally and of `other` together, with the sum of their bytes."""
+        return Tally(*(left + right for left, right in zip(self, other, strict=True)))
 
     def less(self, other: Tally) -> Tally:
-        """What came after `other`."""
-        return Tally(*(one - another for one, another in zip(self, other, strict=True)))
+        """The determinants, and their bytes, that were counted since `other`, an earlier tally of the same operator."""
+        return Tally(*(left - right for left, right in zip(self, other, strict=True)))
 
 
 Counts = dict[tuple[str, str], Tally]
@@ -43,13 +37,13 @@ class _ByOperator(AccumulatorParam[Counts]):
     def addInPlace(self, value1: Counts, value2: Counts) -> Counts:  # noqa: N802  # Spark's name
         # A new dict: the driver may be reading the old one.
         summed = dict(value1)
-        for who, tally in value2.items():
-            summed[who] = summed.get(who, Tally()).plus(tally)
+        for query_operator, tally in value2.items():
+            summed[query_operator] = summed.get(query_operator, Tally()).plus(tally)
         return summed
 
 
 class DeterminantCount:
-    """An accumulator of the driver's Spark context; tasks add, the driver takes the difference."""
+    """The Spark accumulator for numbers of determinants: tasks add to it, and the driver reads the differences."""
 
     def __init__(self) -> None:
         self._counts: Accumulator[Counts] | None = None
@@ -57,7 +51,7 @@ class DeterminantCount:
         self._seen: Counts = {}
 
     def attach(self, context: SparkContext) -> None:
-        """Make the accumulator, once in a Spark context; before the job's UDFs are built."""
+        """Create the accumulator, once for each Spark context and before the job's UDFs are built."""
         if self._context is context:
             return
         self._context = context
@@ -65,26 +59,26 @@ class DeterminantCount:
         self._seen = {}
 
     def for_pickling(self) -> Any:
-        """What a UDF's closure carries to its tasks."""
+        """The accumulator object, which a UDF's closure carries to the tasks."""
         return self._counts
 
     @staticmethod
     def add(counts: Any, query: str, operator: str, tally: Tally) -> None:
-        """In a task: add to the counts of an `operator` of `query`."""
+        """In a task: add `tally` of an `operator` of `query` to `counts`, the result of `for_pickling`."""
         if counts is not None and any(tally):
             counts.add({(query, operator): tally})
 
     def take(self, query: str) -> dict[str, Tally]:
-        """In the driver: what each operator of `query` did since the last call for it; not those that did nothing."""
+        """In the driver: the tally of each operator of `query` since the previous call; empty tallies are left out."""
         if self._counts is None:
             return {}
-        took = {}
-        for who, now in self._counts.value.items():
-            new = now.less(self._seen.get(who, Tally()))
-            if who[0] == query and any(new):
-                self._seen[who] = now
-                took[who[1]] = new
-        return took
+        taken = {}
+        for (counted_query, operator), now in self._counts.value.items():
+            new = now.less(self._seen.get((counted_query, operator), Tally()))
+            if counted_query == query and any(new):
+                self._seen[counted_query, operator] = now
+                taken[operator] = new
+        return taken
 
 
 count = DeterminantCount()

@@ -1,33 +1,37 @@
-"""Determinants on their way to the causal log and back."""
+"""Writes determinants to the causal log, and reads them for a replay."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from clonos.causal.epoch_scope import EpochScope
 from clonos.errors import EpochFailed
 from clonos.faults import reach
-from clonos.kafka import client_config
+from clonos.kafka import client_config, produce
 from clonos.log.reading import shared_reader
-from clonos.log.records import Claim, Determinants, Entry, Marker, Owner, encode
+from clonos.log.records import Claim, Determinant, Determinants, Marker, Owner, encode
 from clonos.settings import KafkaSettings
-
-if TYPE_CHECKING:
-    from clonos.causal.scope import EpochScope
 
 _RECORD_BYTES: Final = 512 * 1024
 _ACKNOWLEDGE_S: Final = 30.0
 
 
 class Recorder:
-    """Collects one operator's new determinants and writes them, acknowledged, to the log.
+    """Collects the new determinants of one operator in one task, and writes them to the causal log.
+
+    Args:
+        kafka: Returns the connection settings of the cluster; called at the first flush.
+        epoch: The epoch.
+        operator: The operator's name.
+        task: Spark's partition index.
 
     Attributes:
-        bytes: What it has written.
+        bytes: Bytes written so far.
     """
 
     def __init__(self, kafka: Callable[[], KafkaSettings], epoch: EpochScope, operator: str, task: int) -> None:
@@ -35,25 +39,25 @@ class Recorder:
         self._epoch = epoch
         self._operator = operator
         self._task = task
-        self._new: list[Entry] = []
+        self._new: list[Determinant] = []
         self._adding = threading.Lock()
         self._flushing = threading.Lock()
         self.bytes = 0
 
-    def add(self, entry: Entry) -> None:
-        """Queue one entry (rows of a batch may run in threads)."""
+    def add(self, entry: Determinant) -> None:
+        """Queue one determinant; safe to call from several threads."""
         with self._adding:
             self._new.append(entry)
 
     def flush(self) -> None:
-        """Write what is queued and wait until the log has it.
+        """Write the queued determinants and wait for the acknowledgement.
 
-        How many replicas must have it is the determinant sharing depth: the leader (1) or all in sync (full).
+        The epoch's sharing depth (`EpochScope.depth`) decides which replicas of the partition must acknowledge.
 
         Raises:
-            EpochFailed: Not acknowledged; nothing that used the entries may be published.
+            EpochFailed: The log did not acknowledge. No row that used the determinants may be published.
         """
-        # One at a time, so that whoever waits here returns only when what the other took is in the log.
+        # One flush at a time: a second caller returns only after the entries of the first are acknowledged.
         with self._flushing:
             with self._adding:
                 entries, self._new = self._new, []
@@ -66,10 +70,10 @@ class Recorder:
                     self._new = entries + self._new
                 raise
 
-    def _write(self, entries: list[Entry]) -> None:
-        epoch = self._epoch
-        partition = record_partition(epoch, self._task)
-        producer = _producer(self._kafka(), epoch.depth)
+    def _write(self, entries: list[Determinant]) -> None:
+        epoch = self._epoch.identity
+        partition = record_partition(self._epoch, self._task)
+        producer = _producer(self._kafka(), self._epoch.depth)
         failures: list[KafkaError] = []
         unacknowledged = written = 0
 
@@ -84,18 +88,18 @@ class Recorder:
             unacknowledged += 1
             value = encode(record)
             written += len(value)
-            _produce(producer, epoch.topic, value, partition, delivered)
+            _send(producer, epoch.log_topic, value, partition, delivered)
         deadline = time.monotonic() + _ACKNOWLEDGE_S
         while unacknowledged and time.monotonic() < deadline:
             producer.poll(0.1)
         if failures or unacknowledged:
-            why = failures[0].str() if failures else f"no acknowledgement in {_ACKNOWLEDGE_S:.0f} s"
-            raise EpochFailed(f"Determinants of epoch {epoch.epoch} did not reach {epoch.topic}: {why}.")
+            reason = failures[0].str() if failures else f"no acknowledgement in {_ACKNOWLEDGE_S:.0f} s"
+            raise EpochFailed(f"Determinants of epoch {epoch.epoch} did not reach {epoch.log_topic}: {reason}.")
         self.bytes += written
         reach("determinants-acknowledged", query=epoch.query, epoch=epoch.epoch, task=self._task, replay=epoch.replay)
 
 
-def _produce(
+def _send(
     producer: Producer,
     topic: str,
     value: bytes,
@@ -105,26 +109,24 @@ def _produce(
     deadline = time.monotonic() + _ACKNOWLEDGE_S
     while True:
         try:
-            producer.produce(topic, value, partition=partition, on_delivery=delivered)
+            produce(producer, topic, value, partition=partition, on_delivery=delivered)
             return
-        except BufferError:
-            producer.poll(0.05)
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
                 raise EpochFailed(
                     f"Determinants could not be written to {topic}: {failure.args[0].str()}."
                 ) from failure
-            # The log grew after this worker's producer learnt of it.
+            # The log has more partitions than the producer's metadata: fetch it again.
             producer.list_topics(topic, timeout=5.0)
 
 
 def record_partition(epoch: EpochScope, task: int) -> int:
-    """The log partition that holds the determinants of `task`."""
-    return epoch.partitions[task % len(epoch.partitions)]
+    """The partition of the causal log to which the Spark task number `task` writes its determinants."""
+    return epoch.log_partitions[task % len(epoch.log_partitions)]
 
 
-def _chunks(entries: list[Entry]) -> list[list[Entry]]:
-    chunks: list[list[Entry]] = [[]]
+def _chunks(entries: list[Determinant]) -> list[list[Determinant]]:
+    chunks: list[list[Determinant]] = [[]]
     size = 0
     for entry in entries:
         if size > _RECORD_BYTES:
@@ -139,7 +141,7 @@ _producers: dict[tuple[str, str], Producer] = {}
 
 
 def _producer(kafka: KafkaSettings, depth: str) -> Producer:
-    """This worker's producer for determinants; not transactional, so sharing it fences nobody."""
+    """The worker's producer for determinants. It is not transactional, so tasks share it without fencing each other."""
     key = (kafka.bootstrap_servers, depth)
     producer = _producers.get(key)
     if producer is None:
@@ -155,39 +157,44 @@ def _producer(kafka: KafkaSettings, depth: str) -> Producer:
     return producer
 
 
-_Answers = dict[bytes, Entry]
+_Answers = dict[bytes, Determinant]
 _loaded: dict[tuple[Owner, str, int, int], dict[tuple[str, int], _Answers]] = {}
 
 
 def recorded_answers(kafka: KafkaSettings, epoch: EpochScope, operator: str, task: int) -> _Answers:
-    """What earlier attempts at `epoch` recorded for one operator of one task, up to this owner's claim.
+    """The determinants that earlier attempts at `epoch` recorded, for one operator of one task.
 
-    Of valid records the first value for a key wins; a record whose owner is not that of the newest claim or
-    marker before it is void (invariant 4).
+    The log is read up to the claim of the epoch's owner. A record is valid if its owner wrote the newest claim or
+    marker before it (invariant 4). Of the valid records for a key, the first counts.
+
+    Returns:
+        Digest of service and arguments → determinant.
     """
     partition = record_partition(epoch, task)
-    key = (epoch.owner, epoch.query, epoch.epoch, partition)
-    found = _loaded.get(key)
-    if found is None:
-        for stale in [old for old in _loaded if old[0] != epoch.owner]:
+    identity = epoch.identity
+    key = (identity.owner, identity.query, identity.epoch, partition)
+    answers = _loaded.get(key)
+    if answers is None:
+        for stale in [loaded for loaded in _loaded if loaded[0] != identity.owner]:
             del _loaded[stale]
-        found = _loaded[key] = _load(kafka, epoch, partition)
-    return found.get((operator, task), {})
+        answers = _loaded[key] = _load(kafka, epoch, partition)
+    return answers.get((operator, task), {})
 
 
 def _load(kafka: KafkaSettings, epoch: EpochScope, partition: int) -> dict[tuple[str, int], _Answers]:
     answers: dict[tuple[str, int], _Answers] = {}
     owner: Owner | None = None
-    start = epoch.since.get(partition, 0)
-    for _, record in shared_reader(kafka, epoch.topic).stretch(partition, start, epoch.until[partition]):
+    identity = epoch.identity
+    start = epoch.start_offsets.get(partition, 0)
+    for _, record in shared_reader(kafka, identity.log_topic).read(partition, start, epoch.claim_offsets[partition]):
         if isinstance(record, Claim | Marker):
             owner = record.owner
         elif (
             isinstance(record, Determinants)
             and record.owner == owner
-            and (record.query, record.epoch) == (epoch.query, epoch.epoch)
+            and (record.query, record.epoch) == (identity.query, identity.epoch)
         ):
-            mine = answers.setdefault((record.operator, record.task), {})
-            for entry in record.entries:
-                mine.setdefault(entry.key, entry)
+            of_task = answers.setdefault((record.operator, record.task), {})
+            for entry in record.determinants:
+                of_task.setdefault(entry.key, entry)
     return answers

@@ -1,4 +1,4 @@
-"""What a log line written in a Spark task is about."""
+"""The fields of a log line that is written in a Spark task: job, generation, query, epoch and task."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from clonos.causal.scope import current_epoch
 
 
 def task_fields() -> Mapping[str, object]:
-    """Job, generation, query, epoch and task of the Spark task that runs here; nothing between tasks."""
+    """Job, generation, query, epoch and task of the current Spark task; empty outside tasks."""
     epoch = current_epoch()
     if epoch is None:
         return {}
     context = TaskContext.get()
     return {
-        "job": epoch.job,
-        "generation": epoch.owner.generation,
-        "query": epoch.query,
-        "epoch": epoch.epoch,
+        "job": epoch.identity.job,
+        "generation": epoch.identity.owner.generation,
+        "query": epoch.identity.query,
+        "epoch": epoch.identity.epoch,
         **({"task": context.partitionId()} if context is not None else {}),
     }

@@ -1,7 +1,7 @@
-"""What operators are called in the log: a stable name, and a number from the second use in a job on.
+"""The names of operators in the causal log: a stable name, with a number from its second use in a job.
 
-The number follows from the order in which the job function builds its frames, so it is the same in every run
-of the same code. See ``docs/operators.md``.
+The number follows from the order in which the job function builds its frames, so it is the same in every run of the
+same code. See ``docs/operators.md``.
 """
 
 from __future__ import annotations
@@ -13,40 +13,43 @@ _shown: set[str] = set()
 
 
 def operator_name(name: str, *shown_as: str) -> str:
-    """The name of one more use of `name`: each use has answers of its own.
+    """The name of the next operator of the job that uses the stable name `name`.
 
     Args:
         name: The stable name.
-        shown_as: What Spark's plans call the function, for `shown_in_plans`.
+        shown_as: Names of the operator's function in Spark's query plans, for `shown_in_plans`.
+
+    Returns:
+        ``name`` for the first use, ``name#2`` for the second.
     """
     _uses[name] = _uses.get(name, 0) + 1
     _shown.update(shown_as)
     return name if _uses[name] == 1 else f"{name}#{_uses[name]}"
 
 
-def stable_name(given: str | None, function: object) -> str:
-    """`given`, or else the qualified name of `function`.
+def stable_name(name: str | None, function: object) -> str:
+    """The operator's stable name: `name`, or if it is None the qualified name of `function`.
 
     Raises:
-        SpecError: A name that could be taken for a numbered use.
+        SpecError: The name is empty, or contains the ``#`` of a numbered use.
     """
-    name = given if given is not None else getattr(function, "__qualname__", type(function).__qualname__)
-    if not name or "#" in name:
-        raise SpecError(f"An operator cannot be named {name!r}.", hint="use a name without # (it numbers the uses).")
-    return name
+    chosen = name if name is not None else getattr(function, "__qualname__", type(function).__qualname__)
+    if not chosen or "#" in chosen:
+        raise SpecError(f"An operator cannot be named {chosen!r}.", hint="use a name without # (it numbers the uses).")
+    return chosen
 
 
 def shown_name(function: object) -> str:
-    """What Spark's plans call a function."""
+    """The name by which Spark's query plans show a function."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def shown_in_plans() -> frozenset[str]:
-    """What Spark's plans call the operators of the job being defined."""
+    """The names by which Spark's query plans show the operators of the job that is being defined."""
     return frozenset(_shown)
 
 
 def forget_uses() -> None:
-    """A job function starts to build its frames."""
+    """Reset the numbers of all names, before a job function builds its DataFrames."""
     _uses.clear()
     _shown.clear()

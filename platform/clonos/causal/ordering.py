@@ -1,8 +1,8 @@
-"""Canonical order of the rows of a group, the same in every replay.
+"""The canonical order of the rows of a group, the same in every replay.
 
-After a shuffle the rows of a group arrive in any order. They are ordered by the columns that the job names,
-else by topic, partition and offset where the group has them, and what that leaves equal by all of its columns:
-so the order follows from the rows alone.
+After a shuffle the rows of a group arrive in any order. They are sorted by the columns that the job names, otherwise by
+topic, partition and offset if the group has them. Ties are sorted by all columns, so the order depends on the rows
+alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clonos.causal.scope import canonical
+from clonos.causal.encoding import canonical
 from clonos.errors import JobCodeError
 
 if TYPE_CHECKING:
@@ -23,39 +23,39 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 SOURCE: Final = ("topic", "partition", "offset")
-# As many rows at a time as Spark hands over by default.
+# Spark's default number of rows in an Arrow batch.
 _CHUNK: Final = 10_000
 
 OrderBy = tuple[str, ...] | None
 
 
 def ordered_frame(frame: pd.DataFrame, by: OrderBy) -> pd.DataFrame:
-    """The rows of a pandas DataFrame in canonical order."""
+    """The rows of a pandas DataFrame in canonical order; `by` are the columns that the job names, if any."""
     order = _order(list(frame.columns), len(frame), lambda name: _from_pandas(frame[name]), by)
     return frame if order is None else frame.take(order).reset_index(drop=True)
 
 
 def ordered_table(table: pa.Table, by: OrderBy) -> pa.Table:
-    """The rows of an Arrow table in canonical order."""
+    """The rows of an Arrow table in canonical order; `by` are the columns that the job names, if any."""
     order = _order(table.column_names, table.num_rows, lambda name: _sortable(table.column(name)), by)
     return table if order is None else table.take(pa.array(order))
 
 
 def ordered_rows(rows: list[Row], by: OrderBy) -> list[Row]:
-    """Spark rows in canonical order."""
+    """Spark rows in canonical order; `by` are the columns that the job names, if any."""
     if len(rows) < 2:
         return rows
     names: list[str] = list(rows[0].__fields__)
     first = [names.index(name) for name in _first(names, by)]
-    chosen = [([_rank(row[at]) for at in first], row) for row in rows]
-    chosen.sort(key=lambda one: one[0])
-    if not first or any(one[0] == other[0] for one, other in pairwise(chosen)):
-        chosen.sort(key=lambda one: (one[0], [_rank(value) for value in one[1]]))
-    return [row for _, row in chosen]
+    ranked = [([_rank(row[index]) for index in first], row) for row in rows]
+    ranked.sort(key=lambda pair: pair[0])
+    if not first or any(left[0] == right[0] for left, right in pairwise(ranked)):
+        ranked.sort(key=lambda pair: (pair[0], [_rank(value) for value in pair[1]]))
+    return [row for _, row in ranked]
 
 
 def ordered_batches(batches: Iterable[Any], by: OrderBy) -> Iterator[Any]:
-    """DataFrames or Arrow record batches that make up one group, as such, in canonical order across all of them."""
+    """The DataFrames or Arrow record batches of one group, with their rows in canonical order across all of them."""
     parts = list(batches)
     if not parts:
         return
@@ -71,17 +71,20 @@ def ordered_batches(batches: Iterable[Any], by: OrderBy) -> Iterator[Any]:
 
 
 def fingerprint(*parts: Any) -> bytes:
-    """What identifies groups whose key Spark does not tell: their rows, in canonical order."""
+    """Encode all rows of a group as bytes that identify it, where Spark does not pass its key to the function.
+
+    `parts` are the group's DataFrames or Arrow tables, already in canonical order; two for a cogroup.
+    """
     return canonical([part.to_dict("split") if hasattr(part, "iloc") else part.to_pydict() for part in parts])
 
 
-def those_of(names: Sequence[str], by: OrderBy) -> OrderBy:
-    """The columns of `by` that are among `names`; None for the default order if there are none."""
+def present_columns(names: Sequence[str], by: OrderBy) -> OrderBy:
+    """The columns of `by` that are among `names`; None, for the default order, if there are none."""
     return tuple(name for name in by or () if name in names) or None
 
 
 def _first(names: Sequence[str], by: OrderBy) -> list[str]:
-    """The columns that decide first."""
+    """The columns to sort by before all others."""
     if by is None:
         return list(SOURCE) if set(SOURCE) <= set(names) else []
     missing = [name for name in by if name not in names]
@@ -95,7 +98,7 @@ def _first(names: Sequence[str], by: OrderBy) -> list[str]:
 def _order(
     names: list[str], size: int, column: Callable[[str], pa.Array | pa.ChunkedArray], by: OrderBy
 ) -> np.ndarray | None:
-    """The indices of the rows in canonical order; None where they are in it already."""
+    """The indices of the rows in canonical order; None if the rows are in this order already."""
     if size < 2:
         return None
     first = _first(names, by)
@@ -156,12 +159,12 @@ def _sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def _encoded(values: list[Any]) -> pa.Array:
-    """Structs, arrays, maps and the like: ordered by what they encode to."""
+    """Structs, arrays and maps, which are sorted by their canonical encoding."""
     return pa.array([None if value is None else canonical(value) for value in values], pa.binary())
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """What a value of a Spark row is ordered by, among values of its column."""
+    """The sort key of a value of a Spark row, among the values of its column."""
     if value is None:
         return (2, None)
     if isinstance(value, float) and value != value:

@@ -1,7 +1,8 @@
-"""Recorded services: the true time, and any call to the world outside.
+"""Recorded services: the true time, and calls to external systems.
 
-An answer is recorded under (service, arguments) within (epoch, operator, task). Equal arguments in a task
-share one call, so an answer does not depend on the order of rows.
+An answer is recorded under (service, arguments) within (epoch, operator, task). Equal arguments in a task share one
+call, so an answer does not depend on the order of rows. Recording the answers of external calls as determinants follows
+Clonos (SIGMOD 2021, doi 10.1145/3448016.3457320).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import msgspec
 import stamina
 import xxhash
 
-from clonos.causal.scope import canonical, current_task, unwrapped
-from clonos.causal.standin import outside
+from clonos.causal.encoding import canonical
+from clonos.causal.scope import current_task, operator_required
+from clonos.causal.standin import answerer_of
 from clonos.errors import ClonosError, ResultNotSerialisable, ServiceError, ServiceTimedOut
-from clonos.log.records import Entry
+from clonos.log.records import Determinant
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,17 +35,40 @@ _encoder = msgspec.msgpack.Encoder()
 _UNRESOLVED: Final = object()
 
 
-def clock(*what: object) -> dt.datetime:
-    """The true time in UTC, recorded. Equal arguments in a task share one reading."""
-    return _clock_at(*what)
+def clock(*key: object) -> dt.datetime:
+    """The true time of the call, recorded in the causal log so that a replay returns the same time.
+
+    `clonos.now` is cheaper: it is the epoch's time, and writes nothing to the log.
+
+    Args:
+        key: Identifies the reading. Equal keys in a task share one reading, and so do all calls without a key.
+
+    Returns:
+        An aware datetime in UTC, the same in a replay.
+
+    Raises:
+        EpochFailed: The log did not acknowledge the reading.
+        CarriedError: No operator wraps the calling function (carries `OperatorRequired`).
+
+    Example::
+
+        @clonos.udf("timestamp")
+        def arrived_at(offset):
+            return clonos.clock(offset)
+    """
+    return _clock_at(*key)
 
 
 class _NoAnswer(Exception):
-    """The function did not answer in time (it may raise a `TimeoutError` of its own)."""
+    """The function did not return in time. (The function may itself raise a `TimeoutError`.)"""
 
 
 class Service(Generic[P, R]):
-    """A function whose answers are recorded once and replayed; made by `service`."""
+    """A function whose answers are recorded once and repeated in a replay. `service` describes its arguments.
+
+    Attributes:
+        function: The function itself, for unit tests.
+    """
 
     def __init__(
         self,
@@ -67,9 +92,9 @@ class Service(Generic[P, R]):
 
     @property
     def result_type(self) -> Any:
-        """What answers are decoded to: the annotated type.
+        """The type of the decoded answers: the annotated return type.
 
-        Resolved in the driver and sent to the workers, because a function that travels by value leaves behind
+        The driver resolves the annotation and sends the type to the workers. A function that is pickled by value lacks
         the names that only its annotations use.
         """
         if self._known_type is _UNRESOLVED:
@@ -84,70 +109,78 @@ class Service(Generic[P, R]):
         return self._known_type
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Answer from this task, from the log, or by calling the function.
+        """Return the answer that this task or the log holds, or call the function and record its answer.
+
+        Outside a job the function is called each time.
+
+        Returns:
+            The answer, decoded to the function's annotated type.
 
         Raises:
-            ServiceError: The call failed for good, now or (with `record_errors`) when it was recorded.
-            ServiceTimedOut: It gave no answer in time, and that is not recorded.
-            ResultNotSerialisable: The answer cannot be recorded.
-            CarriedError: No operator wraps the function that calls (carries `OperatorUnknown`).
+            ServiceError: All attempts failed, now or (with `record_errors`) when the call was recorded.
+            ServiceTimedOut: The last attempt timed out; with `record_errors` this is a recorded `ServiceError`.
+            ResultNotSerialisable: The arguments or the answer cannot be recorded.
+            CarriedError: No operator wraps the calling function (carries `OperatorRequired`).
         """
         task = current_task()
         if task is None:
             return self._call(*args, **kwargs)
         if not task.wrapped:
-            raise unwrapped(f"The service {self.name}")
+            raise operator_required(f"The service {self.name}")
         task.concurrency = max(task.concurrency, self.concurrency)
         key = _key(self.name, args, kwargs)
         entry = task.answers.get(key)
         if entry is None:
-            with task.asking(key):
-                entry = task.known(key)
+            with task.locked(key):
+                entry = task.find(key)
                 if entry is None:
-                    entry = self._ask(key, *args, **kwargs)
+                    entry = self._determinant(key, *args, **kwargs)
                     task.record(entry)
-        return self._answer(entry)
+        return self._decoded(entry)
 
     def map(self, *arguments: Iterable[Any]) -> list[R]:
-        """Call the service for each item, as the built-in `map` does, up to `concurrency` at once.
+        """Call the service for each item, as the built-in `map` does, with up to `concurrency` calls in parallel.
 
-        For functions that see many rows at a time::
-
-            verdicts = is_banned.map(batch["word"])
-
-        Each call is recorded as if made alone.
+        For functions that receive many rows at once. Each call has its own determinant.
 
         Args:
-            arguments: One iterable for each positional argument.
+            arguments: One iterable for each positional argument, all of the same length.
 
         Returns:
             The answers, in order.
 
         Raises:
-            ServiceError: The first call that failed for good.
+            ServiceError: All attempts of a call failed; the first such call raises.
+            ValueError: The iterables differ in length.
+
+        Example::
+
+            verdicts = is_banned.map(batch["word"])
         """
-        one: Callable[..., R] = self
+        call_service: Callable[..., R] = self
         calls = list(zip(*arguments, strict=True))
         if self.concurrency == 1 or len(calls) < 2:
-            return [one(*call) for call in calls]
+            return [call_service(*call) for call in calls]
         pool = ThreadPoolExecutor(min(self.concurrency, len(calls)), f"clonos-map-{self.name}")
         try:
-            # Each call runs in a copy of this context, so that it finds its operator.
-            waiting = [pool.submit(contextvars.copy_context().run, functools.partial(one, *call)) for call in calls]
-            return [future.result() for future in waiting]
+            # Each call runs in a copy of this context, which holds the operator.
+            futures = [
+                pool.submit(contextvars.copy_context().run, functools.partial(call_service, *call)) for call in calls
+            ]
+            return [future.result() for future in futures]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> Entry:
+    def _determinant(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> Determinant:
         try:
             answer = self._call(*args, **kwargs)
         except ServiceError as failure:
             if not self.record_errors:
                 raise
-            return Entry(key, failure.what.encode(), failed=True, service=self.name)
+            return Determinant(key, failure.what.encode(), failed=True, service=self.name)
         try:
-            entry = Entry(key, _encoder.encode(answer), service=self.name)
-            self._answer(entry)  # what cannot be read back must not be recorded
+            entry = Determinant(key, _encoder.encode(answer), service=self.name)
+            self._decoded(entry)  # an answer that cannot be decoded must not be recorded
         except (TypeError, ValueError, OverflowError) as error:
             raise ResultNotSerialisable(
                 f"The service {self.name} returned a {type(answer).__name__}, "
@@ -155,10 +188,10 @@ class Service(Generic[P, R]):
             ) from error
         return entry
 
-    def _answer(self, entry: Entry) -> R:
+    def _decoded(self, entry: Determinant) -> R:
         if entry.failed:
             raise ServiceError(entry.value.decode())
-        # Decoded even when fresh, so that the job sees the same types as in a replay.
+        # A new answer is decoded too, so that the job gets the same types as in a replay.
         answer: R = msgspec.msgpack.decode(entry.value, type=self.result_type)
         return answer
 
@@ -168,7 +201,7 @@ class Service(Generic[P, R]):
                 on=Exception, attempts=self.retries + 1, timeout=None, wait_initial=0.05, wait_max=2.0
             ):
                 with attempt:
-                    return self._once(*args, **kwargs)
+                    return self._attempt(*args, **kwargs)
         except ClonosError:
             raise
         except _NoAnswer as failure:
@@ -177,58 +210,37 @@ class Service(Generic[P, R]):
             raise ServiceError(f"The service {self.name} failed: {type(failure).__name__}: {failure}.") from failure
         raise AssertionError("unreachable: the retry context returns or raises")
 
-    def _once(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def _attempt(self, *args: P.args, **kwargs: P.kwargs) -> R:
         with _slots.setdefault(self.name, threading.BoundedSemaphore(self.concurrency)):
-            function: Callable[P, R] = outside(self.name, self.function)
+            function: Callable[P, R] = answerer_of(self.name, self.function)
             if self.timeout is None:
                 return function(*args, **kwargs)
-            # In this context, so that `clonos.param` and the derived services answer inside the service too.
+            # In a copy of this context, so that `clonos.param` and the derived services work inside the service too.
             context = contextvars.copy_context()
-            future: Future[R] = _callers(self).submit(lambda: context.run(function, *args, **kwargs))
+            future: Future[R] = _thread_pool(self).submit(lambda: context.run(function, *args, **kwargs))
             try:
                 return future.result(self.timeout)
             except FutureTimeout as failure:
                 if future.done():
-                    raise  # the function's own
+                    raise  # the function itself raised it
                 future.cancel()
-                # The thread that hangs in the call is left behind; a fresh pool takes the next calls.
+                # The hanging thread keeps its pool; the next call creates another one.
                 _pools.pop(self.name, None)
                 raise _NoAnswer from failure
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickle by parts: locks and pools stay behind."""
-        return (
-            _rebuild,
-            (
-                self.function,
-                self.name,
-                self.timeout,
-                self.retries,
-                self.concurrency,
-                self.record_errors,
-                self.result_type,
-            ),
+        """Pickle the arguments of the constructor."""
+        rebuild = functools.partial(
+            Service,
+            self.function,
+            name=self.name,
+            timeout=self.timeout,
+            retries=self.retries,
+            concurrency=self.concurrency,
+            record_errors=self.record_errors,
+            result_type=self.result_type,
         )
-
-
-def _rebuild(
-    function: Callable[..., Any],
-    name: str,
-    timeout: float | None,
-    retries: int,
-    concurrency: int,
-    record_errors: bool,
-    result_type: Any,
-) -> Service[..., Any]:
-    return Service(
-        function,
-        name=name,
-        timeout=timeout,
-        retries=retries,
-        concurrency=concurrency,
-        record_errors=record_errors,
-        result_type=result_type,
-    )
+        return rebuild, ()
 
 
 @overload
@@ -256,17 +268,32 @@ def service(
     concurrency: int = 1,
     record_errors: bool = False,
 ) -> Service[P, R] | Callable[[Callable[P, R]], Service[P, R]]:
-    """Make a function that calls the outside world a causal service.
+    """Make a function that calls an external system a causal service: each answer is recorded, and replayed.
 
-    Arguments and results are what msgspec can encode; a result is decoded to the function's annotated type.
+    Call the service in a function that an operator wraps (`udf`, `pandas_udf`, `arrow_udf`, `operator`). Arguments and
+    results must be types that msgspec encodes. A result is decoded to the function's annotated return type.
 
     Args:
-        function: The function, when used without parentheses.
+        function: The function, for a decorator without parentheses.
         name: Stable name in the log; default the function's module and qualified name.
-        timeout: Seconds for one attempt.
-        retries: Further attempts after a failed one, with growing pauses.
-        concurrency: How many rows of a batch may wait for the service at once.
+        timeout: Seconds for one attempt; None: unlimited.
+        retries: Further attempts after a failed one, with exponential delay from 0.05 s to 2 s.
+        concurrency: Number of rows of a batch that call the service in parallel.
         record_errors: Record a final failure too, and raise the same `ServiceError` in a replay.
+
+    Returns:
+        The service, or a decorator if `function` is None.
+
+    Raises:
+        ServiceError: (from a call) All attempts failed.
+        ServiceTimedOut: (from a call) The last attempt timed out, and `record_errors` is not set.
+        ResultNotSerialisable: (from a call) The arguments or the answer cannot be recorded.
+
+    Example::
+
+        @clonos.service(timeout=2, retries=3, concurrency=8)
+        def is_banned(word: str) -> bool:
+            return requests.get(f"{URL}/{word}").json()["banned"]
     """
 
     def wrap(wrapped: Callable[P, R]) -> Service[P, R]:
@@ -282,7 +309,7 @@ def service(
     return wrap if function is None else wrap(function)
 
 
-def _now(*_what: object) -> dt.datetime:
+def _now(*_key: object) -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
@@ -306,8 +333,8 @@ _pools: dict[str, ThreadPoolExecutor] = {}
 _slots: dict[str, threading.BoundedSemaphore] = {}
 
 
-def _callers(of: Service[..., Any]) -> ThreadPoolExecutor:
-    pool = _pools.get(of.name)
+def _thread_pool(service: Service[..., Any]) -> ThreadPoolExecutor:
+    pool = _pools.get(service.name)
     if pool is None:
-        pool = _pools[of.name] = ThreadPoolExecutor(of.concurrency, f"clonos-service-{of.name}")
+        pool = _pools[service.name] = ThreadPoolExecutor(service.concurrency, f"clonos-service-{service.name}")
     return pool

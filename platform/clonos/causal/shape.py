@@ -1,7 +1,7 @@
-"""Refuses queries whose shape would mix up the answers of operators in a replay.
+"""Refuses queries in which a replay could assign recorded determinants to the wrong rows.
 
-Answers belong to (operator, task). So an operator must be evaluated once in a query, over one partition in each
-task, and a replay must bring the same rows to the same tasks.
+Determinants belong to (operator, task). So a query must evaluate an operator once, over one partition in each task, and
+a replay must send the same rows to the same tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clonos.causal.naming import shown_in_plans
 from clonos.errors import SpecError
 
 _UDF = "org.apache.spark.sql.catalyst.expressions.PythonUDF"
-# What lies below these runs in tasks of an earlier stage.
+# The children of these nodes run in tasks of an earlier stage.
 _SHUFFLING = (
     "Aggregate",
     "Deduplicate",
@@ -46,10 +46,10 @@ class _Node:
     def operators(self) -> Iterator[tuple[str, int]]:
         """Name and expression id of each operator that this node evaluates."""
         shown = shown_in_plans()
-        return (found for found in _udfs(self.fields) if found[0] in shown)
+        return (udf for udf in _udfs(self.fields) if udf[0] in shown)
 
     def in_its_tasks(self) -> Iterator[_Node]:
-        """This node and those below it whose rows it gets without a shuffle."""
+        """This node and its descendants that run in the same tasks, without a shuffle between them."""
         yield self
         if not self.kind.startswith(_SHUFFLING) and not self.fields.get("shuffle", False):
             for child in self.children:
@@ -60,30 +60,35 @@ def check_shape(frame: DataFrame) -> None:
     """Refuse a query that a replay could not repeat.
 
     Raises:
-        SpecError: It sorts or partitions by range, evaluates an operator twice, or coalesces the partitions
-            that an operator runs on.
+        SpecError: The query sorts or partitions by range, evaluates an operator twice, or coalesces the partitions that
+            an operator runs on.
     """
-    root = _tree(iter(json.loads(frame._jdf.queryExecution().analyzed().toJSON())))
+    root = _plan(frame)
     for node in root.all():
         if (node.kind == "Sort" and node.fields.get("global")) or (
             node.kind == "RepartitionByExpression" and _has(node.fields["partitionExpressions"], "SortOrder")
         ):
             raise SpecError(
                 "The query sorts all of its rows, or partitions them by range.",
-                hint="Spark samples the rows to find the ranges, so a replay could send them elsewhere: partition by "
-                "columns or number instead, and sort where the output is read.",
+                hint="Spark samples the rows to find the ranges, so a replay could send them to other tasks: partition "
+                "by columns or number instead, and sort where the output is read.",
             )
-    evaluated = Counter(found for node in root.all() for found in node.operators())
-    for (name, _), times in evaluated.items():
+    evaluations = Counter(udf for node in root.all() for udf in node.operators())
+    for (name, _), times in evaluations.items():
         if times > 1:
             raise SpecError(
-                f"The operator {name} would be evaluated {times} times for one use, with one set of answers.",
+                f"The operator {name} would be evaluated {times} times for one use, with one set of determinants.",
                 hint="put its result into a column first (withColumn) and use that; where a frame is joined or united "
                 "with itself, call it on each branch.",
             )
     for node in root.all():
         if node.kind == "Repartition" and not node.fields["shuffle"]:
-            below = [name for child in node.children for one in child.in_its_tasks() for name, _ in one.operators()]
+            below = [
+                name
+                for child in node.children
+                for descendant in child.in_its_tasks()
+                for name, _ in descendant.operators()
+            ]
             if below:
                 raise SpecError(
                     f"coalesce would put several partitions of the operator {below[0]} into one task.",
@@ -91,20 +96,25 @@ def check_shape(frame: DataFrame) -> None:
                 )
 
 
-def never_rests(frame: DataFrame) -> bool:
-    """Whether Spark runs epochs without input for ever: timers or timeouts may go by the clock at any time."""
-    nodes = _tree(iter(json.loads(frame._jdf.queryExecution().analyzed().toJSON()))).all()
-    return any(node.kind.startswith(_TIMED) and _has(node.fields, "ProcessingTime") for node in nodes)
+def runs_without_input(frame: DataFrame) -> bool:
+    """Whether Spark may start epochs of the query without new input, because processing-time timers or timeouts
+    can expire.
+    """
+    return any(node.kind.startswith(_TIMED) and _has(node.fields, "ProcessingTime") for node in _plan(frame).all())
 
 
-def has_rows_of_nothing(frame: DataFrame) -> bool:
-    """Whether there may be a row although no source has one: a sum over everything is one row, whatever it is of."""
-    nodes = _tree(iter(json.loads(frame._jdf.queryExecution().analyzed().toJSON()))).all()
-    return any(node.kind == "Aggregate" and not node.fields["groupingExpressions"] for node in nodes)
+def has_rows_without_input(frame: DataFrame) -> bool:
+    """Whether the query returns a row even if its input is empty, as an aggregate without grouping does."""
+    return any(node.kind == "Aggregate" and not node.fields["groupingExpressions"] for node in _plan(frame).all())
+
+
+def _plan(frame: DataFrame) -> _Node:
+    """The analysed logical plan."""
+    return _tree(iter(json.loads(frame._jdf.queryExecution().analyzed().toJSON())))
 
 
 def _tree(fields: Iterator[dict[str, Any]]) -> _Node:
-    """The tree that Spark writes node by node, parents first."""
+    """The tree of nodes that Spark lists parents first."""
     node = next(fields)
     return _Node(node, [_tree(fields) for _ in range(node["num-children"])])
 

@@ -1,4 +1,7 @@
-"""Who answers a service in place of the world outside; only tests name somebody (`clonos.testing`)."""
+"""Stand-ins for services in tests: functions that answer in place of the external system.
+
+`clonos.testing.script` uses them.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,17 @@ from typing import Any, Final
 from pyspark import SparkContext, TaskContext, cloudpickle
 
 Answerer = Callable[..., Any]
-# A Spark local property: a file with the stand-ins that the tasks of a local session take along.
+# A Spark local property: the path of a file with the stand-ins for the tasks of a local session.
 _PROPERTY: Final = "clonos.standins"
 
 _named: dict[str, Answerer] = {}
 _for_all: list[Callable[[str], Answerer]] = []
 
 
-def outside(name: str, function: Answerer) -> Answerer:
-    """What the service `name` calls: `function`, unless a test has put somebody in its place."""
+def answerer_of(name: str, function: Answerer) -> Answerer:
+    """The function that answers calls of the service `name`: the stand-in that a test set, else the service's own
+    `function`.
+    """
     if name in _named:
         return _named[name]
     if _for_all:
@@ -32,18 +37,20 @@ def outside(name: str, function: Answerer) -> Answerer:
 
 @functools.lru_cache(maxsize=1)
 def _shipped(file: str) -> dict[str, Answerer]:
-    found: dict[str, Answerer] = cloudpickle.loads(Path(file).read_bytes())
-    return found
+    standins: dict[str, Answerer] = cloudpickle.loads(Path(file).read_bytes())
+    return standins
 
 
 def replaced(name: str) -> bool:
-    """Whether a test has put somebody in place of the service `name`, in this process."""
+    """Whether the service `name` has a stand-in in this process."""
     return name in _named
 
 
 @contextlib.contextmanager
 def replace(name: str, answerer: Answerer) -> Iterator[None]:
-    """Put `answerer` in place of what the service `name` calls, in this process and in tasks of its session."""
+    """Let `answerer` answer the calls of the service `name` inside the context, in this process and in the tasks
+    of its session.
+    """
     before = _named.get(name)
     _named[name] = answerer
     try:
@@ -58,7 +65,10 @@ def replace(name: str, answerer: Answerer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replace_all(answerer_of: Callable[[str], Answerer]) -> Iterator[None]:
-    """Put somebody in place of what every service calls that `replace` does not name, in this process."""
+    """Inside the context, let the function `answerer_of(name)` answer the calls of each service, in this process.
+
+    A service that `replace` replaces keeps that stand-in.
+    """
     _for_all.append(answerer_of)
     try:
         yield
@@ -68,7 +78,7 @@ def replace_all(answerer_of: Callable[[str], Answerer]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ship() -> Iterator[None]:
-    """Let tasks started from here on find what is replaced; also those of queries started from here on."""
+    """Send the stand-ins to the tasks, and the tasks of queries, that start inside the block."""
     spark = SparkContext._active_spark_context
     if spark is None:
         yield

@@ -12,28 +12,22 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from clonos.carried import carrying
+from clonos.carried_errors import carrying
 from clonos.causal.counting import count
 from clonos.causal.naming import operator_name
-from clonos.causal.operators import OperatorTask
-from clonos.causal.ordering import OrderBy, fingerprint, ordered_batches, ordered_frame, ordered_rows, those_of
+from clonos.causal.operator_task import OperatorTask
+from clonos.causal.ordering import OrderBy, fingerprint, ordered_batches, ordered_frame, ordered_rows, present_columns
 from clonos.causal.scope import Group
 
-# What Spark's plans call any stateful processor.
+# The names of all stateful processors in Spark's plans.
 _SHOWN = ("transformWithStateUDF", "transformWithStateWithInitStateUDF")
 
 
 class OperatorProcessor(StatefulProcessor):
-    """A stateful processor with an operator's name; made by `clonos.operator`.
+    """A stateful processor that `clonos.operator` has wrapped, so that it may call causal services.
 
-    All rows of a key in an epoch are handed over together, in canonical order.
-
-    Args:
-        inner: The user's processor.
-        name: The stable name.
-        order_by: Columns that order the rows of a key.
-        operator: The numbered name; in a task only.
-        counters: What `clonos.causal.counting` made; in a task only.
+    The processor gets all rows of a key in an epoch in one call, in canonical order. `operator` (the name with the
+    number of its use) and `counters` (the accumulator for determinants) are set in a task only.
     """
 
     def __init__(
@@ -52,7 +46,7 @@ class OperatorProcessor(StatefulProcessor):
         self._opened: OperatorTask | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """One more use: what Spark unpickles in a task has a number of its own."""
+        """Pickle the next use, with its number."""
         operator = operator_name(self.name, *_SHOWN)
         return OperatorProcessor, (self.inner, self.name, self.order_by, operator, count.for_pickling())
 
@@ -63,11 +57,11 @@ class OperatorProcessor(StatefulProcessor):
         return self._opened
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Delegate; in the driver too, where Spark reads the schema of the state."""
+        """Call the user's `init`. Spark also calls this in the driver, to read the schema of the state."""
         self._task.call(Group(lambda: "init"), self.inner.init, handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: N802, N803
-        """Delegate, with the rows in canonical order."""
+        """Call the user's `handleInputRows`, with the rows in canonical order."""
         with carrying():
             ordered = _ordered(rows, self.order_by)
         return self._task.stream(Group(lambda: ("input", key)), self.inner.handleInputRows, key, ordered, timerValues)
@@ -78,25 +72,27 @@ class OperatorProcessor(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
     ) -> Iterator[Any]:
-        """Delegate; each timer of a key draws by itself."""
-        at = expiredTimerInfo.getExpiryTimeInMs()
+        """Call the user's `handleExpiredTimer`; each timer of a key has its own random draws."""
+        expiry_ms = expiredTimerInfo.getExpiryTimeInMs()
         return self._task.stream(
-            Group(lambda: ("timer", key, at)), self.inner.handleExpiredTimer, key, timerValues, expiredTimerInfo
+            Group(lambda: ("timer", key, expiry_ms)), self.inner.handleExpiredTimer, key, timerValues, expiredTimerInfo
         )
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:  # noqa: N802, N803
-        """Delegate; a DataFrame in canonical order, rows one by one as Spark has them."""
+        """Call the user's `handleInitialState`, with a DataFrame in canonical order, or with the single row that
+        Spark passes.
+        """
         if self._task.rehearsal:
             return
         state = initialState
         if hasattr(state, "iloc"):
             with carrying():
-                state = ordered_frame(state, those_of(list(state.columns), self.order_by))
-        place = Group(lambda: ("initial", key, fingerprint(state) if hasattr(state, "iloc") else state))
-        self._task.call(place, self.inner.handleInitialState, key, state, timerValues)
+                state = ordered_frame(state, present_columns(list(state.columns), self.order_by))
+        group = Group(lambda: ("initial", key, fingerprint(state) if hasattr(state, "iloc") else state))
+        self._task.call(group, self.inner.handleInitialState, key, state, timerValues)
 
     def close(self) -> None:
-        """Delegate."""
+        """Call the user's `close`."""
         self._task.call(Group(lambda: "close"), self.inner.close)
 
 

@@ -1,8 +1,8 @@
-"""`clonos.udf`: a per-row Python function as a Spark column, with a place for the causal log.
+"""`clonos.udf`: a per-row Python function as a Spark column, with causal services inside.
 
-It becomes an Arrow iterator UDF, so there is a start of the task (recorded answers are loaded in a replay)
-and a place between batches: new answers are acknowledged by the log *before* the batch that used them is
-yielded, so nothing downstream can publish what the log does not hold.
+The function becomes an Arrow iterator UDF. At the start of a task, a replay loads the recorded determinants. Before a
+batch is yielded, the log acknowledges the determinants of its rows, so no later operator can publish a row without
+them.
 """
 
 from __future__ import annotations
@@ -19,84 +19,106 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
-from clonos.carried import carry
+from clonos.carried_errors import carry
 from clonos.causal.counting import count
 from clonos.causal.naming import operator_name, shown_name, stable_name
 from clonos.causal.scope import TaskScope, open_task_scope, row_scope, task_scope
 from clonos.errors import ClonosError
 
-RowFunction = Callable[..., Any]
+UserFunction = Callable[..., Any]
 
 
-def udf(return_type: str | DataType, *, name: str | None = None) -> Callable[[RowFunction], Callable[..., Column]]:
+def udf(return_type: str | DataType, *, name: str | None = None) -> Callable[[UserFunction], Callable[..., Column]]:
     """Make a per-row function callable on columns, with causal services inside.
 
+    Spark evaluates the function once per row and use. Each use on columns is an operator with its own determinants.
+
     Args:
-        return_type: Spark type of the result, as DDL text or a `DataType`. A struct is returned as a dict.
-        name: The operator's stable name in the log; default the function's qualified name. Give one when the
-            function may be renamed while an epoch is in doubt.
+        return_type: Spark type of the result, as DDL text or a `DataType`. For a struct the function returns a dict.
+        name: The operator's stable name in the log; default the function's qualified name. Set it if the function may
+            be renamed while an epoch is in doubt.
+
+    Returns:
+        A decorator. The decorated function takes columns (or their names) and returns a column; its attribute
+        ``function`` is the original function, for unit tests.
+
+    Raises:
+        SpecError: The name contains ``#``, or is empty.
+        TypeError: (when used) No column.
 
     Example::
 
         @clonos.udf("struct<banned:boolean, at:timestamp>")
         def judge(word):
             return {"banned": is_banned(word), "at": clonos.clock()}
+
+        words.withColumn("verdict", judge("word"))
+    """
+    return on_columns("udf", return_type, name, _iterator_udf)
+
+
+def on_columns(
+    kind: str,
+    return_type: str | DataType,
+    name: str | None,
+    build: Callable[[UserFunction, str, DataType, int], Callable[..., Column]],
+) -> Callable[[UserFunction], Callable[..., Column]]:
+    """The decorator ``clonos.<kind>``.
+
+    The decorated function is callable on columns, and each such call is an operator.
+
+    `build` returns Spark's UDF for the function, the operator's name, the result type and the number of columns.
     """
 
-    def wrap(function: RowFunction) -> Callable[..., Column]:
+    def wrap(function: UserFunction) -> Callable[..., Column]:
         operator = stable_name(name, function)
 
         @functools.wraps(function)
-        def on_columns(*columns: Any) -> Column:
+        def call(*columns: Any) -> Column:
+            if not columns:
+                raise TypeError(f"a clonos.{kind} takes at least one column")
             spark_type = _parse_datatype_string(return_type) if isinstance(return_type, str) else return_type
             numbered = operator_name(operator, shown_name(function))
-            return _iterator_udf(function, numbered, spark_type, len(columns))(*columns)
+            return build(function, numbered, spark_type, len(columns))(*columns)
 
-        on_columns.function = function  # type: ignore[attr-defined]  # for unit tests of the row logic
-        return on_columns
+        call.function = function  # type: ignore[attr-defined]  # for unit tests
+        return call
 
     return wrap
 
 
-def _iterator_udf(function: RowFunction, operator: str, spark_type: DataType, arity: int) -> Callable[..., Column]:
+def _iterator_udf(function: UserFunction, operator: str, spark_type: DataType, arity: int) -> Callable[..., Column]:
     arrow_type = to_arrow_type(spark_type, timezone="UTC")
     struct = isinstance(spark_type, StructType)
     counters = count.for_pickling()
 
-    def batches_of_one(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        yield from _run(function, operator, ((batch,) for batch in batches), arrow_type, struct, counters)
+    def run(batches: Iterator[Any]) -> Iterator[pa.Array]:
+        columns = ((batch,) for batch in batches) if arity == 1 else batches
+        yield from _run(function, operator, columns, arrow_type, struct, counters)
 
-    def batches_of_many(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        yield from _run(function, operator, batches, arrow_type, struct, counters)
-
-    if arity == 0:
-        raise TypeError("a clonos.udf takes at least one column")
-    # What Spark's plans and default column names show.
-    batches_of_one.__name__ = batches_of_many.__name__ = shown_name(function)
-    if arity == 1:
-        batches_of_one.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
-        return _arrow_udf(batches_of_one, spark_type)
-    # PySpark reads the kind of UDF from its annotations.
-    batches_of_many.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-    return _arrow_udf(batches_of_many, spark_type)
+    run.__name__ = shown_name(function)  # Spark's plans and default column names show it
+    # PySpark derives the kind of UDF from its annotations.
+    value = pa.Array if arity == 1 else tuple[pa.Array, ...]
+    run.__annotations__ = {"batches": Iterator[value], "return": Iterator[pa.Array]}  # type: ignore[valid-type]
+    return _arrow_udf(run, spark_type)
 
 
-# Its stubs list scalar functions only; iterators of arrays are documented and work.
+# The stubs list scalar functions only; iterators of arrays are documented.
 _unchecked: Callable[..., Any] = cast("Any", arrow_udf)
 
 
 def _arrow_udf(function: Callable[..., Any], spark_type: DataType) -> Callable[..., Column]:
     """An Arrow UDF that Spark evaluates once.
 
-    Spark may evaluate a deterministic UDF twice (for a filter and for the output); two evaluations are two
-    operators with answers of their own, and what was filtered would not be what is published.
+    Spark may evaluate a deterministic UDF twice, for a filter and for the output. Two evaluations would be two
+    operators with different determinants, so the published rows could differ from the filtered ones.
     """
-    made: Callable[..., Column] = _unchecked(function, spark_type).asNondeterministic()
-    return made
+    once: Callable[..., Column] = _unchecked(function, spark_type).asNondeterministic()
+    return once
 
 
 def _run(
-    function: RowFunction,
+    function: UserFunction,
     operator: str,
     batches: Iterator[tuple[pa.Array, ...]],
     arrow_type: pa.DataType,
@@ -117,7 +139,7 @@ def _run(
                     scope.flush()
                 yield result
         if scope is not None:
-            count.add(counters, scope.epoch.query, operator, scope.tally)
+            count.add(counters, scope.epoch.identity.query, operator, scope.tally)
     except ClonosError as error:
         raise carry(error) from error
 
@@ -127,9 +149,9 @@ def _as_dict(value: Any) -> Any:
 
 
 class _Rows:
-    """Computes the rows of a batch, in order and, once a concurrent service was called, several at a time."""
+    """Computes the rows of a batch: in order, and in parallel after the first call of a concurrent service."""
 
-    def __init__(self, function: RowFunction, scope: TaskScope | None) -> None:
+    def __init__(self, function: UserFunction, scope: TaskScope | None) -> None:
         self._function = function
         self._scope = scope
         self._pool: ThreadPoolExecutor | None = None
@@ -156,19 +178,19 @@ class _Rows:
                     values.append(self._function(*row))
             rest = range(len(values), len(rows))
             if rest:
-                # Each row runs in a copy of this context, so that it finds its task and its own position.
+                # Each row runs in a copy of this context, with its task and its own position.
                 values.extend(
                     future.result()
                     for future in [
                         self._threads(scope.concurrency).submit(
-                            contextvars.copy_context().run, self._one, start + index, rows[index]
+                            contextvars.copy_context().run, self._row, start + index, rows[index]
                         )
                         for index in rest
                     ]
                 )
             return values
 
-    def _one(self, index: int, row: tuple[Any, ...]) -> Any:
+    def _row(self, index: int, row: tuple[Any, ...]) -> Any:
         with row_scope(index):
             return self._function(*row)
 

@@ -1,7 +1,6 @@
 """`clonos.pandas_udf` and `clonos.arrow_udf`: functions on whole columns, with causal services inside.
 
-Both become iterator UDFs, whatever kind of function they wrap: one scope for the task, and a place between
-batches where new answers are acknowledged.
+Both become iterator UDFs: one scope for the task, and an acknowledgement by the log before each batch is yielded.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.pandas import functions
-from pyspark.sql.types import DataType, StructType, _parse_datatype_string
+from pyspark.sql.types import DataType, StructType
 from pyspark.util import PythonEvalType
 
 from clonos.causal.counting import count
-from clonos.causal.naming import operator_name, shown_name, stable_name
-from clonos.causal.operators import OperatorTask
+from clonos.causal.naming import shown_name
+from clonos.causal.operator_task import OperatorTask
+from clonos.causal.udf import UserFunction, on_columns
 from clonos.errors import SpecError
 
-VectorFunction = Callable[..., Any]
 Kind = Literal["pandas", "arrow"]
 
 _BY_BATCH = {PythonEvalType.SQL_SCALAR_PANDAS_UDF, PythonEvalType.SQL_SCALAR_ARROW_UDF}
@@ -30,15 +29,25 @@ _BY_ITERATOR = {PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF, PythonEvalType.SQL_SC
 
 def pandas_udf(
     return_type: str | DataType, *, name: str | None = None
-) -> Callable[[VectorFunction], Callable[..., Column]]:
+) -> Callable[[UserFunction], Callable[..., Column]]:
     """Make a pandas function callable on columns, with causal services inside.
 
-    Series to Series (DataFrames for structs), or an iterator of them to an iterator, told by the annotations as
-    in ``pyspark.sql.functions.pandas_udf``.
+    The function maps Series to a Series (DataFrames for structs), or an iterator of Series to an iterator. Its
+    annotations decide, as in ``pyspark.sql.functions.pandas_udf``. Each use on columns is an operator with its own
+    determinants.
 
     Args:
         return_type: Spark type of the result, as DDL text or a `DataType`.
         name: The operator's stable name in the log; default the function's qualified name.
+
+    Returns:
+        A decorator. The decorated function takes columns (or their names) and returns a column; its attribute
+        ``function`` is the original function, for unit tests.
+
+    Raises:
+        SpecError: The name is not allowed, or (when used) the function is an aggregate.
+        TypeError: (when used) No column.
+        ValueError: (in a task) The function returned another number of rows than it received.
 
     Example::
 
@@ -46,50 +55,32 @@ def pandas_udf(
         def banned(words: pd.Series) -> pd.Series:
             return pd.Series(is_banned.map(words))
     """
-    return _decorator("pandas", return_type, name)
+    return on_columns("pandas_udf", return_type, name, functools.partial(_iterator_udf, "pandas"))
 
 
 def arrow_udf(
     return_type: str | DataType, *, name: str | None = None
-) -> Callable[[VectorFunction], Callable[..., Column]]:
+) -> Callable[[UserFunction], Callable[..., Column]]:
     """Make a function on Arrow arrays callable on columns, with causal services inside.
 
-    Arrays to an array, or an iterator of them to an iterator, told by the annotations as in
-    ``pyspark.sql.functions.arrow_udf``.
+    The function maps arrays to an array, or an iterator of arrays to an iterator. Its annotations decide, as in
+    ``pyspark.sql.functions.arrow_udf``. Arguments, result and errors are those of `pandas_udf`.
 
-    Args:
-        return_type: Spark type of the result, as DDL text or a `DataType`.
-        name: The operator's stable name in the log; default the function's qualified name.
+    Example::
+
+        @clonos.arrow_udf("boolean")
+        def banned(words: pa.Array) -> pa.Array:
+            return pa.array(is_banned.map(words.to_pylist()))
     """
-    return _decorator("arrow", return_type, name)
-
-
-def _decorator(
-    kind: Kind, return_type: str | DataType, name: str | None
-) -> Callable[[VectorFunction], Callable[..., Column]]:
-    def wrap(function: VectorFunction) -> Callable[..., Column]:
-        operator = stable_name(name, function)
-
-        @functools.wraps(function)
-        def on_columns(*columns: Any) -> Column:
-            if not columns:
-                raise TypeError(f"a clonos.{kind}_udf takes at least one column")
-            spark_type = _parse_datatype_string(return_type) if isinstance(return_type, str) else return_type
-            numbered = operator_name(operator, shown_name(function))
-            return _iterator_udf(kind, function, numbered, spark_type, len(columns))(*columns)
-
-        on_columns.function = function  # type: ignore[attr-defined]  # for unit tests
-        return on_columns
-
-    return wrap
+    return on_columns("arrow_udf", return_type, name, functools.partial(_iterator_udf, "arrow"))
 
 
 def _iterator_udf(
-    kind: Kind, function: VectorFunction, operator: str, spark_type: DataType, arity: int
+    kind: Kind, function: UserFunction, operator: str, spark_type: DataType, arity: int
 ) -> Callable[..., Column]:
-    made: Callable[..., Any] = cast("Any", functions.pandas_udf if kind == "pandas" else functions.arrow_udf)
+    spark_udf: Callable[..., Any] = cast("Any", functions.pandas_udf if kind == "pandas" else functions.arrow_udf)
     counters = count.for_pickling()
-    eval_type = made(function, spark_type).evalType
+    eval_type = spark_udf(function, spark_type).evalType
     if eval_type in _BY_BATCH:
         apply = _batch_by_batch(kind, function, isinstance(spark_type, StructType))
     elif eval_type in _BY_ITERATOR:
@@ -104,12 +95,12 @@ def _iterator_udf(
         return OperatorTask(operator, counters).stream(None, apply, columns)
 
     value = _value_type(kind)
-    given = value if arity == 1 else tuple[value, ...]  # type: ignore[valid-type]
-    # PySpark reads the kind of UDF from its annotations.
-    batches.__annotations__ = {"columns": Iterator[given], "return": Iterator[value]}  # type: ignore[valid-type]
+    batch = value if arity == 1 else tuple[value, ...]  # type: ignore[valid-type]
+    # PySpark derives the kind of UDF from its annotations.
+    batches.__annotations__ = {"columns": Iterator[batch], "return": Iterator[value]}  # type: ignore[valid-type]
     batches.__name__ = shown_name(function)
-    # Evaluated once, as a clonos.udf is.
-    once: Callable[..., Column] = made(batches, spark_type).asNondeterministic()
+    # Spark evaluates it once, as a clonos.udf.
+    once: Callable[..., Column] = spark_udf(batches, spark_type).asNondeterministic()
     return once
 
 
@@ -121,17 +112,17 @@ def _value_type(kind: Kind) -> Any:
     return pd.Series
 
 
-def _batch_by_batch(kind: Kind, function: VectorFunction, struct: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _batch_by_batch(kind: Kind, function: UserFunction, struct: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def apply(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             columns = batch if isinstance(batch, tuple) else (batch,)
             result = function(*columns)
             if len(result) != len(columns[0]):
-                raise ValueError(f"{len(columns[0])} rows went in, {len(result)} came out")
+                raise ValueError(f"the function got {len(columns[0])} rows and returned {len(result)}")
             if kind == "pandas" and not struct and not hasattr(result, "iloc"):
                 import pandas as pd
 
-                result = pd.Series(result)  # Spark takes anything with a length here, iterators only Series
+                result = pd.Series(result)  # a scalar UDF may return anything with a length, an iterator only Series
             yield result
 
     return apply

@@ -1,53 +1,65 @@
-"""``clonos token`` and ``clonos audit``: who may do what, and who did."""
+"""``clonos token`` and ``clonos audit``: API tokens, and the log of actions."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clonos.cli.options import Api, Limit, Listed, Listing, Lists, Output, Token, connect, seconds
 from clonos.errors import SpecError
 
-app = typer.Typer(no_args_is_help=True, help="Tokens: who may do what.")
+if TYPE_CHECKING:
+    from clonos.resources.service import Token as TokenResource
+
+app = typer.Typer(no_args_is_help=True, help="Manage API tokens.")
 
 ROLES = ("viewer", "operator", "admin", "agent")
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What it is for.")],
+    name: Annotated[str, typer.Argument(help="Purpose of the token.")],
     role: Annotated[
-        str, typer.Option(help="viewer: read; operator: and its own jobs; admin: anything; agent: a host.")
+        str, typer.Option(help="viewer: read; operator: read, and change own jobs; admin: everything; agent: one host.")
     ],
-    subject: Annotated[str | None, typer.Option(help="Whose it is; jobs belong to subjects (default: yours).")] = None,
-    agent: Annotated[str | None, typer.Option(help="With --role agent: the only host name that it may use.")] = None,
-    expires: Annotated[str, typer.Option(help="After so long, such as 12h or 30d; never: not at all.")] = "30d",
+    subject: Annotated[
+        str | None, typer.Option(help="User that the token acts for, and owner of its jobs (default: you).")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Host name of the agent (with --role agent).")] = None,
+    expires: Annotated[str, typer.Option(help="Lifetime, such as 12h or 30d, or never.")] = "30d",
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Make a token. Its secret is printed on stdout, this once."""
+    """Create a token. Its secret is printed on stdout once and never shown again."""
     from pydantic import ValidationError
 
     from clonos.cli import show
+    from clonos.jobs.spec import explain
     from clonos.resources.service import Role, TokenCreate
-    from clonos.spec import explain
 
     if role not in ROLES:
-        raise SpecError(f"--role {role} is not known.", hint=f"use one of {', '.join(ROLES)}.")
+        raise SpecError(f"--role {role} is unknown.", hint=f"use one of {', '.join(ROLES)}.")
     try:
-        wish = TokenCreate(name=name, role=Role(role), subject=subject, agent=agent, expires_in_s=_seconds(expires))
+        request = TokenCreate(name=name, role=Role(role), subject=subject, host=host, expires_in_s=_seconds(expires))
     except ValidationError as error:
-        raise SpecError(f"There is no such token: {explain(error)}.") from error
+        raise SpecError(f"Invalid token request: {explain(error)}.") from error
     with connect(api, token) as client:
-        made = client.tokens.create(wish)
+        created = client.tokens.create(request)
     if output is Output.JSON:
-        show.show_json(made)
+        show.show_json(created)
         return
-    until = show.clock(made.expires_at) or "it is revoked"
-    typer.echo(f"Token {made.id} ({made.role} for {made.subject}), until {until}. It is not shown again:", err=True)
-    typer.echo(made.token)
+    typer.echo(
+        f"Token {created.id} ({created.role} for {created.subject}), {_validity(created)}. Shown once:", err=True
+    )
+    typer.echo(created.token)
+
+
+def _validity(token: TokenResource) -> str:
+    from clonos.cli import show
+
+    return f"valid until {show.clock(token.expires_at) or 'revoked'}"
 
 
 def _seconds(text: str) -> int | None:
@@ -56,7 +68,7 @@ def _seconds(text: str) -> int | None:
 
 @app.command("ls")
 def list_tokens(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None) -> None:
-    """All tokens, without their secrets."""
+    """List tokens, without their secrets."""
     from clonos.cli import show
 
     with connect(api, token) as client:
@@ -65,17 +77,17 @@ def list_tokens(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = N
         page,
         output,
         {
-            "id": lambda one: one.id,
-            "name": lambda one: one.name,
-            "role": lambda one: str(one.role),
-            "subject": lambda one: one.subject,
-            "host": lambda one: one.agent,
-            "created": lambda one: show.clock(one.created_at),
-            "until": lambda one: show.clock(one.expires_at) or "for ever",
-            "revoked": lambda one: show.clock(one.revoked_at),
-            "used": lambda one: show.clock(one.last_used_at),
+            "id": lambda row: row.id,
+            "name": lambda row: row.name,
+            "role": lambda row: str(row.role),
+            "subject": lambda row: row.subject,
+            "host": lambda row: row.host,
+            "created": lambda row: show.clock(row.created_at),
+            "until": lambda row: show.clock(row.expires_at) or "revoked",
+            "revoked": lambda row: show.clock(row.revoked_at),
+            "used": lambda row: show.clock(row.last_used_at),
         },
-        lambda one: one.id,
+        lambda row: row.id,
         none="There are no tokens.",
     )
 
@@ -86,30 +98,30 @@ def revoke(
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """End tokens at once."""
+    """Revoke API tokens immediately."""
     with connect(api, token) as client:
-        for one in tokens:
-            client.tokens.revoke(one)
-            typer.echo(f"{one} is revoked.")
+        for token_id in tokens:
+            client.tokens.revoke(token_id)
+            typer.echo(f"{token_id} is revoked.")
 
 
 @app.command("show")
 def show_self(output: Listed = Output.TABLE, api: Api = None, token: Token = None) -> None:
-    """Who you are for the control plane."""
+    """Show your token: subject, role and expiry."""
     from clonos.cli import show
 
     with connect(api, token) as client:
-        found = client.tokens.self()
+        current = client.tokens.self()
         address = client.api
     if output is Output.JSON:
-        show.show_json(found)
+        show.show_json(current)
     else:
-        until = show.clock(found.expires_at) or "it is revoked"
-        typer.echo(f"{found.subject} ({found.role}) at {address}, with token {found.id} ({found.name}) until {until}")
+        typer.echo(f"{current.subject} ({current.role}) at {address}")
+        typer.echo(f"token {current.id} ({current.name}), {_validity(current)}")
 
 
 def audit(limit: Limit = 50, output: Lists = Listing.TABLE, api: Api = None, token: Token = None) -> None:
-    """Who did what, or was refused, newest first."""
+    """List changes and denied requests with their subjects, newest first."""
     from clonos.cli import show
 
     with connect(api, token) as client:
@@ -118,15 +130,15 @@ def audit(limit: Limit = 50, output: Lists = Listing.TABLE, api: Api = None, tok
         page,
         output,
         {
-            "#": lambda one: str(one.seq),
-            "at": lambda one: show.clock(one.at),
-            "subject": lambda one: one.subject,
-            "token": lambda one: one.token,
-            "action": lambda one: one.action,
-            "target": lambda one: one.target,
-            "outcome": lambda one: show.state(one.outcome),
-            "detail": lambda one: show.short(" ".join(f"{key}={value}" for key, value in one.detail.items()), 100),
+            "#": lambda row: str(row.seq),
+            "at": lambda row: show.clock(row.at),
+            "subject": lambda row: row.subject,
+            "token": lambda row: row.token,
+            "action": lambda row: row.action,
+            "target": lambda row: row.target,
+            "outcome": lambda row: show.state(row.outcome),
+            "detail": lambda row: show.short(" ".join(f"{key}={value}" for key, value in row.detail.items()), 100),
         },
-        lambda one: str(one.seq),
-        none="Nothing was audited yet.",
+        lambda row: str(row.seq),
+        none="The audit log is empty.",
     )

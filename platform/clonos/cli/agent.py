@@ -1,4 +1,4 @@
-"""``clonos agent``: run the drivers of one host."""
+"""``clonos agent``: run the host agent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clonos.cli.options import pairs
 from clonos.errors import SpecError
 
 if TYPE_CHECKING:
@@ -14,51 +15,61 @@ if TYPE_CHECKING:
 
 
 def agent(
-    api: Annotated[str, typer.Option(help="Where the control plane is.", envvar="CLONOS_API")],
-    name: Annotated[str | None, typer.Option(help="Unique among the agents; default the host's name.")] = None,
-    failure_domain: Annotated[str, typer.Option(help="What fails together: rack, zone; default the host itself.")] = "",
-    slots: Annotated[int, typer.Option(help="Drivers that it may run at once.")] = 2,
-    spares: Annotated[int, typer.Option(help="Warm drivers without a job, for jobs with standby mode pool.")] = 0,
-    token_file: Annotated[Path | None, typer.Option(help="File with the agent's token.")] = None,
-    label: Annotated[list[str] | None, typer.Option("--label", help="name=value.")] = None,
-    ca: Annotated[Path | None, typer.Option(help="PEM file with the authorities to trust.")] = None,
-    uid: Annotated[int | None, typer.Option(help="User that drivers run as; the agent must be root.")] = None,
-    gid: Annotated[
-        int | None, typer.Option(help="Group that drivers run as; default that of the user's number.")
+    api: Annotated[str, typer.Option(help="Address of the control plane.", envvar="CLONOS_API")],
+    name: Annotated[str | None, typer.Option(help="Unique name of the agent (default: the host name).")] = None,
+    failure_domain: Annotated[
+        str, typer.Option(help="Unit of correlated failure, such as a rack or zone (default: the host).")
+    ] = "",
+    slots: Annotated[int, typer.Option(help="Maximum number of concurrent drivers.")] = 2,
+    pool_size: Annotated[
+        int, typer.Option(help="Number of warm drivers without a job, for jobs with standby mode pool.")
+    ] = 0,
+    token_file: Annotated[Path | None, typer.Option(help="File with the agent's API token.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", help="Label of the host: name=value; may be repeated.")
     ] = None,
-    memory_limit_mb: Annotated[int | None, typer.Option(help="Memory of one driver with all of its processes.")] = None,
-    cgroup: Annotated[Path | None, typer.Option(help="Delegated cgroup (v2) for drivers; default our own.")] = None,
-    stop_drivers: Annotated[bool, typer.Option("--stop-drivers", help="Stop the drivers when the agent ends.")] = False,
-    stop_grace_s: Annotated[float, typer.Option(help="How long they may take then.")] = 10.0,
-    metrics: Annotated[str | None, typer.Option(help="HOST:PORT for Prometheus; default: none.")] = None,
-    silent_s: Annotated[
-        float, typer.Option(help="Kill a driver that gives no sign of life for so long; 0: never.")
+    ca: Annotated[Path | None, typer.Option(help="PEM file with trusted certificate authorities.")] = None,
+    uid: Annotated[int | None, typer.Option(help="User ID of drivers; requires root.")] = None,
+    gid: Annotated[int | None, typer.Option(help="Group ID of drivers (default: the value of --uid).")] = None,
+    memory_limit_mb: Annotated[
+        int | None, typer.Option(help="Memory limit of one driver and its child processes, in MiB.")
+    ] = None,
+    cgroup: Annotated[
+        Path | None, typer.Option(help="Delegated cgroup (v2) for drivers (default: the agent's own).")
+    ] = None,
+    stop_drivers: Annotated[
+        bool, typer.Option("--stop-drivers", help="Stop the drivers when the agent exits.")
+    ] = False,
+    stop_grace_s: Annotated[float, typer.Option(help="Seconds until --stop-drivers kills a driver.")] = 10.0,
+    metrics: Annotated[str | None, typer.Option(help="HOST:PORT for Prometheus metrics (default: disabled).")] = None,
+    driver_heartbeat_timeout_s: Annotated[
+        float, typer.Option(help="Kill a driver after this many seconds without a heartbeat; 0: never.")
     ] = 10.0,
 ) -> None:
-    """Run what the control plane orders on this host.
+    """Run the host agent, which starts and supervises the drivers of this host.
 
-    SIGTERM ends the agent; its drivers go on, and the next agent of that name adopts them.
+    SIGTERM stops the agent. Its drivers keep running, and the next agent with the same name adopts them.
     """
     import asyncio
 
     from pydantic import ValidationError
 
     from clonos.agent import Agent, AgentSettings
-    from clonos.logs import about, configure_logs
+    from clonos.jobs.spec import explain
     from clonos.settings import Settings
-    from clonos.spec import explain
+    from clonos.telemetry.logs import bind_fields, configure_logs
 
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
     try:
-        chosen = AgentSettings(
+        agent_settings = AgentSettings(
             api=api,
             **({"name": name} if name else {}),
             failure_domain=failure_domain,
             slots=slots,
-            spares=spares,
+            pool_size=pool_size,
             token_file=token_file,
-            labels=dict(_pair(one) for one in label or []),
+            labels=pairs(label or [], "--label"),
             ca=ca,
             uid=uid,
             gid=gid,
@@ -67,15 +78,15 @@ def agent(
             stop_drivers=stop_drivers,
             stop_grace_s=stop_grace_s,
             metrics=metrics,
-            silent_s=silent_s,
+            driver_heartbeat_timeout_s=driver_heartbeat_timeout_s,
         )
     except ValidationError as error:
-        raise SpecError(f"The agent cannot be started so: {explain(error)}.") from error
-    about(agent=chosen.name)
-    asyncio.run(run_until_told(Agent(chosen)))
+        raise SpecError(f"Invalid agent options: {explain(error)}.") from error
+    bind_fields(agent=agent_settings.name)
+    asyncio.run(run_until_signalled(Agent(agent_settings)))
 
 
-async def run_until_told(agent: Agent) -> None:
+async def run_until_signalled(agent: Agent) -> None:
     """Run an agent until SIGTERM or SIGINT."""
     import asyncio
     import signal
@@ -87,10 +98,3 @@ async def run_until_told(agent: Agent) -> None:
     await asyncio.wait([running])
     if not running.cancelled():
         running.result()
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise SpecError(f"--label {text!r} is not name=value.")
-    return name, value

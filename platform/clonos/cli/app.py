@@ -1,6 +1,6 @@
-"""Commands put together, and the one mapping from errors to exit codes.
+"""The command tree, and the only mapping from errors to exit codes.
 
-Modules of commands import what they do only when they do it: PySpark, Kafka clients and HTTP take seconds.
+Command modules import their dependencies inside functions: PySpark, Kafka clients and HTTP take seconds to load.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import typer
 from clonos.cli import (
     access,
     agent,
+    causal_log,
     checkpoint,
     connector,
     db,
@@ -24,7 +25,6 @@ from clonos.cli import (
     kafka,
     lint,
     local,
-    log,
     recovery,
     report,
     run,
@@ -36,12 +36,12 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    help="Exactly-once PySpark: Kafka to your own code to Kafka.",
+    help="Exactly-once PySpark jobs from Kafka to Kafka.",
 )
 
 _HERE = "This machine"
 _SERVICE = "Jobs on a control plane"
-_RUNNING = "The service itself"
+_RUNNING = "Control plane administration"
 
 app.command("up", rich_help_panel=_HERE)(local.up)
 app.command("down", rich_help_panel=_HERE)(local.down)
@@ -49,16 +49,17 @@ app.command("doctor", rich_help_panel=_HERE)(doctor.doctor)
 app.command("demo", rich_help_panel=_HERE)(demo.demo)
 app.command("report", rich_help_panel=_HERE)(report.report)
 app.command("run", rich_help_panel=_HERE)(run.run)
-app.command("spare", hidden=True)(run.spare)
+app.command("pool-driver", hidden=True)(run.pool_driver)
 app.command("lint", rich_help_panel=_HERE)(lint.lint)
 app.add_typer(kafka.app, name="kafka", rich_help_panel=_HERE)
-app.add_typer(log.app, name="log", rich_help_panel=_HERE)
+app.add_typer(causal_log.app, name="causal-log", rich_help_panel=_HERE)
 app.command("submit", rich_help_panel=_SERVICE)(submit.submit)
 app.add_typer(job.app, name="job", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.savepoints, name="savepoint", rich_help_panel=_SERVICE)
 app.add_typer(recovery.app, name="recovery", rich_help_panel=_SERVICE)
 app.add_typer(connector.app, name="connector", rich_help_panel=_SERVICE)
+app.command("logs", rich_help_panel=_SERVICE)(job.logs)
 app.command("events", rich_help_panel=_SERVICE)(events.events)
 app.command("agent", rich_help_panel=_RUNNING)(agent.agent)
 app.add_typer(host.app, name="host", rich_help_panel=_RUNNING)
@@ -75,22 +76,22 @@ def main() -> None:
     except ClonosError as error:
         _fail(error)
     except ValueError as error:
-        wrong = _settings_error(error)
-        if wrong is None:
+        invalid = _settings_error(error)
+        if invalid is None:
             raise
-        _fail(wrong)
+        _fail(invalid)
 
 
 def _settings_error(error: ValueError) -> SpecError | None:
-    """What is wrong in the environment, if that is what the error is about."""
+    """The error about invalid environment variables; None if `error` has another cause."""
     from pydantic import ValidationError
 
     from clonos.settings import Settings
 
     if not isinstance(error, ValidationError) or error.title != Settings.__name__:
         return None
-    named = "; ".join(f"CLONOS_{'__'.join(map(str, one['loc'])).upper()}: {one['msg']}" for one in error.errors())
-    return SpecError(f"The environment is not usable: {named}.", hint="correct or unset it.")
+    problems = "; ".join(f"CLONOS_{'__'.join(map(str, item['loc'])).upper()}: {item['msg']}" for item in error.errors())
+    return SpecError(f"Invalid environment variables: {problems}.", hint="correct or unset them.")
 
 
 def _fail(error: ClonosError) -> NoReturn:

@@ -1,4 +1,4 @@
-"""``clonos checkpoint`` and ``clonos savepoint``: points from which a job can be started."""
+"""``clonos checkpoint`` and ``clonos savepoint``: the finished epochs of a job, and named copies to start from."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from clonos.client import Client
-    from clonos.resources.checkpoints import Checkpoint, Checkpoints, Savepoint
+    from clonos.resources.checkpoints import Checkpoints, EpochCheckpoint, Savepoint
 
-app = typer.Typer(no_args_is_help=True, help="A job's checkpoints: one for each finished epoch.")
-savepoints = typer.Typer(no_args_is_help=True, help="Copies of a job's checkpoint that are kept by name.")
+app = typer.Typer(no_args_is_help=True, help="Show a job's checkpoints: one per committed epoch.")
+savepoints = typer.Typer(no_args_is_help=True, help="Manage savepoints: named copies of a job's checkpoint.")
 
 
 @app.command("ls")
@@ -28,68 +28,70 @@ def list_checkpoints(
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """The newest checkpoints, how many there were, and how long they took."""
+    """List the newest checkpoints, with totals and durations."""
     from clonos.cli import show
     from clonos.resources.base import Page
 
     with connect(api, token) as client:
-        found = client.checkpoints.get(job, limit=limit)
+        checkpoints = client.checkpoints.get(job, limit=limit)
     if output is Listing.JSON:
-        show.show_json(found)
+        show.show_json(checkpoints)
         return
     if output is Listing.TABLE:
-        show.console().print(_summary(found))
+        show.console().print(_summary(checkpoints))
     show.show_list(
-        Page(data=found.history),
+        Page(data=checkpoints.history),
         output,
         {
-            "epoch#": lambda one: str(one.epoch),
-            "query": lambda one: one.query,
-            "status": lambda one: show.state(one.status),
-            "trigger": lambda one: one.trigger.lower(),
-            "generation#": lambda one: str(one.generation),
-            "completed": lambda one: show.clock(one.completed_at),
-            "took#": lambda one: show.duration(one.duration_ms),
-            "in#": lambda one: show.number(one.records_in),
-            "out#": lambda one: show.number(one.records_out),
-            "size#": lambda one: show.size(one.size_bytes),
-            "retained": lambda one: "yes" if one.retained else "no",
+            "epoch#": lambda row: str(row.epoch),
+            "query": lambda row: row.query,
+            "status": lambda row: show.state(row.status),
+            "trigger": lambda row: row.trigger.lower(),
+            "generation#": lambda row: str(row.generation),
+            "completed": lambda row: show.clock(row.completed_at),
+            "took#": lambda row: show.duration(row.duration_ms),
+            "in#": lambda row: show.number(row.records_in),
+            "out#": lambda row: show.number(row.records_out),
+            "size#": lambda row: show.size(row.size_bytes),
+            "retained": lambda row: "yes" if row.retained else "no",
         },
-        lambda one: str(one.epoch),
-        none="No epoch has finished yet.",
+        lambda row: str(row.epoch),
+        none="No epoch is committed yet.",
     )
 
 
-def _summary(found: Checkpoints) -> str:
+def _summary(checkpoints: Checkpoints) -> str:
     from clonos.cli.show import duration
 
-    counts = found.counts
-    told = f"{counts.completed} completed, {counts.failed} failed, {counts.restored} restored, "
-    took = ", ".join(f"{name} {duration(value)}" for name, value in found.summary.duration_ms.items())
-    return told + f"{counts.retained} retained" + (f"; they took: {took}" if took else "")
+    counts = checkpoints.counts
+    totals = (
+        f"{counts.completed} completed, {counts.failed} failed, {counts.restored} restored, {counts.retained} retained"
+    )
+    durations = ", ".join(f"{name} {duration(value)}" for name, value in checkpoints.summary.duration_ms.items())
+    return totals + (f"; duration: {durations}" if durations else "")
 
 
 @app.command("inspect")
 def inspect(
     job: JobArgument,
     epoch: Annotated[int, typer.Argument(min=0, help="Number of the epoch.")],
-    query: Annotated[str | None, typer.Option(help="Query (sink) of a job that has several.")] = None,
+    query: Annotated[str | None, typer.Option(help="Query (sink), if the job has several.")] = None,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """One checkpoint: its offsets, and what it spent its time with."""
+    """Show one checkpoint: its offsets and the duration of each step."""
     from clonos.cli import show
 
     with connect(api, token) as client:
-        found = client.checkpoints.one(job, epoch, query=query)
+        checkpoint = client.checkpoints.of_epoch(job, epoch, query=query)
     if output is Output.JSON:
-        show.show_json(found)
+        show.show_json(checkpoint)
     else:
-        show.console().print(_facts(found))
+        show.console().print(_details(checkpoint))
 
 
-def _facts(found: Checkpoint) -> RenderableType:
+def _details(checkpoint: EpochCheckpoint) -> RenderableType:
     from rich.table import Table
 
     from clonos.cli import show
@@ -98,23 +100,23 @@ def _facts(found: Checkpoint) -> RenderableType:
     table.add_column(style="dim")
     table.add_column()
     rows: dict[str, str | Text | None] = {
-        "epoch": f"{found.epoch} of {found.query}",
-        "status": show.state(found.status),
-        "trigger": found.trigger.lower(),
-        "generation": str(found.generation),
-        "completed": show.clock(found.completed_at),
-        "took": show.duration(found.duration_ms),
-        "records": f"{show.number(found.records_in)} in, {show.number(found.records_out)} out",
-        "size": show.size(found.size_bytes),
-        "retained": "yes, a job can be started from it" if found.retained else "no",
+        "epoch": f"{checkpoint.epoch} of {checkpoint.query}",
+        "status": show.state(checkpoint.status),
+        "trigger": checkpoint.trigger.lower(),
+        "generation": str(checkpoint.generation),
+        "completed": show.clock(checkpoint.completed_at),
+        "took": show.duration(checkpoint.duration_ms),
+        "records": f"{show.number(checkpoint.records_in)} in, {show.number(checkpoint.records_out)} out",
+        "size": show.size(checkpoint.size_bytes),
+        "retained": "yes, the job can start from it" if checkpoint.retained else "no",
     }
     for name, value in rows.items():
         table.add_row(name, value if value is not None else "-")
-    for topic, partitions in sorted(found.offsets.items()):
-        ends = sorted(partitions.items(), key=lambda one: int(one[0]))
-        table.add_row(f"up to in {topic}", ", ".join(f"{partition}: {offset}" for partition, offset in ends))
-    for span in found.spans:
-        share = round(20 * span.duration_ms / found.duration_ms) if found.duration_ms else 0
+    for topic, partitions in sorted(checkpoint.offsets.items()):
+        ends = sorted(partitions.items(), key=lambda item: int(item[0]))
+        table.add_row(f"end offsets of {topic}", ", ".join(f"{partition}: {offset}" for partition, offset in ends))
+    for span in checkpoint.spans:
+        share = round(20 * span.duration_ms / checkpoint.duration_ms) if checkpoint.duration_ms else 0
         table.add_row(span.name, f"{show.duration(span.duration_ms):>8} {'█' * min(share, 20)}")
     return table
 
@@ -122,46 +124,48 @@ def _facts(found: Checkpoint) -> RenderableType:
 @savepoints.command("create")
 def create(
     job: JobArgument,
-    name: Annotated[str | None, typer.Option(help="Unique within the job (default: job, epoch and time).")] = None,
-    location: Annotated[str | None, typer.Option(help="Folder (path or URI) to write it below.")] = None,
+    name: Annotated[str | None, typer.Option(help="Unique name within the job (default: job, epoch and time).")] = None,
+    location: Annotated[str | None, typer.Option(help="Parent directory (path or URI) of the savepoint.")] = None,
     wait: Wait = True,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Take a savepoint of a job, whether it runs or not."""
+    """Take a savepoint of a running or stopped job."""
     from pydantic import ValidationError
 
     from clonos.cli import show
     from clonos.errors import SpecError
+    from clonos.jobs.spec import explain
     from clonos.resources.checkpoints import SavepointCreate
-    from clonos.spec import explain
 
     try:
-        wish = SavepointCreate(name=name, location=location)
+        request = SavepointCreate(name=name, location=location)
     except ValidationError as error:
-        raise SpecError(f"The savepoint cannot be named so: {explain(error)}.") from error
+        raise SpecError(f"Invalid savepoint: {explain(error)}.") from error
     with connect(api, token) as client:
-        operation = client.savepoints.create(job, wish)
+        operation = client.savepoints.create(job, request)
         if wait:
             operation = client.operations.wait(operation)
     if output is Output.JSON:
         show.show_json(operation)
         return
-    typer.echo("The savepoint is taken." if wait else f"The operation is {operation.id}.")
+    typer.echo("The savepoint is complete." if wait else f"The operation is {operation.id}.")
     for key, value in operation.result.items():
         typer.echo(f"{key}: {value}")
 
 
 @savepoints.command("ls")
 def list_savepoints(
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Of this job only.", show_default=False)] = None,
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="Show savepoints of this job only.", show_default=False)
+    ] = None,
     limit: Limit = None,
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """All savepoints; they outlive their jobs."""
+    """List savepoints, including those of deleted jobs."""
     from clonos.cli import show
 
     with connect(api, token) as client:
@@ -170,17 +174,17 @@ def list_savepoints(
         page,
         output,
         {
-            "name": lambda one: one.name,
-            "id": lambda one: one.id,
-            "job": lambda one: one.job_name,
-            "state": lambda one: show.state(one.state),
-            "epochs": lambda one: ", ".join(f"{query} {epoch}" for query, epoch in sorted(one.epochs.items())),
-            "size#": lambda one: show.size(one.size_bytes),
-            "version#": lambda one: str(one.version),
-            "created": lambda one: show.clock(one.created_at),
-            "location": lambda one: one.location,
+            "name": lambda row: row.name,
+            "id": lambda row: row.id,
+            "job": lambda row: row.job_name,
+            "state": lambda row: show.state(row.state),
+            "epochs": lambda row: ", ".join(f"{query} {epoch}" for query, epoch in sorted(row.epochs.items())),
+            "size#": lambda row: show.size(row.size_bytes),
+            "version#": lambda row: str(row.version),
+            "created": lambda row: show.clock(row.created_at),
+            "location": lambda row: row.location,
         },
-        lambda one: one.id,
+        lambda row: row.id,
         none="There are no savepoints.",
     )
 
@@ -188,23 +192,28 @@ def list_savepoints(
 @savepoints.command("rm")
 def remove(
     names: Annotated[list[str], typer.Argument(metavar="SAVEPOINT…", help="Ids or names.")],
-    job: Annotated[str | None, typer.Option(help="Whose, where names are not unique.")] = None,
+    job: Annotated[str | None, typer.Option(help="Job of the savepoints, if their names are not unique.")] = None,
     wait: Wait = True,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Delete savepoints with their files."""
+    """Delete savepoints and their files."""
     with connect(api, token) as client:
         for name in names:
-            operation = client.savepoints.delete(_find(client, job, name).id)
+            operation = client.savepoints.delete(find_savepoint(client, job, name).id)
             if wait:
                 client.operations.wait(operation)
             typer.echo(f"{name} is deleted." if wait else f"{name} is being deleted.")
 
 
-def _find(client: Client, job: str | None, name: str) -> Savepoint:
-    found = [one for one in client.savepoints.list(job=job).data if name in (one.id, one.name)]
-    if len(found) != 1:
-        what = f"{len(found)} savepoints are" if found else "No savepoint is"
-        raise NotFound(f"{what} named {name!r}.", hint="name it by its id: `clonos savepoint ls`.")
-    return found[0]
+def find_savepoint(client: Client, job: str | None, name: str) -> Savepoint:
+    """The one savepoint of `job` (None: of any job) with this id or name; raises `NotFound` for none or several."""
+    savepoints = [row for row in client.savepoints.list(job=job).data if name in (row.id, row.name)]
+    if len(savepoints) > 1:
+        raise NotFound(
+            f"{len(savepoints)} savepoints are named {name!r}.", hint="use the id of one: `clonos savepoint ls`."
+        )
+    if not savepoints:
+        where = f"The job {job} has" if job is not None else "There is"
+        raise NotFound(f"{where} no savepoint {name!r}.", hint="list them with `clonos savepoint ls`.")
+    return savepoints[0]

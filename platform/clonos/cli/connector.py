@@ -1,4 +1,4 @@
-"""``clonos connector``: sources and sinks that jobs can name."""
+"""``clonos connector``: the sources and sinks that jobs can use."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typer
 from clonos.cli.options import Api, Limit, Listed, Listing, Lists, Output, Token, connect
 from clonos.errors import SpecError
 
-app = typer.Typer(no_args_is_help=True, help="Sources and sinks that jobs can name.")
+app = typer.Typer(no_args_is_help=True, help="List sources and sinks, and check their options.")
 
 
 @app.command("ls")
 def list_connectors(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None) -> None:
-    """All sources and sinks that the control plane knows."""
+    """List the installed sources and sinks."""
     from clonos.cli import show
 
     with connect(api, token) as client:
@@ -24,13 +24,13 @@ def list_connectors(limit: Limit = None, output: Lists = Listing.TABLE, api: Api
         page,
         output,
         {
-            "kind": lambda one: one.kind,
-            "name": lambda one: one.name,
-            "version": lambda one: one.version,
-            "summary": lambda one: one.summary,
-            "options": lambda one: ", ".join(sorted(one.options)),
+            "kind": lambda row: row.kind,
+            "name": lambda row: row.name,
+            "version": lambda row: row.version,
+            "summary": lambda row: row.summary,
+            "options": lambda row: ", ".join(sorted(row.options)),
         },
-        lambda one: f"{one.kind}/{one.name}",
+        lambda row: f"{row.kind}/{row.name}",
         none="There are no connectors.",
     )
 
@@ -38,31 +38,31 @@ def list_connectors(limit: Limit = None, output: Lists = Listing.TABLE, api: Api
 @app.command()
 def validate(
     kind: Annotated[str, typer.Argument(help="source or sink")],
-    name: Annotated[str, typer.Argument(help="Such as kafka.")],
+    name: Annotated[str, typer.Argument(help="Name of the source or sink, such as kafka.")],
     options: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[OPTION=VALUE…]", help="Options; values are YAML.", show_default=False),
+        typer.Argument(metavar="[OPTION=VALUE…]", help="Options to check; values are YAML.", show_default=False),
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="Options in a YAML file.")] = None,
+    file: Annotated[Path | None, typer.Option(help="YAML file with options.")] = None,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Whether options are usable. Exit code 1 if they are not."""
+    """Check the options of a source or sink. Exit code 1 if they are invalid."""
     from clonos.cli import show
 
     if kind not in ("source", "sink"):
         raise SpecError(f"{kind} is neither source nor sink.")
     with connect(api, token) as client:
-        found = client.connectors.validate(kind, name, _options(options or [], file))
+        validation = client.connectors.validate(kind, name, _options(options or [], file))
     if output is Output.JSON:
-        show.show_json(found)
+        show.show_json(validation)
     else:
-        for one in found.problems:
-            typer.echo(f"{one.field}: {one.what}" + (f" ({one.hint})" if one.hint else ""))
-        if found.valid:
-            typer.echo("The options are usable.")
-    if not found.valid:
+        for problem in validation.problems:
+            typer.echo(f"{problem.field}: {problem.what}" + (f" ({problem.hint})" if problem.hint else ""))
+        if validation.valid:
+            typer.echo("The options are valid.")
+    if not validation.valid:
         raise typer.Exit(1)
 
 
@@ -72,7 +72,7 @@ def _options(texts: list[str], file: Path | None) -> dict[str, Any]:
     from clonos.cli.options import pairs
 
     try:
-        found = yaml.safe_load(file.read_text()) if file is not None else {}
-        return {**(found or {}), **{key: yaml.safe_load(value) for key, value in pairs(texts, "option").items()}}
+        options = yaml.safe_load(file.read_text()) if file is not None else {}
+        return {**(options or {}), **{key: yaml.safe_load(value) for key, value in pairs(texts, "option").items()}}
     except (OSError, yaml.YAMLError, TypeError) as error:
-        raise SpecError(f"The options are not usable: {error}.") from error
+        raise SpecError(f"Invalid options: {error}.") from error

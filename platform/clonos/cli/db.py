@@ -1,4 +1,4 @@
-"""``clonos db``: the control plane's database. The work is done by `clonos_api`, which this library does not import."""
+"""``clonos db``: the control plane's database. `clonos_api` does the work in a child process."""
 
 from __future__ import annotations
 
@@ -9,36 +9,32 @@ import typer
 
 from clonos.errors import EnvironmentFault
 
-app = typer.Typer(no_args_is_help=True, help="The control plane's database (CLONOS_API__DATABASE_URL).")
+app = typer.Typer(no_args_is_help=True, help="Manage the control plane's database (CLONOS_API__DATABASE_URL).")
 
 
 @app.command()
 def upgrade(
-    revision: str = typer.Argument("head", help="Up to this revision."),
+    revision: str = typer.Argument("head", help="Target revision."),
 ) -> None:
-    """Bring its tables to those of this version. Safe while the service runs, and from several places at once."""
+    """Migrate the tables to a revision (default: the newest). It may run concurrently, and beside the control plane."""
     _store("upgrade", revision)
 
 
 @app.command()
 def current() -> None:
-    """The revision that it has, and the newest. Exit code 1 if they differ."""
+    """Show the current and the newest revision of the tables. Exit code 1 if they differ."""
     _store("current")
 
 
 def _store(*arguments: str) -> None:
-    control_plane_installed()
+    require_control_plane()
     done = subprocess.run([sys.executable, "-m", "clonos_api.store", *arguments], check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)
 
 
-def control_plane_installed() -> None:
-    """See that `clonos_api` can be started.
-
-    Raises:
-        EnvironmentFault: Its packages are missing.
-    """
+def require_control_plane() -> None:
+    """Check that `clonos_api` and its dependencies are installed; raises `EnvironmentFault` if they are not."""
     import importlib.util
 
     if importlib.util.find_spec("sqlalchemy") is None or importlib.util.find_spec("clonos_api") is None:

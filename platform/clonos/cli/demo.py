@@ -1,4 +1,4 @@
-"""``clonos demo``."""
+"""``clonos demo``: kills running jobs, and checks their output."""
 
 from __future__ import annotations
 
@@ -17,47 +17,41 @@ def demo(
     example: Annotated[
         Example | None,
         typer.Option(
-            help="Which of the examples is played; `all`: one after the other, the kills split over them. "
+            help="Example to play; `all`: one after the other, with the kills divided among them. "
             "Default: wordcount, with --json all.",
             show_default=False,
         ),
     ] = None,
-    kills: Annotated[int, typer.Option(min=0, help="How often jobs are killed with SIGKILL.")] = 2,
-    seed: Annotated[
-        int | None, typer.Option(help="Decides the moments of the kills; drawn and printed if absent.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, the verdict, and nothing else.")
-    ] = False,
-    plain: Annotated[
-        bool, typer.Option(help="After wordcount, tell the same story with plain Spark's Kafka sink.")
-    ] = True,
+    kills: Annotated[int, typer.Option(min=0, help="Number of SIGKILLs.")] = 2,
+    seed: Annotated[int | None, typer.Option(help="Seed of the kill times (default: random, and printed).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the verdict, as one JSON object.")] = False,
+    plain: Annotated[bool, typer.Option(help="After wordcount, repeat it with plain Spark's Kafka sink.")] = True,
     direct: Annotated[
-        bool, typer.Option("--direct", help="Without the control plane: the demo starts jobs again by itself.")
+        bool, typer.Option("--direct", help="Run without a control plane; the demo restarts jobs itself.")
     ] = False,
     standby: Annotated[
-        bool, typer.Option(help="Jobs have a standby, and each second kill waits until it is READY; or none.")
+        bool, typer.Option(help="Start jobs with a standby; every second kill waits until it is READY.")
     ] = True,
-    rate: Annotated[float, typer.Option(min=0.1, help="Input records a second.")] = 20.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="Input records per second.")] = 20.0,
 ) -> None:
-    """Kill a running job again and again, and check from outside that it published every result exactly once.
+    """Kill a running job repeatedly, and verify from its output that every result was published exactly once.
 
-    Exit code 1 if a Clonos job lost, doubled, reordered or contradicted anything.
+    Exit code 1 if a Clonos job lost, duplicated, reordered or contradicted a record.
     """
     from rich.console import Console
 
-    from clonos.demo.scenes import SCENES
+    from clonos.demo.demo import Demo, Options
+    from clonos.demo.example import NAMES, load_example
     from clonos.demo.screen import Screen
-    from clonos.demo.story import Demo, Wishes
     from clonos.settings import Settings
 
-    # SIGTERM unwinds like Ctrl-C does, so that no Kafka and no job outlives the demo.
+    # SIGTERM unwinds like Ctrl-C, so that no Kafka and no job outlives the demo.
     signal.signal(signal.SIGTERM, _leave)
     chosen = example or ("all" if as_json else "wordcount")
-    scenes = list(SCENES.values()) if chosen == "all" else [SCENES[chosen]]
-    wishes = Wishes(kills=kills, seed=seed, plain=plain, records_per_second=rate, hosted=not direct, standby=standby)
+    examples = [load_example(name) for name in (NAMES if chosen == "all" else (chosen,))]
+    options = Options(kills=kills, seed=seed, plain=plain, records_per_second=rate, hosted=not direct, standby=standby)
     with Screen(Console(stderr=as_json)) as screen:
-        report = Demo(Settings(), scenes, wishes, screen).play()
+        report = Demo(Settings(), examples, options, screen).run()
         screen.verdict(report.outcomes())
         screen.gaps(report.gaps)
     if as_json:

@@ -1,4 +1,4 @@
-"""``clonos doctor``: what is missing or unwell, and how to mend it."""
+"""``clonos doctor``: diagnose this machine, Kafka and the control plane."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ import typer
 from clonos.cli.options import Api, Listed, Output, Token
 
 if TYPE_CHECKING:
-    from clonos.doctor import Examination
+    from clonos.doctor import Diagnosis
 
 
 def doctor(output: Listed = Output.TABLE, api: Api = None, token: Token = None) -> None:
-    """Look at this machine, Kafka and the control plane, and say what is wrong and how to mend it.
+    """Check this machine, Kafka and the control plane, and explain how to fix each problem.
 
-    Exit code 1 if something fails; warnings are none.
+    Exit code 1 if a check fails; warnings do not count.
     """
     from clonos.cli.show import show_json
-    from clonos.doctor import examine
+    from clonos.doctor import diagnose
     from clonos.settings import Settings
 
-    found = examine(Settings(), api=api, token=token)
+    diagnosis = diagnose(Settings(), api=api, token=token)
     if output is Output.JSON:
-        show_json(found)
+        show_json(diagnosis)
     else:
-        _print(found)
-    if found.status == "fail":
+        _print(diagnosis)
+    if diagnosis.status == "fail":
         raise typer.Exit(1)
 
 
-def _print(found: Examination) -> None:
+def _print(diagnosis: Diagnosis) -> None:
     from rich.text import Text
 
     from clonos.cli.show import console, state
 
     out = console()
-    width = max(len(check.name) for check in found.checks)
-    for check in found.checks:
-        told = Text.assemble(state(check.status), " " * (6 - len(check.status)), f"{check.name:<{width}}  ", check.what)
-        out.print(told)
+    width = max(len(check.name) for check in diagnosis.checks)
+    for check in diagnosis.checks:
+        line = Text.assemble(state(check.status), " " * (6 - len(check.status)), f"{check.name:<{width}}  ", check.what)
+        out.print(line)
         if check.status != "ok":
-            for title, text in (("", check.meaning), ("mend it: ", check.mend)):
+            for title, text in (("", check.meaning), ("fix it: ", check.fix)):
                 if text:
                     out.print(Text.assemble(" " * (8 + width), (title, "bold"), (text, "" if title else "dim")))
-    counts = {status: sum(check.status == status for check in found.checks) for status in ("fail", "warn", "ok")}
+    counts = {status: sum(check.status == status for check in diagnosis.checks) for status in ("fail", "warn", "ok")}
     out.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()), "dim"))

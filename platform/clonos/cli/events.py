@@ -1,4 +1,4 @@
-"""``clonos events``: what happened in the control plane."""
+"""``clonos events``: the events of the control plane."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ if TYPE_CHECKING:
 
 
 def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
-    job: Annotated[str | None, typer.Option(help="Of this job only (name or id).")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new events until Ctrl-C.")] = False,
+    job: Annotated[str | None, typer.Option(help="Show events of this job only (name or id).")] = None,
     types: Annotated[
-        list[str] | None, typer.Option("--type", help="Of this type only (job.state, or job); may be repeated.")
+        list[str] | None,
+        typer.Option("--type", help="Show this type only (job.state, or the prefix job); may be repeated."),
     ] = None,
-    after: Annotated[int, typer.Option(min=0, help="After this number only.")] = 0,
+    after: Annotated[int, typer.Option(min=0, help="Show events after this sequence number only.")] = 0,
     since: Annotated[
         str | None,
-        typer.Option(metavar="AGE", help="No older than this: 90s, 10m, 2h, 1d. Without --tail all of these."),
+        typer.Option(
+            metavar="AGE", help="Show events younger than this: 90s, 10m, 2h, 1d. All of them, unless --tail is set."
+        ),
     ] = None,
-    tail: Annotated[
-        int | None, typer.Option(min=0, max=1000, help="Begin with the last so many (default 50); 0: with none.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Begin with all that are kept.")] = False,
-    output: Annotated[Output, typer.Option("--output", "-o", help="json: one event of the API a line.")] = Output.TABLE,
+    tail: Annotated[int | None, typer.Option(min=0, max=1000, help="Show the last N events (default: 50).")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show all stored events first.")] = False,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="Output format; json: one API event per line.")
+    ] = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """What happened, oldest first: the newest events, and with -f those that come."""
+    """Show the newest events, oldest first; -f follows new ones."""
     from clonos.cli import show
 
     out = show.console()
 
-    def tell(event: Event) -> None:
+    def write(event: Event) -> None:
         if output is Output.JSON:
             show.show_json(event)
         else:
@@ -47,26 +50,29 @@ def events(
 
     with connect(api, token) as client, until_interrupted():
         begun = datetime.now(UTC) - timedelta(seconds=seconds(since, "--since")) if since else None
-        # Where to follow from is read first, or what happens meanwhile would be missed.
+        # The start of the following is read first, so that no event between the two requests is lost.
         newest, last = client.events.newest(max(tail or 50, 1), job=job, types=types, after=after, since=begun)
         if everything or (since and tail is None):
-            known = client.events.history(job=job, types=types, after=after, since=begun).data
-            newest, last = known, max([last, *(event.seq for event in known)])
+            newest = client.events.history(job=job, types=types, after=after, since=begun).data
+            last = max([last, *(event.seq for event in newest)])
         for event in newest if tail != 0 else []:
-            tell(event)
+            write(event)
         if follow:
             for event in client.events.follow(job=job, types=types, after=last):
-                tell(event)
+                write(event)
 
 
 def line_of(event: Event) -> Text:
-    """One event for people."""
+    """One event as readable text."""
     from rich.text import Text
 
     from clonos.cli.show import clock, short
 
-    told = " ".join(f"{name}={short(str(value), 80)}" for name, value in event.data.items() if value is not None)
-    about = " ".join(filter(None, (event.job, event.agent)))
+    details = " ".join(f"{name}={short(str(value), 80)}" for name, value in event.data.items() if value is not None)
+    subject = " ".join(filter(None, (event.job, event.host)))
     return Text.assemble(
-        (f"{event.seq:>6}  {clock(event.at)}  ", "dim"), (f"{event.type:<18} ", "bold"), (f"{about}  ", "dim"), told
+        (f"{event.seq:>6}  {clock(event.at)}  ", "dim"),
+        (f"{event.type:<18} ", "bold"),
+        (f"{subject}  ", "dim"),
+        details,
     )

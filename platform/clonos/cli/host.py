@@ -1,4 +1,4 @@
-"""``clonos host`` and ``clonos standby``: where jobs run, and where they may go."""
+"""``clonos host`` and ``clonos standby``: the hosts of jobs and the standbys on them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from clonos.errors import NotFound
 if TYPE_CHECKING:
     from clonos.client import Client
 
-app = typer.Typer(no_args_is_help=True, help="Hosts that run jobs: one agent each.")
-standbys = typer.Typer(no_args_is_help=True, help="Warm drivers that wait for a failure.")
+app = typer.Typer(no_args_is_help=True, help="Manage hosts; each runs one agent.")
+standbys = typer.Typer(no_args_is_help=True, help="Show standbys: warm drivers that take over after a failure.")
 
 Hosts = Annotated[list[str], typer.Argument(metavar="HOST…", help="Names of hosts.")]
 
 
 @app.command("ls")
 def list_hosts(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None) -> None:
-    """All hosts."""
+    """List the hosts that run jobs."""
     from clonos.cli import show
 
     with connect(api, token) as client:
@@ -30,34 +30,34 @@ def list_hosts(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = No
         page,
         output,
         {
-            "name": lambda one: one.name,
-            "state": lambda one: show.state(one.state),
-            "failure domain": lambda one: one.failure_domain,
-            "runs#": lambda one: str(one.runs),
-            "free#": lambda one: str(one.free),
-            "slots#": lambda one: str(one.slots),
-            "spares#": lambda one: str(one.spares),
-            "heard of": lambda one: f"{show.age(one.heartbeat_at)} ago",
-            "limits": lambda one: ", ".join(one.limits),
-            "versions": lambda one: ", ".join(f"{name} {version}" for name, version in sorted(one.versions.items())),
+            "name": lambda row: row.name,
+            "state": lambda row: show.state(row.state),
+            "failure domain": lambda row: row.failure_domain,
+            "runs#": lambda row: str(row.runs),
+            "free#": lambda row: str(row.free),
+            "slots#": lambda row: str(row.slots),
+            "pool#": lambda row: str(row.pool_available),
+            "last heartbeat": lambda row: f"{show.age(row.heartbeat_at)} ago",
+            "limits": lambda row: ", ".join(row.limits),
+            "versions": lambda row: ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items())),
         },
-        lambda one: one.name,
+        lambda row: row.name,
         none="There are no hosts. Start an agent on one with: clonos agent",
     )
 
 
 @app.command()
 def drain(hosts: Hosts, api: Api = None, token: Token = None) -> None:
-    """Move the jobs of hosts elsewhere, and give them nothing new."""
+    """Drain hosts: move their jobs to other hosts, and place no new ones."""
     with connect(api, token) as client:
         for name in hosts:
             host = client.hosts.drain(name)
-            typer.echo(f"{host.name} is {host.state}; it has {host.runs} runs.")
+            typer.echo(f"{host.name} is {host.state} with {host.runs} runs.")
 
 
 @app.command()
 def undrain(hosts: Hosts, api: Api = None, token: Token = None) -> None:
-    """Use hosts again."""
+    """Allow new jobs on drained hosts again."""
     with connect(api, token) as client:
         for name in hosts:
             host = client.hosts.undrain(name)
@@ -66,7 +66,7 @@ def undrain(hosts: Hosts, api: Api = None, token: Token = None) -> None:
 
 @app.command("rm")
 def remove(hosts: Hosts, api: Api = None, token: Token = None) -> None:
-    """Forget hosts that are gone for good."""
+    """Remove hosts that no longer exist."""
     with connect(api, token) as client:
         for name in hosts:
             client.hosts.delete(name)
@@ -75,48 +75,48 @@ def remove(hosts: Hosts, api: Api = None, token: Token = None) -> None:
 
 @standbys.command("ls")
 def list_standbys(
-    job: Annotated[str | None, typer.Option(help="Of this job only.")] = None,
+    job: Annotated[str | None, typer.Option(help="Show standbys of this job only.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also those that have taken over, failed, or were not wanted any more.")
+        bool, typer.Option("--all", "-a", help="Include promoted, failed and removed standbys.")
     ] = False,
     limit: Limit = None,
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Warm drivers that wait or are about to take over."""
+    """List standbys that warm up, are ready or take over."""
     from clonos.cli import show
-    from clonos.standby.states import OVER, StandbyState
+    from clonos.standby.states import FINAL_STATES, StandbyState
 
-    states = None if everything else set(StandbyState) - OVER
+    states = None if everything else set(StandbyState) - FINAL_STATES
     with connect(api, token) as client:
         if job is not None:
             page = client.jobs.standbys(job, states=states, limit=limit)
         else:
             page = client.standbys.list(states=states, limit=limit)
-        names = _names(client, {one.job for one in page.data if one.job}) if output is Listing.TABLE else {}
+        names = _names(client, {standby.job for standby in page.data if standby.job}) if output is Listing.TABLE else {}
     show.show_list(
         page,
         output,
         {
-            "id": lambda one: one.id,
-            "job": lambda one: names.get(one.job or "", one.job),
-            "host": lambda one: one.agent,
-            "mode": lambda one: one.mode,
-            "state": lambda one: show.state(one.state),
-            "behind#": lambda one: f"{one.lag_epochs} epochs" if one.lag_epochs is not None else None,
-            "for": lambda one: show.age(one.since),
-            "why here": lambda one: one.why_here,
+            "id": lambda row: row.id,
+            "job": lambda row: names.get(row.job or "", row.job),
+            "host": lambda row: row.host,
+            "mode": lambda row: row.mode,
+            "state": lambda row: show.state(row.state),
+            "behind#": lambda row: f"{row.lag_epochs} epochs" if row.lag_epochs is not None else None,
+            "for": lambda row: show.age(row.since),
+            "placement": lambda row: row.placement_reason,
         },
-        lambda one: one.id,
+        lambda row: row.id,
         none="There are no standbys.",
     )
 
 
 def _names(client: Client, jobs: set[str]) -> dict[str, str]:
-    """Of jobs that are still there."""
-    found = {}
+    """Names of the jobs that exist, by id."""
+    names = {}
     for job in jobs:
         with contextlib.suppress(NotFound):
-            found[job] = client.jobs.get(job).name
-    return found
+            names[job] = client.jobs.get(job).name
+    return names

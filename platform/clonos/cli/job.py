@@ -1,4 +1,4 @@
-"""``clonos job``: look at jobs and steer them."""
+"""``clonos job`` and ``clonos logs``: show and control jobs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from clonos.cli.options import (
     pairs,
     until_interrupted,
 )
-from clonos.errors import NotFound, SpecError
+from clonos.errors import SpecError
 
 if TYPE_CHECKING:
     from clonos.client import Client
     from clonos.resources.jobs import StartFrom
     from clonos.resources.service import Operation
 
-app = typer.Typer(no_args_is_help=True, help="Look at jobs and steer them.")
+app = typer.Typer(no_args_is_help=True, help="Show and control jobs.")
 
 STATES = (
     *("CREATED", "STARTING", "RUNNING", "RECOVERING", "STOPPING"),
@@ -37,34 +37,37 @@ STATES = (
 )
 MODES = ("graceful", "checkpoint", "force")
 
-
 Timeout = Annotated[
-    float, typer.Option(min=0.1, max=3600, help="Seconds for a standby to be READY; until then nothing changes.")
+    float,
+    typer.Option(min=0.1, max=3600, help="Seconds to wait for a READY standby; the driver keeps running until then."),
 ]
 
 
 @app.command("ls")
 def list_jobs(
     state: Annotated[
-        list[str] | None, typer.Option(help=f"In this state only; may be repeated. One of {', '.join(STATES)}.")
+        list[str] | None,
+        typer.Option(help=f"Show jobs in this state only; may be repeated. One of {', '.join(STATES)}."),
     ] = None,
-    label: Annotated[list[str] | None, typer.Option(help="With this label only: key=value; may be repeated.")] = None,
-    name: Annotated[str | None, typer.Option(help="With this in their name only.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Show jobs with this label only: key=value; may be repeated.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Show jobs whose name contains this text.")] = None,
     limit: Limit = None,
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """List jobs."""
+    """List jobs with their states and hosts."""
     from clonos.cli import show
     from clonos.resources.jobs import JobState
 
-    wanted = [one.upper() for one in state or []]
-    for one in wanted:
-        if one not in STATES:
-            raise SpecError(f"--state {one} is not known.", hint=f"use one of {', '.join(STATES)}.")
+    names = [text.upper() for text in state or []]
+    for text in names:
+        if text not in STATES:
+            raise SpecError(f"--state {text} is unknown.", hint=f"use one of {', '.join(STATES)}.")
     with connect(api, token) as client:
-        states = [JobState(one) for one in wanted] or None
+        states = [JobState(text) for text in names] or None
         page = client.jobs.list(states=states, labels=pairs(label or [], "--label"), name=name, limit=limit)
     show.show_list(
         page,
@@ -74,10 +77,10 @@ def list_jobs(
             "state": lambda job: show.state(job.state),
             "for": lambda job: show.age(job.state_since),
             "generation#": lambda job: str(job.generation) if job.generation else None,
-            "host": lambda job: job.agent,
+            "host": lambda job: job.host,
             "restarts#": lambda job: str(job.restarts),
             "version#": lambda job: str(job.version),
-            "owner": lambda job: job.owner,
+            "created by": lambda job: job.created_by,
             "error": lambda job: job.failure.error if job.failure else "",
         },
         lambda job: job.name,
@@ -87,38 +90,37 @@ def list_jobs(
 
 @app.command()
 def inspect(job: JobArgument, output: Listed = Output.TABLE, api: Api = None, token: Token = None) -> None:
-    """Show one job: state, generation, where it runs, lag, its last recovery, its last error and what to do."""
+    """Show one job: state, generation, host, lag, last recovery, last error and how to fix it."""
     from clonos.cli import show
-    from clonos.cli.picture import look, picture
+    from clonos.cli.picture import fetch, picture
 
     with connect(api, token) as client:
-        found = look(client, job)
+        inspection = fetch(client, job)
     if output is Output.JSON:
-        show.show_json(found)
+        show.show_json(inspection)
     else:
-        show.console().print(picture(found))
+        show.console().print(picture(inspection))
 
 
-@app.command()
 def logs(
     job: JobArgument,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
-    tail: Annotated[int, typer.Option(min=0, max=10_000, help="The last so many lines.")] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log.")] = False,
+    tail: Annotated[int, typer.Option(min=0, max=10_000, help="Show the last N lines.")] = 200,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """The log of a job's drivers; `-f` until the job has ended or Ctrl-C."""
+    """Show the log of a job's drivers; -f follows it until the job ends or Ctrl-C."""
     from clonos.cli import show
     from clonos.client.jobs import ENDED
 
     with connect(api, token) as client, until_interrupted():
         following = follow and client.jobs.get(job).state not in ENDED
-        for piece in client.jobs.follow_logs(job, tail=tail) if following else [client.jobs.logs(job, tail=tail)]:
+        for chunk in client.jobs.follow_logs(job, tail=tail) if following else [client.jobs.logs(job, tail=tail)]:
             if output is Output.JSON:
-                show.show_json(piece)
+                show.show_json(chunk)
             else:
-                for line in piece.lines:
+                for line in chunk.lines:
                     typer.echo(line)
 
 
@@ -126,14 +128,14 @@ def logs(
 def watch(
     job: JobArgument,
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="json: the job's events as JSON lines.")
+        Output, typer.Option("--output", "-o", help="Output format; json: the job's events as JSON lines.")
     ] = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Watch a job until it has ended or Ctrl-C; on a terminal one picture, in a pipe its events.
+    """Watch a job until it ends or Ctrl-C: a live view on a terminal, events in a pipe.
 
-    Ends with the job's error and its exit code where it failed.
+    If the job fails, the command prints the job's error and exits with the error's exit code.
     """
     from clonos.cli.watching import watch as follow
 
@@ -149,70 +151,73 @@ def start(
         typer.Option(
             "--from",
             metavar="SAVEPOINT|EPOCH",
-            help="Roll back: start from a savepoint (id or name), or from a retained epoch (a number).",
+            help="Start from a savepoint (id or name) or from a retained epoch (number).",
         ),
     ] = None,
     publish_again: Annotated[
-        bool, typer.Option("--publish-again", help="With --from: publish again what was published after that point.")
+        bool,
+        typer.Option(
+            "--publish-again", help="With --from: allow duplicates of the records published after that point."
+        ),
     ] = False,
     wait: Wait = True,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Start a job where it ended, or from an older point."""
+    """Start a job from its checkpoint, or from an older point."""
     with connect(api, token) as client:
         point = starting_point(client, job, start_from, publish_again=publish_again)
-        _steer(client, job, lambda name: client.jobs.start(name, point), wait=wait, output=output)
+        _operate(client, job, lambda name: client.jobs.start(name, point), wait=wait, output=output)
 
 
 @app.command()
 def stop(
     job: JobArgument,
     mode: Annotated[
-        str, typer.Option(help="graceful: finish the epoch in flight; checkpoint: and take a savepoint; force: kill.")
+        str, typer.Option(help="graceful: finish the running epoch; checkpoint: also take a savepoint; force: kill.")
     ] = "graceful",
-    timeout: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds, then it is killed.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds until the driver is killed.")] = 60.0,
     wait: Wait = True,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Stop a job so that it can be started again. Output is exactly once with each mode."""
+    """Stop a job; it can be started again. Output stays exactly once in every mode."""
     from clonos.resources.jobs import StopMode, StopRequest
 
     if mode not in MODES:
-        raise SpecError(f"--mode {mode} is not known.", hint=f"use one of {', '.join(MODES)}.")
+        raise SpecError(f"--mode {mode} is unknown.", hint=f"use one of {', '.join(MODES)}.")
     request = StopRequest(mode=StopMode(mode), timeout_s=timeout)
     with connect(api, token) as client:
-        _steer(client, job, lambda name: client.jobs.stop(name, request), wait=wait, output=output)
+        _operate(client, job, lambda name: client.jobs.stop(name, request), wait=wait, output=output)
 
 
 @app.command()
 def restart(
     job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
 ) -> None:
-    """Start a job anew although it runs: with its newest specification and code."""
+    """Restart a job with its newest specification and code."""
     with connect(api, token) as client:
-        _steer(client, job, client.jobs.restart, wait=wait, output=output)
+        _operate(client, job, client.jobs.restart, wait=wait, output=output)
 
 
 @app.command()
 def move(
     job: JobArgument,
-    to: Annotated[str | None, typer.Option(metavar="HOST", help="Where to (default: any other host).")] = None,
+    to: Annotated[str | None, typer.Option(metavar="HOST", help="Target host (default: any other host).")] = None,
     timeout: Timeout = 180.0,
     wait: Wait = True,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Move a job that runs to another host, through a standby: its driver works until that one takes over."""
+    """Move a running job to another host through a standby. Its driver works until the standby takes over."""
     from clonos.resources.jobs import MoveRequest
 
     request = MoveRequest(to=to, timeout_s=timeout)
     with connect(api, token) as client:
-        _steer(client, job, lambda name: client.jobs.move(name, request), wait=wait, output=output)
+        _operate(client, job, lambda name: client.jobs.move(name, request), wait=wait, output=output)
 
 
 @app.command()
@@ -220,7 +225,7 @@ def upgrade(
     job: JobArgument,
     path: Annotated[
         Path | None,
-        typer.Argument(help="New code or specification, as for `clonos submit` (default: what the job has already)."),
+        typer.Argument(help="New code or specification, as for `clonos submit` (default: the newest submitted)."),
     ] = None,
     param: Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")] = None,
     timeout: Timeout = 180.0,
@@ -229,10 +234,10 @@ def upgrade(
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Bring a job that runs to its newest specification and code, through a standby.
+    """Upgrade a running job to its newest specification and code through a standby.
 
-    Its driver works until the new one is ready. If that fails before it has finished an epoch, the job goes back to the
-    version that it had.
+    The driver works until the new version is ready. If the new version fails before its first committed epoch, the job
+    is rolled back.
     """
     from clonos.resources.jobs import UpgradeRequest
 
@@ -241,17 +246,17 @@ def upgrade(
         raise SpecError("--param needs the PATH of a specification.")
     with connect(api, token) as client:
         if path is not None:
-            _change(client, job, path, pairs(param or [], "--param"))
-        _steer(client, job, lambda name: client.jobs.upgrade(name, request), wait=wait, output=output)
+            _patch(client, job, path, pairs(param or [], "--param"))
+        _operate(client, job, lambda name: client.jobs.upgrade(name, request), wait=wait, output=output)
 
 
 @app.command()
 def cancel(
     job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
 ) -> None:
-    """End a job for good; what it published stays."""
+    """Cancel a job permanently; published records stay."""
     with connect(api, token) as client:
-        _steer(client, job, client.jobs.cancel, wait=wait, output=output)
+        _operate(client, job, client.jobs.cancel, wait=wait, output=output)
 
 
 @app.command("rm")
@@ -261,7 +266,7 @@ def remove(
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Delete jobs; one that runs is ended first. Savepoints stay."""
+    """Delete jobs; a running job is cancelled first. Savepoints stay."""
     with connect(api, token) as client:
         for job in jobs:
             operation = client.jobs.delete(job)
@@ -278,7 +283,7 @@ def exceptions(
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Errors that a job's drivers told, newest first."""
+    """List the errors of a job's drivers, newest first."""
     from clonos.cli import show
 
     with connect(api, token) as client:
@@ -287,14 +292,14 @@ def exceptions(
         page,
         output,
         {
-            "at": lambda one: show.clock(one.at),
-            "generation#": lambda one: str(one.generation),
-            "error": lambda one: one.failure.error,
-            "retried": lambda one: "yes" if one.failure.retry else "no",
-            "what": lambda one: show.short(one.failure.what, 200),
+            "at": lambda row: show.clock(row.at),
+            "generation#": lambda row: str(row.generation),
+            "error": lambda row: row.failure.error,
+            "retried": lambda row: "yes" if row.failure.retry else "no",
+            "what": lambda row: show.short(row.failure.what, 200),
         },
-        lambda one: one.failure.error,
-        none="Its drivers told no errors.",
+        lambda row: row.failure.error,
+        none="Its drivers reported no errors.",
     )
 
 
@@ -302,7 +307,7 @@ def exceptions(
 def generations(
     job: JobArgument, limit: Limit = 50, output: Lists = Listing.TABLE, api: Api = None, token: Token = None
 ) -> None:
-    """A job's claims of its causal log, newest first."""
+    """List the generations of a job (claims of its causal log), newest first."""
     from clonos.cli import show
 
     with connect(api, token) as client:
@@ -311,38 +316,23 @@ def generations(
         page,
         output,
         {
-            "generation#": lambda one: f"{one.lineage}.{one.generation}",
-            "cause": lambda one: one.cause,
-            "host": lambda one: one.agent,
-            "attempt#": lambda one: str(one.attempt),
-            "claimed": lambda one: show.clock(one.claimed_at),
-            "ended": lambda one: show.clock(one.ended_at),
-            "epochs#": lambda one: show.number(one.epochs),
-            "records#": lambda one: show.number(one.records),
+            "generation#": lambda row: f"{row.lineage}.{row.generation}",
+            "cause": lambda row: row.cause,
+            "host": lambda row: row.host,
+            "attempt#": lambda row: str(row.attempt),
+            "claimed": lambda row: show.clock(row.claimed_at),
+            "ended": lambda row: show.clock(row.ended_at),
+            "epochs#": lambda row: show.number(row.epochs),
+            "records#": lambda row: show.number(row.records),
         },
-        lambda one: f"{one.lineage}.{one.generation}",
+        lambda row: f"{row.lineage}.{row.generation}",
         none="No driver has claimed its causal log yet.",
     )
 
 
-@app.command()
-def recoveries(
-    job: JobArgument, limit: Limit = 50, output: Lists = Listing.TABLE, api: Api = None, token: Token = None
-) -> None:
-    """What a job recovered from, newest first (`clonos recovery explain` tells more of each)."""
-    from clonos.cli.recovery import show_recoveries
-
-    with connect(api, token) as client:
-        show_recoveries(client.jobs.recoveries(job, limit=limit), output)
-
-
 def starting_point(client: Client, job: str | None, text: str | None, *, publish_again: bool) -> StartFrom | None:
-    """What ``--from`` means.
-
-    Raises:
-        NotFound: No savepoint has this id or name.
-        SpecError: ``--publish-again`` without it.
-    """
+    """The starting point that ``--from TEXT`` names: an epoch, or a savepoint of `job` (None: of any job)."""
+    from clonos.cli.checkpoint import find_savepoint
     from clonos.resources.jobs import StartFrom
 
     if text is None:
@@ -351,46 +341,39 @@ def starting_point(client: Client, job: str | None, text: str | None, *, publish
         return None
     if text.isdigit():
         return StartFrom(epoch=int(text), publish_again=publish_again)
-    known = client.savepoints.list(job=job).data
-    found = [one.id for one in known if text in (one.id, one.name)]
-    if not found:
-        where = f"The job {job} has" if job is not None else "There is"
-        raise NotFound(f"{where} no savepoint {text!r}.", hint="see `clonos savepoint ls`.")
-    if len(found) > 1:
-        raise NotFound(f"{len(found)} savepoints are named {text!r}.", hint="name one by its id.")
-    return StartFrom(savepoint=found[0], publish_again=publish_again)
+    return StartFrom(savepoint=find_savepoint(client, job, text).id, publish_again=publish_again)
 
 
-def _change(client: Client, job: str, path: Path, params: dict[str, str]) -> None:
-    """Give it the code and the specification at `path`; its standbys stay as they are if that says nothing of them."""
+def _patch(client: Client, job: str, path: Path, params: dict[str, str]) -> None:
+    """Patch the job with the code and specification at `path`. Its standbys stay if the specification omits them."""
     from clonos.client.submission import read_submission
     from clonos.resources.jobs import JobPatch
 
-    now = client.jobs.get(job)
-    read = read_submission(path, name=now.name, params=params)
-    spec, standby = read.spec, read.spec.spec.standby
+    current = client.jobs.get(job)
+    submission = read_submission(path, name=current.name, params=params)
+    spec, standby = submission.spec, submission.spec.spec.standby
     if not standby.model_fields_set & {"replicas", "mode"}:
-        same = {"replicas": now.spec.spec.standby.replicas, "mode": now.spec.spec.standby.mode}
-        kept = standby.model_copy(update=same) if standby.model_fields_set else now.spec.spec.standby
-        spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"standby": kept})})
-    artifact = client.artifacts.upload(read.packed)
-    changed = client.jobs.patch(now.id, JobPatch(spec=spec, artifact=artifact.id), version=now.version)
-    typer.echo(f"{changed.name} is to have version {changed.version} (code {artifact.id[:12]}).", err=True)
+        before = current.spec.spec.standby
+        same = {"replicas": before.replicas, "mode": before.mode}
+        standby = standby.model_copy(update=same) if standby.model_fields_set else before
+        spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"standby": standby})})
+    artifact = client.artifacts.upload(submission.packed)
+    changed = client.jobs.patch(current.id, JobPatch(spec=spec, artifact=artifact.id), version=current.version)
+    typer.echo(f"{changed.name} has the new version {changed.version} (code {artifact.id[:12]}).", err=True)
 
 
-def _steer(client: Client, job: str, ask: Callable[[str], Operation], *, wait: bool, output: Output) -> None:
+def _operate(client: Client, job: str, request: Callable[[str], Operation], *, wait: bool, output: Output) -> None:
     from clonos.cli import show
 
-    operation = ask(job)
+    operation = request(job)
     if wait:
         operation = client.operations.wait(operation)
     if output is Output.JSON:
         show.show_json(operation)
         return
-    now = client.jobs.get(job)
-    told = show.state(now.state).plain
-    where = f" on {now.agent}" if now.agent and now.state in ("RUNNING", "STARTING", "RECOVERING") else ""
-    typer.echo(f"{now.name} is {told}{where}, generation {now.generation}.")
+    current = client.jobs.get(job)
+    where = f" on {current.host}" if current.host and current.state in ("RUNNING", "STARTING", "RECOVERING") else ""
+    typer.echo(f"{current.name} is {current.state}{where}, generation {current.generation}.")
     if not wait:
         typer.echo(f"The operation is {operation.id}.", err=True)
     for name, value in operation.result.items():

@@ -1,4 +1,4 @@
-"""``clonos run`` on a terminal: one picture of the job that is kept up to date, with log lines above it."""
+"""``clonos run`` on a terminal: a live view of the job, with log lines above it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -14,8 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from clonos.runner.events import Event, log_event
-from clonos.runner.status import JobStatus, QueryStatus
+from clonos.driver.status import JobStatus, QueryStatus
+from clonos.telemetry.events import Event, log_event
 
 _REFRESH_PER_S: Final = 2.0
 _NARROW: Final = 90
@@ -23,7 +22,7 @@ _TOPICS: Final = 3
 _WORDS: Final = 400
 _WORDS_OVER: Final = 80
 _FRAMES: Final = 3
-# The picture shows these better than lines do.
+# Events that the view shows; all others become log lines.
 _PICTURED: Final = frozenset({"state", "epoch", "lag", "summary"})
 _STYLES: Final = {
     "RUNNING": "bold green",
@@ -34,24 +33,21 @@ _STYLES: Final = {
     "SUPERSEDED": "bold red",
     "FAILED": "bold red",
 }
-_SAYS: Final = {
+_DESCRIPTIONS: Final = {
     "STARTING": "starting Spark and loading the job",
     "CLAIMING": "taking over the causal log",
     "RECONCILING": "comparing the checkpoint with the log",
-    "RUNNING": "Ctrl-C stops it after the epoch that runs",
-    "STOPPING": "finishing the epoch that runs",
+    "RUNNING": "Ctrl-C stops it after the current epoch",
+    "STOPPING": "finishing the current epoch",
     "SUPERSEDED": "a newer process owns the job",
 }
 
 
 class LiveView:
-    """Takes the terminal for the time of a run.
+    """A live view of a job on the terminal while the job runs.
 
-    Everything that this process and its children write to stderr meanwhile (Spark's warnings, lines of Python
-    workers) goes through a pipe and appears above the picture, so that neither spoils the other.
-
-    Args:
-        job: The job's name.
+    Everything that this process and its children write to stderr (Spark's warnings, lines of Python workers) passes
+    through a pipe and appears above the view, so that the two never mix.
     """
 
     def __init__(self, job: str) -> None:
@@ -61,14 +57,14 @@ class LiveView:
         self._live: Live | None = None
         self._pump: threading.Thread | None = None
 
-    def tell(self, event: Event) -> None:
-        """Take in one event; a milestone becomes a line that stays."""
+    def report(self, event: Event) -> None:
+        """Update the view from one event of the job; an event that the view does not show is logged as a line."""
         self._status.take(event)
         if event["event"] not in _PICTURED:
             log_event(event)
 
     def __enter__(self) -> Self:
-        """Take stderr and start to draw."""
+        """Redirect stderr and start to draw."""
         sys.stderr.flush()
         self._terminal = os.dup(2)
         reading, writing = os.pipe()
@@ -92,7 +88,7 @@ class LiveView:
         folded = FoldedFrames()
         rest = b""
         while chunk := os.read(reading, 1 << 16):
-            # All that is there at once: each print draws the picture anew, and whoever writes would have to wait.
+            # All available lines at once: each print redraws the view, and the writers would have to wait.
             *lines, rest = (rest + chunk).split(b"\n")
             self._print([shown for line in lines for shown in folded.take(line.decode(errors="replace"))])
         self._print([*folded.take(rest.decode(errors="replace")), *folded.left()] if rest else folded.left())
@@ -100,17 +96,15 @@ class LiveView:
 
     def _print(self, lines: list[str]) -> None:
         if self._console is not None and lines:
-            # Not with soft_wrap: that would apply to the picture below as well.
+            # Without soft_wrap, which would also apply to the view below.
             self._console.print(Text("\n").join(map(Text.from_ansi, lines)), overflow="fold")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give stderr back and say how it ended."""
+    def __exit__(self, *_exc: object) -> None:
+        """Restore stderr and print the summary line."""
         sys.stderr.flush()
         os.dup2(self._terminal, 2)
         if self._pump is not None:
-            # The pipe ends when the last process that holds it does; a line of one that lingers comes late.
+            # The pipe ends with the last process that holds it; a lingering process may still write.
             self._pump.join(1.0)
         if self._live is not None:
             self._live.stop()
@@ -119,26 +113,31 @@ class LiveView:
 
 
 class FoldedFrames:
-    """Lines of text in which only the first frames of each Java stack are kept; the others are counted."""
+    """Shortens Java stack traces in the log: shows the first frames of each, and counts the others."""
 
     def __init__(self) -> None:
         self._frames = 0
 
     def take(self, line: str) -> list[str]:
-        """What to show for one more line."""
+        """Take the next line of the log and return the lines to show now.
+
+        Returns:
+            The line. Empty for a frame after the third of a stack trace; after such a trace, a line with the number of
+            hidden frames precedes the line.
+        """
         if line.startswith(("\tat ", "        at ")):
             self._frames += 1
             return [line] if self._frames <= _FRAMES else []
         return [*self.left(), line]
 
     def left(self) -> list[str]:
-        """What to show at the end of a stack."""
+        """End the stack trace: return a line with the number of its hidden frames; empty without hidden frames."""
         more, self._frames = self._frames - _FRAMES, 0
-        return [f"\t… {more} more frames (--plain shows them)"] if more > 0 else []
+        return [f"\t… {more} more frames (--plain shows all)"] if more > 0 else []
 
 
 class Picture:
-    """The job as it is at the moment of drawing."""
+    """The view of a job for Rich, drawn from `status` at each rendering; `now` fixes the time (seconds since 1970)."""
 
     def __init__(self, status: JobStatus, *, now: float | None = None) -> None:
         self._status = status
@@ -163,21 +162,21 @@ def _picture(status: JobStatus, now: float, width: int) -> RenderableType:
 
 
 def _head(status: JobStatus, now: float) -> Text:
-    said = _SAYS.get(status.state, "")
+    description = _DESCRIPTIONS.get(status.state, "")
     if status.state == "RESTARTING" and status.attempt:
-        said = f"attempt {status.attempt}, after a pause of {status.pause_s:g} s"
+        description = f"attempt {status.attempt}, after a pause of {status.pause_s:g} s"
     owner = f"generation {status.generation or '-'}" + (f"  restarts {status.restarts}" if status.restarts else "")
     return Text.assemble(
         (status.job, "bold"),
         "  ",
         (status.state, _STYLES.get(status.state, "bold cyan")),
         f" for {span(now - status.since)}  {owner}  up {span(now - status.started)}",
-        (f"  {said}" if said else "", "dim"),
+        (f"  {description}" if description else "", "dim"),
     )
 
 
 def _columns(status: JobStatus) -> list[tuple[str, str]]:
-    """Header and key; what stays zero for most jobs is only there once it is not."""
+    """Title and key of each column; counters that are usually zero appear once they are not."""
     rare = [("skipped", "skipped_lanes"), ("diverged", "diverged_lanes"), ("dead", "dead_letters"), ("drop", "dropped")]
     return [
         ("query", "query"),
@@ -187,8 +186,8 @@ def _columns(status: JobStatus) -> list[tuple[str, str]]:
         ("p50 ms", "p50"),
         ("p99 ms", "p99"),
         ("lag", "lag"),
-        ("recorded", "recorded"),
-        ("replayed", "replayed"),
+        ("recorded", "recorded_determinants"),
+        ("replayed", "replayed_determinants"),
         *((title, key) for title, key in rare if any(query.sums[key] for query in status.queries.values())),
     ]
 
@@ -209,12 +208,12 @@ def _cell(key: str, name: str, query: QueryStatus, status: JobStatus, now: float
             return Text(_lag(query))
         case _:
             count = query.sums[key]
-            return Text(f"{count:,}", "yellow" if count and key != "recorded" else "")
+            return Text(f"{count:,}", "yellow" if count and key != "recorded_determinants" else "")
 
 
 def _lag(query: QueryStatus) -> str:
-    """Per topic, the largest first."""
-    largest = sorted(query.lag.items(), key=lambda one: (-one[1], one[0]))
+    """The lag per topic, largest first."""
+    largest = sorted(query.lag.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{topic} {records:,}" for topic, records in largest[:_TOPICS])
     more = f" +{len(largest) - _TOPICS} topics" if len(largest) > _TOPICS else ""
     return shown + more if shown else "-"
@@ -231,17 +230,17 @@ def _table(status: JobStatus, now: float) -> Table:
 
 
 def _stacked(status: JobStatus, now: float, width: int) -> Group:
-    """Each query as short lines of whole figures."""
+    """Each query as several short lines."""
     lines: list[Text] = []
     for name, query in sorted(status.queries.items()):
         lines.append(Text(name, "bold"))
         line = Text()
         for title, key in _columns(status)[1:]:
-            told = Text.assemble("  ", (f"{title} ", "dim"), _cell(key, name, query, status, now))
-            if line and line.cell_len + told.cell_len > width:
+            cell = Text.assemble("  ", (f"{title} ", "dim"), _cell(key, name, query, status, now))
+            if line and line.cell_len + cell.cell_len > width:
                 lines.append(line)
                 line = Text()
-            line.append_text(told)
+            line.append_text(cell)
         lines.append(line)
     return Group(*lines)
 
@@ -267,28 +266,28 @@ def _shortened(text: str, most: int) -> str:
 
 
 def ending(status: JobStatus, *, now: float | None = None) -> Text:
-    """The one line that stays."""
+    """The summary line after the run: state, duration up to `now` (seconds since 1970; default: now) and counts."""
     summary = status.summary(now=now)
-    rest = [
+    figures = [
         f"{summary['epochs']:,} epochs",
-        f"{summary['read']:,} records read",
-        f"{summary['records']:,} published",
+        f"{summary['records_in']:,} records read",
+        f"{summary['records_out']:,} published",
     ]
-    for key, what in (("dead_letters", "dead letters"), ("dropped", "dropped"), ("skipped_lanes", "lanes skipped")):
+    for key, label in (("dead_letters", "dead letters"), ("dropped", "dropped"), ("skipped_lanes", "lanes skipped")):
         if summary[key]:
-            rest.append(f"{summary[key]:,} {what}")
+            figures.append(f"{summary[key]:,} {label}")
     if summary["restarts"]:
-        rest.append(f"{summary['restarts']} restart{'s' if summary['restarts'] > 1 else ''}")
+        figures.append(f"{summary['restarts']} restart{'s' if summary['restarts'] > 1 else ''}")
     return Text.assemble(
         (status.job, "bold"),
         " ",
         (status.state, _STYLES.get(status.state, "bold yellow")),
-        f" after {span(summary['seconds'])}: {', '.join(rest)}",
+        f" after {span(summary['seconds'])}: {', '.join(figures)}",
     )
 
 
 def span(seconds: float) -> str:
-    """A duration as people say it: ``8s``, ``2m 03s``, ``5h 07m``, ``3d 4h``."""
+    """A readable duration: ``8s``, ``2m 03s``, ``5h 07m``, ``3d 4h``."""
     whole = max(0, int(seconds))
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:

@@ -1,4 +1,4 @@
-"""Options that many commands have, and the client that they make."""
+"""Options that several commands share, such as ``--api``, and the REST client that these options configure."""
 
 from __future__ import annotations
 
@@ -24,24 +24,31 @@ _TIME = re.compile(r"(\d{1,6})([smhd])")
 
 
 class Output(StrEnum):
-    """How an answer is printed."""
+    """Output format of a command."""
 
     TABLE = "table"
     JSON = "json"
 
 
+class TextOutput(StrEnum):
+    """Output format of a command whose lines are no table."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class Listing(StrEnum):
-    """How a list is printed; ``name``: one name a line, for scripts."""
+    """Output format of a list; ``name`` prints one name per line, for scripts."""
 
     TABLE = "table"
     JSON = "json"
     NAME = "name"
 
 
-Listed = Annotated[Output, typer.Option("--output", "-o", help="How to print it.")]
-Lists = Annotated[Listing, typer.Option("--output", "-o", help="How to print it.")]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="So many at the most (default: all).")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")]
+Listed = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
+Lists = Annotated[Listing, typer.Option("--output", "-o", help="Output format.")]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of results (default: all).")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the operation is complete.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name or id of the job.")]
 
 _PANEL = "Control plane"
@@ -49,7 +56,7 @@ Api = Annotated[
     str | None,
     typer.Option(
         envvar="CLONOS_API",
-        help="Address of the control plane (default: the one that `clonos up` started).",
+        help="Address of the control plane (default: the one started by `clonos up`).",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -58,7 +65,7 @@ Token = Annotated[
     str | None,
     typer.Option(
         envvar="CLONOS_TOKEN",
-        help="Who you are (default: credentials.json in CLONOS_HOME). Others can read your command line: "
+        help="API token (default: credentials.json in CLONOS_HOME). Other users can read the command line: "
         "prefer the variable.",
         rich_help_panel=_PANEL,
         show_default=False,
@@ -68,28 +75,32 @@ Token = Annotated[
 
 @contextmanager
 def connect(api: str | None, token: str | None, *, patience_s: float = 5.0) -> Iterator[Client]:
-    """The client for what the options, the environment or the credentials file name."""
+    """Yield a client for the control plane that the options, the environment or the credentials file name.
+
+    While the control plane is unavailable or busy, the client retries a request for `patience_s` seconds.
+    """
     from stamina.instrumentation import set_on_retry_hooks
 
     from clonos.client import Client
     from clonos.client.credentials import resolve
     from clonos.settings import Settings
 
-    # It would log to stdout, between the lines of an answer; who waits too long gets an error that says why.
+    # The default hook logs to stdout, between the lines of the output. A timeout raises an error anyway.
     set_on_retry_hooks([])
-    found = resolve(Settings().home, api, token)
+    credentials = resolve(Settings().home, api, token)
     authorities = os.environ.get("CLONOS_API_CA")
-    with Client(found.api, found.token, patience_s=patience_s, ca=Path(authorities) if authorities else None) as client:
+    ca = Path(authorities) if authorities else None
+    with Client(credentials.api, credentials.token, patience_s=patience_s, ca=ca) as client:
         try:
             yield client
         except Unauthenticated as error:
-            hint = "set CLONOS_TOKEN (or --token) to a valid one; `clonos up` writes one for its own control plane."
-            raise Unauthenticated(f"{found.api}: {error.what}", kept=error.kept, hint=hint) from error
+            hint = "set CLONOS_TOKEN (or --token) to a valid token; `clonos up` writes one for its own control plane."
+            raise Unauthenticated(f"{credentials.api}: {error.what}", kept=error.kept, hint=hint) from error
 
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """What goes on until Ctrl-C or SIGTERM, and is no failure then."""
+    """A context that ends on Ctrl-C or SIGTERM without an error."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -104,27 +115,19 @@ def until_interrupted() -> Iterator[None]:
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """``name=value`` options.
-
-    Raises:
-        SpecError: One is something else.
-    """
-    found = {}
+    """Parse the ``name=value`` texts of the command line option `option`: name → value."""
+    values = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise SpecError(f"{option} {text!r} is not name=value.")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def seconds(text: str, option: str) -> int:
-    """A time as people write it: 90s, 10m, 12h, 30d.
-
-    Raises:
-        SpecError: It is none.
-    """
-    found = _TIME.fullmatch(text)
-    if found is None:
-        raise SpecError(f"{option} {text} is not a time.", hint="use a number with s, m, h or d, such as 12h.")
-    return int(found[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[found[2]]
+    """Parse the value of the command line option `option`, a duration such as 90s, 10m, 12h or 30d, in seconds."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise SpecError(f"{option} {text} is not a duration.", hint="use a number with s, m, h or d, such as 12h.")
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[match[2]]

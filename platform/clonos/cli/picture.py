@@ -1,4 +1,4 @@
-"""One job as a picture: what it does, where, since when, and what last went wrong."""
+"""The view of one job in ``clonos job inspect``: state, host, figures, last recovery and last error."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ _MOVING: Final = frozenset({JobState.STARTING, JobState.RECOVERING, JobState.STO
 
 
 class Inspection(BaseModel):
-    """What ``clonos job inspect`` shows; each part is a body of the API.
-
-    Attributes:
-        run: Where it was placed last, and the process of its driver. Its standbys have runs of their own.
-        generation: The newest.
-        recovery: The newest.
-        error: The newest error that a driver told.
-    """
+    """The data of ``clonos job inspect``; each part is a REST body."""
 
     job: Job
-    metrics: Metrics
-    run: Run | None
-    generation: Generation | None
-    recovery: Recovery | None
-    error: JobException | None
+    metrics: Metrics  # the metrics of the job's queries
+    run: Run | None  # the run of the job's driver, not of a standby
+    generation: Generation | None  # the newest generation
+    recovery: Recovery | None  # the newest recovery
+    error: JobException | None  # the newest error of a driver
 
 
-def look(client: Client, name: str) -> Inspection:
-    """Ask for all parts."""
+def fetch(client: Client, name: str) -> Inspection:
+    """Request what ``clonos job inspect`` shows: a job, its metrics and run, and its newest generation, recovery and
+    error.
+
+    Args:
+        client: The connection to the control plane.
+        name: Name or id of the job.
+    """
     job = client.jobs.get(name)
     generations = client.jobs.generations(job.id, limit=1).data
     recoveries = client.jobs.recoveries(job.id, limit=1).data
@@ -56,52 +55,54 @@ def look(client: Client, name: str) -> Inspection:
 
 
 def _run(client: Client, job: Job) -> Run | None:
-    """Its driver's. The newest is often that of a standby."""
+    """The driver's run. The newest run often belongs to a standby."""
     if job.run is None:
         return None
     try:
         return client.jobs.run(job.id, job.run)
     except NotFound:
-        return None  # it ended long ago
+        return None  # deleted by retention
 
 
-def picture(found: Inspection) -> RenderableType:
-    """The whole."""
-    parts: list[RenderableType] = [_head(found.job), _facts(found)]
-    if found.metrics.queries:
-        parts += [Text(), _queries(found.metrics)]
-    if found.recovery is not None:
-        parts += [Text(), *_recovery(found.recovery)]
-    parts += _trouble(found)
+def picture(inspection: Inspection) -> RenderableType:
+    """Draw the view of a job for a terminal."""
+    parts: list[RenderableType] = [_head(inspection.job), _details(inspection)]
+    if inspection.metrics.queries:
+        parts += [Text(), _queries(inspection.metrics)]
+    if inspection.recovery is not None:
+        parts += [Text(), *_recovery(inspection.recovery)]
+    parts += _error(inspection)
     return Group(*parts)
 
 
 def _head(job: Job) -> Text:
-    told = Text.assemble((job.name, "bold"), "  ", state(job.state), f" for {age(job.state_since)}")
+    line = Text.assemble((job.name, "bold"), "  ", state(job.state), f" for {age(job.state_since)}")
     if job.state_deadline is not None:
-        told.append(f", until {clock(job.state_deadline)} at the latest", "dim")
+        line.append(f", deadline {clock(job.state_deadline)}", "dim")
     if job.state in _MOVING:
-        told.append(f"  (asked for: {job.desired_state})", "dim")
-    return told
+        line.append(f"  (desired: {job.desired_state})", "dim")
+    return line
 
 
-def _facts(found: Inspection) -> Table:
-    job, generation = found.job, found.generation
+def _details(inspection: Inspection) -> Table:
+    job, generation = inspection.job, inspection.generation
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
     table.add_row("id", job.id)
     table.add_row("generation", _generation(job, generation))
-    process = f", process {found.run.pid}" if job.agent and found.run and found.run.state == "RUNNING" else ""
-    table.add_row("runs on", f"{job.agent}{process}" if job.agent else "no host")
+    process = (
+        f", process {inspection.run.pid}" if job.host and inspection.run and inspection.run.state == "RUNNING" else ""
+    )
+    table.add_row("runs on", f"{job.host}{process}" if job.host else "no host")
     version = f"{job.version}"
     if job.observed_version not in (0, job.version):
-        version += f" (its driver still runs {job.observed_version}: `clonos job restart {job.name}`)"
+        version += f" (the driver runs {job.observed_version}; update it with `clonos job restart {job.name}`)"
     table.add_row("version", version)
     table.add_row("restarts", str(job.restarts))
-    lag = _lag(found.metrics)
-    table.add_row("lag", f"{number(lag)} records" if lag is not None else "not known")
-    table.add_row("owner", job.owner)
+    lag = _lag(inspection.metrics)
+    table.add_row("lag", f"{number(lag)} records" if lag is not None else "unknown")
+    table.add_row("created by", job.created_by)
     table.add_row("created", clock(job.created_at))
     if job.labels:
         table.add_row("labels", ", ".join(f"{key}={value}" for key, value in sorted(job.labels.items())))
@@ -113,12 +114,12 @@ def _generation(job: Job, generation: Generation | None) -> str:
         return "none yet"
     if generation is None or generation.generation != job.generation:
         return str(job.generation)
-    return f"{job.generation} since {clock(generation.claimed_at)}, because of: {generation.cause}"
+    return f"{job.generation} since {clock(generation.claimed_at)}, cause: {generation.cause}"
 
 
 def _lag(metrics: Metrics) -> int | None:
-    known = [sum(query.lag.values()) for query in metrics.queries.values() if query.lag]
-    return sum(known) if known else None
+    lags = [sum(query.lag.values()) for query in metrics.queries.values() if query.lag]
+    return sum(lags) if lags else None
 
 
 def _queries(metrics: Metrics) -> Table:
@@ -145,27 +146,31 @@ def _queries(metrics: Metrics) -> Table:
 
 
 def _recovery(recovery: Recovery) -> Iterator[Text]:
-    over = f"generation {recovery.failed_generation} → {recovery.generation or '…'}"
-    gap = f"gap {duration(recovery.gap_ms)}" if recovery.gap_ms is not None else recovery.outcome or "still going on"
-    where = recovery.from_agent if recovery.to_agent in (None, recovery.from_agent) else moved(recovery)
+    generations = f"generation {recovery.failed_generation} → {recovery.generation or '…'}"
+    downtime = (
+        f"downtime {duration(recovery.downtime_ms)}"
+        if recovery.downtime_ms is not None
+        else recovery.outcome or "in progress"
+    )
     yield Text.assemble(
         ("last recovery", "dim"),
         "  ",
         (recovery.cause, "bold yellow"),
-        f", {over}, {gap}, {age(recovery.started_at)} ago, on {where}",
+        f", {generations}, {downtime}, {age(recovery.started_at)} ago, on {hosts_of(recovery)}",
     )
     if recovery.failure is not None:
         yield Text(f"  {recovery.failure.error}: {recovery.failure.what}", "yellow")
 
 
-def moved(recovery: Recovery) -> str:
-    """From where to where."""
-    return f"{recovery.from_agent} → {recovery.to_agent or '…'}"
+def hosts_of(recovery: Recovery) -> str:
+    """The host of a recovery, or the hosts before and after it, as text."""
+    moved = recovery.to_host not in (None, recovery.from_host)
+    return f"{recovery.from_host} → {recovery.to_host}" if moved else recovery.from_host
 
 
-def _trouble(found: Inspection) -> Iterator[RenderableType]:
-    job = found.job
-    failure = job.failure or (found.error.failure if found.error else None)
+def _error(inspection: Inspection) -> Iterator[RenderableType]:
+    job = inspection.job
+    failure = job.failure or (inspection.error.failure if inspection.error else None)
     if failure is None:
         return
     current = job.failure is not None and job.state in (JobState.FAILED, JobState.STARTING, JobState.RECOVERING)

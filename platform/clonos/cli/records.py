@@ -1,10 +1,10 @@
-"""``clonos kafka create``, ``produce`` and ``consume``: topics and records by hand, on the Kafka that jobs use."""
+"""``clonos kafka create``, ``produce`` and ``consume``: topics and records of the Kafka that jobs use."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,25 +24,25 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 
 def create(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, max=10_000)] = 3,
-    replication: Annotated[int | None, typer.Option(min=1, help="Copies (default: what the broker says).")] = None,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, max=10_000, help="Number of partitions.")] = 3,
+    replication: Annotated[int | None, typer.Option(min=1, help="Replication factor (default: the broker's).")] = None,
 ) -> None:
-    """Create topics; those that are there stay as they are."""
+    """Create topics; existing topics stay unchanged."""
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
     from clonos.kafka import client_config
 
     admin = AdminClient(client_config(_kafka()))
-    wanted = [NewTopic(name, partitions, replication or -1) for name in dict.fromkeys(topics)]
-    for name, made in admin.create_topics(wanted, request_timeout=_TIMEOUT_S).items():
+    new_topics = [NewTopic(name, partitions, replication or -1) for name in dict.fromkeys(topics)]
+    for name, future in admin.create_topics(new_topics, request_timeout=_TIMEOUT_S).items():
         try:
-            made.result(_TIMEOUT_S)
+            future.result(_TIMEOUT_S)
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             if reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise _not_created(name, reason) from error
-            typer.echo(f"{name} is there already")
+            typer.echo(f"{name} exists already")
         else:
             typer.echo(f"{name} created")
 
@@ -50,10 +50,10 @@ def create(
 def produce(
     topic: Topic,
     separator: Annotated[
-        str, typer.Option(help="Between key and value; a line without one has no key.", show_default="tab")
+        str, typer.Option(help="Separator of key and value; a line without it has no key.", show_default="tab")
     ] = "\t",
 ) -> None:
-    """Write one record for each line of stdin: key, tab, value."""
+    """Produce one record per line of stdin: key, tab, value."""
     from clonos.kafka import topics_missing
 
     kafka = _kafka()
@@ -67,48 +67,40 @@ def _produce(kafka: KafkaSettings, topic: str, separator: str) -> None:
     from confluent_kafka import Producer
 
     from clonos.kafka import client_config
+    from clonos.kafka import produce as queue_record
 
-    refused: list[str] = []
+    rejections: list[str] = []
 
-    def told(error: KafkaError | None, _message: Message) -> None:
+    def delivered(error: KafkaError | None, _message: Message) -> None:
         if error is not None:
-            refused.append(error.str())
+            rejections.append(error.str())
 
     producer = Producer(client_config(kafka, enable_idempotence=True, linger_ms=5, queue_buffering_max_messages=10_000))
     try:
         for line in sys.stdin.buffer:
-            key, found, value = line.rstrip(b"\r\n").partition(separator.encode())
-            _send(producer, topic, key if found else None, value if found else key, told)
-            if refused:
+            key, split, value = line.rstrip(b"\r\n").partition(separator.encode())
+            queue_record(producer, topic, value if split else key, key if split else None, on_delivery=delivered)
+            producer.poll(0)
+            if rejections:
                 break
     finally:
-        left = producer.flush(_TIMEOUT_S)
-    if refused or left:
-        why = refused[0] if refused else f"no answer for {left} records"
-        raise BrokerUnavailable(f"Kafka did not take all records of {topic!r}: {why}.", kept="what it took is there.")
-
-
-def _send(producer: Any, topic: str, key: bytes | None, value: bytes, told: Any) -> None:
-    while True:
-        try:
-            producer.produce(topic, value, key, on_delivery=told)
-            producer.poll(0)
-        except BufferError:  # the broker is slower than stdin
-            producer.poll(_POLL_S)
-        else:
-            return
+        pending = producer.flush(_TIMEOUT_S)
+    if rejections or pending:
+        why = rejections[0] if rejections else f"no acknowledgement for {pending} records"
+        raise BrokerUnavailable(
+            f"Kafka did not accept all records of {topic!r}: {why}.", kept="acknowledged records are stored."
+        )
 
 
 def consume(
     topic: Topic,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
-    new: Annotated[bool, typer.Option("--new", help="Only what comes from now on; implies -f.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new records.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Show new records only; implies -f.")] = False,
     output: Listed = Output.TABLE,
 ) -> None:
-    """Print the committed records of a topic: key, tab, value; up to its present end, or until Ctrl-C with `-f`.
+    """Print the committed records of a topic (key, tab, value) up to its current end; -f follows until Ctrl-C.
 
-    In order for each partition. What a transaction has not committed (yet) is not printed: the view of a reader with
-    ``isolation.level=read_committed``.
+    Records are ordered within each partition. The reader uses ``isolation.level=read_committed``.
     """
     with until_interrupted():
         _consume(topic, _kafka(), follow=follow or new, new=new, as_json=output is Output.JSON)
@@ -122,19 +114,19 @@ def _consume(topic: str, kafka: KafkaSettings, *, follow: bool, new: bool, as_js
     reader = Consumer(
         client_config(
             kafka,
-            group_id="clonos-cli",  # librdkafka asks for one; nothing is committed
+            group_id="clonos-cli",  # required by librdkafka; offsets are not committed
             enable_auto_commit=False,
             enable_partition_eof=True,
             isolation_level="read_committed",
         )
     )
     try:
-        found = reader.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
-        if found.error is not None:
+        metadata = reader.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+        if metadata.error is not None:
             raise _missing(topic)
         start = OFFSET_END if new else OFFSET_BEGINNING
-        reader.assign([TopicPartition(topic, partition, start) for partition in found.partitions])
-        open_ends = set(found.partitions)
+        reader.assign([TopicPartition(topic, partition, start) for partition in metadata.partitions])
+        open_ends = set(metadata.partitions)
         while follow or open_ends:
             message = reader.poll(_POLL_S)
             if message is None:
@@ -145,7 +137,7 @@ def _consume(topic: str, kafka: KafkaSettings, *, follow: bool, new: bool, as_js
             elif error.code() == KafkaError._PARTITION_EOF:
                 open_ends.discard(message.partition() or 0)
             elif not error.retriable():
-                raise BrokerUnavailable(f"Kafka stopped answering about {topic!r}: {error.str()}.")
+                raise BrokerUnavailable(f"Reading {topic!r} failed: {error.str()}.")
     finally:
         reader.close()
 
@@ -163,7 +155,7 @@ def _as_json(message: Message) -> str:
             "timestamp_ms": message.timestamp()[1],
             "key": _text(message.key()),
             "value": _text(message.value()),
-            "headers": [[one[0], _text(one[1])] for one in message.headers() or []],
+            "headers": [[header[0], _text(header[1])] for header in message.headers() or []],
         },
         ensure_ascii=False,
     )
@@ -181,10 +173,10 @@ def _kafka() -> KafkaSettings:
 
 
 def _missing(topic: str) -> TopicMissing:
-    return TopicMissing(f"There is no topic {topic!r}.", hint=f"create it: clonos kafka create {topic}")
+    return TopicMissing(f"The topic {topic!r} does not exist.", hint=f"create it: clonos kafka create {topic}")
 
 
 def _not_created(name: str, error: KafkaError) -> EnvironmentFault:
     return EnvironmentFault(
-        f"Kafka did not create {name!r}: {error.str()}.", kept="topics before it in the list are there."
+        f"Kafka did not create {name!r}: {error.str()}.", kept="the topics before it in the list exist."
     )

@@ -1,4 +1,4 @@
-"""``clonos recovery``: from failures to the first output after them."""
+"""``clonos recovery``: the recoveries of a job. Each lasts from a failure to the first committed epoch after it."""
 
 from __future__ import annotations
 
@@ -8,88 +8,79 @@ import typer
 
 from clonos.cli.options import Api, JobArgument, Limit, Listed, Listing, Lists, Output, Token, connect
 from clonos.errors import NotFound
-from clonos.resources.recovery_words import CAUSES, OUTCOMES, PHASES
+from clonos.resources.recovery_descriptions import CAUSES, OUTCOMES, PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import RenderableType
 
-    from clonos.resources.base import Page
     from clonos.resources.jobs import Recovery
 
-app = typer.Typer(no_args_is_help=True, help="What a job recovered from, and how.")
+app = typer.Typer(no_args_is_help=True, help="Show the recoveries of a job.")
 
 
 @app.command("ls")
 def list_recoveries(
     job: JobArgument, limit: Limit = 50, output: Lists = Listing.TABLE, api: Api = None, token: Token = None
 ) -> None:
-    """A job's recoveries, newest first."""
-    with connect(api, token) as client:
-        show_recoveries(client.jobs.recoveries(job, limit=limit), output)
-
-
-def show_recoveries(page: Page[Recovery], output: Listing) -> None:
-    """Print them as a list."""
+    """List the recoveries of a job, newest first."""
     from clonos.cli import show
+    from clonos.cli.picture import hosts_of
 
+    with connect(api, token) as client:
+        page = client.jobs.recoveries(job, limit=limit)
     show.show_list(
         page,
         output,
         {
-            "id": lambda one: one.id,
-            "started": lambda one: show.clock(one.started_at),
-            "cause": lambda one: one.cause,
-            "generation": lambda one: f"{one.failed_generation} → {one.generation or '…'}",
-            "host": lambda one: _where(one),
-            "outcome": lambda one: one.outcome or "…",
-            "gap#": lambda one: show.duration(one.gap_ms),
-            "replayed#": lambda one: show.number(one.replayed_records),
-            "skipped lanes#": lambda one: show.number(one.skipped_lanes),
-            "error": lambda one: one.failure.error if one.failure else "",
+            "id": lambda row: row.id,
+            "started": lambda row: show.clock(row.started_at),
+            "cause": lambda row: row.cause,
+            "generation": lambda row: f"{row.failed_generation} → {row.generation or '…'}",
+            "host": hosts_of,
+            "outcome": lambda row: row.outcome or "…",
+            "downtime#": lambda row: show.duration(row.downtime_ms),
+            "replayed#": lambda row: show.number(row.replayed_records),
+            "skipped lanes#": lambda row: show.number(row.skipped_lanes),
+            "error": lambda row: row.failure.error if row.failure else "",
         },
-        lambda one: one.id,
-        none="It had nothing to recover from.",
+        lambda row: row.id,
+        none="The job has no recoveries.",
     )
-
-
-def _where(recovery: Recovery) -> str:
-    if recovery.to_agent in (None, recovery.from_agent):
-        return recovery.from_agent
-    return f"{recovery.from_agent} → {recovery.to_agent}"
 
 
 @app.command()
 def explain(
     job: JobArgument,
     recovery: Annotated[
-        str | None, typer.Argument(metavar="[RECOVERY]", help="Its id (default: the newest).", show_default=False)
+        str | None,
+        typer.Argument(metavar="[RECOVERY]", help="Id of the recovery (default: the newest).", show_default=False),
     ] = None,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """What happened in one recovery, phase by phase, in words."""
+    """Explain one recovery phase by phase."""
     from rich.console import Group
 
     from clonos.cli import show
 
     with connect(api, token) as client:
         if recovery is not None:
-            found = client.jobs.recovery(job, recovery)
+            shown = client.jobs.recovery(job, recovery)
         else:
             newest = client.jobs.recoveries(job, limit=1).data
             if not newest:
-                raise NotFound(f"The job {job} had nothing to recover from.", hint="nothing to do.")
-            found = newest[0]
+                raise NotFound(f"The job {job} has no recoveries.", hint="nothing to do.")
+            shown = newest[0]
     if output is Output.JSON:
-        show.show_json(found)
+        show.show_json(shown)
     else:
-        show.console().print(Group(*_told(found)))
+        show.console().print(Group(*_lines(shown)))
 
 
-def _told(recovery: Recovery) -> Iterator[RenderableType]:
+def _lines(recovery: Recovery) -> Iterator[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
@@ -97,20 +88,17 @@ def _told(recovery: Recovery) -> Iterator[RenderableType]:
 
     cause = CAUSES.get(recovery.cause, recovery.cause)
     yield Text.assemble(
-        f"{show.clock(recovery.started_at)}: generation {recovery.failed_generation} on {recovery.from_agent} ended: ",
+        f"{show.clock(recovery.started_at)}: generation {recovery.failed_generation} on {recovery.from_host} failed: ",
         (f"{cause}.", "bold yellow"),
     )
     if recovery.failure is not None:
         yield Text(f"Its error was {recovery.failure.error}: {recovery.failure.what}")
     if recovery.generation is None:
-        yield Text("No newer generation has claimed the causal log yet; nothing is published meanwhile.")
+        yield Text("No newer generation has claimed the causal log yet, so nothing is published.")
     else:
-        place = "the same host" if recovery.to_agent in (None, recovery.from_agent) else f"{recovery.to_agent}"
-        who = "a standby" if recovery.standby else "a new driver"
-        yield Text(
-            f"Generation {recovery.generation}, {who} on {place}, took over;"
-            " from then on the old one could not publish."
-        )
+        host = "the same host" if recovery.to_host in (None, recovery.from_host) else f"{recovery.to_host}"
+        driver = "a standby" if recovery.standby else "a new driver"
+        yield Text(f"Generation {recovery.generation}, {driver} on {host}, took over and fenced the old generation.")
         yield Text(_replayed(recovery))
     yield Text()
     longest = max((phase.duration_ms for phase in recovery.phases), default=0.0)
@@ -126,21 +114,21 @@ def _told(recovery: Recovery) -> Iterator[RenderableType]:
         yield table
         yield Text()
     if recovery.ended_at is None:
-        yield Text(f"It still goes on, since {show.age(recovery.started_at)}.", "bold yellow")
-    elif recovery.gap_ms is None:
-        yield Text(f"It ended: {OUTCOMES.get(recovery.outcome or '', recovery.outcome)}.")
+        yield Text(f"In progress for {show.age(recovery.started_at)}.", "bold yellow")
+    elif recovery.downtime_ms is None:
+        yield Text(f"Outcome: {OUTCOMES.get(recovery.outcome or '', recovery.outcome)}.")
     else:
-        yield Text.assemble("Without output: ", (str(show.duration(recovery.gap_ms)), "bold"), ".")
+        yield Text.assemble("Downtime: ", (str(show.duration(recovery.downtime_ms)), "bold"), ".")
 
 
 def _replayed(recovery: Recovery) -> str:
     from clonos.cli.show import number
 
     if not recovery.replayed_records and not recovery.skipped_lanes:
-        return "No epoch was in doubt: it went on behind the last one that was published."
-    told = f"The epoch in doubt ({number(recovery.replayed_records)} records) was replayed"
+        return "No epoch was in doubt; the job continued after the last committed epoch."
+    text = f"The epoch in doubt ({number(recovery.replayed_records)} records) was replayed"
     if recovery.replayed_determinants:
-        told += f" with {number(recovery.replayed_determinants)} recorded answers"
+        text += f" with {number(recovery.replayed_determinants)} determinants"
     if recovery.skipped_lanes:
-        told += f"; {number(recovery.skipped_lanes)} lanes of it were published already and were not published again"
-    return told + "."
+        text += f"; {number(recovery.skipped_lanes)} lanes were already published and were skipped"
+    return text + "."

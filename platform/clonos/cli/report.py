@@ -1,6 +1,4 @@
-"""``clonos report``: a page of a benchmark's or a demo's results. `clonos_api` makes it, which this library does not
-import.
-"""
+"""``clonos report``: an HTML page of benchmark or demo results. `clonos_api` renders it in a child process."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ import typer
 
 
 def report(
-    files: Annotated[list[str], typer.Argument(help="What --json printed; - is standard input.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the page goes.")] = Path("report.html"),
+    files: Annotated[list[str], typer.Argument(help="Files with --json output; - is standard input.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
 ) -> None:
-    """Make one HTML page, which needs nothing else, of what a benchmark or the demo measured."""
-    from clonos.cli.db import control_plane_installed
+    """Render the results of a benchmark or the demo as one self-contained HTML page."""
+    from clonos.cli.db import require_control_plane
 
-    control_plane_installed()
+    require_control_plane()
     done = subprocess.run(
         [sys.executable, "-m", "clonos_api.dashboard.report", *files], stdout=subprocess.PIPE, check=False
     )

@@ -1,27 +1,19 @@
-"""``clonos run``: one job on this machine, without a control plane."""
+"""``clonos run``: run one job on this machine without a control plane."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import pairs
+from clonos.cli.options import TextOutput, pairs
 
 if TYPE_CHECKING:
-    from clonos.runner.events import Teller
-
-
-class Output(StrEnum):
-    """How the job's progress is told."""
-
-    TEXT = "text"
-    JSON = "json"
+    from clonos.telemetry.events import EventHandler
 
 
 def run(
@@ -30,76 +22,81 @@ def run(
     param: Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")] = None,
     conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark configuration: key=value.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint location (path or URI).")] = None,
-    events: Annotated[Path | None, typer.Option(help="Append what happens to this file, as JSON lines.")] = None,
+    events: Annotated[Path | None, typer.Option(help="Append events to this file, as JSON lines.")] = None,
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="json: what happens as JSON lines on stdout.")
-    ] = Output.TEXT,
-    plain: Annotated[bool, typer.Option("--plain", help="Log lines only, on a terminal too.")] = False,
+        TextOutput, typer.Option("--output", "-o", help="Output format; json: events as JSON lines on stdout.")
+    ] = TextOutput.TEXT,
+    plain: Annotated[bool, typer.Option("--plain", help="Print log lines instead of the live view.")] = False,
     new_lineage: Annotated[
-        bool, typer.Option(help="Start a new lineage: what older runs published does not count any more.")
+        bool, typer.Option(help="Start a new lineage, independent of what older runs published.")
     ] = False,
-    wish: Annotated[
-        str, typer.Option(help="Key of that word: a start that repeats it goes on in the lineage that it made.")
+    request_key: Annotated[
+        str, typer.Option(help="Idempotency key of --new-lineage: a retry with the same key continues its lineage.")
     ] = "",
-    accept_new_code: Annotated[bool, typer.Option(help="Replay an epoch in doubt with the code as it is now.")] = False,
+    accept_new_code: Annotated[bool, typer.Option(help="Replay an epoch in doubt with the current code.")] = False,
     standby: Annotated[
-        Path | None, typer.Option(help="Only warm up, until this named pipe (made here) says to take over.")
+        Path | None,
+        typer.Option(help="Warm up as a standby until a promotion arrives in this named pipe, which is created."),
     ] = None,
-    lint: Annotated[bool, typer.Option(help="Log what the linter finds in the job's code.")] = True,
+    lint: Annotated[bool, typer.Option(help="Log the linter's findings in the job's code.")] = True,
 ) -> None:
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
-    from clonos.engine.session import Session
-    from clonos.job import load_job
-    from clonos.logs import configure_logs
-    from clonos.runner.process import run_job
+    from clonos.driver.options import RunOptions
+    from clonos.driver.process import run_job
+    from clonos.jobs.loading import load_job
     from clonos.settings import Settings
-    from clonos.standby.waiting import at_pipe
+    from clonos.spark.session import Session
+    from clonos.standby.standby_driver import wait_for_promotion
+    from clonos.telemetry.logs import configure_logs
 
     settings = Settings()
     configure_logs(settings.log_format, settings.log_level)
-    with _stdout_kept(output) as write_line:
+    with _event_writer(output) as write_line:
         loaded = load_job(job)
-        with _telling(
+        with _reporter(
             loaded.spec.name, output, write_line, live=not plain and settings.log_format == "console"
-        ) as tell:
-            run_job(
-                loaded,
+        ) as report:
+            options = RunOptions(
                 params=pairs(param or [], "--param"),
                 conf=pairs(conf or [], "--conf"),
-                checkpoint=checkpoint,
+                checkpoint=checkpoint or "",
                 events=events,
-                tellers=[tell],
                 new_lineage=new_lineage,
-                wish=wish,
+                request_key=request_key,
                 accept_new_code=accept_new_code,
+            )
+            run_job(
+                loaded,
+                options,
+                handlers=[report],
                 advice=lint,
                 session=ctx.find_object(Session),
-                first=None
+                before_run=None
                 if standby is None
-                else at_pipe(standby, loaded.spec.name, loaded.spec.spec.standby.alone_after_s),
+                else wait_for_promotion(standby, loaded.spec.name, loaded.spec.spec.standby.self_promote_after_s),
             )
 
 
-def spare(
-    folder: Annotated[Path, typer.Argument(help="Its own; the agent that starts it has made it.")],
-    agent: Annotated[int, typer.Option(help="That agent's process: it ends with it.")],
+def pool_driver(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="Directory of the pool driver, created by its agent.")],
+    agent: Annotated[int, typer.Option(help="Process ID of the agent; the pool driver exits with it.")],
 ) -> None:
-    """Warm up without a job, and run the one that an agent gives (`clonos agent --spares`)."""
-    from clonos.cli.app import app
-    from clonos.standby.spare import Spare
+    """Internal: warm up without a job, then run the job that the agent assigns (`clonos agent --pool-size`)."""
+    from clonos.standby.pool_driver import PoolDriver
 
-    one = Spare(folder, agent)
-    with one.warm() as session:
-        given = one.wait(session)
-        if given is not None:
-            one.become(given)
-            app(given.arguments, obj=session, standalone_mode=False)
+    driver = PoolDriver(folder, agent)
+    with driver.warm() as session:
+        request = driver.wait(session)
+        if request is not None:
+            driver.adopt_run(request)
+            ctx.find_root().command.main(request.arguments, obj=session, standalone_mode=False)
 
 
 @contextlib.contextmanager
-def _stdout_kept(output: Output) -> Iterator[Teller]:
-    """With JSON lines on stdout, what the job prints goes to stderr."""
-    from clonos.runner.events import as_line
+def _event_writer(output: TextOutput) -> Iterator[EventHandler]:
+    """A writer of JSON lines on stdout. With JSON output, the job's own prints go to stderr."""
+    from clonos.telemetry.events import as_line
 
     out = sys.stdout
 
@@ -107,7 +104,7 @@ def _stdout_kept(output: Output) -> Iterator[Teller]:
         out.write(as_line(event) + "\n")
         out.flush()
 
-    if output is Output.JSON:
+    if output is TextOutput.JSON:
         with contextlib.redirect_stdout(sys.stderr):
             yield write_line
     else:
@@ -115,18 +112,18 @@ def _stdout_kept(output: Output) -> Iterator[Teller]:
 
 
 @contextlib.contextmanager
-def _telling(job: str, output: Output, write_line: Teller, *, live: bool) -> Iterator[Teller]:
+def _reporter(job: str, output: TextOutput, write_line: EventHandler, *, live: bool) -> Iterator[EventHandler]:
     from rich.console import Console
 
-    from clonos.runner.events import log_event
+    from clonos.telemetry.events import log_event
 
     console = Console(stderr=True)
-    if output is Output.JSON:
+    if output is TextOutput.JSON:
         yield write_line
     elif live and console.is_terminal and not console.is_dumb_terminal:
         from clonos.cli.live import LiveView
 
         with LiveView(job) as view:
-            yield view.tell
+            yield view.report
     else:
         yield log_event

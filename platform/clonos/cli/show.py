@@ -1,4 +1,4 @@
-"""Answers of the API on a terminal, in a pipe, or as JSON."""
+"""Prints response bodies of the REST API on a terminal, in a pipe, or as JSON."""
 
 from __future__ import annotations
 
@@ -36,57 +36,52 @@ _STYLES: Final = {
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Plain where no one watches."""
-    found = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    if not found.is_terminal:
-        found.width = _WIDE
-    return found
-
-
-def json_line(value: BaseModel | Mapping[str, Any] | Sequence[Any]) -> str:
-    """A body of the API as one line; no field is left out."""
-    return to_json(value, by_alias=True).decode()
+    """A console that prints plain text unless it is a terminal."""
+    out = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not out.is_terminal:
+        out.width = _WIDE
+    return out
 
 
 def show_json(value: BaseModel | Mapping[str, Any] | Sequence[Any]) -> None:
-    """Print it."""
-    typer.echo(json_line(value))
+    """Print a REST body as one JSON line."""
+    typer.echo(to_json(value, by_alias=True))
 
 
 def show_list(page: Page[T], output: Listing, columns: Columns[T], name: Callable[[T], str], *, none: str) -> None:
     """Print a list.
 
     Args:
-        page: As the API gave it.
-        output: How.
-        columns: Title → what a row has there; None is shown as a dash. Titles that end with ``#`` are numbers.
-        name: What `Listing.NAME` prints of each.
-        none: What is said on stderr where the list is empty.
+        page: The page of the REST API.
+        output: Output format.
+        columns: Cell function per title; None is shown as a dash. Columns whose title ends with ``#`` align right.
+        name: Text of a row for `Listing.NAME`.
+        none: Message on stderr for an empty list.
     """
     if output is Listing.JSON:
         show_json(page)
     elif output is Listing.NAME:
-        for one in page.data:
-            typer.echo(name(one))
+        for row in page.data:
+            typer.echo(name(row))
     elif not page.data:
         typer.echo(none, err=True)
     else:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for title in columns:
             table.add_column(title.removesuffix("#"), justify="right" if title.endswith("#") else "left")
-        for one in page.data:
-            table.add_row(*(cell if (cell := column(one)) is not None else "-" for column in columns.values()))
+        for row in page.data:
+            table.add_row(*(cell if (cell := column(row)) is not None else "-" for column in columns.values()))
         console().print(table)
         if page.has_more:
-            typer.echo("There are more: raise --limit.", err=True)
+            typer.echo("More results exist; raise --limit.", err=True)
 
 
 def state(name: str) -> Text:
-    """A state in its colour."""
+    """The name of a state (of a job, host or standby) in its colour."""
     return Text(name, _STYLES.get(name, ""))
 
 
 def short(text: str, width: int = 60) -> str:
-    """One line of at most `width` characters."""
+    """`text` as one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,4 +1,4 @@
-"""``clonos submit``: a job's code and specification to the control plane."""
+"""``clonos submit``: upload a job's code and specification to the control plane."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from clonos.cli.options import Api, Listed, Output, Token, connect, pairs
 
 def submit(
     path: Annotated[Path, typer.Argument(help="The job file (.py), its specification (.yaml), or their folder.")],
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Watch it until it has ended or Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Watch the job until it ends or Ctrl-C.")] = False,
     param: Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")] = None,
-    name: Annotated[str | None, typer.Option(help="Another name than the specification's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job (default: the specification's).")] = None,
     standbys: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=8, help="How many warm drivers wait to take over (`standby.replicas`).", show_default=False
-        ),
+        typer.Option(min=0, max=8, help="Number of standbys (`standby.replicas`).", show_default=False),
     ] = None,
-    start: Annotated[bool, typer.Option("--start/--no-start", help="Start it at once.")] = True,
+    start: Annotated[bool, typer.Option("--start/--no-start", help="Start the job.")] = True,
     start_from: Annotated[
         str | None,
         typer.Option("--from", metavar="SAVEPOINT", help="Start from a savepoint (id or name) of another job."),
     ] = None,
     publish_again: Annotated[
-        bool, typer.Option("--publish-again", help="With --from: publish again what was published after that point.")
+        bool,
+        typer.Option(
+            "--publish-again", help="With --from: allow duplicates of the records published after that point."
+        ),
     ] = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Submit a job: its code is uploaded, and it starts on some host."""
+    """Submit a job: upload its code and start it on a host."""
     from clonos.cli.job import starting_point
     from clonos.cli.show import show_json
     from clonos.client.submission import read_submission
     from clonos.resources.jobs import JobCreate
 
-    read = read_submission(path, name=name, params=pairs(param or [], "--param"), standbys=standbys)
+    submission = read_submission(path, name=name, params=pairs(param or [], "--param"), standbys=standbys)
     with connect(api, token) as client:
         point = starting_point(client, None, start_from, publish_again=publish_again)
-        artifact = client.artifacts.upload(read.packed)
-        wish = JobCreate(spec=read.spec, artifact=artifact.id, start=start, start_from=point)
-        job = client.jobs.create(wish)
+        artifact = client.artifacts.upload(submission.packed)
+        request = JobCreate(spec=submission.spec, artifact=artifact.id, start=start, start_from=point)
+        job = client.jobs.create(request)
         if output is Output.JSON and not watch:
             show_json(job)
             return

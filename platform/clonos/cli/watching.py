@@ -1,4 +1,4 @@
-"""A job as it goes on: a picture on a terminal, its events elsewhere."""
+"""Watches a job: a live view on a terminal, its events elsewhere."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.text import Text
 
 from clonos.cli.events import line_of
 from clonos.cli.options import until_interrupted
-from clonos.cli.picture import Inspection, look, picture
+from clonos.cli.picture import Inspection, fetch, picture
 from clonos.cli.show import console, show_json, state
 from clonos.client.jobs import ENDED
-from clonos.client.problems import of_failure
+from clonos.client.responses import error_of_failure
 from clonos.errors import ClonosError
 from clonos.resources.jobs import DesiredState, Job, JobState
 
@@ -24,59 +24,55 @@ if TYPE_CHECKING:
 
     from clonos.client import Client
 
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 
 def watch(client: Client, name: str, *, as_json: bool = False) -> None:
-    """Until the job has ended, or Ctrl-C.
-
-    Raises:
-        ClonosError: The job failed.
-    """
+    """Watch a job until it ends or Ctrl-C; if the job has failed, raise its error."""
     job = client.jobs.get(name)
     out = console()
     with until_interrupted():
-        drawn = out.is_terminal and not as_json
-        job = _draw(client, job.id, out) if drawn else _tell(client, job, as_json=as_json)
+        live = out.is_terminal and not as_json
+        job = _draw(client, job.id, out) if live else _print_events(client, job, as_json=as_json)
     if job.state is JobState.FAILED and job.failure is not None:
-        raise of_failure(job.failure)
+        raise error_of_failure(job.failure)
     if not as_json:
         out.print(Text.assemble((job.name, "bold"), " is ", state(job.state), "."))
 
 
 def is_over(job: Job) -> bool:
-    """Whether nothing more comes by itself: it has ended, and nobody asked for a start since."""
-    started = job.desired_state is DesiredState.RUNNING and job.state in (JobState.STOPPED, JobState.CANCELED)
-    return job.state in ENDED and not started
+    """Whether the job has ended and no start is requested."""
+    starting = job.desired_state is DesiredState.RUNNING and job.state in (JobState.STOPPED, JobState.CANCELED)
+    return job.state in ENDED and not starting
 
 
 def _draw(client: Client, job: str, out: Console) -> Job:
-    found = look(client, job)
-    with Live(picture(found), console=out, auto_refresh=False, transient=True) as live:
+    inspection = fetch(client, job)
+    with Live(picture(inspection), console=out, auto_refresh=False, transient=True) as live:
         while True:
-            found = _looked(client, job, found)
-            live.update(picture(found), refresh=True)
-            if is_over(found.job):
+            inspection = _refresh(client, job, inspection)
+            live.update(picture(inspection), refresh=True)
+            if is_over(inspection.job):
                 break
-            time.sleep(_LOOK_S)
-    out.print(picture(found))
-    return found.job
+            time.sleep(_POLL_S)
+    out.print(picture(inspection))
+    return inspection.job
 
 
-def _looked(client: Client, job: str, before: Inspection) -> Inspection:
-    """A control plane that is away for a moment does not end the watching: the client is patient."""
+def _refresh(client: Client, job: str, before: Inspection) -> Inspection:
+    """The current data, or `before` if the control plane is unavailable for a moment."""
     try:
-        return look(client, job)
+        return fetch(client, job)
     except ClonosError as error:
         if not error.retry:
             raise
         return before
 
 
-def _tell(client: Client, job: Job, *, as_json: bool) -> Job:
-    """Its events from now on; what came before is told by one line."""
+def _print_events(client: Client, job: Job, *, as_json: bool) -> Job:
+    """Print the current state in one line, then each new event."""
     _, newest = client.events.newest(1, job=job.id)
-    job = client.jobs.get(job.id)  # after that, so that no change falls in between
+    job = client.jobs.get(job.id)  # after the request above, so that no change is missed
     if not as_json:
         typer.echo(f"{job.name} is {job.state}, generation {job.generation}.")
     if is_over(job):

@@ -1,9 +1,8 @@
-"""The client: one group of calls for each resource."""
+"""`Client`: one group of calls for each resource."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from clonos.client.hosts import Hosts, Standbys
@@ -13,14 +12,37 @@ from clonos.client.transport import Transport
 
 
 class Client:
-    """A control plane, as whoever `token` belongs to.
+    """A connection to a control plane. Close it, or use it as a context manager.
 
     Args:
-        api: Its address, such as ``http://127.0.0.1:8484``.
-        token: ``clonos_…``; None where nobody is asked for one.
-        patience_s: For so long a control plane that is away or busy is asked again, where that does no harm.
-        timeout_s: For one answer.
-        ca: PEM file with the authorities to trust; default those of this machine.
+        api: Address of the control plane, such as ``http://127.0.0.1:8484``.
+        token: API token (``clonos_…``); None for a control plane without authentication.
+        patience_s: Retry an unavailable or busy control plane for this many seconds; 0: no retries.
+        timeout_s: Longest wait for one response, in seconds.
+        ca: PEM file with the certificate authorities to trust; default ``SSL_CERT_FILE``, else those of certifi.
+
+    Attributes:
+        api: Address of the control plane.
+        artifacts: Uploaded code.
+        jobs: Jobs.
+        checkpoints: Checkpoints of jobs.
+        savepoints: Savepoints.
+        operations: Long-running requests, such as stops.
+        events: The event stream.
+        hosts: Hosts.
+        standbys: Standbys of all jobs.
+        connectors: Sources and sinks that jobs can use.
+        tokens: API tokens.
+        audit: The audit log.
+        health: Health of the control plane.
+
+    Example:
+        >>> with Client("http://127.0.0.1:8484", token) as client:  # doctest: +SKIP
+        ...     client.operations.wait(client.jobs.restart("wordcount"), timeout_s=60)
+
+    Raises:
+        ClonosError: (from a call) The control plane refused the request; the class has the error's slug.
+        ControlPlaneUnavailable: (from a call) No response within `patience_s`.
     """
 
     def __init__(
@@ -49,13 +71,11 @@ class Client:
         self.health = HealthChecks(transport)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close all connections to the control plane."""
         self._transport.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""Where the control plane is and who we are there, as written below ``CLONOS_HOME``."""
+"""Address and token of the control plane, as stored below ``CLONOS_HOME``."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _OTHERS: Final = 0o077
 
 @dataclass(frozen=True)
 class Credentials:
-    """An address and a token for it."""
+    """An address of a control plane, and the API token for it."""
 
     api: str
     token: str | None = None
 
     @staticmethod
     def file(home: Path) -> Path:
-        """Where they are kept."""
+        """Path of the credentials file below `home` (``CLONOS_HOME``)."""
         return home / _FILE
 
     @classmethod
     def read(cls, home: Path) -> Credentials | None:
-        """Those that were written, if any.
+        """Read the credentials file below `home` (``CLONOS_HOME``); None if there is none.
 
         Raises:
-            SpecError: Others may read the file, or it holds something else.
+            SpecError: Other users may read the file, or its format is invalid.
         """
         file = cls.file(home)
         try:
@@ -47,16 +47,16 @@ class Credentials:
             raise SpecError(
                 f"{file} holds a token, and other users of this machine may read it.",
                 kept="it was not used.",
-                hint=f"chmod 600 {file}; if somebody may have read it, revoke the token.",
+                hint=f"chmod 600 {file}; if another user may have read it, revoke the token.",
             )
         try:
             raw = json.loads(text)
             return cls(str(raw["api"]), raw.get("token"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SpecError(f"{file} is not readable: {error}.", hint="remove it, or write it anew.") from error
+            raise SpecError(f"{file} is not readable: {error}.", hint="remove it, or write it again.") from error
 
     def write(self, home: Path) -> Path:
-        """Keep them, for nobody else to read."""
+        """Write the credentials file below `home` (``CLONOS_HOME``), readable only by this user; return its path."""
         home.mkdir(parents=True, exist_ok=True)
         file = self.file(home)
         draft = file.with_name(f".{_FILE}.{os.getpid()}")
@@ -67,7 +67,10 @@ class Credentials:
 
 
 def resolve(home: Path, api: str | None, token: str | None) -> Credentials:
-    """What was given, completed by what is written; a written token goes nowhere but where it is from."""
+    """Complete `api` and `token` with the credentials file below `home`.
+
+    Without a file, `api` is port 8484 of this machine. The file's token is used only for the address in the file.
+    """
     written = Credentials.read(home) if api is None or token is None else None
     address = (api or (written.api if written else DEFAULT_API)).rstrip("/")
     if token is None and written is not None and written.api.rstrip("/") == address:

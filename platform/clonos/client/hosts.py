@@ -1,49 +1,58 @@
-"""Hosts as people see them; how an agent talks is in `clonos.agent.client`."""
+"""Hosts and standbys. The requests of an agent are in `clonos.client.agent_api`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from clonos.client.transport import Transport, decode
+from clonos.client.responses import decode
+from clonos.client.transport import Routes
 from clonos.resources.base import Page
-from clonos.resources.hosts import Agent, Standby
+from clonos.resources.hosts import Host, Standby
 from clonos.standby.states import StandbyState
 
 
-class Hosts:
-    """``/hosts``."""
+class Hosts(Routes):
+    """Calls of ``/hosts``: list, get, drain and remove hosts.
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    `name` is the host's name; an unknown one raises `NotFound`.
+    """
 
-    def list(self, *, limit: int | None = None) -> Page[Agent]:
-        """All hosts."""
-        return self._transport.pages(Agent, "/hosts", limit=limit)
+    def list(self, *, limit: int | None = None) -> Page[Host]:
+        """List the hosts by name, at most `limit` (default: all)."""
+        return self._transport.pages(Host, "/hosts", limit=limit)
 
-    def get(self, name: str) -> Agent:
-        """One host."""
-        return self._transport.get(Agent, f"/hosts/{name}")
+    def get(self, name: str) -> Host:
+        """Get a host by its name."""
+        return self._transport.get(Host, f"/hosts/{name}")
 
-    def drain(self, name: str) -> Agent:
-        """Give it nothing new, and move what it has."""
-        return decode(Agent, self._transport.post(f"/hosts/{name}/drain"))
+    def drain(self, name: str) -> Host:
+        """Drain a host: it gets no new drivers, and its drivers move to other hosts. Returns the changed host."""
+        return decode(Host, self._transport.post(f"/hosts/{name}/drain"))
 
-    def undrain(self, name: str) -> Agent:
-        """Use it again."""
-        return decode(Agent, self._transport.post(f"/hosts/{name}/undrain"))
+    def undrain(self, name: str) -> Host:
+        """Allow new drivers on a drained host again. Returns the changed host."""
+        return decode(Host, self._transport.post(f"/hosts/{name}/undrain"))
 
     def delete(self, name: str) -> None:
-        """Forget it."""
+        """Remove a host, for instance one that is lost for good.
+
+        If its agent returns, the agent kills the remaining drivers and exits.
+
+        Raises:
+            StateConflict: The host has runs that are not lost.
+        """
         self._transport.send("DELETE", f"/hosts/{name}")
 
 
-class Standbys:
-    """``/standbys``."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class Standbys(Routes):
+    """Calls of ``/standbys``: the standbys of all jobs."""
 
     def list(self, *, states: Collection[StandbyState] | None = None, limit: int | None = None) -> Page[Standby]:
-        """All warm drivers, also those that are over, or those in one of these states."""
-        given = {"state": sorted(map(str, states or ())) or None}
-        return self._transport.pages(Standby, "/standbys", given, limit=limit)
+        """List standbys of all jobs, including ended ones.
+
+        Args:
+            states: Only standbys in one of these states; default all.
+            limit: Maximum number of entries; default all.
+        """
+        query = {"state": sorted(map(str, states or ())) or None}
+        return self._transport.pages(Standby, "/standbys", query, limit=limit)

@@ -1,4 +1,4 @@
-"""Jobs, and what they leave behind: checkpoints, savepoints, recoveries, logs."""
+"""Jobs and their checkpoints, savepoints, recoveries and logs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import threading
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from clonos.client.responses import decode
 from clonos.client.sse import follow
-from clonos.client.transport import Transport, decode
+from clonos.client.transport import Routes
 from clonos.resources.base import Page
-from clonos.resources.checkpoints import Checkpoint, Checkpoints, Savepoint, SavepointCreate
+from clonos.resources.checkpoints import Checkpoints, EpochCheckpoint, Savepoint, SavepointCreate
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import (
     CausalLog,
@@ -36,18 +37,33 @@ from clonos.standby.states import StandbyState
 ENDED: Final = frozenset({JobState.STOPPED, JobState.CANCELED, JobState.FAILED, JobState.FINISHED})
 
 
-class Jobs:
-    """``/jobs``; a job is named by its id or its name."""
+class Jobs(Routes):
+    """Calls of ``/jobs``. Every `job` argument takes the id or the name of a job.
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    An unknown job raises `NotFound`. A call that returns an `Operation` only starts the work: pass it to
+    `client.operations.wait`. `limit` is the maximum number of entries; None: all.
+    """
 
     def create(self, job: JobCreate) -> Job:
-        """A new job."""
+        """Create a job; it starts unless its specification says otherwise.
+
+        Args:
+            job: Specification, and the id of the uploaded code.
+
+        Raises:
+            SpecError: The specification or the code is invalid.
+            ClonosError: Another error of the control plane, such as a name that is taken.
+
+        Example:
+            >>> client.jobs.create(JobCreate(spec=spec, artifact=artifact.id))  # doctest: +SKIP
+        """
         return decode(Job, self._transport.post("/jobs", job))
 
     def validate(self, job: JobCreate) -> JobValidation:
-        """Whether a specification and its code are usable, and what the linter finds; nothing is created."""
+        """Check a specification and its code as `create` does, and run the linter; creates nothing.
+
+        Returns the problems that prevent a start, and the linter's findings, which do not.
+        """
         return decode(JobValidation, self._transport.post("/jobs/validate", job))
 
     def list(
@@ -58,152 +74,241 @@ class Jobs:
         name: str | None = None,
         limit: int | None = None,
     ) -> Page[Job]:
-        """All jobs, or those that fit; `name`: a part of it is enough."""
-        wanted = [f"{key}={value}" for key, value in (labels or {}).items()]
-        given = {"state": [str(state) for state in states or ()] or None, "label": wanted or None, "name": name}
-        return self._transport.pages(Job, "/jobs", given, limit=limit)
+        """List the jobs that are not deleted, newest first.
+
+        Args:
+            states: Only jobs in one of these states.
+            labels: Only jobs with all of these labels.
+            name: Only jobs whose name contains this text.
+            limit: Maximum number of entries; default all.
+        """
+        selectors = [f"{key}={value}" for key, value in (labels or {}).items()]
+        query = {"state": [str(state) for state in states or ()] or None, "label": selectors or None, "name": name}
+        return self._transport.pages(Job, "/jobs", query, limit=limit)
 
     def get(self, job: str) -> Job:
-        """One job."""
+        """Get a job: its specification, desired state and state."""
         return self._transport.get(Job, f"/jobs/{job}")
 
     def patch(self, job: str, change: JobPatch, *, version: int) -> Job:
-        """Another specification or other code, from the next start on; refused unless `version` is the newest."""
+        """Change the specification or the code; the next start uses it.
+
+        Args:
+            job: The job.
+            change: The new specification, the id of the new code, or both.
+            version: `Job.version` of the job that the change is based on.
+
+        Raises:
+            VersionStale: `version` is not the newest version.
+        """
         headers = {"If-Match": f'"{version}"'}
-        answer = self._transport.send("PATCH", f"/jobs/{job}", body=change, headers=headers, repeat="unless sent")
-        return decode(Job, answer.content)
+        response = self._transport.send("PATCH", f"/jobs/{job}", body=change, headers=headers, repeat="unless sent")
+        return decode(Job, response.content)
 
     def delete(self, job: str) -> Operation:
-        """Delete a job; one that runs is ended first."""
+        """Delete a job; a running job is cancelled first. Its savepoints stay."""
         return decode(Operation, self._transport.send("DELETE", f"/jobs/{job}").content)
 
     def start(self, job: str, start_from: StartFrom | None = None) -> Operation:
-        """Start it, from where it ended or from an older point."""
+        """Start a job.
+
+        Args:
+            job: The job.
+            start_from: A savepoint or an older epoch; default the point at which the job stopped.
+
+        Raises:
+            StateConflict: The job was cancelled, or it runs and `start_from` is set.
+            WouldPublishAgain: Epochs after `start_from` are published, and its `publish_again` is False.
+        """
         return decode(Operation, self._transport.post(f"/jobs/{job}/start", start_from))
 
     def stop(self, job: str, request: StopRequest | None = None) -> Operation:
-        """Stop it so that it can be started again."""
+        """Stop a job so that it can be started again.
+
+        Args:
+            job: The job.
+            request: How to stop it, the timeout in seconds, and whether to take a savepoint; default gracefully.
+        """
         return decode(Operation, self._transport.post(f"/jobs/{job}/stop", request or StopRequest()))
 
     def restart(self, job: str, request: StopRequest | None = None) -> Operation:
-        """Start it anew although it runs; `request` says how it is stopped before."""
+        """Stop a running job, as `request` specifies (default: gracefully), and start it with its newest version."""
         return decode(Operation, self._transport.post(f"/jobs/{job}/restart", request))
 
     def move(self, job: str, request: MoveRequest | None = None) -> Operation:
-        """Move it to another host, through a standby."""
+        """Move a running job to another host: a standby warms up there, then takes over.
+
+        Args:
+            job: The job.
+            request: The target host and the timeout in seconds; default any other host.
+
+        Raises:
+            StateConflict: The job does not run, or the host accepts no driver.
+        """
         return decode(Operation, self._transport.post(f"/jobs/{job}/move", request))
 
     def upgrade(self, job: str, request: UpgradeRequest | None = None) -> Operation:
-        """Bring it to its newest version, through a standby."""
+        """Upgrade a running job to its newest version: a standby with that version warms up, then takes over.
+
+        Args:
+            job: The job.
+            request: The timeout in seconds for the standby to become READY; default 180.
+
+        Raises:
+            StateConflict: The job does not run.
+        """
         return decode(Operation, self._transport.post(f"/jobs/{job}/upgrade", request))
 
     def cancel(self, job: str) -> Operation:
-        """End it for good."""
+        """Cancel a job permanently: kill its driver. The job stays, with its history, until it is deleted."""
         return decode(Operation, self._transport.post(f"/jobs/{job}/cancel"))
 
     def versions(self, job: str, *, limit: int | None = None) -> Page[JobVersion]:
-        """The specifications that it has and had."""
+        """List the versions of a job's specification and code, newest first."""
         return self._transport.pages(JobVersion, f"/jobs/{job}/versions", limit=limit)
 
     def runs(self, job: str, *, limit: int | None = None) -> Page[Run]:
-        """Its placements."""
+        """List the runs of a job (its placements on hosts), newest first."""
         return self._transport.pages(Run, f"/jobs/{job}/runs", limit=limit)
 
     def run(self, job: str, run: str) -> Run:
-        """One placement; `Job.run` names the one whose driver works for the job."""
+        """Get a run by its id; `Job.run` is the id of the job's current run."""
         return self._transport.get(Run, f"/jobs/{job}/runs/{run}")
 
     def generations(self, job: str, *, limit: int | None = None) -> Page[Generation]:
-        """Its claims of the causal log."""
+        """List the generations of a job (claims of its causal log), newest first."""
         return self._transport.pages(Generation, f"/jobs/{job}/generations", limit=limit)
 
     def recoveries(self, job: str, *, limit: int | None = None) -> Page[Recovery]:
-        """What it recovered from."""
+        """List the recoveries of a job, newest first."""
         return self._transport.pages(Recovery, f"/jobs/{job}/recoveries", limit=limit)
 
     def recovery(self, job: str, recovery: str) -> Recovery:
-        """One recovery."""
+        """Get a recovery by its id, with its phases."""
         return self._transport.get(Recovery, f"/jobs/{job}/recoveries/{recovery}")
 
     def exceptions(self, job: str, *, limit: int | None = None) -> Page[JobException]:
-        """Errors that its drivers told."""
+        """List the errors that the job's drivers reported, newest first."""
         return self._transport.pages(JobException, f"/jobs/{job}/exceptions", limit=limit)
 
     def metrics(self, job: str) -> Metrics:
-        """Sums and rates."""
+        """Get the metrics of each query of a job: totals, rates per second and latencies in milliseconds."""
         return self._transport.get(Metrics, f"/jobs/{job}/metrics")
 
     def offsets(self, job: str) -> Page[Offsets]:
-        """Where its sources are, and how far behind."""
+        """List the source offsets of each query of a job, and its lag in records."""
         return self._transport.pages(Offsets, f"/jobs/{job}/offsets")
 
     def causal_log(self, job: str) -> CausalLog:
-        """Its causal log."""
+        """Get the topic of a job's causal log, the number and bytes of its determinants, and its truncations."""
         return self._transport.get(CausalLog, f"/jobs/{job}/causal-log")
 
     def standbys(
         self, job: str, *, states: Collection[StandbyState] | None = None, limit: int | None = None
     ) -> Page[Standby]:
-        """Its warm drivers, also those that are over, or those in one of these states."""
-        given = {"state": sorted(map(str, states or ())) or None}
-        return self._transport.pages(Standby, f"/jobs/{job}/standbys", given, limit=limit)
+        """List the standbys of a job, including ended ones.
+
+        Args:
+            job: The job.
+            states: Only standbys in one of these states; default all.
+            limit: Maximum number of entries; default all.
+        """
+        query = {"state": sorted(map(str, states or ())) or None}
+        return self._transport.pages(Standby, f"/jobs/{job}/standbys", query, limit=limit)
 
     def logs(self, job: str, *, tail: int | None = None, after: str | None = None) -> LogLines:
-        """The end of its log, or what came after."""
+        """Get lines of the drivers' log.
+
+        Args:
+            job: The job.
+            tail: Number of newest lines, without `after`; default 200.
+            after: Only lines after this position: `LogLines.next` of an earlier response.
+        """
         return self._transport.get(LogLines, f"/jobs/{job}/logs", {"tail": tail, "after": after})
 
     def follow_logs(
         self, job: str, *, tail: int | None = None, after: str | None = None, stop: threading.Event | None = None
     ) -> Iterator[LogLines]:
-        """Its log as it is written, until the job has ended and everything is told; each line once."""
-        given = {"tail": tail, "after": after, "follow": "true"}
-        held: list[str] = []
+        """Follow the drivers' log until the job has ended; each line once, also after lost connections.
 
-        def go_on() -> bool:
-            return self.get(job).state not in ENDED
+        Args:
+            job: The job.
+            tail: Begin with this number of newest lines, without `after`; default 200.
+            after: Begin after this position: `LogLines.next` of an earlier response.
+            stop: Set it in another thread to end the iteration.
 
-        # Of lines that come together only the last says where it stands: a break before it brings them all again.
-        for event in follow(self._transport, f"/jobs/{job}/logs", given, go_on=go_on, stop=stop, on_break=held.clear):
-            held.append(event.data)
-            if event.placed:
-                yield LogLines(lines=list(held), next=event.id or "")
-                held.clear()
+        Yields:
+            Batches of lines, each with the position after them.
+
+        Example:
+            >>> for batch in client.jobs.follow_logs("wordcount", tail=10):  # doctest: +SKIP
+            ...     print(batch.lines)
+        """
+        query = {"tail": tail, "after": after, "follow": "true"}
+        lines: list[str] = []
+        position = ""
+
+        def is_complete() -> bool:
+            return self.get(job).state in ENDED
+
+        # Only the last line of a batch has an id of its own; a reconnection before it repeats the whole batch.
+        for event in follow(
+            self._transport,
+            f"/jobs/{job}/logs",
+            query,
+            is_complete=is_complete,
+            stop=stop,
+            on_disconnect=lines.clear,
+        ):
+            lines.append(event.data)
+            if event.id not in ("", position):
+                position = event.id
+                yield LogLines(lines=list(lines), next=position)
+                lines.clear()
 
 
-class JobCheckpoints:
-    """``/jobs/{id}/checkpoints``."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class JobCheckpoints(Routes):
+    """Calls of ``/jobs/{id}/checkpoints``: the finished epochs of a job."""
 
     def get(self, job: str, *, limit: int | None = None) -> Checkpoints:
-        """Counts, summary, the newest of each kind, and the newest `limit` of all."""
+        """Get counts and a summary of a job's checkpoints, and the newest `limit` checkpoints (None: 50).
+
+        `Checkpoints.latest` has the newest finished epoch, the newest replayed epoch and the newest savepoint.
+        """
         return self._transport.get(Checkpoints, f"/jobs/{job}/checkpoints", {"limit": limit})
 
-    def one(self, job: str, epoch: int, *, query: str | None = None) -> Checkpoint:
-        """One epoch."""
-        return self._transport.get(Checkpoint, f"/jobs/{job}/checkpoints/{epoch}", {"query": query})
+    def of_epoch(self, job: str, epoch: int, *, query: str | None = None) -> EpochCheckpoint:
+        """Get the checkpoint of one epoch: offsets, records, duration.
+
+        `query` names the query if the job has several.
+        """
+        return self._transport.get(EpochCheckpoint, f"/jobs/{job}/checkpoints/{epoch}", {"query": query})
 
 
-class Savepoints:
-    """``/savepoints``."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class Savepoints(Routes):
+    """Calls of ``/savepoints``. `savepoint` is an id; an unknown one raises `NotFound`."""
 
     def create(self, job: str, savepoint: SavepointCreate | None = None) -> Operation:
-        """Take one."""
+        """Take a savepoint of a job: a copy of its checkpoint, which outlives the job.
+
+        Args:
+            job: Id or name of the job; it may run.
+            savepoint: Name and location; default: job, epoch and time, at the location of the control plane's settings.
+
+        Returns:
+            The operation; its result has the id of the savepoint.
+        """
         return decode(Operation, self._transport.post(f"/jobs/{job}/savepoints", savepoint or SavepointCreate()))
 
     def list(self, *, job: str | None = None, limit: int | None = None) -> Page[Savepoint]:
-        """All, or those of one job."""
+        """List the savepoints of all jobs, or of one `job` (id or name), newest first; `limit` None: all."""
         path = f"/jobs/{job}/savepoints" if job is not None else "/savepoints"
         return self._transport.pages(Savepoint, path, limit=limit)
 
     def get(self, savepoint: str) -> Savepoint:
-        """One."""
+        """Get a savepoint by its id."""
         return self._transport.get(Savepoint, f"/savepoints/{savepoint}")
 
     def delete(self, savepoint: str) -> Operation:
-        """Delete it with its files."""
+        """Delete a savepoint and its files."""
         return decode(Operation, self._transport.send("DELETE", f"/savepoints/{savepoint}").content)

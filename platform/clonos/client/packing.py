@@ -1,4 +1,4 @@
-"""A job's code as one upload: a file as it is, a folder as a zip that is the same whenever its content is."""
+"""Packs a job's code for the upload: a file as it is, a folder as a reproducible zip."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Final
 
 from clonos.errors import SpecError
 
-# What tools leave behind, and what jobs write when they run in their own folder. What is hidden is left out too:
-# caches, version control, and files such as `.env`, which hold secrets.
+# Files of tools, and files that jobs write when they run in their own folder. Hidden files are left out too: caches,
+# version control, and files such as `.env`, which hold secrets.
 _LEFT_OUT: Final = frozenset({"__pycache__", "venv", "node_modules", "checkpoints", "spark-warehouse", "metastore_db"})
 _LEFT_OUT_FILES: Final = (".pyc", ".pyo", ".crc", "~")
 # A query's folder of a Spark checkpoint holds these.
@@ -24,39 +24,34 @@ _FILE: Final = 0o100644 << 16
 
 @dataclass(frozen=True)
 class Packed:
-    """What is uploaded.
+    """Job code in the form in which `Artifacts.upload` sends it."""
 
-    Attributes:
-        name: File name, which says what it is.
-        main: Path of the job file inside.
-    """
-
-    name: str
+    name: str  # file name; the suffix is the format: ``.py`` or ``.zip``
     content: bytes
-    main: str
+    main: str  # Path of the job file in the archive, or the file's name
 
 
 def pack_file(path: Path) -> Packed:
-    """One Python file."""
+    """Pack one Python file for the upload, as it is."""
     return Packed(path.name, path.read_bytes(), path.name)
 
 
 def pack_folder(folder: Path, main: str) -> Packed:
-    """A folder as a zip: in the order of names, without times, modes and what is no code.
+    """Pack a folder with the job file `main` as a zip: sorted by name, without times, modes and files that are no code.
 
-    Nothing is compressed: what compression makes of the same bytes depends on the library's version.
+    The zip is not compressed, because the compressed bytes depend on the version of the library.
 
     Raises:
-        SpecError: `main` is not in it, or a link leads out of it.
+        SpecError: The folder does not contain `main`, or a link leads out of the folder.
     """
     folder = folder.resolve()
     buffer = io.BytesIO()
     packed: list[str] = []
     with zipfile.ZipFile(buffer, "w") as archive:
-        for file in sorted(_files(folder), key=lambda one: one.relative_to(folder).as_posix()):
+        for file in sorted(_files(folder), key=lambda file: file.relative_to(folder).as_posix()):
             name = file.relative_to(folder).as_posix()
             info = zipfile.ZipInfo(name, _ANY_TIME)
-            info.create_system = 3  # Unix, wherever it is made
+            info.create_system = 3  # Unix, on every platform
             info.external_attr = _FILE
             archive.writestr(info, file.read_bytes())
             packed.append(name)

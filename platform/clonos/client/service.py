@@ -1,4 +1,4 @@
-"""Artifacts, operations, events, tokens, audit, connectors, health."""
+"""Artifacts, operations, events, tokens, the audit log, connectors and health."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from clonos.client.packing import Packed
-from clonos.client.problems import of_failure, typed
+from clonos.client.responses import decode, error_of_failure, error_of_slug
 from clonos.client.sse import follow
-from clonos.client.transport import Transport, decode
-from clonos.errors import ClonosError, StillUnderWay
+from clonos.client.transport import Routes
+from clonos.errors import ClonosError, WaitTimeout
 from clonos.resources.base import Page
 from clonos.resources.service import (
+    GAP,
     Artifact,
     AuditEntry,
     Connector,
@@ -28,55 +29,62 @@ from clonos.resources.service import (
     Validation,
 )
 
-_FIRST_LOOK_S: Final = 0.05
-_LAST_LOOK_S: Final = 1.0
+_FIRST_POLL_S: Final = 0.05
+_LONGEST_POLL_S: Final = 1.0
 
 
-class Artifacts:
-    """``/artifacts``."""
+class Artifacts(Routes):
+    """Calls of ``/artifacts``: uploaded job code.
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    `artifact` is the SHA-256 of the bytes; an unknown one raises `NotFound`.
+    """
 
     def upload(self, packed: Packed) -> Artifact:
-        """Upload code; the same code again is the same artifact."""
-        answer = self._transport.send(
+        """Upload a job's code (`clonos.client.packing`); the same bytes always give the same artifact.
+
+        Raises:
+            ArchiveInvalid: The archive is damaged or too large.
+        """
+        response = self._transport.send(
             "POST",
             "/artifacts",
             files={"file": (packed.name, packed.content, "application/octet-stream")},
             timeout_s=300.0,
         )
-        return decode(Artifact, answer.content)
+        return decode(Artifact, response.content)
 
     def list(self, *, limit: int | None = None) -> Page[Artifact]:
-        """All artifacts."""
+        """List the artifacts, newest first, at most `limit` (default: all)."""
         return self._transport.pages(Artifact, "/artifacts", limit=limit)
 
     def get(self, artifact: str) -> Artifact:
-        """One artifact."""
+        """Get the description of an artifact (size, files, job file), without its bytes."""
         return self._transport.get(Artifact, f"/artifacts/{artifact}")
 
     def content(self, artifact: str) -> bytes:
-        """Its bytes."""
+        """Download the bytes of an artifact."""
         return self._transport.send("GET", f"/artifacts/{artifact}/content", timeout_s=300.0).content
 
     def delete(self, artifact: str) -> None:
-        """Delete it, unless a job or a savepoint needs it."""
+        """Delete an artifact.
+
+        Raises:
+            StateConflict: A job, one of its versions or a savepoint needs it.
+        """
         self._transport.send("DELETE", f"/artifacts/{artifact}")
 
 
-class Operations:
-    """``/operations``."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class Operations(Routes):
+    """Calls of ``/operations``: long-running requests, such as the stop of a job."""
 
     def get(self, operation: str) -> Operation:
-        """One operation."""
+        """Get the state of an operation by its id."""
         return self._transport.get(Operation, f"/operations/{operation}")
 
     def list(self, *, job: str | None = None, state: str | None = None, limit: int | None = None) -> Page[Operation]:
-        """All, or those that fit."""
+        """List operations, newest first: of all jobs or of one `job`, in all states or in one `state`; `limit` None:
+        all.
+        """
         return self._transport.pages(Operation, "/operations", {"job": job, "state": state}, limit=limit)
 
     def wait(
@@ -84,28 +92,34 @@ class Operations:
         operation: Operation,
         *,
         timeout_s: float | None = None,
-        on_look: Callable[[Operation], None] = lambda _operation: None,
+        on_poll: Callable[[Operation], None] = lambda _operation: None,
     ) -> Operation:
-        """The operation once it is completed.
+        """Wait until an operation is completed.
 
         Args:
-            operation: As its beginning was answered.
-            timeout_s: Wait no longer; default until the operation's own deadline, which the control plane keeps.
-            on_look: Told of it each time it was looked at.
+            operation: The operation, as the request returned it.
+            timeout_s: Longest wait in seconds; default the operation's deadline, which the control plane enforces.
+            on_poll: Called with the operation after each poll.
+
+        Returns:
+            The completed operation.
 
         Raises:
-            ClonosError: It failed: the error of its failure.
-            StillUnderWay: It takes longer.
+            ClonosError: The operation failed; the class is that of `Operation.failure`.
+            WaitTimeout: The operation is still in progress after `timeout_s` seconds; it continues.
+
+        Example:
+            >>> client.operations.wait(client.jobs.stop("wordcount"), timeout_s=60)  # doctest: +SKIP
         """
         started = time.monotonic()
-        look_s = _FIRST_LOOK_S
+        poll_s = _FIRST_POLL_S
         while operation.state == "IN_PROGRESS":
             if timeout_s is not None and time.monotonic() - started > timeout_s:
-                raise StillUnderWay(f"The operation {operation.id} ({operation.kind}) is not done.")
-            time.sleep(look_s)
-            look_s = min(look_s * 1.5, _LAST_LOOK_S)
+                raise WaitTimeout(f"The operation {operation.id} ({operation.kind}) is still in progress.")
+            time.sleep(poll_s)
+            poll_s = min(poll_s * 1.5, _LONGEST_POLL_S)
             operation = self.get(operation.id)
-            on_look(operation)
+            on_poll(operation)
         if operation.state == "FAILED":
             raise _failed(operation)
         return operation
@@ -113,15 +127,12 @@ class Operations:
 
 def _failed(operation: Operation) -> ClonosError:
     if operation.failure is not None:
-        return of_failure(operation.failure)
-    return typed("", f"The operation {operation.id} ({operation.kind}) failed and does not say why.")
+        return error_of_failure(operation.failure)
+    return error_of_slug("", f"The operation {operation.id} ({operation.kind}) failed without a reason.")
 
 
-class Events:
-    """``/events``."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class Events(Routes):
+    """Calls of ``/events``: what happened to jobs, runs, standbys and hosts."""
 
     def follow(
         self,
@@ -131,19 +142,26 @@ class Events:
         types: list[str] | None = None,
         stop: threading.Event | None = None,
     ) -> Iterator[Event]:
-        """What happens, as it happens; each event once, whatever becomes of connections.
+        """Follow the events; each event once, also after lost connections.
 
         Args:
-            after: Start after this `seq`; default with what comes.
-            job: Of this job only.
-            types: Of these types only (`job.state`), or their first parts (`job`).
-            stop: Ends it from elsewhere.
+            after: Start after the event with this `seq`; default with the next event.
+            job: Only events of the job with this id or name.
+            types: Only events of these types (`job.state`) or families (`job`).
+            stop: Set it in another thread to end the iteration.
+
+        Yields:
+            Events in the order of their `seq`.
+
+        Example:
+            >>> for event in client.events.follow(job="wordcount", types=["job"]):  # doctest: +SKIP
+            ...     print(event.at, event.type)
         """
         last = str(after) if after is not None else None
-        given = {"job": job, "type": types}
-        for event in follow(self._transport, "/events", given, last_id=last, stop=stop):
-            # Where events that were asked for are not kept any more there is one that is none: `gap`.
-            if event.placed:
+        query = {"job": job, "type": types}
+        for event in follow(self._transport, "/events", query, last_id=last, stop=stop):
+            # A stream whose requested start is no longer stored begins with a `gap`.
+            if event.event != GAP:
                 yield decode(Event, event.data)
 
     def history(
@@ -155,9 +173,17 @@ class Events:
         since: datetime | None = None,
         limit: int | None = None,
     ) -> Page[Event]:
-        """What happened, oldest first."""
-        asked = _asked(job, types, since)
-        return self._transport.pages(Event, "/events/history", asked, limit=limit, cursor="after", first=str(after))
+        """List stored events, oldest first.
+
+        Args:
+            after: Only events after this `seq`.
+            job: Only events of the job with this id or name.
+            types: Only events of these types (`job.state`) or families (`job`).
+            since: Only events at this time or later.
+            limit: Maximum number of events; default all.
+        """
+        query = _query(job, types, since)
+        return self._transport.pages(Event, "/events/history", query, limit=limit, cursor="after", first=str(after))
 
     def newest(
         self,
@@ -168,85 +194,86 @@ class Events:
         types: list[str] | None = None,
         since: datetime | None = None,
     ) -> tuple[list[Event], int]:
-        """The newest so many (1000 at the most), oldest first, and the number to follow from."""
-        asked = {**_asked(job, types, since), "after": after, "tail": tail}
-        found = self._transport.get(Page[Event], "/events/history", asked)
-        return found.data, int(found.next or after)
+        """Get the newest `tail` events (at most 1000), oldest first, and the `seq` to pass to `follow` as `after`.
+
+        `after`, `job`, `types` and `since` select the events, as in `history`.
+        """
+        query = {**_query(job, types, since), "after": after, "tail": tail}
+        page = self._transport.get(Page[Event], "/events/history", query)
+        return page.data, int(page.next or after)
 
 
-def _asked(job: str | None, types: list[str] | None, since: datetime | None) -> dict[str, Any]:
+def _query(job: str | None, types: list[str] | None, since: datetime | None) -> dict[str, Any]:
     return {"job": job, "type": types, "since": since.isoformat() if since else None}
 
 
-class Tokens:
-    """``/tokens``."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class Tokens(Routes):
+    """Calls of ``/tokens``, which need an admin's token, except `self`."""
 
     def create(self, token: TokenCreate) -> TokenCreated:
-        """A new token; its secret is told this once."""
-        # Without a key: the answer holds a secret, which is not kept for a second time of asking.
+        """Create an API token. Only this response contains its secret.
+
+        Args:
+            token: Name, role, subject and lifetime of the new token.
+
+        Raises:
+            Forbidden: This client's token is not an admin's.
+        """
+        # Without an idempotency key: the control plane must not store the response, which contains the secret.
         return decode(TokenCreated, self._transport.send("POST", "/tokens", body=token, repeat="unless sent").content)
 
     def list(self, *, limit: int | None = None) -> Page[Token]:
-        """All tokens, without their secrets."""
+        """List all tokens, newest first, without their secrets; at most `limit` (default: all)."""
         return self._transport.pages(Token, "/tokens", limit=limit)
 
     def revoke(self, token: str) -> None:
-        """End a token."""
+        """Revoke the token with this id, immediately and permanently."""
         self._transport.send("DELETE", f"/tokens/{token}")
 
     def self(self) -> Token:
-        """The token that asks."""
+        """Get the token that this client uses: its role, subject and expiry."""
         return self._transport.get(Token, "/tokens/self")
 
 
-class Audit:
-    """``/audit``."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class Audit(Routes):
+    """Calls of ``/audit``: changes and refused requests, with their subjects."""
 
     def list(self, *, limit: int | None = None) -> Page[AuditEntry]:
-        """Who did what, newest first."""
+        """List the entries of the audit log, newest first; at most `limit` (default: all)."""
         return self._transport.pages(AuditEntry, "/audit", limit=limit)
 
 
-class Connectors:
-    """``/connectors``."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class Connectors(Routes):
+    """Calls of ``/connectors``: the installed sources and sinks. `kind` is ``source`` or ``sink``."""
 
     def list(self, *, limit: int | None = None) -> Page[Connector]:
-        """All sources and sinks that jobs can name."""
+        """List the sources and sinks that jobs can use, with their options; at most `limit` (default: all)."""
         return self._transport.pages(Connector, "/connectors", limit=limit)
 
     def get(self, kind: str, name: str) -> Connector:
-        """One of them."""
+        """Get a source or sink by its name, such as ``kafka``, with its options."""
         return self._transport.get(Connector, f"/connectors/{kind}/{name}")
 
     def validate(self, kind: str, name: str, options: dict[str, Any]) -> Validation:
-        """Whether these options are usable."""
+        """Check names, types and values of a connector's `options`.
+
+        The result lists the problems; invalid options do not raise.
+        """
         body = ValidateRequest(options=options)
         return decode(Validation, self._transport.post(f"/connectors/{kind}/{name}/validate", body))
 
 
-class HealthChecks:
-    """``/health``."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class HealthChecks(Routes):
+    """Calls of ``/health``: liveness, readiness and health of the control plane."""
 
     def get(self) -> Health:
-        """How the service is."""
+        """Get the health of the control plane: its database, its leader and its background tasks."""
         return self._transport.get(Health, "/health")
 
     def live(self) -> None:
-        """Raises unless the process answers."""
+        """Check that the control plane's process responds; raises `ClonosError` if it does not."""
         self._transport.send("GET", "/health/live")
 
     def ready(self) -> None:
-        """Raises unless it can do its work."""
+        """Check that the control plane can reach its database; raises `ClonosError` if it cannot."""
         self._transport.send("GET", "/health/ready")

@@ -1,74 +1,25 @@
-"""Server-sent events: read as they come, taken up again after each break where they stopped."""
+"""Follows a stream of server-sent events and reconnects where the stream broke off.
+
+httpx-sse parses the stream. Its line decoder splits only at CR, LF and CRLF, as the HTML standard has it;
+httpx's own ``iter_lines`` also splits at U+2028 and other Unicode line breaks, which occur in log lines.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import httpx
+from httpx_sse import ServerSentEvent, SSEError
 
+from clonos.client.responses import Backoff
 from clonos.client.transport import Params, Transport
+from clonos.errors import ApiError
+from clonos.resources.service import HEARTBEAT
 
-_FIRST_WAIT_S: Final = 0.2
-_LONGEST_WAIT_S: Final = 5.0
-# The server shows that it lives every fifteen seconds.
-_SILENCE_S: Final = 60.0
-
-
-@dataclass(frozen=True)
-class ServerEvent:
-    """One event.
-
-    Attributes:
-        id: Where to go on after it.
-        placed: Whether it came with an id of its own.
-        event: Its type.
-    """
-
-    id: str | None
-    event: str
-    data: str
-    placed: bool = False
-
-
-@dataclass
-class Parser:
-    """Lines to events, as the HTML standard has it.
-
-    Attributes:
-        id: Of the newest event that is whole; one that was only begun does not count.
-        retry_s: How long to wait before the next connection, where the server says so.
-    """
-
-    id: str | None = None
-    retry_s: float | None = None
-    _event: str = ""
-    _id: str | None = None
-    _data: list[str] = field(default_factory=list)
-
-    def take(self, line: str) -> ServerEvent | None:
-        """Take in one line, without its end; an empty one ends an event."""
-        if not line:
-            return self._end()
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "data":
-            self._data.append(value)
-        elif name == "event":
-            self._event = value
-        elif name == "id" and "\0" not in value:
-            self._id = value
-        elif name == "retry" and value.isdigit():
-            self.retry_s = int(value) / 1000
-        return None
-
-    def _end(self) -> ServerEvent | None:
-        data, event, own = self._data, self._event, self._id
-        self._data, self._event, self._id = [], "", None
-        self.id = own if own is not None else self.id
-        return ServerEvent(self.id, event or "message", "\n".join(data), own is not None) if data else None
+# The server sends a heartbeat every fifteen seconds.
+_READ_TIMEOUT_S: Final = 60.0
 
 
 def follow(
@@ -77,46 +28,47 @@ def follow(
     params: Params,
     *,
     last_id: str | None = None,
-    go_on: Callable[[], bool] = lambda: True,
+    is_complete: Callable[[], bool] = lambda: False,
     stop: threading.Event | None = None,
-    on_break: Callable[[], None] = lambda: None,
-    silence_s: float = _SILENCE_S,
-) -> Iterator[ServerEvent]:
-    """Events of a stream for as long as it goes on.
+    on_disconnect: Callable[[], None] = lambda: None,
+    read_timeout_s: float = _READ_TIMEOUT_S,
+) -> Iterator[ServerSentEvent]:
+    """Yield the events of a stream; after a lost connection, resume after the last complete event.
+
+    An event without an id has the id of the newest earlier event with an id on the same connection, or an empty id.
 
     Args:
-        transport: Who asks.
-        path: Of the stream.
-        params: Of the stream.
-        last_id: Start after this one.
-        go_on: Asked whenever the server ended the stream, or only says that it lives: whether there may be more.
-        stop: Ends the stream from elsewhere, at the next event or break.
-        on_break: Told of each connection that ended.
-        silence_s: A connection on which nothing comes for so long is lost.
+        transport: Connection to the control plane.
+        path: Path of the stream below ``/api/v1``.
+        params: Query parameters of the stream.
+        last_id: Start after the event with this id.
+        is_complete: Called at each heartbeat and when the server closes the stream; True ends the iteration.
+        stop: Set it in another thread to end the iteration at the next event, heartbeat or disconnect.
+        on_disconnect: Called before each reconnection.
+        read_timeout_s: A connection without an event or heartbeat for this long counts as lost.
 
     Raises:
-        ClonosError: The server refused.
+        ApiError: The response is not an event stream.
+        ClonosError: The server refused the request.
     """
     stop = stop or threading.Event()
-    parser = Parser(last_id)
-    wait_s = _FIRST_WAIT_S
+    backoff = Backoff(first_s=0.2, longest_s=5.0)
     while not stop.is_set():
-        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": parser.id} if parser.id is not None else {})}
+        headers = {"Last-Event-ID": last_id} if last_id is not None else {}
         try:
-            with transport.stream(path, params, headers, read_s=silence_s) as lines:
-                for line in lines:
-                    wait_s = parser.retry_s or _FIRST_WAIT_S
-                    event = parser.take(line)
-                    if event is not None:
+            with transport.stream(path, params, headers, read_timeout_s=read_timeout_s) as events:
+                for event in events:
+                    backoff.reset()
+                    last_id = event.id or last_id
+                    if event.event != HEARTBEAT:
                         yield event
-                    if stop.is_set() or (line.startswith(":") and not go_on()):
+                    if stop.is_set() or (event.event == HEARTBEAT and is_complete()):
                         return
-            if not go_on():
+            if is_complete():
                 return
+        except SSEError as error:
+            raise ApiError(f"{transport.api} did not answer with an event stream: {error}.") from error
         except httpx.TransportError:
             pass
-        on_break()
-        # A half-told event comes again with the next connection.
-        parser = Parser(parser.id, parser.retry_s)
-        stop.wait(wait_s)
-        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+        on_disconnect()
+        stop.wait(backoff.next_s())

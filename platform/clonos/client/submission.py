@@ -1,4 +1,4 @@
-"""A path as a job to create: its specification and its code. The code is read, not run."""
+"""Reads a job from disk: its specification and its code. The code is parsed, not executed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from clonos.client.packing import Packed, pack_file, pack_folder
-from clonos.errors import JobMissing, JobNotImportable, SpecError
-from clonos.spec import JobSpec, Metadata, Spec, check_name, explain, read_spec
+from clonos.errors import JobFileInvalid, JobNotImportable, SpecError
+from clonos.jobs.spec import JobSpec, Metadata, Spec, check_name, explain, read_spec
 
 _YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What `clonos submit` sends."""
+    """A job that was read from disk: its specification, and its code packed for the upload."""
 
     spec: JobSpec
     packed: Packed
@@ -27,16 +27,21 @@ class Submission:
 def read_submission(
     path: Path, *, name: str | None = None, params: Mapping[str, str] | None = None, standbys: int | None = None
 ) -> Submission:
-    """The job at `path`: a ``.py`` file, a ``job.yaml``, or their folder.
+    """Read the job at `path`: a ``.py`` file, a ``job.yaml``, or their folder.
 
-    With a YAML file all of its folder is the code. Of a lone Python file the name is that in its decorator; what else
-    the decorator says counts where the specification says nothing, as with ``clonos run``. `standbys` wins over what
-    the specification says of them.
+    With a YAML file, the code is the file's whole folder. Without one, the job has the name in its decorator. Other
+    arguments of the decorator apply where the specification has no value, as with ``clonos run``.
+
+    Args:
+        path: File or folder.
+        name: Name of the job, instead of the specified one.
+        params: Parameters that are added to those of the specification, or replace them.
+        standbys: Number of dedicated standbys, instead of the specified number and mode.
 
     Raises:
-        JobMissing: There is no job.
-        JobNotImportable: It is no Python.
-        SpecError: The specification is wrong, or the name.
+        JobFileInvalid: There is no job.
+        JobNotImportable: The file is not valid Python.
+        SpecError: The specification or the name is invalid.
     """
     try:
         name = check_name(name) if name is not None else None
@@ -44,26 +49,26 @@ def read_submission(
         raise SpecError(f"The name {error}.") from error
     path = path.resolve()
     if path.is_dir():
-        found = [path / one for one in ("job.yaml", "job.yml", "job.py") if (path / one).is_file()]
-        if not found:
-            raise JobMissing(f"The folder {path} holds neither a job.yaml nor a job.py.")
-        folder, file = path, found[0]
+        files = [path / file_name for file_name in ("job.yaml", "job.yml", "job.py") if (path / file_name).is_file()]
+        if not files:
+            raise JobFileInvalid(f"The folder {path} holds neither a job.yaml nor a job.py.")
+        folder, file = path, files[0]
     elif path.is_file():
         folder, file = path.parent, path
     else:
-        raise JobMissing(f"There is no job file {path}.")
+        raise JobFileInvalid(f"There is no job file {path}.")
     if file.suffix in _YAML:
         spec = read_spec(file)
         packed = pack_folder(folder, spec.spec.main or "job.py")
     elif file.suffix == ".py":
-        named = name or job_name(file)
+        decorated_name = name or job_name(file)
         try:
-            spec = JobSpec(metadata=Metadata(name=named))
+            spec = JobSpec(metadata=Metadata(name=decorated_name))
         except ValidationError as error:
-            raise SpecError(f"{file} names its job {named!r}: {explain(error)}.") from error
+            raise SpecError(f"{file} names its job {decorated_name!r}: {explain(error)}.") from error
         packed = pack_folder(folder, file.name) if path.is_dir() else pack_file(file)
     else:
-        raise JobMissing(f"{file} is neither a Python file nor a YAML file.")
+        raise JobFileInvalid(f"{file} is neither a Python file nor a YAML file.")
     spec = _with(spec, packed.main, name, standbys)
     return Submission(spec.with_params(dict(params)) if params else spec, packed)
 
@@ -72,7 +77,7 @@ def _with(spec: JobSpec, main: str, name: str | None, standbys: int | None) -> J
     metadata = spec.metadata.model_copy(update={"name": name}) if name is not None else spec.metadata
     inner: Spec = spec.spec.model_copy(update={"main": main})
     if standbys is not None:
-        # Asked for on the command line: whatever the mode was, it is these now.
+        # The number on the command line also replaces the mode of the specification.
         standby = inner.standby.model_copy(update={"replicas": standbys, "mode": "dedicated"})
         inner = inner.model_copy(update={"standby": standby})
     return spec.model_copy(update={"metadata": metadata, "spec": inner})
@@ -82,8 +87,8 @@ def job_name(file: Path) -> str:
     """The name in the one ``@clonos.job(name="…")`` of a file.
 
     Raises:
-        JobMissing: There is none, or several, or its name is computed.
-        JobNotImportable: It is no Python.
+        JobFileInvalid: The file has no job, or several, or the name is computed.
+        JobNotImportable: The file is not valid Python.
     """
     try:
         tree = ast.parse(file.read_bytes(), str(file))
@@ -92,11 +97,13 @@ def job_name(file: Path) -> str:
         raise JobNotImportable(f"{file}{line} is not Python: {error}.") from error
     names = list(_names(tree))
     if not names:
-        raise JobMissing(f"{file} holds no job.", hint='decorate one function in it with @clonos.job(name="…").')
+        raise JobFileInvalid(f"{file} holds no job.", hint='decorate one function in it with @clonos.job(name="…").')
     if len(names) > 1:
-        raise JobMissing(f"{file} holds {len(names)} jobs.", hint="give each a file of its own.")
+        raise JobFileInvalid(f"{file} holds {len(names)} jobs.", hint="give each a file of its own.")
     if names[0] is None:
-        raise JobMissing(f"The name of the job in {file} is computed.", hint="name it with --name, or in a job.yaml.")
+        raise JobFileInvalid(
+            f"The name of the job in {file} is computed.", hint="name it with --name, or in a job.yaml."
+        )
     return names[0]
 
 
@@ -110,5 +117,5 @@ def _names(tree: ast.Module) -> Iterator[str | None]:
             called = decorator.func
             plain = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
             if plain == "job":
-                given = {one.arg: one.value for one in decorator.keywords}.get("name")
-                yield given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None
+                argument = {keyword.arg: keyword.value for keyword in decorator.keywords}.get("name")
+                yield argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None

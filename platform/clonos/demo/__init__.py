@@ -1,10 +1,22 @@
-"""``clonos demo``: jobs that are killed again and again, and checkers that are not told what the jobs think.
+"""``clonos demo``: kills running jobs and checks from outside that every result was published exactly once.
 
-- `clonos.demo.story`: what happens in which order; `clonos.demo.run`: one job in it.
-- `clonos.demo.scenes`: the examples, each with its checker; `clonos.demo.scene`: what the demo has to know of one.
-- `clonos.demo.evidence`, `clonos.demo.verdict`: what was seen from outside, and what every verdict is made of.
-- `clonos.demo.producer`, `clonos.demo.reader`: the input, and the output as a reader sees it meanwhile.
-- `clonos.demo.victim`, `clonos.demo.hosted`: the process that is killed; `clonos.demo.gaps`: how long readers waited.
-- `clonos.demo.plain`: wordcount on Spark's own Kafka sink.
-- `clonos.demo.screen`: what the user sees.
+- `clonos.demo.demo`: the sequence of a demo; `clonos.demo.run`: one job in it.
+- `clonos.demo.example`: an example as the demo runs it. Its checker is ``examples/<name>/check.py``.
+- `clonos.demo.evidence`, `clonos.demo.verdict`: input, answers and output as seen from outside the job; the checks that
+  all checkers share.
+- `clonos.demo.producer`, `clonos.demo.reader`: the input at a steady pace; the output with the time of each arrival.
+- `clonos.demo.direct`, `clonos.demo.hosted`: a job as a child process, or on a control plane.
+- `clonos.demo.gaps`: the time that readers waited after each kill; `clonos.demo.screen`: the display.
+- `clonos.demo.plain`: wordcount on Spark's own Kafka sink, for comparison.
+- `clonos.demo.environment`: Kafka, topics, the HTTP server and directories of a demo.
+
+Invariants:
+
+- A verdict rests on evidence from outside the job: records that Kafka acknowledged to the producer, answers that the
+  HTTP server recorded before it sent them, and published records that a read_committed reader got. The job's own
+  counters are displayed and never judged.
+- A checker is pure: `clonos.demo.evidence.Evidence` in, `clonos.demo.verdict.Verdict` out.
+- Kills come from outside, with SIGKILL, through `clonos.testing.harness`.
+
+The package must not import the driver, Spark or `clonos_api`.
 """

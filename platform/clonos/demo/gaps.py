@@ -1,4 +1,4 @@
-"""How long readers waited after each kill: cold restarts beside takeovers by a standby."""
+"""The time that readers waited after each kill, with cold restarts and takeovers by a standby side by side."""
 
 from __future__ import annotations
 
@@ -7,52 +7,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Way = Literal["cold", "standby"]
-WAYS: dict[Way, str] = {"cold": "cold restart", "standby": "standby takeover"}
+RecoveryKind = Literal["cold", "standby"]
+RECOVERY_KINDS: dict[RecoveryKind, str] = {"cold": "cold restart", "standby": "standby takeover"}
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One kill to come.
+    """A planned kill of a job's driver."""
 
-    Attributes:
-        delay_s: How long after new output.
-        standby: Only once a standby is READY.
-    """
-
-    delay_s: float
-    standby: bool = False
+    delay_s: float  # seconds between the arrival of new output and the kill
+    standby: bool = False  # True: wait until a standby is READY; False: wait until none exists
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """From a kill to the first record of the next driver that a read_committed reader got.
+    """Time from a kill until a read_committed reader received the next driver's first record."""
 
-    Attributes:
-        way: How the job went on: its driver was started again, or a standby took over.
-    """
-
-    way: Way
+    kind: RecoveryKind  # kind of recovery: the driver was restarted, or a standby took over
     seconds: float
 
 
-def median_s(gaps: Sequence[Gap], way: Way) -> float | None:
-    """The median of one kind; None if there was none."""
-    seconds = [gap.seconds for gap in gaps if gap.way == way]
+def median_s(gaps: Sequence[Gap], kind: RecoveryKind) -> float | None:
+    """The median of the gaps of one kind of recovery, in seconds; None without such gaps."""
+    seconds = [gap.seconds for gap in gaps if gap.kind == kind]
     return statistics.median(seconds) if seconds else None
 
 
 def times_shorter(gaps: Sequence[Gap]) -> float | None:
-    """How many times shorter a takeover was than a cold restart; None if there were not both."""
+    """The median gap of cold restarts divided by that of takeovers; None unless there are gaps of both kinds."""
     cold, standby = median_s(gaps, "cold"), median_s(gaps, "standby")
     return cold / standby if cold and standby else None
 
 
 def side_by_side(gaps: Sequence[Gap]) -> dict[str, Any]:
-    """Both kinds beside each other, in seconds."""
-    found: dict[str, Any] = {}
-    for way in WAYS:
-        raw = [round(gap.seconds, 3) for gap in gaps if gap.way == way]
-        found[way] = {"p50_s": round(statistics.median(raw), 3), "n": len(raw), "raw_s": raw} if raw else None
+    """Statistics of the gaps of cold restarts and takeovers as a JSON object, in seconds.
+
+    A gap begins with a kill and ends with the next driver's first record at the reader. For each kind the object has
+    the median, the number and the list of the gaps; and `times_shorter`.
+    """
+    sides: dict[str, Any] = {}
+    for kind in RECOVERY_KINDS:
+        raw = [round(gap.seconds, 3) for gap in gaps if gap.kind == kind]
+        sides[kind] = {"p50_s": round(statistics.median(raw), 3), "n": len(raw), "raw_s": raw} if raw else None
     shorter = times_shorter(gaps)
-    return {**found, "times_shorter": round(shorter, 1) if shorter is not None else None}
+    return {**sides, "times_shorter": round(shorter, 1) if shorter is not None else None}

@@ -1,45 +1,34 @@
-"""A job on the control plane as the demo's victim: submitted like any job, its driver killed behind its back."""
+"""A demo job on a control plane, submitted like any job. The demo kills its driver's process."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from clonos.client import Client
 from clonos.client.credentials import Credentials
+from clonos.client.jobs import ENDED
 from clonos.client.submission import read_submission
 from clonos.demo.screen import Counters
-from clonos.demo.victim import Killed, await_death, members_of
 from clonos.errors import ClonosError
 from clonos.local import background
 from clonos.local.plan import Plan
 from clonos.local.stack import down
-from clonos.resources.hosts import Standby
-from clonos.resources.jobs import Job, JobCreate, JobState, Recovery, Run
+from clonos.resources.jobs import JobCreate, Recovery
 from clonos.settings import Settings
-from clonos.standby.states import OVER, StandbyState
+from clonos.testing.harness import Killed, PlatformJob
 
-_OVER: Final = frozenset({JobState.FAILED, JobState.STOPPED, JobState.CANCELED, JobState.FINISHED})
 _LINES: Final = 15
-_STOPPED_WITHIN_S: Final = 60.0
-_TOLD_WITHIN_S: Final = 5.0
-_LOOK_S: Final = 0.2
+_STOP_TIMEOUT_S: Final = 60.0
 
 
 @contextmanager
 def control_plane(settings: Settings, directory: Path) -> Iterator[tuple[Client, str]]:
-    """What `clonos up` starts, in a home of its own; yields a client and the Kafka of its jobs.
-
-    Raises:
-        ClonosError: It did not start.
+    """Run the platform of `clonos up` inside the context, with its own home; yields a client and the bootstrap servers
+    of its Kafka.
     """
     home = directory / "home"
     home.mkdir(parents=True, exist_ok=True)
@@ -55,165 +44,103 @@ def control_plane(settings: Settings, directory: Path) -> Iterator[tuple[Client,
 
 
 class HostedJob:
-    """A job that agents keep running; `kill` hits its driver, and nobody here starts it again.
+    """A job that agents run and restart; `kill` hits its driver.
 
-    A host has room for one driver. Where a standby is asked for, all hosts but the driver's are drained until `guard`
-    lets it have one, so that a cold restart does not share its cores with a standby that is just being warmed.
-
-    Args:
-        client: The control plane's.
-        path: The job's folder.
-        name: Its name.
-        params: Its parameters.
-        standbys: How many it is submitted with.
+    `allow_standby(False)` drains all hosts except the driver's, so that no standby starts. A cold restart then does not
+    share the cores with a standby that warms up. Each host has one slot.
     """
 
     def __init__(self, client: Client, path: Path, name: str, params: Mapping[str, str], *, standbys: int = 0) -> None:
         self._client = client
         self._path = path
-        self._name = name
         self._params = dict(params)
         self._standbys = standbys
-        self._room = False
-        self._waited: set[str] = set()
-        self._id: str | None = None
-        self._killed = 0
+        self._allowed = False
+        self._waiting: set[str] = set()  # runs of the standbys at the last kill
+        self._submitted = False
+        self.job = PlatformJob(client, name)
 
     def start(self) -> None:
-        """Submit it; after that its agent starts it whenever it ends."""
-        if self._id is None:
+        """Submit the job. Later calls do nothing, because an agent restarts the job's driver."""
+        if not self._submitted:
             if self._standbys:
-                self._leave_room(False)
-            read = read_submission(self._path, name=self._name, params=self._params, standbys=self._standbys)
-            artifact = self._client.artifacts.upload(read.packed)
-            self._id = self._client.jobs.create(JobCreate(spec=read.spec, artifact=artifact.id)).id
+                self._drain_others(False)
+            submission = read_submission(self._path, name=self.job.name, params=self._params, standbys=self._standbys)
+            artifact = self._client.artifacts.upload(submission.packed)
+            self._client.jobs.create(JobCreate(spec=submission.spec, artifact=artifact.id))
+            self._submitted = True
 
-    def job(self) -> Job:
-        """The job as the control plane knows it."""
-        assert self._id is not None
-        return self._client.jobs.get(self._id)
-
-    def must_run(self) -> None:
-        """Raise if it has ended.
-
-        Raises:
-            ClonosError: With the reason.
-        """
-        if self._id is None or (job := self.job()).state not in _OVER:
+    def check_running(self) -> None:
+        """Raise if the job has ended."""
+        if not self._submitted or (job := self.job.get()).state not in ENDED:
             return
-        why = f": {job.failure.what}" if job.failure else ""
-        raise ClonosError(f"The job is {job.state}{why}\n{self.last_words()}")
+        reason = f": {job.failure.what}" if job.failure else ""
+        raise ClonosError(f"The job is {job.state}{reason}\n{self.tail()}")
 
-    def last_words(self, lines: int = _LINES) -> str:
-        """The end of its drivers' log."""
-        return "\n".join(self._client.jobs.logs(self._id, tail=lines).lines) if self._id else ""
+    def tail(self) -> str:
+        """The last lines of the log of the job's drivers."""
+        return "\n".join(self._client.jobs.logs(self.job.name, tail=_LINES).lines) if self._submitted else ""
 
-    def guard(self, wanted: bool) -> bool:
-        """Leave room for standbys on other hosts, or none; whether one is READY, or none waits."""
+    def allow_standby(self, allowed: bool) -> bool:
+        """Undrain or drain the other hosts; returns whether a standby is READY (if allowed) or none exists (if not)."""
         if not self._standbys:
-            return not wanted
-        if wanted is not self._room:
-            self._leave_room(wanted)
-        waiting = self._waiting()
-        return any(one.state == "READY" for one in waiting) if wanted else not waiting
+            return not allowed
+        if allowed is not self._allowed:
+            self._drain_others(allowed)
+        return self.job.ready_standby() is not None if allowed else not self.job.standbys()
 
-    def _leave_room(self, wanted: bool) -> None:
+    def _drain_others(self, allowed: bool) -> None:
         hosts = [host.name for host in self._client.hosts.list().data]
-        agent = self.job().agent if self._id is not None else None
-        home = agent if agent in hosts else min(hosts)
-        for name in hosts:
-            if wanted or name == home:
-                self._client.hosts.undrain(name)
+        current = self.job.get().host if self._submitted else None
+        home = current if current in hosts else min(hosts)
+        for host in hosts:
+            if allowed or host == home:
+                self._client.hosts.undrain(host)
             else:
-                self._client.hosts.drain(name)
-        self._room = wanted
+                self._client.hosts.drain(host)
+        self._allowed = allowed
 
     def taken_over(self) -> bool:
-        """Whether the driver is one of those that waited when the last one was killed."""
-        return self.job().run in self._waited
-
-    def _waiting(self) -> list[Standby]:
-        if self._id is None or not self._standbys:
-            return []
-        return self._client.jobs.standbys(self._id, states=set(StandbyState) - OVER).data
+        """Whether a standby took over after the last kill: it is the current driver."""
+        return self.job.get().run in self._waiting
 
     def kill(self) -> Killed:
-        """SIGKILL its driver with all that it started."""
-        self._waited = {one.id for one in self._waiting()}  # a standby's id is that of its run
-        pid = self._driver()
-        try:
-            leader = psutil.Process(pid) if pid is not None else None
-        except psutil.NoSuchProcess:
-            leader = None
-        if leader is None:
-            return Killed(0, time.monotonic())
-        pid = self._killed = leader.pid
-        died = 0
-        members = members_of(pid, descendants=True)
-        at = time.monotonic()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-            died += 1
-        while members:
-            for process in members:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            await_death(members)
-            died += len(members)
-            members = members_of(pid, descendants=False)
-        await_death([leader])
-        return Killed(died, at)
-
-    def _driver(self) -> int | None:
-        """The process that drives; None: there is none."""
-        deadline = time.monotonic() + _TOLD_WITHIN_S
-        while True:
-            run = self._run()
-            pid = run.pid if run is not None and run.state in ("STARTING", "RUNNING", "STOPPING") else None
-            # What is told a moment after a kill may still be the one that was killed; its number is not ours any more.
-            if pid is None or pid != self._killed:
-                return pid
-            if time.monotonic() > deadline:
-                return None
-            time.sleep(_LOOK_S)
-
-    def _run(self) -> Run | None:
-        """Its driver's; the newest may be a standby's."""
-        if self._id is None or (run := self.job().run) is None:
-            return None
-        return self._client.jobs.run(self._id, run)
+        """Kill the job's driver and all its child processes with SIGKILL."""
+        if not self._submitted:
+            return Killed.nothing()
+        # A standby's id is that of its run.
+        self._waiting = {standby.id for standby in self.job.standbys()} if self._standbys else set()
+        return self.job.kill_driver()
 
     def stop(self) -> int:
-        """Stop it gracefully.
+        """Stop the job gracefully.
 
         Returns:
-            The exit code of its driver; -1 if it did not stop in time.
+            Exit code of the job's driver; -1 if the job did not stop in time.
         """
-        if self._id is None:
+        if not self._submitted:
             return 0
         with contextlib.suppress(ClonosError):
-            self._client.jobs.stop(self._id)
-        deadline = time.monotonic() + _STOPPED_WITHIN_S
-        while self.job().state not in _OVER:
-            if time.monotonic() > deadline:
-                return -1
-            time.sleep(_LOOK_S)
-        run = self._run()
+            self._client.jobs.stop(self.job.name)
+        try:
+            self.job.until(lambda: self.job.get().state in ENDED, "the job stops", _STOP_TIMEOUT_S)
+        except TimeoutError:
+            return -1
+        run = self.job.driver_run()
         return (run.exit_code or 0) if run is not None else 0
 
     def counters(self) -> Counters:
-        """What its drivers told of themselves."""
-        if self._id is None:
+        """The job's generation, and the totals of skipped lanes and determinants over its queries, for the display."""
+        if not self._submitted:
             return Counters()
-        queries = self._client.jobs.metrics(self._id).queries.values()
+        queries = self._client.jobs.metrics(self.job.name).queries.values()
         return Counters(
-            generation=self.job().generation,
-            skipped_lanes=sum(one.skipped_lanes for one in queries),
-            determinants_recorded=sum(one.recorded_determinants for one in queries),
-            determinants_replayed=sum(one.replayed_determinants for one in queries),
+            generation=self.job.get().generation,
+            skipped_lanes=sum(query.skipped_lanes for query in queries),
+            determinants_recorded=sum(query.recorded_determinants for query in queries),
+            determinants_replayed=sum(query.replayed_determinants for query in queries),
         )
 
     def recoveries(self) -> list[Recovery]:
-        """What it recovered from, oldest first."""
-        assert self._id is not None
-        return self._client.jobs.recoveries(self._id).data[::-1]
+        """The job's recoveries, oldest first."""
+        return self.job.recoveries()[::-1]

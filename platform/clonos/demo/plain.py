@@ -1,8 +1,8 @@
-"""The demo's job on plain Spark: the built-in Kafka sink and raw calls, nothing of Clonos in its data path.
+"""The wordcount example on plain Spark, for comparison: Spark's own Kafka sink and direct HTTP calls, without Clonos.
 
-It is written as well as plain Spark allows (an answer is asked for once in a task, one query writes words and
-sample) and has the same outputs, so the same checker can judge it. Only the session is Clonos's own, which
-brings Java and the Kafka connector. The demo runs it as ``python -m clonos.demo.plain``.
+One query publishes the words and a random sample of them, another one the totals. Each task calls the HTTP server once
+per word. The outputs are those of the Clonos job, so the same checker computes the verdict. Only the session is that of
+Clonos, because it provides Java and the Kafka connector. The demo runs the job as ``python -m clonos.demo.plain``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from clonos.engine.session import build_session
 from clonos.kafka import spark_options
 from clonos.settings import KafkaSettings, Settings
+from clonos.spark.session import build_session
 
 WINDOW_MS = 5_000
 SAMPLE_SHARE = 0.1
@@ -129,18 +129,24 @@ def _totals(words: DataFrame, topic: str) -> DataFrame:
 
 
 def main() -> None:
-    """Run both queries until the process is ended."""
+    """Run both queries until the process is killed."""
     parser = argparse.ArgumentParser(description="The demo's job on plain Spark.")
     for name in ("server", "lines", "words", "sample", "totals"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--checkpoints", type=Path, required=True)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     settings = Settings()
     kafka = settings.kafka
     spark = build_session("plain-wordcount", settings=settings).spark
-    words = _words(_source(spark, kafka, given.lines), given.server, given.words, given.sample)
-    _publish(words, kafka, "words", given.checkpoints, "append")
-    _publish(_totals(_source(spark, kafka, given.words), given.totals), kafka, "totals", given.checkpoints, "update")
+    words = _words(_source(spark, kafka, arguments.lines), arguments.server, arguments.words, arguments.sample)
+    _publish(words, kafka, "words", arguments.checkpoints, "append")
+    _publish(
+        _totals(_source(spark, kafka, arguments.words), arguments.totals),
+        kafka,
+        "totals",
+        arguments.checkpoints,
+        "update",
+    )
     spark.streams.awaitAnyTermination()
 
 

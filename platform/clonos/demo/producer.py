@@ -1,4 +1,4 @@
-"""The input of the demo: records at a steady pace, each counted when Kafka acknowledges it."""
+"""The input of the demo: records at a steady rate. A record counts as input once Kafka acknowledges it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from clonos.settings import KafkaSettings
 
 
 class SteadyProducer:
-    """Sends `messages`, keys and values, from a thread of its own, `per_second` a second.
+    """Produces `messages` (key and value) to `topic` in a background thread, `per_second` records per second.
 
-    Equal keys go to one partition. Only what was acknowledged counts as input.
+    Equal keys go to one partition. Only acknowledged records count as input.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class SteadyProducer:
         self._thread = threading.Thread(target=self._produce, name=f"produce-{topic}", daemon=True)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start producing in a background thread."""
         self._thread.start()
 
     @contextmanager
     def slowly(self, per_second: float) -> Iterator[None]:
-        """Send no more than that meanwhile."""
+        """Limit the rate to `per_second` records per second inside the context."""
         pause_s, self._pause_s = self._pause_s, max(self._pause_s, 1.0 / per_second)
         try:
             yield
@@ -49,15 +49,11 @@ class SteadyProducer:
 
     @property
     def acked(self) -> int:
-        """How many records Kafka acknowledged so far."""
+        """Number of records that Kafka acknowledged so far."""
         return len(self._acked)
 
     def stop(self) -> list[Sent]:
-        """Stop sending, wait for the last acknowledgements and return every acknowledged record.
-
-        Raises:
-            BrokerUnavailable: Kafka refused records, or did not acknowledge them in time.
-        """
+        """Stop sending, wait for the last acknowledgements and return every acknowledged record."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -69,7 +65,7 @@ class SteadyProducer:
         return list(self._acked)
 
     def abandon(self) -> None:
-        """Stop sending, without a word on what was sent; harmless after `stop`."""
+        """Stop producing without a check of the acknowledgements, after a failure. After `stop` it does nothing."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

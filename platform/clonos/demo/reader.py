@@ -1,22 +1,20 @@
-"""The output of the demo as a reader sees it meanwhile: read_committed, with the time of each arrival."""
+"""The output of the demo as a read_committed reader sees it, with the time of each arrival."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Message
 
-from clonos.demo.evidence import Published, read_place
-from clonos.errors import BrokerUnavailable
-from clonos.kafka import client_config
+from clonos.demo.evidence import Published, Sourced, decode_sourced
 from clonos.settings import KafkaSettings
+from clonos.testing.harness import CommittedReader
 
 
 def longest_gap(arrivals: Iterable[float], *, until: float) -> float:
-    """The longest time without an arrival, from the first one to `until` (the end of the input).
+    """The longest time without an arrival in seconds, from the first arrival to `until` (the end of the input).
 
     The gap that is open at `until` counts with its full length, since it began while input was flowing.
     Arrivals must be in order of time.
@@ -32,154 +30,74 @@ def longest_gap(arrivals: Iterable[float], *, until: float) -> float:
 
 
 class OutputReader:
-    """Follows output topics from their beginning in a thread of its own.
+    """Follows output topics from their beginning and records the time of each arrival.
 
     Args:
-        kafka: How to reach Kafka.
-        topics: The topics to follow, each with its number of partitions.
-        watched: The topic whose arrivals are waited for and measured.
+        kafka: The cluster.
+        topics: The number of partitions of each topic.
+        watched: The topic whose arrivals the demo waits for and measures.
     """
 
     def __init__(self, kafka: KafkaSettings, topics: dict[str, int], *, watched: str) -> None:
-        self._partitions = {(topic, number) for topic, count in topics.items() for number in range(count)}
         self._watched = watched
         self._records: dict[str, list[Published]] = {topic: [] for topic in topics}
-        self._places: set[Hashable] = set()
-        self._repeats = 0
+        self._positions: set[Sourced | None] = set()
         self._newest = 0.0
         self._seconds: Counter[int] = Counter()
-        self._at_end: set[tuple[str, int]] = set()
-        self._changed = threading.Condition()
-        self._stop = threading.Event()
-        self._failure: str | None = None
-        self._consumer = Consumer(
-            client_config(
-                kafka,
-                group_id=f"clonos-demo-{watched}",
-                isolation_level="read_committed",
-                enable_auto_commit=False,
-                enable_partition_eof=True,
-                fetch_wait_max_ms=20,
-                log_level=0,  # the screen is for the story; a lost Kafka is raised
-            )
-        )
-        self._thread = threading.Thread(target=self._follow, name=f"read-{watched}", daemon=True)
+        self._reader = CommittedReader(kafka, topics, self.take, fetch_wait_ms=20)
+        self.start, self.stop, self.drain = self._reader.start, self._reader.stop, self._reader.drain
+        self.repeats = 0
+        """How many records of the watched topic were for a position already seen."""
 
-    def start(self) -> None:
-        """Begin to read."""
-        self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in self._partitions])
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop reading."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        self._consumer.close()
-
-    def count(self, topic: str | None = None) -> int:
-        """How many records arrived, of the watched topic or of `topic`."""
-        return len(self._records[topic or self._watched])
-
-    @property
-    def repeats(self) -> int:
-        """How many records of the watched topic were for a place already seen."""
-        return self._repeats
+    def count(self, topic: str) -> int:
+        """Number of records of `topic` that have arrived."""
+        return len(self._records[topic])
 
     def records(self, topic: str) -> list[Published]:
-        """All records of `topic` so far."""
+        """All records of `topic` that have arrived, in order of arrival."""
         return list(self._records[topic])
 
     def arrivals(self) -> Sequence[float]:
-        """When the watched topic's records arrived."""
+        """Arrival times of the watched topic's records, in seconds of the monotonic clock."""
         return [record.arrived for record in self.records(self._watched)]
 
     def per_second(self, seconds: int) -> list[int]:
-        """How many records of the watched topic arrived in each of the last `seconds` seconds, oldest first."""
+        """Number of records of the watched topic that arrived in each of the last `seconds` seconds, oldest first."""
         now = int(time.monotonic())
         return [self._seconds[second] for second in range(now - seconds + 1, now + 1)]
 
     def last_arrival(self) -> float:
-        """When anything arrived last; 0 if nothing did."""
+        """Time of the last arrival in any topic, in seconds of the monotonic clock; 0 before the first."""
         return max((records[-1].arrived for records in self._records.values() if records), default=0.0)
 
-    def wait_beyond(self, count: int, timeout_s: float) -> bool:
-        """Wait until the watched topic has more than `count` records; False when the time is over first.
-
-        Raises:
-            BrokerUnavailable: The reader lost Kafka.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self.count() > count or self._failure is not None, timeout_s)
-            self._raise_failure()
-            return self.count() > count
+    def await_more(self, timeout_s: float) -> bool:
+        """Wait for another record of the watched topic; False after the timeout."""
+        before = self.count(self._watched)
+        return self._reader.wait_for(lambda: self.count(self._watched) > before, timeout_s)
 
     def await_written_after(self, moment: float, timeout_s: float) -> float | None:
-        """Wait for a record of the watched topic that was made after `moment`, in seconds since 1970.
+        """Wait for a record of the watched topic that was produced after `moment`, in seconds since 1970.
 
-        So it is the work of whoever drives after a kill at that moment; what the killed driver had committed may still
-        be on its way to readers.
+        Such a record comes from the driver after a kill at that moment; records that the killed driver committed may
+        still be on their way to readers.
 
         Returns:
-            When the first one of those that are here arrived, by the monotonic clock; None when the time is over first.
-
-        Raises:
-            BrokerUnavailable: The reader lost Kafka.
+            The arrival of the first of these records, by the monotonic clock; None after the timeout.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._newest > moment or self._failure is not None, timeout_s)
-            self._raise_failure()
-            return next((one.arrived for one in self._records[self._watched] if one.written > moment), None)
+        self._reader.wait_for(lambda: self._newest > moment, timeout_s)
+        return next((record.arrived for record in self.records(self._watched) if record.written > moment), None)
 
-    def drain(self, *, quiet_s: float = 0.5, timeout_s: float = 30.0) -> bool:
-        """Once nobody writes any more: wait until the end of every partition was read; False if it never was.
-
-        Raises:
-            BrokerUnavailable: The reader lost Kafka.
-        """
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while time.monotonic() < deadline:
-                # The end of a partition is told once, so wait for a stretch in which nothing takes it back.
-                if not self._changed.wait(quiet_s) and self._at_end == self._partitions:
-                    return True
-                self._raise_failure()
-        return False
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise BrokerUnavailable(f"The reader of the output lost Kafka: {self._failure}.")
-
-    def _follow(self) -> None:
-        while not self._stop.is_set():
-            messages = self._consumer.consume(500, timeout=0.05)
-            if not messages:
-                continue
-            arrived = time.monotonic()
-            with self._changed:
-                for message in messages:
-                    self._take(message, arrived)
-                self._changed.notify_all()
-
-    def _take(self, message: Message, arrived: float) -> None:
+    def take(self, message: Message, arrived: float) -> None:
+        """Record the arrival of one consumed `message` at time `arrived` (monotonic clock, in seconds)."""
         topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
-        error = message.error()
-        if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:
-                self._at_end.add((topic, partition))
-            elif error.fatal() or not error.retriable():
-                self._failure = error.str()
-            return
-        self._at_end.discard((topic, partition))
-        value = message.value() or b""
+        value = bytes(message.value() or b"")
         headers: list[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]  # its stub allows more
         written = message.timestamp()[1] / 1000
-        known = {name: content or b"" for name, content in headers}
-        self._records[topic].append(Published(topic, partition, offset, bytes(value), known, arrived, written))
+        contents = {name: content or b"" for name, content in headers}
+        self._records[topic].append(Published(topic, partition, offset, value, contents, arrived, written))
         if topic == self._watched:
             self._newest = max(self._newest, written)
             self._seconds[int(arrived)] += 1
-            place = read_place(bytes(value))
-            if place in self._places:
-                self._repeats += 1
-            self._places.add(place)
+            position = decode_sourced(value)
+            self.repeats += position in self._positions
+            self._positions.add(position)

@@ -1,11 +1,10 @@
-"""What the user of the demo sees: a live picture on a terminal, plain lines anywhere else."""
+"""The demo's output for the user: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -13,66 +12,62 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from clonos.demo.gaps import WAYS, Gap, Way, median_s, times_shorter
+from clonos.demo.gaps import RECOVERY_KINDS, Gap, RecoveryKind, median_s, times_shorter
 from clonos.demo.verdict import Verdict
 
 SECONDS_SHOWN = 60
 _LINE_EVERY_S = 5.0
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDE = 40
-_STYLES: dict[Way, str] = {"cold": "red", "standby": "green"}
+_STYLES: dict[RecoveryKind, str] = {"cold": "red", "standby": "green"}
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the job says about itself, for the eye only; no verdict rests on it."""
+    """Counters that the job itself reports. They are displayed only; no verdict depends on them."""
 
-    generation: int = 0
-    skipped_lanes: int = 0
+    generation: int = 0  # the newest generation
+    skipped_lanes: int = 0  # lanes that replays skipped, because they were published before
     determinants_recorded: int = 0
     determinants_replayed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One moment of a run."""
+    """The state of a run at one moment, as the screen displays it."""
 
-    title: str
-    phase: str
-    records_in: int
-    records_out: Mapping[str, int]
-    repeats: int
-    kills: int
+    title: str  # name of the job on the screen
+    phase: str  # what the demo does now, as text
+    records_in: int  # number of input records that Kafka acknowledged
+    records_out: Mapping[str, int]  # number of published records, by the job parameter that names their topic
+    repeats: int  # number of results that were published again
+    kills: int  # number of kills so far
     kills_planned: int
-    silent_s: float
+    silent_s: float  # seconds since the newest record arrived
     counters: Counters
-    per_second: list[int] = field(default_factory=list)
-    kill_ages_s: tuple[float, ...] = ()
+    per_second: list[int] = field(default_factory=list)  # arrivals in each of the last seconds, oldest first
+    kill_ages_s: tuple[float, ...] = ()  # seconds since each kill
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended."""
+    """The result of one run: the verdict, the kills, and the time that readers waited."""
 
-    title: str
+    title: str  # name of the job on the screen
     verdict: Verdict
-    kills: int
-    longest_gap_s: float
-    counters: Counters | None
-    gaps: tuple[Gap, ...] = ()
+    kills: int  # number of kills
+    longest_gap_s: float  # longest time without a new record while input flowed
+    counters: Counters | None  # the job's own counters; None for plain Spark
+    gaps: tuple[Gap, ...] = ()  # waiting time of readers after each kill
 
 
 class Screen:
-    """Shows milestones, progress and the verdict.
-
-    Args:
-        console: Where to write; standard error when standard output belongs to a JSON object.
-    """
+    """Displays the milestones, the progress and the verdicts of a demo."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
-        self._told = 0.0
+        self._shown_at = 0.0
 
     def __enter__(self) -> Self:
         """Take the terminal."""
@@ -80,36 +75,34 @@ class Screen:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         """Give the terminal back."""
         if self._live is not None:
             self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """Print one line that stays."""
+        """Print one line; the live view continues below it."""
         stamp = time.strftime("%H:%M:%S")
         self._console.print(Text.assemble((f"{stamp} ", "dim"), (text, style)), soft_wrap=True)
 
     def show(self, progress: Progress) -> None:
-        """Show the moment; on anything but a terminal only every few seconds."""
+        """Display the progress of a run; without a terminal, only every few seconds."""
         if self._live is not None:
             self._live.update(_picture(progress))
-        elif time.monotonic() - self._told >= _LINE_EVERY_S:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._shown_at >= _LINE_EVERY_S:
+            self._shown_at = time.monotonic()
             self.say(
                 f"{progress.title}: {progress.phase}; {progress.records_in} records in, {_counts(progress)} out "
                 f"({progress.repeats} repeated), {progress.kills}/{progress.kills_planned} kills"
             )
 
     def clear(self) -> None:
-        """Take the live picture away."""
+        """Remove the live view from the terminal."""
         if self._live is not None:
             self._live.update(Text(""))
 
     def verdict(self, outcomes: list[Outcome]) -> None:
-        """Print the runs beside each other, then what was found."""
+        """Print the results of all runs side by side, then the first faults of each run."""
         self.clear()
         self._console.print(_table(outcomes))
         for outcome in outcomes:
@@ -118,25 +111,25 @@ class Screen:
             self._console.print(_sentence(outcome), soft_wrap=True)
 
     def gaps(self, gaps: Sequence[Gap]) -> None:
-        """Print cold restarts and takeovers side by side; nothing where there were not both."""
+        """Print the waiting times of cold restarts and takeovers side by side; nothing unless there are both."""
         shorter = times_shorter(gaps)
         if shorter is None:
             return
-        seconds = {way: median_s(gaps, way) or 0.0 for way in WAYS}
+        seconds = {kind: median_s(gaps, kind) or 0.0 for kind in RECOVERY_KINDS}
         table = Table.grid(padding=(0, 2))
         table.add_column()
         table.add_column()
         table.add_column(justify="right", style="bold")
-        for way, name in WAYS.items():
-            bar = "█" * max(1, round(_WIDE * seconds[way] / max(seconds.values())))
-            table.add_row(f"  {name}", Text(bar, style=_STYLES[way]), f"{seconds[way]:.2f} s", _note(gaps, way))
+        for kind, name in RECOVERY_KINDS.items():
+            bar = "█" * max(1, round(_WIDE * seconds[kind] / max(seconds.values())))
+            table.add_row(f"  {name}", Text(bar, style=_STYLES[kind]), f"{seconds[kind]:.2f} s", _note(gaps, kind))
         self._console.print(Text("From kill -9 to the next record that a read_committed reader got:"), soft_wrap=True)
         self._console.print(table)
         self._console.print(Text(f"The takeover was {shorter:.1f} times faster.", style="bold"), soft_wrap=True)
 
 
-def _note(gaps: Sequence[Gap], way: Way) -> str:
-    count = sum(gap.way == way for gap in gaps)
+def _note(gaps: Sequence[Gap], kind: RecoveryKind) -> str:
+    count = sum(gap.kind == kind for gap in gaps)
     return f"(median of {count})" if count > 1 else ""
 
 
@@ -208,10 +201,10 @@ def _table(outcomes: list[Outcome]) -> Table:
     row("out of order", [verdict.order_breaks for verdict in verdicts], fault=True)
     row("contradictions", [verdict.contradictions for verdict in verdicts], fault=True)
     table.add_section()
-    for way, way_name in WAYS.items():
-        medians = [median_s(outcome.gaps, way) for outcome in outcomes]
+    for kind, label in RECOVERY_KINDS.items():
+        medians = [median_s(outcome.gaps, kind) for outcome in outcomes]
         if any(medians):
-            table.add_row(f"gap, {way_name}", *("" if one is None else f"{one:.1f} s" for one in medians))
+            table.add_row(f"gap, {label}", *("" if median is None else f"{median:.1f} s" for median in medians))
     for name, attribute in (
         ("lanes skipped on replay", "skipped_lanes"),
         ("determinants recorded", "determinants_recorded"),

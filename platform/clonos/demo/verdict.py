@@ -1,12 +1,15 @@
-"""What every example's verdict is made of.
+"""The checks that the checkers of all examples share.
 
-A checker is pure (`Evidence` in, `Verdict` out), knows nothing of Kafka or Spark, and works out without the job's
-help what had to be published:
+A checker is pure (`Evidence` in, `Verdict` out), does not depend on Kafka or Spark, and computes the expected records
+independently of the job:
 
-- *duplicate*: one source place published twice for one output kind;
+- *duplicate*: the result of one source position, published twice;
 - *lost*: an expected record that was never published;
-- *order break*: within one stream of an output partition the places go back;
-- *contradiction*: records that cannot all be true. Each example has an enumeration of its own for these.
+- *order break*: in one output partition, a result of an older record follows a result of a newer one; this counts for
+  results of the same source partition, or with a shuffle for results of the same source partition and key;
+- *unreadable record*: a published record that cannot be decoded; it counts as a contradiction;
+- *contradiction*: records that contradict each other, such as two results of one service call. Each example defines its
+  own kinds.
 """
 
 from __future__ import annotations
@@ -17,23 +20,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from clonos.demo.evidence import Place, Published
+from clonos.demo.evidence import Published, SourcePosition, json_decoder
 
 _FINDINGS_KEPT = 20
 
 
 class Fault(StrEnum):
-    """What can be wrong with the output of any example."""
+    """The kinds of faults in the output that every example can have."""
 
-    DUPLICATE = "duplicate"
-    LOST = "lost"
-    ORDER = "order break"
-    UNREADABLE = "unreadable record"
+    DUPLICATE = "duplicate"  # the result of one source record was published twice
+    LOST = "lost"  # an expected record was never published
+    ORDER = "order break"  # a result of an older record follows a result of a newer one
+    UNREADABLE = "unreadable record"  # a published record cannot be decoded
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault, with the words a person needs to look it up."""
+    """One fault in the output. `detail` names the record, so that a person can find it."""
 
     fault: StrEnum
     detail: str
@@ -45,49 +48,46 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The counts, and the first few findings behind them.
+    """The numbers of records and faults, and some of the faults."""
 
-    Attributes:
-        pending: Expected records not there yet, and results not final yet; zero once the output has settled.
-    """
-
-    records_in: int
-    expected: int
-    published: int
+    records_in: int  # number of source records
+    expected: int  # number of records that the job had to publish
+    published: int  # number of records that the job published
     duplicates: int
     lost: int
     order_breaks: int
-    contradictions: int
+    contradictions: int  # faults of all other kinds, unreadable records included
+    # Number of expected records that are not published and of results that are not final; the demo waits for 0.
     pending: int
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()  # the first faults
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was lost, doubled, reordered or contradicted."""
+        """Whether no record was lost, duplicated, reordered or contradicted."""
         return not (self.duplicates or self.lost or self.order_breaks or self.contradictions)
 
 
 @dataclass(slots=True)
 class Findings:
-    """Collects faults. What is no duplicate, loss or order break is a contradiction."""
+    """Collects faults for a verdict. A fault that is no duplicate, loss or order break counts as a contradiction."""
 
-    counts: Counter[StrEnum] = field(default_factory=Counter)
-    kept: list[Finding] = field(default_factory=list)
+    counts: Counter[StrEnum] = field(default_factory=Counter)  # how often each fault occurred
+    kept: list[Finding] = field(default_factory=list)  # the first faults
 
     def add(self, fault: StrEnum, detail: str, times: int = 1) -> None:
-        """One more."""
+        """Count the fault `times` times; of all faults, the details of the first ones are stored."""
         self.counts[fault] += times
         if len(self.kept) < _FINDINGS_KEPT:
             self.kept.append(Finding(fault, detail))
 
     def verdict(self, *, records_in: int, expected: int, published: int, unfinished: int = 0) -> Verdict:
-        """The verdict.
+        """The verdict on all faults so far.
 
         Args:
-            records_in: Source records.
-            expected: Records that had to be published.
-            published: Records that were.
-            unfinished: Results that are not lost but have not their final value.
+            records_in: Number of source records.
+            expected: Number of records that the job had to publish.
+            published: Number of records that the job published.
+            unfinished: Number of results whose final value is not published yet.
         """
         plain = (Fault.DUPLICATE, Fault.LOST, Fault.ORDER)
         return Verdict(
@@ -103,82 +103,96 @@ class Findings:
         )
 
 
-class Placed(Protocol):
-    """A published value that says where it comes from."""
+class Positioned(Protocol):
+    """A published value that names the source record from which the job computed it."""
 
     @property
-    def place(self) -> Place:
-        """Where it comes from."""
+    def position(self) -> SourcePosition:
+        """The position of the source record."""
 
 
 V = TypeVar("V")
-P = TypeVar("P", bound=Placed)
-
-
-def in_log_order(records: Sequence[Published]) -> list[Published]:
-    """Partition by partition, in the order of offsets."""
-    return sorted(records, key=lambda record: (record.partition, record.offset))
+P = TypeVar("P", bound=Positioned)
 
 
 def where(record: Published) -> str:
-    """A record, for a finding."""
+    """Topic, partition and offset of a record as text, for a finding."""
     return f"{record.topic}[{record.partition}]@{record.offset}"
 
 
 def readable(
-    records: Sequence[Published], read: Callable[[Published], V | None], found: Findings
+    records: Sequence[Published], read: Callable[[Published], V | None], findings: Findings
 ) -> list[tuple[Published, V]]:
-    """The records in log order with what `read` made of them; those it gives None for are faults."""
+    """Decode the records with `read`, in the order of partitions and offsets; a record for which `read` returns None is
+    a fault.
+    """
     values = []
-    for record in in_log_order(records):
+    for record in sorted(records, key=lambda record: (record.partition, record.offset)):
         value = read(record)
         if value is None:
-            found.add(Fault.UNREADABLE, f"{where(record)}: {record.value[:80]!r}")
+            findings.add(Fault.UNREADABLE, f"{where(record)}: {record.value[:80]!r}")
         else:
             values.append((record, value))
     return values
 
 
+def json_record(kind: type[V]) -> Callable[[Published], V | None]:
+    """A function for `readable` that decodes records whose value is JSON of this kind."""
+    decode = json_decoder(kind)
+    return lambda record: decode(record.value)
+
+
 def once_in_order(
     kind: str,
     values: Iterable[tuple[Published, P]],
-    found: Findings,
+    findings: Findings,
     stream: Callable[[P], Hashable] = lambda _value: None,
-) -> dict[Place, P]:
-    """Check duplicates and order of one output kind; return the first value of each place.
+) -> dict[SourcePosition, P]:
+    """Check that no position of one kind of output occurs twice and that positions never go back; return the first
+    value of each position.
 
     Args:
-        kind: What the records are called.
-        values: In log order.
-        found: Gets the faults.
-        stream: What has an order of its own within a source partition, such as a key after a shuffle.
+        kind: Name of the kind of records, for findings.
+        values: Records and decoded values, sorted by partition and offset.
+        findings: Receives the faults.
+        stream: Maps a value to the part of its source partition whose order is kept, such as the key after a shuffle;
+            default: the order of the whole source partition is kept.
     """
-    seen: dict[Place, P] = {}
-    last: dict[Hashable, Place] = {}
+    seen: dict[SourcePosition, P] = {}
+    last: dict[Hashable, SourcePosition] = {}
     for record, value in values:
-        place = value.place
-        if place in seen:
-            found.add(Fault.DUPLICATE, f"{kind} of {tuple(place)} again at {where(record)}")
-        seen.setdefault(place, value)
-        of = (record.partition, place.topic, place.partition, stream(value))
-        if of in last and place <= last[of]:
-            found.add(Fault.ORDER, f"{kind}: {where(record)} goes back from {tuple(last[of])} to {tuple(place)}")
-        last[of] = place
+        position = value.position
+        if position in seen:
+            findings.add(Fault.DUPLICATE, f"{kind} of {tuple(position)} again at {where(record)}")
+        seen.setdefault(position, value)
+        of = (record.partition, position.topic, position.partition, stream(value))
+        if of in last and position <= last[of]:
+            findings.add(Fault.ORDER, f"{kind}: {where(record)} goes back from {tuple(last[of])} to {tuple(position)}")
+        last[of] = position
     return seen
 
 
 def copies(
     kind: str,
     values: Sequence[tuple[Published, P]],
-    originals: Mapping[Place, P],
-    found: Findings,
+    originals: Mapping[SourcePosition, P],
+    findings: Findings,
     fault: StrEnum,
     stream: Callable[[P], Hashable] = lambda _value: None,
 ) -> None:
-    """Check records that repeat some others word for word, such as a sample: all of `originals`, and no more."""
-    seen = once_in_order(kind, values, found, stream)
+    """Check a second output: it must repeat each value in `originals` once, in order, and have no other records.
+
+    Args:
+        kind: Name of the kind of records, for findings.
+        values: Records and decoded values of the second output, sorted by partition and offset.
+        originals: Source position → the value that the second output must repeat.
+        findings: Receives the faults.
+        fault: The fault of a value that differs from its original.
+        stream: Maps a value to the part of its source partition whose order is kept; default: the whole partition.
+    """
+    seen = once_in_order(kind, values, findings, stream)
     for record, value in values:
-        if originals.get(value.place) != value:
-            found.add(fault, f"{kind} of {tuple(value.place)} at {where(record)}")
-    for place in originals.keys() - seen.keys():
-        found.add(Fault.LOST, f"{kind} of {tuple(place)}")
+        if originals.get(value.position) != value:
+            findings.add(fault, f"{kind} of {tuple(value.position)} at {where(record)}")
+    for position in originals.keys() - seen.keys():
+        findings.add(Fault.LOST, f"{kind} of {tuple(position)}")

@@ -1,6 +1,19 @@
-"""What is missing or unwell on this machine, in Kafka and in the control plane, and how to mend it."""
+"""Diagnosis of this machine, Kafka and the control plane (``clonos doctor``).
+
+`diagnose` runs independent checks: Python, Java, jars, ``CLONOS_HOME``, disk, Kafka, control plane, port. Each yields
+`Check` results with a status:
+
+- ``ok``: no problem.
+- ``warn``: jobs run, but the finding may surprise.
+- ``fail``: jobs cannot run, or not with exactly-once output.
+
+A check that raises becomes a ``fail`` result, so it never hides the others. The checks change nothing except for one
+temporary Kafka topic (``clonos.doctor.…``), which they delete.
+
+The package uses `clonos.embedded`, `clonos.local` and `clonos.client`. It must not import `clonos.cli`.
+"""
 
 from clonos.doctor.check import Check
-from clonos.doctor.examination import Examination, examine
+from clonos.doctor.diagnosis import Diagnosis, diagnose
 
-__all__ = ["Check", "Examination", "examine"]
+__all__ = ["Check", "Diagnosis", "diagnose"]

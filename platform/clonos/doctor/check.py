@@ -1,4 +1,4 @@
-"""What a look at one thing found."""
+"""The result of one check of ``clonos doctor``."""
 
 from __future__ import annotations
 
@@ -10,35 +10,27 @@ Status = Literal["ok", "warn", "fail"]
 
 
 class Check(BaseModel):
-    """One look.
-
-    Attributes:
-        name: What was looked at.
-        status: ``warn``: jobs run, but something may surprise; ``fail``: something cannot work.
-        what: What was found.
-        meaning: What follows from it.
-        mend: What to do.
-    """
+    """The result of one check."""
 
     model_config = ConfigDict(frozen=True)
 
-    name: str
-    status: Status
-    what: str
-    meaning: str = ""
-    mend: str = ""
+    name: str  # name of the check
+    status: Status  # ``ok``, ``warn`` (jobs run, but the finding may surprise) or ``fail`` (jobs cannot run correctly)
+    what: str  # the finding
+    meaning: str = ""  # the consequence
+    fix: str = ""  # advice how to fix the problem
 
 
 def ok(name: str, what: str) -> Check:
-    """All is well."""
+    """The result of a check that found no problem: `what` describes the state."""
     return Check(name=name, status="ok", what=what)
 
 
-def warn(name: str, what: str, *, meaning: str, mend: str) -> Check:
-    """Jobs run, but."""
-    return Check(name=name, status="warn", what=what, meaning=meaning, mend=mend)
+def warn(name: str, what: str, *, meaning: str, fix: str) -> Check:
+    """The result of a check whose problem does not prevent jobs from running: finding, consequence and advice."""
+    return Check(name=name, status="warn", what=what, meaning=meaning, fix=fix)
 
 
-def fail(name: str, what: str, *, meaning: str, mend: str) -> Check:
-    """Something cannot work."""
-    return Check(name=name, status="fail", what=what, meaning=meaning, mend=mend)
+def fail(name: str, what: str, *, meaning: str, fix: str) -> Check:
+    """The result of a check whose problem prevents jobs from running correctly: finding, consequence and advice."""
+    return Check(name=name, status="fail", what=what, meaning=meaning, fix=fix)

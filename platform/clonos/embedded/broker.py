@@ -1,4 +1,4 @@
-"""The embedded Kafka: the real Apache Kafka in KRaft mode, as detached processes on this machine."""
+"""The embedded Kafka: the real Apache Kafka in KRaft mode, as detached processes of this machine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from clonos.embedded import aot
 from clonos.embedded.cluster import BrokerStatus, Cluster, ClusterStatus, addresses, random_id
 from clonos.embedded.jars import Jars, exclusive
 from clonos.embedded.java import java_binary, java_major
 from clonos.embedded.layout import choose_ports, render_properties, scram_arguments, server_properties
-from clonos.embedded.processes import Recorded, State, end, spawn
-from clonos.errors import BrokerUnavailable, DirectoryTaken
+from clonos.embedded.processes import ProcessRecord, State, spawn, stop_all
+from clonos.errors import BrokerUnavailable, DirectoryInUse
 from clonos.kafka import await_brokers
 from clonos.settings import KafkaSettings
 
@@ -25,24 +26,24 @@ _RECORD = "cluster.json"
 _LOCK = ".lock"
 _STOP_S = 20.0
 _UNSAFE_WARNINGS_MAJOR = 24
-# Both measured: the serial collector and the first compiler alone halve the time to be ready.
+# Measured: the serial collector and the first compiler halve the start-up time.
 _JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms128m")
 
 
 class EmbeddedKafka:
-    """A Kafka cluster in one directory of this machine.
+    """A cluster of Kafka brokers on this machine, with all its files in one directory.
 
     The brokers outlive the process that started them. Another process finds them by their directory.
     As a context manager it starts on entry and stops on exit.
 
     Args:
-        directory: Data, logs and the record of what runs.
-        brokers: How many; default: as many as the directory has, else one.
-        ports: Client ports, one per broker; default: those of the last start, else free ones.
-        jars: From `clonos.embedded.jars.ensure_jars`; needed to start, not to stop or ask.
-        client: How clients are to connect (protocol, mechanism, user); addresses in it are ignored.
-        properties: More broker settings. The client listener's prefix is ``listener.name.client.``.
-        heap_mb: Heap of each broker.
+        directory: Directory of data, logs and the list of processes.
+        brokers: Number of brokers; default: the number in the directory, else one.
+        ports: Client ports, one per broker; default: the previous ports, else free ones.
+        jars: Result of `clonos.embedded.jars.ensure_jars`; needed to start, not to stop or inspect.
+        client: Client protocol, mechanism and user; its addresses are ignored.
+        properties: Further broker settings. The client listener's prefix is ``listener.name.client.``.
+        heap_mb: Heap of each broker, in MiB.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class EmbeddedKafka:
         heap_mb: int = 512,
     ) -> None:
         self._directory = directory.absolute()
-        self._wanted = brokers
-        self._named_ports = tuple(ports or ())
+        self._broker_count = brokers
+        self._requested_ports = tuple(ports or ())
         self._jars = jars
         self._client = client or KafkaSettings()
         self._properties = dict(properties or {})
@@ -69,9 +70,7 @@ class EmbeddedKafka:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.stop()
 
     @property
@@ -82,11 +81,11 @@ class EmbeddedKafka:
 
     @property
     def kafka(self) -> KafkaSettings:
-        """Settings with which a client reaches this cluster."""
+        """Settings with which clients connect to this cluster."""
         return self._client.model_copy(update={"bootstrap_servers": self.bootstrap_servers})
 
     def status(self) -> ClusterStatus:
-        """What runs, as anyone can see it from the directory."""
+        """The state of all brokers, read from the directory."""
         cluster = self._read()
         if cluster is None:
             return ClusterStatus(self._directory, "", ())
@@ -94,38 +93,38 @@ class EmbeddedKafka:
         return ClusterStatus(self._directory, addresses(cluster.ports), brokers)
 
     def start(self, *, timeout_s: float = 60.0) -> None:
-        """Start all brokers and wait until they answer.
+        """Start all brokers and wait until they respond.
 
         Raises:
-            DirectoryTaken: A cluster runs there already, or the directory holds something else.
-            PortTaken: A port that was asked for is in use.
-            BrokerUnavailable: A broker ended, or did not answer in time.
+            DirectoryInUse: A cluster runs in the directory, or the directory contains other data.
+            PortInUse: A requested port is in use.
+            BrokerUnavailable: A broker exited, or was not ready in time.
         """
         with self._exclusive():
             previous = self._read()
             self._refuse_if_taken(previous)
-            wanted = self._wanted or (len(previous.ports) if previous else 1)
-            ports = choose_ports(self._named_ports, wanted, previous=previous.ports if previous else ())
-            cluster = Cluster(previous.cluster_id if previous else random_id(), ports, [None] * wanted)
-            for node in range(wanted):
+            count = self._broker_count or (len(previous.ports) if previous else 1)
+            ports = choose_ports(self._requested_ports, count, previous=previous.ports if previous else ())
+            cluster = Cluster(previous.cluster_id if previous else random_id(), ports, [None] * count)
+            for node in range(count):
                 self._configure(cluster, node)
-            # Written before the data, so that a half-formatted directory is known to be ours.
+            # Written before the data, so that a half-formatted directory is recognised.
             self._write(cluster)
             self._format(cluster)
-            for node in range(wanted):
+            for node in range(count):
                 cluster.processes[node] = self._spawn(node)
                 self._write(cluster)
         try:
-            self._await_ready(cluster, self.kafka, wanted, timeout_s)
+            self._await_ready(cluster, self.kafka, count, timeout_s)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Stop all brokers; their data stays. Nothing happens where none runs."""
+        """Stop all running brokers; their data stays."""
         cluster = self._read()
         if cluster:
-            end(
+            stop_all(
                 [process for process in cluster.processes if process],
                 grace_s=_STOP_S,
                 settled=lambda: len(cluster.ports) > 1 and self._logs_closed(cluster),
@@ -134,49 +133,46 @@ class EmbeddedKafka:
     def _logs_closed(self, cluster: Cluster) -> bool:
         """Whether every broker has closed its logs.
 
-        The last of several then still waits five seconds for a quorum that has gone; its metadata is
-        on disk at every append, so there is nothing to wait for.
+        The last of several brokers then waits five seconds for a lost quorum. Its metadata is on disk after every
+        append, so the wait is useless.
         """
         return all((self._home(node) / "data" / ".kafka_cleanshutdown").exists() for node in range(len(cluster.ports)))
 
     def kill(self, node: int) -> None:
-        """End broker `node` as a crash would."""
+        """Kill broker `node` with SIGKILL."""
         self._signal(node, signal.SIGKILL)
         deadline = time.monotonic() + _STOP_S
         while self.status().brokers[node].state != "stopped" and time.monotonic() < deadline:
             time.sleep(0.005)
 
     def pause(self, node: int) -> None:
-        """Freeze broker `node`."""
+        """Pause the process of broker `node` with SIGSTOP."""
         self._signal(node, signal.SIGSTOP)
 
     def resume(self, node: int) -> None:
-        """Let a frozen broker go on."""
+        """Resume the process of a paused broker with SIGCONT."""
         self._signal(node, signal.SIGCONT)
 
     def start_broker(self, node: int, *, timeout_s: float = 60.0) -> None:
-        """Start broker `node` of a cluster again and wait until the others know it.
-
-        Raises:
-            DirectoryTaken: It is running.
-            BrokerUnavailable: It ended, or did not answer in time.
-        """
+        """Start the stopped broker `node` of a cluster, and wait until it has joined the cluster."""
         with self._exclusive():
             cluster = self._existing()
             if self._status(cluster, node).state != "stopped":
-                raise DirectoryTaken(f"Broker {node} in {self._directory} is running.", hint="stop it first.")
+                raise DirectoryInUse(f"Broker {node} in {self._directory} is running.", hint="stop it first.")
             cluster.processes[node] = self._spawn(node)
             self._write(cluster)
         states = [self._status(cluster, i).state for i in range(len(cluster.ports))]
-        # Asked at the broker itself: it lists itself only once it takes part.
+        # The request goes to the broker itself, which lists itself only after it has joined.
         own = self._client.model_copy(update={"bootstrap_servers": addresses([cluster.ports[node]])})
         self._await_ready(cluster, own, states.count("running"), timeout_s, only=node)
 
     def train(self) -> Path | None:
-        """Make the start-up cache of this Java and these jars, with a broker in this (scratch) directory.
+        """Create the ahead-of-time cache of brokers for this Java and these jars.
+
+        This cluster, which must not run yet, is started for the training and stopped.
 
         Returns:
-            The cache, or None where this Java knows none.
+            The cache, or None if this Java does not support caches.
         """
         java = java_binary()
         if not aot.supported(java):
@@ -193,23 +189,23 @@ class EmbeddedKafka:
 
     def _refuse_if_taken(self, cluster: Cluster | None) -> None:
         if cluster is None:
-            if any(each.name != _LOCK for each in self._directory.iterdir()):
-                raise DirectoryTaken(
-                    f"{self._directory} is not empty and holds no embedded Kafka.",
-                    kept="nothing in it was touched.",
+            if any(file.name != _LOCK for file in self._directory.iterdir()):
+                raise DirectoryInUse(
+                    f"{self._directory} is not empty and contains no embedded Kafka.",
+                    kept="nothing in it was changed.",
                     hint="choose another folder with --directory.",
                 )
             return
         if any(process and process.find() for process in cluster.processes):
-            raise DirectoryTaken(
+            raise DirectoryInUse(
                 f"Kafka is already running in {self._directory}, at {addresses(cluster.ports)}.",
-                kept="it was left alone.",
-                hint="use it as it is, stop it with `clonos kafka stop`, or choose another folder with --directory.",
+                kept="it keeps running.",
+                hint="use it, stop it with `clonos kafka stop`, or choose another folder with --directory.",
             )
-        if self._wanted and self._wanted != len(cluster.ports):
-            raise DirectoryTaken(
-                f"{self._directory} holds a cluster of {len(cluster.ports)} brokers, not of {self._wanted}.",
-                kept="its data was left alone.",
+        if self._broker_count and self._broker_count != len(cluster.ports):
+            raise DirectoryInUse(
+                f"{self._directory} contains a cluster of {len(cluster.ports)} brokers, not of {self._broker_count}.",
+                kept="its data was not changed.",
                 hint=f"start it with {len(cluster.ports)} brokers, or choose another folder with --directory.",
             )
 
@@ -222,7 +218,7 @@ class EmbeddedKafka:
         config.write_text(render_properties(properties))
 
     def _format(self, cluster: Cluster) -> None:
-        """Format the storage of those brokers that have none, all at the same time."""
+        """Format the storage of new brokers, in parallel."""
         tools = []
         for node in range(len(cluster.ports)):
             if (self._home(node) / "data" / "meta.properties").exists():
@@ -239,12 +235,12 @@ class EmbeddedKafka:
         for tool, output in zip(tools, outputs, strict=True):
             if tool.returncode:
                 raise BrokerUnavailable(
-                    f"Kafka could not prepare {self._directory}: {output.strip()[-2000:]}",
+                    f"Kafka could not format {self._directory}: {output.strip()[-2000:]}",
                     kept="no broker was started.",
-                    hint="check the broker settings that were given.",
+                    hint="check the broker settings.",
                 )
 
-    def _spawn(self, node: int) -> Recorded:
+    def _spawn(self, node: int) -> ProcessRecord:
         home = self._home(node)
         command = [*self._java(node, *self._training_flags), "kafka.Kafka", str(home / "server.properties")]
         return spawn(command, output=home / "console.log", directory=home)
@@ -275,15 +271,15 @@ class EmbeddedKafka:
             for node in watched:
                 if self._status(cluster, node).state == "stopped":
                     raise BrokerUnavailable(
-                        f"Broker {node} ended while it started. The end of its log:\n{self._last_lines(node)}",
-                        kept="data written by earlier starts.",
+                        f"Broker {node} exited during start. The end of its log:\n{self._last_lines(node)}",
+                        kept="existing data is unchanged.",
                         hint=f"see {self._log(node)}.",
                     )
-            left = deadline - time.monotonic()
+            remaining_s = deadline - time.monotonic()
             try:
-                await_brokers(kafka, brokers=brokers, timeout_s=min(max(left, 0.1), 2.0))
+                await_brokers(kafka, brokers=brokers, timeout_s=min(max(remaining_s, 0.1), 2.0))
             except BrokerUnavailable as error:
-                if left <= 0:
+                if remaining_s <= 0:
                     lines = self._last_lines(watched[0])
                     raise BrokerUnavailable(
                         f"{error.what} The end of its log:\n{lines}", hint=f"see {self._log(watched[0])}."
@@ -317,16 +313,16 @@ class EmbeddedKafka:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Hold the directory, so that two starts at once do not both find it free."""
+        """Lock the directory, so that only one start runs at a time."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            held = ExitStack()
-            held.enter_context(exclusive(self._directory / _LOCK))
+            locks = ExitStack()
+            locks.enter_context(exclusive(self._directory / _LOCK))
         except OSError as error:
-            raise DirectoryTaken(
-                f"{self._directory} cannot be used: {error}.", hint="choose another folder with --directory."
+            raise DirectoryInUse(
+                f"{self._directory} is not usable: {error}.", hint="choose another folder with --directory."
             ) from error
-        with held:
+        with locks:
             yield
 
     def _existing(self) -> Cluster:
@@ -337,15 +333,15 @@ class EmbeddedKafka:
 
     def _read(self) -> Cluster | None:
         try:
-            return Cluster.load((self._directory / _RECORD).read_text())
+            return msgspec.json.decode((self._directory / _RECORD).read_bytes(), type=Cluster)
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, NotADirectoryError) as error:
-            raise DirectoryTaken(
+        except (ValueError, NotADirectoryError) as error:
+            raise DirectoryInUse(
                 f"{self._directory / _RECORD} is not readable: {error}.", hint="choose another folder with --directory."
             ) from error
 
     def _write(self, cluster: Cluster) -> None:
         draft = self._directory / f"{_RECORD}.new"
-        draft.write_text(cluster.dump())
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(cluster)))
         draft.replace(self._directory / _RECORD)

@@ -1,41 +1,31 @@
-"""What is known of an embedded cluster: the record in its directory, and how it looks from outside."""
+"""``cluster.json``, which lists the brokers of an embedded cluster, and the status of the cluster."""
 
 from __future__ import annotations
 
 import base64
-import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clonos.embedded.layout import HOST, Ports
-from clonos.embedded.processes import Recorded, State
+from clonos.embedded.processes import ProcessRecord, State
 
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """One broker.
+    """The status of one broker of an embedded cluster."""
 
-    Attributes:
-        node: Its id, counted from 0.
-        state: What its process is doing.
-        address: Where clients connect.
-        pid: Its process id, if it is there.
-        log: Its log file.
-    """
-
-    node: int
+    node: int  # id of the broker, counted from 0
     state: State
-    address: str
-    pid: int | None
-    log: Path
+    address: str  # address for clients, ``host:port``
+    pid: int | None  # process id of a running broker
+    log: Path  # output of the broker
 
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """All brokers of a directory."""
+    """The status of all brokers of an embedded cluster."""
 
     directory: Path
     bootstrap_servers: str
@@ -43,47 +33,27 @@ class ClusterStatus:
 
     @property
     def running(self) -> bool:
-        """Whether any broker is there."""
+        """Whether any broker of the cluster runs."""
         return any(broker.state != "stopped" for broker in self.brokers)
 
 
 @dataclass
 class Cluster:
-    """What ``cluster.json`` holds.
-
-    Attributes:
-        cluster_id: Kafka's name for the cluster.
-        ports: Of each broker.
-        processes: Each broker's process, as of its last start.
-    """
+    """The ports and processes of an embedded cluster: the content of ``cluster.json``."""
 
     cluster_id: str
     ports: list[Ports]
-    processes: list[Recorded | None]
-
-    def dump(self) -> str:
-        """As text."""
-        return json.dumps(asdict(self), indent=2)
-
-    @classmethod
-    def load(cls, text: str) -> Cluster:
-        """From text; raises `ValueError`, `KeyError` or `TypeError` where it is not ours."""
-        raw: dict[str, Any] = json.loads(text)
-        return cls(
-            cluster_id=raw["cluster_id"],
-            ports=[Ports(**each) for each in raw["ports"]],
-            processes=[Recorded(**each) if each else None for each in raw["processes"]],
-        )
+    processes: list[ProcessRecord | None]  # newest process of each broker; None: not started yet
 
 
 def addresses(ports: Sequence[Ports]) -> str:
-    """Client addresses of the brokers with these `ports`."""
-    return ",".join(f"{HOST}:{each.client}" for each in ports)
+    """The value of ``bootstrap.servers`` for brokers with these `ports`."""
+    return ",".join(f"{HOST}:{broker.client}" for broker in ports)
 
 
 def random_id() -> str:
-    """A new cluster's id."""
-    # Kafka's own notation: sixteen bytes, URL-safe; it refuses one that starts with a dash.
+    """A random Kafka cluster id."""
+    # Kafka's notation: sixteen bytes in URL-safe base64, without a leading dash.
     text = "-"
     while text.startswith("-"):
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -1,6 +1,7 @@
-"""The pinned jars: fetched once by the Ivy that PySpark ships, checked, and kept in the user's cache.
+"""The jars that Clonos needs, with pinned versions: downloaded once by the Ivy that PySpark ships, verified, and
+cached.
 
-``python -m clonos.embedded.jars`` fetches them ahead of time.
+``python -m clonos.embedded.jars`` downloads them ahead of time.
 """
 
 from __future__ import annotations
@@ -31,63 +32,58 @@ from clonos.settings import Settings
 
 _SETS = ("connector", "broker")
 _HINT = (
-    "check the network and try again; behind a mirror name an Ivy settings file in CLONOS_IVY_SETTINGS. "
-    "What was fetched so far is kept."
+    "check the network and try again; for a mirror, set CLONOS_IVY_SETTINGS to an Ivy settings file. "
+    "Completed downloads are reused."
 )
 _MARKER = ".complete"
 
 
 @dataclass(frozen=True)
 class Jars:
-    """Folders with the jars.
+    """The directories of the downloaded jars."""
 
-    Attributes:
-        connector: What Spark needs to read Kafka.
-        broker: Apache Kafka itself.
-    """
-
-    connector: Path
-    broker: Path
+    connector: Path  # directory of Spark's Kafka connector
+    broker: Path  # directory of the Kafka broker's jars
 
     @property
     def aot(self) -> Path:
-        """Where start-up caches made from exactly these jars are kept."""
+        """Directory of the ahead-of-time caches for these jars."""
         return self.connector.parent / "aot"
 
 
 def ensure_jars(settings: Settings) -> Jars:
-    """The jars, fetched if they are not in the cache yet (at once where they are).
+    """Return the directories of the jars, and download the jars if the cache lacks them.
 
-    Safe to call from several processes: one fetches, the others wait for it.
+    Safe to call from several processes: one downloads, the others wait.
 
     Raises:
-        JarsUnavailable: They cannot be fetched, or one is not what was pinned.
+        JarsUnavailable: A jar cannot be downloaded, or its checksum differs.
     """
     root = settings.cache / "jars"
     target = root / _pin()
-    found = Jars(target / "connector", target / "broker")
+    jars = Jars(target / "connector", target / "broker")
     if (target / _MARKER).exists():
-        return found
+        return jars
     try:
         root.mkdir(parents=True, exist_ok=True)
         with exclusive(root / ".lock"):
             if not (target / _MARKER).exists():
-                _fetch(settings, root, target)
+                _download(settings, root, target)
     except OSError as error:
         raise JarsUnavailable(
-            f"The jars cannot be put into {root}: {error}.", hint="free some space or choose another CLONOS_CACHE."
+            f"The jars cannot be stored in {root}: {error}.", hint="free some space or choose another CLONOS_CACHE."
         ) from error
-    return found
+    return jars
 
 
 def cached(settings: Settings) -> Path | None:
-    """The folder with the jars, if they are in the cache; nothing is fetched."""
+    """The cache directory that holds both directories of `Jars`; None if jars are missing. Nothing is downloaded."""
     target = settings.cache / "jars" / _pin()
     return target if (target / _MARKER).exists() else None
 
 
 def pinned() -> dict[str, str]:
-    """Checksum of every jar, by ``<set>/<file name>``."""
+    """The required SHA-256 of each jar, by ``connector/<file name>`` or ``broker/<file name>``."""
     lines = _resource("jars.sha256").decode().splitlines()
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line)}
 
@@ -97,26 +93,26 @@ def _resource(name: str) -> bytes:
 
 
 def _pin() -> str:
-    # A user's Ivy settings do not count: the checksums make sure that any mirror gives the same jars.
+    # The user's Ivy settings are not part of the pin: the checksums ensure that every mirror delivers the same jars.
     return hashlib.sha256(_resource("ivy.xml") + _resource("jars.sha256")).hexdigest()[:16]
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold `path` as a lock; the kernel drops it if this process dies."""
+    """Hold an exclusive lock on `path` inside the context; the kernel releases the lock if this process exits."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _fetch(settings: Settings, root: Path, target: Path) -> None:
-    work = Path(tempfile.mkdtemp(dir=root, prefix=".fetch-"))
+def _download(settings: Settings, root: Path, target: Path) -> None:
+    work = Path(tempfile.mkdtemp(dir=root, prefix=".download-"))
     try:
         _retrieve(settings, work)
         _verify(work)
         (work / _MARKER).touch()
         work.chmod(0o755)
-        # A folder without the marker is the rest of something; the rename shows all jars at once or none.
+        # A directory without the marker is a leftover. The rename publishes all jars at once.
         shutil.rmtree(target, ignore_errors=True)
         work.rename(target)
     finally:
@@ -135,60 +131,60 @@ def _retrieve(settings: Settings, work: Path) -> None:
         assert ivy.stdout is not None
         tail = _show(ivy.stdout, total=len(pinned()))
     if ivy.returncode:
-        raise JarsUnavailable(f"The jars could not be fetched: {_reason(tail)}.", hint=_HINT)
+        raise JarsUnavailable(f"The jars could not be downloaded: {_reason(tail)}.", hint=_HINT)
     shutil.rmtree(scratch)
 
 
 def ivy_command(settings: Settings, scratch: Path) -> list[str]:
-    """The command that resolves ``ivy.xml`` in `scratch`, without what it is to do with the result."""
+    """The command line with which Ivy resolves `scratch`/``ivy.xml``; the caller adds the options for the output."""
     java = java_binary()
-    # Found and not imported: that takes a second.
+    # An import would take a second.
     pyspark = importlib.util.find_spec("pyspark")
-    found = sorted((Path(pyspark.origin).parent / "jars").glob("ivy-*.jar")) if pyspark and pyspark.origin else []
-    if not found:
+    ivy_jars = sorted((Path(pyspark.origin).parent / "jars").glob("ivy-*.jar")) if pyspark and pyspark.origin else []
+    if not ivy_jars:
         raise JarsUnavailable("This PySpark has no Ivy in its jars folder.", hint="install PySpark from its wheel.")
     home = settings.cache / "ivy"
     home.mkdir(parents=True, exist_ok=True)
     command = [str(java), f"-Divy.default.ivy.user.dir={home}"]
     if is_bundled(java):
         command += trust_store(scratch / "authorities.jks")
-    command += ["-jar", str(found[-1]), "-cache", str(home / "cache"), "-ivy", str(scratch / "ivy.xml")]
+    command += ["-jar", str(ivy_jars[-1]), "-cache", str(home / "cache"), "-ivy", str(scratch / "ivy.xml")]
     if settings.ivy_settings:
         command += ["-settings", str(settings.ivy_settings)]
-    # OSGi bundles are jars under another name.
+    # OSGi bundles are jars too.
     return [*command, "-types", "jar", "bundle", "-confs", *_SETS]
 
 
 def _show(lines: IO[str], *, total: int) -> list[str]:
-    """Follow Ivy's output with a progress bar, or plain lines where no one watches; return its last lines."""
+    """Show Ivy's progress as a bar, or as plain lines outside a terminal; return its last lines."""
     console = Console(stderr=True)
     tail: deque[str] = deque(maxlen=200)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("Finding the jars", total=total)
+        task = progress.add_task("Resolving the jars", total=total)
         if not console.is_terminal:
-            console.print(f"Fetching {total} jars (once) ...", highlight=False)
-        found = fetched = 0
+            console.print(f"Downloading {total} jars (once) ...", highlight=False)
+        resolved = downloaded = 0
         for line in lines:
             tail.append(line.strip())
             if re.match(r"\s*found \S+#\S+;\S+ in ", line):
-                found += 1
-                progress.update(task, completed=found)
+                resolved += 1
+                progress.update(task, completed=resolved)
             elif "[SUCCESSFUL" in line:
-                fetched += 1
-                progress.update(task, description="Fetching the jars", completed=fetched)
-                if not console.is_terminal and fetched % 10 == 0:
-                    console.print(f"  {fetched} of {total}", highlight=False)
+                downloaded += 1
+                progress.update(task, description="Downloading the jars", completed=downloaded)
+                if not console.is_terminal and downloaded % 10 == 0:
+                    console.print(f"  {downloaded} of {total}", highlight=False)
     return list(tail)
 
 
 def _reason(tail: list[str]) -> str:
-    # The line with the cause comes before Ivy's summary of what it lacks for it.
+    # The line with the cause precedes Ivy's summary.
     for sign in ("Server access error", "UnknownHost", "not found", "FAILED", "Exception"):
         for line in tail:
             if sign in line:
                 return line.strip(": ")
-    return tail[-1] if tail else "Ivy ended without a word"
+    return tail[-1] if tail else "Ivy exited without output"
 
 
 def _verify(work: Path) -> None:
@@ -197,17 +193,17 @@ def _verify(work: Path) -> None:
     wrong = sorted(name for name, digest in expected.items() if name in actual and actual[name] != digest)
     if wrong:
         raise JarsUnavailable(
-            f"Not the jars that were pinned: {', '.join(wrong)}.",
-            kept="they were thrown away.",
+            f"The checksum differs from the pinned one: {', '.join(wrong)}.",
+            kept="the downloaded jars were deleted.",
             hint="the mirror or a proxy changed them; remove the folder 'ivy' in the cache and use another mirror.",
         )
     if expected.keys() != actual.keys():
         differing = ", ".join(sorted(expected.keys() ^ actual.keys()))
-        raise JarsUnavailable(f"The set of jars is not the pinned one: {differing}.", hint=_HINT)
+        raise JarsUnavailable(f"The set of jars differs from the pinned set: {differing}.", hint=_HINT)
 
 
 def checksums(work: Path) -> dict[str, str]:
-    """SHA-256 of every jar in the two sets below `work`, by ``<set>/<file name>``."""
+    """The SHA-256 of every jar in the folders ``connector`` and ``broker`` of `work`, by ``<folder>/<file name>``."""
     return {
         f"{name}/{jar.name}": hashlib.sha256(jar.read_bytes()).hexdigest()
         for name in _SETS

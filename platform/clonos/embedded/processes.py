@@ -1,4 +1,4 @@
-"""Detached processes that another process can find, judge and end again."""
+"""Starts processes that outlive this process, and finds, inspects and stops them later, also from another process."""
 
 from __future__ import annotations
 
@@ -16,28 +16,23 @@ import psutil
 
 State = Literal["running", "paused", "stopped"]
 
-# Children of this very process have to be waited for, or they stay behind as zombies.
+# Children of this process must be waited for, or they remain as zombies.
 _children: list[subprocess.Popen[bytes]] = []
 # psutil rounds the start time to the kernel's clock ticks.
 _TICK_S = 0.05
-_LOOK_S = 0.1
-_LAST_MOMENT_S = 0.5
+_POLL_S = 0.1
+_FINAL_WAIT_S = 0.5
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A process as it is written down.
+class ProcessRecord:
+    """Identifies a process by its id and start time."""
 
-    Attributes:
-        pid: Its process id.
-        created: When it started, so that another process with a reused id is never taken for it.
-    """
-
-    pid: int
-    created: float
+    pid: int  # process id
+    created: float  # start time in seconds since 1970; it distinguishes the process from a later one with the same id
 
     def find(self) -> psutil.Process | None:
-        """The process, if it is still there."""
+        """The process, if it still runs; else None."""
         _children[:] = [child for child in _children if child.poll() is None]
         try:
             process = psutil.Process(self.pid)
@@ -47,7 +42,7 @@ class Recorded:
             return None
 
     def state(self) -> State:
-        """What the process is doing."""
+        """Whether the process runs, is paused or has exited."""
         process = self.find()
         if process is None:
             return "stopped"
@@ -57,53 +52,87 @@ class Recorded:
             return "stopped"
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process is gone."""
+        """Send a signal, unless the process has exited."""
         process = self.find()
         if process is not None:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
 
-def spawn(
-    command: Sequence[str], *, output: Path, directory: Path, environment: Mapping[str, str] | None = None
-) -> Recorded:
-    """Start `command` in a session of its own, so that it outlives this process and its terminal."""
-    given = os.environ if environment is None else environment
+def popen_detached(
+    command: Sequence[str],
+    *,
+    output: Path,
+    directory: Path,
+    environment: Mapping[str, str],
+    uid: int | None = None,
+    gid: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start `command` in its own session, so that it outlives this process and its terminal.
+
+    Args:
+        command: Program and arguments.
+        output: File to append stdout and stderr to.
+        directory: Working directory.
+        environment: All environment variables of the process.
+        uid: User id of the process; None: this process's.
+        gid: Group id of the process; None: `uid`.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
     with output.open("ab") as sink:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
             cwd=directory,
+            env=dict(environment),
             start_new_session=True,
-            # Flags from the environment are meant for the user's own Java programs.
-            env={name: value for name, value in given.items() if name not in {"JAVA_TOOL_OPTIONS", "CLASSPATH"}},
+            user=uid,
+            group=gid if gid is not None else uid,
+            extra_groups=[] if uid is not None else None,
         )
+
+
+def spawn(
+    command: Sequence[str], *, output: Path, directory: Path, environment: Mapping[str, str] | None = None
+) -> ProcessRecord:
+    """Start `command` in its own session, so that it outlives this process.
+
+    It gets `environment` (default: this process's) without ``JAVA_TOOL_OPTIONS`` and ``CLASSPATH``, which are for the
+    user's own programs.
+    """
+    environment = os.environ if environment is None else environment
+    environment = {name: value for name, value in environment.items() if name not in {"JAVA_TOOL_OPTIONS", "CLASSPATH"}}
+    child = popen_detached(command, output=output, directory=directory, environment=environment)
     _children.append(child)
-    return Recorded(child.pid, psutil.Process(child.pid).create_time())
+    return ProcessRecord(child.pid, psutil.Process(child.pid).create_time())
 
 
-def end(processes: Sequence[Recorded], *, grace_s: float, settled: Callable[[], bool] = lambda: False) -> None:
-    """End all `processes` together: politely first, then without asking.
+def stop_all(
+    processes: Sequence[ProcessRecord], *, grace_s: float, settled: Callable[[], bool] = lambda: False
+) -> None:
+    """Stop all `processes` together with SIGTERM, then with SIGKILL.
 
     Args:
-        processes: Those that have ended already are passed over.
-        grace_s: How long they may take.
-        settled: True once there is nothing left to be polite for.
+        processes: The processes; those that have exited are skipped.
+        grace_s: Seconds between SIGTERM and SIGKILL.
+        settled: Returns True when the processes may be killed before `grace_s` is over.
     """
-    left = [process for recorded in processes if (process := recorded.find()) is not None]
-    for process in left:
+    running = [process for record in processes if (process := record.find()) is not None]
+    for process in running:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-            process.resume()  # a paused one would not hear it
+            process.resume()  # a paused process does not handle SIGTERM
     deadline = time.monotonic() + grace_s
-    while left and time.monotonic() < deadline:
-        enough = settled()  # asked first, so that who settles last still has a moment to go
-        _, left = psutil.wait_procs(left, timeout=_LAST_MOMENT_S if enough else _LOOK_S)
+    while running and time.monotonic() < deadline:
+        enough = settled()  # before the wait, so that the last process to settle has time to exit
+        _, running = psutil.wait_procs(running, timeout=_FINAL_WAIT_S if enough else _POLL_S)
         if enough:
             break
-    for process in left:
+    for process in running:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(left, timeout=grace_s)
+    psutil.wait_procs(running, timeout=grace_s)

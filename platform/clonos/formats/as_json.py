@@ -1,4 +1,4 @@
-"""JSON records."""
+"""The format JSON, with or without the Schema Registry's wire format."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from pyspark.sql.types import StructType
 
 from clonos.errors import SpecError
 from clonos.formats.codec import Decode, Encode
-from clonos.formats.registry import Pins, SchemaSource, header, new_schema, registry_at, split
+from clonos.formats.registry import Pins, SchemaSource, header, split
 from clonos.formats.shape import json_decoder, python_type
 
 
 @dataclass(frozen=True)
 class Json:
-    """JSON objects in UTF-8.
+    """The format JSON: each record is a JSON object in UTF-8.
 
-    Binary is base64, decimals are numbers or text, dates and timestamps are ISO 8601 text. Fields that the
-    Spark schema does not name are left out.
+    Binary is base64, decimals are numbers or text, dates and timestamps are ISO 8601 text. Fields that the Spark schema
+    does not name are left out.
 
     Args:
-        framed: Records start with the registry's magic byte and a schema id. The id is not looked up: the
-            Spark schema says what a record must be.
-        registry: The registry's address; default ``CLONOS_REGISTRY__URL``. Only for encoding framed records.
-        json_schema: The JSON Schema to register when framed records are encoded.
+        framed: Records start with the registry's magic byte and a schema id. The id is not looked up, because the Spark
+            schema decides.
+        registry: The registry's URL, for encoding framed records; default ``CLONOS_REGISTRY__URL``.
+        json_schema: The JSON Schema to register, for encoding framed records.
+
+    Example::
+
+        orders = ctx.decode(ctx.source("orders"), Json(), schema="id long not null, amount double")
     """
 
     framed: bool = False
@@ -32,39 +36,38 @@ class Json:
     json_schema: str | None = None
 
     def reader(self, schema: StructType | None, pins: Pins) -> JsonReader:
-        """See `Format`."""
+        """Use the job's `schema`, which is required, for decoding (see `Format.reader`); `pins` is not used."""
         if schema is None:
-            raise SpecError("JSON does not say what it holds.", hint="pass schema='id long, …' to ctx.decode.")
+            raise SpecError("JSON records need a schema.", hint="pass schema='id long, …' to ctx.decode.")
         python_type(schema)
         return JsonReader(schema, self.framed)
 
     def writer(self, subject: str | None, pins: Pins) -> JsonWriter:
-        """See `Format`."""
+        """Register the JSON Schema under `subject`, if records are framed: if they start with the id of their schema.
+
+        Args:
+            subject: Subject of the schema in the registry; not used (and may be None) unless records are framed.
+            pins: Pinned answers of the registry, to which new answers are added.
+        """
         if not self.framed:
             return JsonWriter(b"")
         text = self.json_schema
         if text is None or subject is None:
-            raise SpecError("Framed JSON needs json_schema= and subject= to be encoded.")
+            raise SpecError("Encoding framed JSON needs json_schema= and subject=.")
         url = pins.url(self.registry, format_name="Framed JSON")
-        number = pins.ask(
-            f"register {subject}",
-            url,
-            lambda: int(registry_at(url).register(subject, new_schema(text, "JSON")).schema_id or 0),
-            text=text,
-        )
-        return JsonWriter(header(number))
+        return JsonWriter(header(pins.register(subject, url, "JSON", text)))
 
 
 @dataclass(frozen=True)
 class JsonReader:
-    """A task's half of decoding."""
+    """Decodes JSON records in a Spark task."""
 
     spark_type: StructType
-    framed: bool
+    framed: bool  # whether records start with the registry's magic byte and a schema id
     registry: None = None
 
     def open(self, schemas: SchemaSource) -> Decode:
-        """See `Reader`."""
+        """Return the function that decodes a record's bytes to a dict (see `Reader.open`)."""
         decode = json_decoder(self.spark_type)
         if self.framed:
             return lambda value: decode(split(value)[1])
@@ -73,11 +76,11 @@ class JsonReader:
 
 @dataclass(frozen=True)
 class JsonWriter:
-    """A task's half of encoding."""
+    """Encodes JSON records in a Spark task."""
 
-    start: bytes
+    start: bytes  # the first bytes of a record: magic byte and schema id; empty unless framed
 
     def open(self) -> Encode:
-        """See `Writer`."""
+        """Return the function that encodes a dict as a record's bytes (see `Writer.open`)."""
         encode = msgspec.json.Encoder().encode
         return lambda record: self.start + encode(record)

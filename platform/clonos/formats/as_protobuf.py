@@ -1,4 +1,6 @@
-"""Protobuf records in the registry's wire format: magic byte, schema id, message index, Protobuf's encoding."""
+"""The format Protobuf, in the Schema Registry's wire format: magic byte, schema id, message index, Protobuf's
+encoding.
+"""
 
 from __future__ import annotations
 
@@ -31,32 +33,36 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True)
 class Protobuf:
-    """Protobuf with a Schema Registry, read and written as one message type that the job brings.
+    """The format Protobuf, with a Schema Registry. Records are read and written as one message type of the job.
 
-    Fields that a record does not have are their default (proto3 scalars) or null (messages, ``optional``, oneof);
-    fields that the message type does not know are left out. Enums are their names, ``google.protobuf.Timestamp``
-    is a timestamp, wrappers such as ``StringValue`` are nullable values.
+    A missing field has its default (proto3 scalars) or is null (messages, ``optional``, oneof). Fields that the message
+    type lacks are left out. Enums are their names, ``google.protobuf.Timestamp`` is a timestamp, wrappers such as
+    ``StringValue`` are nullable values.
 
     Args:
         message: A generated message class.
-        registry: The registry's address; default ``CLONOS_REGISTRY__URL``.
+        registry: The registry's URL; default ``CLONOS_REGISTRY__URL``.
+
+    Example::
+
+        orders = ctx.decode(ctx.source("orders"), Protobuf(orders_pb2.Order))
     """
 
     message: type[Message]
     registry: str | None = None
 
     def reader(self, schema: T.StructType | None, pins: Pins) -> ProtobufReader:
-        """See `Format`."""
+        """Choose the Spark type: `schema`, or if None that of the message type (see `Format.reader`)."""
         url = pins.url(self.registry, format_name="Protobuf")
         known = spark_type(self.message.DESCRIPTOR)
         converter(schema or known)
         return ProtobufReader(schema or known, url, _shipped(self.message.DESCRIPTOR))
 
     def writer(self, subject: str | None, pins: Pins) -> ProtobufWriter:
-        """See `Format`."""
+        """Register the message type under `subject`, which is required (see `Format.writer`)."""
         url = pins.url(self.registry, format_name="Protobuf")
         if subject is None:
-            raise SpecError("Protobuf is encoded under no subject.", hint="pass subject='<topic>-value' to ctx.encode.")
+            raise SpecError("Encoding Protobuf needs a subject.", hint="pass subject='<topic>-value' to ctx.encode.")
         name, kind = subject, self.message.DESCRIPTOR
         number = pins.ask(
             f"register {name}", url, lambda: _register(registry_at(url), name, kind.file), text=_text(kind.file)
@@ -66,59 +72,59 @@ class Protobuf:
 
 @dataclass(frozen=True)
 class _Shipped:
-    """A message type by value: tasks need not import the job's generated modules."""
+    """A message type by value, so that tasks need not import the job's generated modules."""
 
     name: str
     files: tuple[bytes, ...]
 
     def message(self) -> type[Message]:
-        """The message class, in a pool of its own."""
+        """The message class, in its own descriptor pool."""
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
         pool = descriptor_pool.DescriptorPool()
-        for one in self.files:
-            pool.Add(descriptor_pb2.FileDescriptorProto.FromString(one))
-        found: type[Message] = message_factory.GetMessageClass(pool.FindMessageTypeByName(self.name))
-        return found
+        for file in self.files:
+            pool.Add(descriptor_pb2.FileDescriptorProto.FromString(file))
+        message: type[Message] = message_factory.GetMessageClass(pool.FindMessageTypeByName(self.name))
+        return message
 
 
 def _shipped(kind: Descriptor) -> _Shipped:
-    return _Shipped(kind.full_name, tuple(one.serialized_pb for one in _files(kind.file, set())))
+    return _Shipped(kind.full_name, tuple(file.serialized_pb for file in _files(kind.file, set())))
 
 
 def _files(file: FileDescriptor, seen: set[str]) -> Iterator[FileDescriptor]:
-    """`file` after the files that it imports."""
+    """The files that `file` imports, then `file`."""
     if file.name in seen:
         return
     seen.add(file.name)
-    for one in file.dependencies:
-        yield from _files(one, seen)
+    for imported in file.dependencies:
+        yield from _files(imported, seen)
     yield file
 
 
 @dataclass(frozen=True)
 class ProtobufReader:
-    """A task's half of decoding."""
+    """Decodes Protobuf records in a Spark task."""
 
     spark_type: T.StructType
     registry: str
-    shipped: _Shipped
+    shipped: _Shipped  # the message type
 
     def open(self, schemas: SchemaSource) -> Decode:
-        """See `Reader`."""
+        """Return the function that decodes a record's bytes to a dict (see `Reader.open`)."""
         message = self.shipped.message()
         convert = converter(self.spark_type)
-        own = _path(message.DESCRIPTOR)
+        own_path = _path(message.DESCRIPTOR)
         checked: set[tuple[int, tuple[int, ...]]] = set()
 
         def decode(value: bytes) -> Any:
             number, rest = split(value)
             path, body = _read_indexes(rest)
             if (number, path) not in checked:
-                # Bytes of another message type often parse: unknown fields are no error.
+                # The bytes of another message type often parse, because unknown fields are no error.
                 name = _written_as(schemas, number, path)
-                if name != self.shipped.name and not (name is None and path == own):
-                    raise Undecodable(f"schema {number} says {name or path}, not {self.shipped.name}")
+                if name != self.shipped.name and not (name is None and path == own_path):
+                    raise Undecodable(f"schema {number} is of the message {name or path}, not {self.shipped.name}")
                 checked.add((number, path))
             return convert(_values(message.FromString(body)))
 
@@ -127,13 +133,13 @@ class ProtobufReader:
 
 @dataclass(frozen=True)
 class ProtobufWriter:
-    """A task's half of encoding."""
+    """Encodes Protobuf records in a Spark task."""
 
-    shipped: _Shipped
-    start: bytes
+    shipped: _Shipped  # the message type
+    start: bytes  # the first bytes of a record: magic byte, schema id and message index
 
     def open(self) -> Encode:
-        """See `Writer`."""
+        """Return the function that encodes a dict as a record's bytes (see `Writer.open`)."""
         kind = self.shipped.message()
 
         def encode(record: dict[str, Any]) -> bytes:
@@ -146,15 +152,15 @@ class ProtobufWriter:
 
 
 def _written_as(schemas: SchemaSource, number: int, path: tuple[int, ...]) -> str | None:
-    """Full name of the message that `path` means in the schema; None where the registry only has text."""
+    """Full name of the message at `path` in the schema; None if the registry only returns text."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
 
-    found = schemas(number, serialized=True)
-    if found.schema_type != "PROTOBUF":
-        raise Undecodable(f"schema {number} is of type {found.schema_type or 'AVRO'}")
+    schema = schemas(number, serialized=True)
+    if schema.schema_type != "PROTOBUF":
+        raise Undecodable(f"schema {number} is of type {schema.schema_type or 'AVRO'}")
     try:
-        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(found.schema_str or "", validate=True))
+        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.schema_str or "", validate=True))
     except (binascii.Error, DecodeError, ValueError):
         return None
     names = [file.package] if file.package else []
@@ -168,21 +174,23 @@ def _written_as(schemas: SchemaSource, number: int, path: tuple[int, ...]) -> st
 
 
 def _register(registry: Registry, subject: str, file: FileDescriptor) -> int:
-    found = registry.register(subject, new_schema(_text(file), "PROTOBUF", _references(registry, file)))
-    return int(found.schema_id or 0)
+    registered = registry.register(subject, new_schema(_text(file), "PROTOBUF", _references(registry, file)))
+    return int(registered.schema_id or 0)
 
 
 def _references(registry: Registry, file: FileDescriptor) -> list[Any]:
-    """Register what `file` imports, each file under its own name, and refer to it."""
+    """Register the files that `file` imports, each under its own name, and return references to them."""
     from confluent_kafka.schema_registry import SchemaReference
 
-    made = []
-    for one in file.dependencies:
-        if one.name.startswith("google/protobuf/"):
+    references = []
+    for imported in file.dependencies:
+        if imported.name.startswith("google/protobuf/"):
             continue  # the registry has them
-        found = registry.register(one.name, new_schema(_text(one), "PROTOBUF", _references(registry, one)))
-        made.append(SchemaReference(one.name, one.name, found.version))
-    return made
+        schema = new_schema(_text(imported), "PROTOBUF", _references(registry, imported))
+        references.append(
+            SchemaReference(imported.name, imported.name, registry.register(imported.name, schema).version)
+        )
+    return references
 
 
 def _text(file: FileDescriptor) -> str:
@@ -191,21 +199,21 @@ def _text(file: FileDescriptor) -> str:
 
 
 def _path(kind: Descriptor) -> tuple[int, ...]:
-    """Where a message type stands in its file: indexes from the outermost."""
+    """The indexes of a message type in its file, from the outermost message."""
     if kind.containing_type is not None:
-        return (*_path(kind.containing_type), _place(kind.name, kind.containing_type.nested_types))
-    return (_place(kind.name, kind.file.message_types_by_name.values()),)
+        return (*_path(kind.containing_type), _index(kind.name, kind.containing_type.nested_types))
+    return (_index(kind.name, kind.file.message_types_by_name.values()),)
 
 
-def _place(name: str, kinds: Any) -> int:
-    return [one.name for one in kinds].index(name)
+def _index(name: str, kinds: Any) -> int:
+    return [kind.name for kind in kinds].index(name)
 
 
 def _indexes(path: tuple[int, ...]) -> bytes:
-    """A message index: zigzag varints, their number first; the first message of a file is one zero byte."""
+    """A message index: the number of indexes and the indexes, as zigzag varints. ``(0,)`` is one zero byte."""
     if path == (0,):
         return b"\0"
-    return b"".join([_varint(one << 1) for one in (len(path), *path)])
+    return b"".join([_varint(index << 1) for index in (len(path), *path)])
 
 
 def _varint(number: int) -> bytes:
@@ -223,8 +231,8 @@ def _read_indexes(value: bytes) -> tuple[tuple[int, ...], bytes]:
         return (0,), value[at:]
     path = []
     for _ in range(count):
-        one, at = _read_varint(value, at)
-        path.append(one)
+        index, at = _read_varint(value, at)
+        path.append(index)
     return tuple(path), value[at:]
 
 
@@ -248,30 +256,30 @@ def _values(message: Message) -> Any:
         return _EPOCH + dt.timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
     if kind.full_name in _WRAPPERS:
         return message.value
-    made = {}
+    values = {}
     for field in kind.fields:
         if field.is_repeated:
-            made[field.name] = _several(field, getattr(message, field.name))
+            values[field.name] = _repeated(field, getattr(message, field.name))
         elif field.has_presence and not message.HasField(field.name):
-            made[field.name] = None
+            values[field.name] = None
         else:
-            made[field.name] = _one(field, getattr(message, field.name))
-    return made
+            values[field.name] = _single(field, getattr(message, field.name))
+    return values
 
 
-def _several(field: FieldDescriptor, values: Any) -> Any:
+def _repeated(field: FieldDescriptor, values: Any) -> Any:
     if _is_map(field):
         item = field.message_type.fields_by_name["value"]
-        return {key: _one(item, values[key]) for key in sorted(values)}
-    return [_one(field, value) for value in values]
+        return {key: _single(item, values[key]) for key in sorted(values)}
+    return [_single(field, value) for value in values]
 
 
-def _one(field: FieldDescriptor, value: Any) -> Any:
+def _single(field: FieldDescriptor, value: Any) -> Any:
     if field.message_type is not None:
         return _values(value)
     if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        return known.name if known else str(value)  # a newer writer's
+        constant = field.enum_type.values_by_number.get(value)
+        return constant.name if constant else str(value)  # a value of a newer writer
     return value
 
 
@@ -285,18 +293,18 @@ def _fill(message: Message, record: dict[str, Any]) -> None:
             continue
         if _is_map(field):
             item, target = field.message_type.fields_by_name["value"], getattr(message, name)
-            for key, one in value.items():
+            for key, item_value in value.items():
                 if item.message_type is not None:
-                    _fill_message(target[key], one)
+                    _fill_message(target[key], item_value)
                 else:
-                    target[key] = _scalar(item, one)
+                    target[key] = _scalar(item, item_value)
         elif field.is_repeated:
             target = getattr(message, name)
-            for one in value:
+            for item_value in value:
                 if field.message_type is not None:
-                    _fill_message(target.add(), one)
+                    _fill_message(target.add(), item_value)
                 else:
-                    target.append(_scalar(field, one))
+                    target.append(_scalar(field, item_value))
         elif field.message_type is not None:
             target = getattr(message, name)
             target.SetInParent()
@@ -318,8 +326,8 @@ def _fill_message(target: Any, value: Any) -> None:
 
 def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None and isinstance(value, str):
-        known = field.enum_type.values_by_name.get(value)
-        return known.number if known else int(value)
+        constant = field.enum_type.values_by_name.get(value)
+        return constant.number if constant else int(value)
     if isinstance(value, decimal.Decimal):
         if value % 1:
             raise ValueError(f"{field.full_name} takes whole numbers, not {value}")
@@ -332,16 +340,16 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def spark_type(kind: Descriptor) -> T.StructType:
-    """The Spark type of messages of a type.
+    """The Spark type of the messages of a Protobuf message type.
 
     Raises:
-        SpecError: A message contains itself.
+        SpecError: The message type is recursive, or a well-known type such as ``Timestamp``.
     """
     with needed("Protobuf"):
-        made = _struct(kind, (), kind.full_name)
-    if not isinstance(made, T.StructType):
-        raise SpecError(f"{kind.full_name} is no record.", hint="use a message type of your own.")
-    return made
+        record = _struct(kind, (), kind.full_name)
+    if not isinstance(record, T.StructType):
+        raise SpecError(f"{kind.full_name} is not a record.", hint="use your own message type.")
+    return record
 
 
 def _struct(kind: Descriptor, inside: tuple[str, ...], where: str) -> T.DataType:
@@ -359,12 +367,10 @@ def _field(field: FieldDescriptor, inside: tuple[str, ...], where: str) -> T.Str
     if _is_map(field):
         parts = field.message_type.fields_by_name
         value = _type(parts["value"], inside, where)
-        made: T.DataType = T.MapType(_scalar_type(parts["key"]), value, False)
-    elif field.is_repeated:
-        made = T.ArrayType(_type(field, inside, where), False)
-    else:
-        return T.StructField(field.name, _type(field, inside, where), field.has_presence)
-    return T.StructField(field.name, made, False)
+        return T.StructField(field.name, T.MapType(_scalar_type(parts["key"]), value, False), False)
+    if field.is_repeated:
+        return T.StructField(field.name, T.ArrayType(_type(field, inside, where), False), False)
+    return T.StructField(field.name, _type(field, inside, where), field.has_presence)
 
 
 def _type(field: FieldDescriptor, inside: tuple[str, ...], where: str) -> T.DataType:

@@ -1,8 +1,4 @@
-"""What a format is: a driver's half that settles schemas, and a task's half that reads and writes bytes.
-
-The driver's half runs once, while the job function builds its columns; what it asks of a registry that may
-answer otherwise another day is *pinned*. The task's half is pickled into the plan and holds no credentials.
-"""
+"""The interfaces of a format: `Format` for the driver, `Reader` and `Writer` for tasks (see `clonos.formats`)."""
 
 from __future__ import annotations
 
@@ -18,46 +14,72 @@ Encode = Callable[[dict[str, Any]], bytes]
 
 
 class Undecodable(Exception):
-    """Bytes that are not what the format says: the record is poison."""
+    """The bytes of a record do not follow the format, so it is a poison record."""
 
 
 class Reader(Protocol):
-    """A task's half of decoding; picklable.
+    """Decodes records in Spark tasks. A `Format` creates it in the driver, and it must be picklable.
 
     Attributes:
-        spark_type: What a record becomes.
-        registry: Where schemas of records are looked up; None: nowhere.
+        spark_type: Spark type of the decoded records.
+        registry: URL of the registry for the records' schemas; None: no registry.
     """
 
     spark_type: StructType
     registry: str | None
 
     def open(self, schemas: SchemaSource) -> Decode:
-        """A function from a record's bytes to a dict of `spark_type`; it raises what is wrong with them."""
+        """Prepare decoding, once per task.
+
+        Args:
+            schemas: Returns the schema with an id, from the Schema Registry.
+
+        Returns:
+            A function from a record's bytes to a dict of `spark_type`. Any exception that it raises makes the record a
+                poison record.
+        """
 
 
 class Writer(Protocol):
-    """A task's half of encoding; picklable."""
+    """Encodes records in Spark tasks. A `Format` creates it in the driver, and it must be picklable."""
 
     def open(self) -> Encode:
-        """A function from a dict to a record's bytes."""
+        """Prepare encoding, once per task.
+
+        Returns:
+            A function from a dict to a record's bytes.
+        """
 
 
 class Format(Protocol):
-    """What `ctx.decode` and `ctx.encode` take."""
+    """The interface of a format, the argument of `ctx.decode` and `ctx.encode`; for example `clonos.formats.Json`."""
 
     def reader(self, schema: StructType | None, pins: Pins) -> Reader:
-        """Settle what records are decoded to.
+        """Choose the schema for decoding, in the driver.
+
+        Args:
+            schema: Spark type of the records; None: the type of the format's own schema.
+            pins: The Schema Registry's answers in the plan of an epoch in doubt; new answers are added.
+
+        Returns:
+            The reader, which is sent to the tasks.
 
         Raises:
-            SpecError: `schema` is needed, or cannot be decoded to.
+            SpecError: `schema` is missing, or records cannot be decoded to it.
             RegistryUnavailable: The registry did not answer.
         """
 
     def writer(self, subject: str | None, pins: Pins) -> Writer:
-        """Settle how records are encoded, and register the schema where there is a registry.
+        """Choose the schema for encoding, in the driver; with a Schema Registry, register it or look it up.
+
+        Args:
+            subject: Subject of the schema in the registry; None: not stated by the job.
+            pins: The Schema Registry's answers in the plan of an epoch in doubt; new answers are added.
+
+        Returns:
+            The writer, which is sent to the tasks.
 
         Raises:
-            SpecError: Subject or schema is missing, or the registry refuses the schema.
+            SpecError: The subject or the schema is missing, or the registry refuses the schema.
             RegistryUnavailable: The registry did not answer.
         """

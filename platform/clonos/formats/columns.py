@@ -1,4 +1,4 @@
-"""Decoding and encoding as columns: Arrow iterator UDFs around a format's task half."""
+"""Decodes and encodes columns with Arrow iterator UDFs around the reader or writer of a format."""
 
 from __future__ import annotations
 
@@ -14,28 +14,37 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 
-from clonos.carried import carry
+from clonos.carried_errors import carry
 from clonos.causal.naming import operator_name
 from clonos.causal.scope import TaskScope, open_task_scope
 from clonos.errors import ClonosError, EpochFailed, JobCodeError, PoisonRecord, RegistryUnavailable, SpecError
 from clonos.formats.codec import Decode, Reader, Writer
 from clonos.formats.poison import COLUMN, POISON, UDF_NAME, DropCount, Policy, drops
 from clonos.formats.registry import UnknownSchema, registry_at
-from clonos.log.records import Entry
+from clonos.log.records import Determinant
 
 _SOURCE: Final = ("topic", "partition", "offset")
 _MESSAGE_CHARACTERS: Final = 500
-# What a Python object calls itself differs from run to run; a dead letter may not.
+# The address in an object's default text differs between runs; a dead letter must not.
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def decode(
     frame: DataFrame, reader: Reader, number: int, *, column: str, into: str, on_poison: Policy, dead_letters: str
 ) -> DataFrame:
-    """`frame` with the struct column `into`, and with `poison` where the policy is ``dead-letter``.
+    """Decode `column` into the struct column `into`; the policy ``dead-letter`` adds the column ``poison``.
+
+    Args:
+        frame: The rows of a source.
+        reader: The reader of the format.
+        number: Number of this call of `ctx.decode` in the job.
+        column: The column with the bytes.
+        into: Name of the struct column.
+        on_poison: Policy for records that cannot be decoded.
+        dead_letters: The dead-letter topic.
 
     Raises:
-        SpecError: `frame` lacks columns of the source that the policy needs.
+        SpecError: `frame` lacks columns of the source, or has one of the new columns already.
     """
     needs = [column, *_SOURCE, *(("key", "headers", "timestamp") if on_poison == "dead-letter" else ())]
     missing = [name for name in needs if name not in frame.columns]
@@ -63,16 +72,16 @@ def decode(
 
 
 def encode(column: Column | str, writer: Writer) -> Column:
-    """`column`, a struct, as bytes; null stays null."""
+    """Encode the struct `column` as bytes with the writer of a format; null stays null."""
 
-    def batches_of_one(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+    def encode_batches(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         write = writer.open()
         for batch in batches:
             yield pa.array([_encoded(write, row) for row in batch.to_pylist(maps_as_pydicts="strict")], pa.binary())
 
-    batches_of_one.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
-    made: Column = _arrow_udf(batches_of_one, T.BinaryType())(column)
-    return made
+    encode_batches.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
+    encoded: Column = _arrow_udf(encode_batches, T.BinaryType())(column)
+    return encoded
 
 
 def _encoded(write: Callable[[dict[str, Any]], bytes], row: dict[str, Any] | None) -> bytes | None:
@@ -84,12 +93,12 @@ def _encoded(write: Callable[[dict[str, Any]], bytes], row: dict[str, Any] | Non
         raise carry(
             JobCodeError(
                 f"A row cannot be encoded: {type(error).__name__}: {error}.",
-                hint="make the columns fit the schema that ctx.encode was given.",
+                hint="make the columns fit the schema of ctx.encode.",
             )
         ) from error
 
 
-# Its stubs list scalar functions only; iterators of arrays are documented and work.
+# The stubs list scalar functions only; iterators of arrays are documented.
 _arrow_udf: Callable[..., Any] = cast("Any", arrow_udf)
 
 
@@ -110,22 +119,22 @@ def _decode_udf(reader: Reader, number: int, on_poison: Policy) -> Callable[...,
             task = _Decoding(reader, operator)
             dropped = 0
             for values, topics, partitions, offsets in batches:
-                records, wrong = task.decode(values.to_pylist(), arrow.field("record").type)
+                records, poison = task.decode(values.to_pylist(), arrow.field("record").type)
                 task.flush()
                 if on_poison == "drop":
-                    dropped += len(wrong)
-                elif on_poison == "fail" and wrong:
-                    first = min(wrong)
+                    dropped += len(poison)
+                elif on_poison == "fail" and poison:
+                    first = min(poison)
                     raise PoisonRecord(
                         f"{topics[first]}[{partitions[first]}] offset {offsets[first]} cannot be decoded: "
-                        f"{': '.join(wrong[first])}."
+                        f"{': '.join(poison[first])}."
                     )
-                why = [wrong.get(index, (None, None)) for index in range(len(values))]
+                causes = [poison.get(index, (None, None)) for index in range(len(values))]
                 yield pa.StructArray.from_arrays(
                     [
                         records,
-                        pa.array([one for one, _ in why], pa.string()),
-                        pa.array([one for _, one in why], pa.string()),
+                        pa.array([error for error, _ in causes], pa.string()),
+                        pa.array([message for _, message in causes], pa.string()),
                     ],
                     fields=list(arrow),
                 )
@@ -133,12 +142,12 @@ def _decode_udf(reader: Reader, number: int, on_poison: Policy) -> Callable[...,
         except ClonosError as error:
             raise carry(error) from error
 
-    # The name shows in the plan: there it says whose poison rows a sink gets.
+    # The plan shows this name, from which `clonos.formats.poison` finds the decode of a sink's poison rows.
     decode_batches.__name__ = f"{UDF_NAME}{number}"
     decode_batches.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-    # As a clonos.udf: Spark evaluates a deterministic one more than once.
-    made: Callable[..., Column] = _arrow_udf(decode_batches, spark).asNondeterministic()
-    return made
+    # Nondeterministic, so that Spark evaluates it once, as a clonos.udf.
+    once: Callable[..., Column] = _arrow_udf(decode_batches, spark).asNondeterministic()
+    return once
 
 
 class _Decoding:
@@ -146,15 +155,19 @@ class _Decoding:
 
     def __init__(self, reader: Reader, operator: str) -> None:
         self._registry = reader.registry
-        # Whether the registry knows an id may change; that it did not is recorded, so that a replay agrees.
+        # The registry may get an id later: that it lacked the id is recorded, so that a replay decides the same.
         self._scope: TaskScope | None = open_task_scope(operator) if reader.registry else None
         self._unknown: set[bytes] = set()
         self._decode: Decode = reader.open(self._schema)
 
     def decode(self, values: list[bytes | None], arrow: pa.DataType) -> tuple[pa.Array, dict[int, tuple[str, str]]]:
-        """The records as Arrow, null where `values` is or where it is poison; and the poison's causes."""
+        """Decode the values of a batch.
+
+        Returns:
+            The records, null for a null value or poison; and index → class and message of the error, for poison.
+        """
         records: list[Any] = []
-        wrong: dict[int, tuple[str, str]] = {}
+        poison: dict[int, tuple[str, str]] = {}
         for index, value in enumerate(values):
             try:
                 records.append(None if value is None else self._decode(value))
@@ -162,35 +175,35 @@ class _Decoding:
                 raise EpochFailed(error.what, hint=error.hint) from error
             except Exception as error:
                 records.append(None)
-                wrong[index] = _cause(error)
+                poison[index] = _cause(error)
         try:
-            return pa.array(records, arrow), wrong
+            return pa.array(records, arrow), poison
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            # A decimal with too many digits, say: find the records.
+            # For example a decimal with too many digits: convert one record at a time.
             for index, record in enumerate(records):
                 try:
                     pa.array([record], arrow)
                 except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
                     records[index] = None
-                    wrong[index] = _cause(error)
-            return pa.array(records, arrow), wrong
+                    poison[index] = _cause(error)
+            return pa.array(records, arrow), poison
 
     def flush(self) -> None:
-        """Return once the log has what the registry did not know."""
+        """Write the ids that the registry lacked to the log, and wait for the acknowledgement."""
         if self._scope is not None:
             self._scope.flush()
 
     def _schema(self, number: int, *, serialized: bool = False) -> Any:
         url = self._registry or ""
         key = xxhash.xxh3_128_digest(f"clonos.formats {url} {number}".encode())
-        if key in self._unknown or (self._scope is not None and self._scope.known(key) is not None):
+        if key in self._unknown or (self._scope is not None and self._scope.find(key) is not None):
             raise UnknownSchema(f"The id {number} is not in the registry {url}.")
         try:
             return registry_at(url).schema(number, serialized=serialized)
         except UnknownSchema:
             self._unknown.add(key)
             if self._scope is not None:
-                self._scope.record(Entry(key, b"", failed=True))
+                self._scope.record(Determinant(key, b"", failed=True))
             raise
 
 

@@ -1,7 +1,7 @@
-"""Poison records: input that cannot be decoded, and what becomes of it.
+"""Poison records (input that cannot be decoded), and the policies for them.
 
-With the policy ``dead-letter`` each row has a column ``poison``: null, or everything that the record was and why
-it could not be decoded. A sink publishes such rows to the dead-letter topic, in the transaction of their lane.
+With the policy ``dead-letter`` each row has a column ``poison``: null, or the whole record with the cause. A sink
+publishes such records to the dead-letter topic, in the transaction of their lane.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POISON: Final = T.StructType(
     ]
 )
 UDF_NAME: Final = "clonos_decode_"
-# Plan nodes that hand on every row they get.
+# Plan nodes that keep all rows of their input.
 _KEEPING: Final = {
     "Project",
     "SubqueryAlias",
@@ -53,38 +53,41 @@ _KEEPING: Final = {
 
 
 def same_columns(kind: T.DataType) -> bool:
-    """Whether `kind` is that of the column ``poison``, whatever may be null in it."""
-    return isinstance(kind, T.StructType) and [(one.name, _bare(one.dataType)) for one in kind.fields] == [
-        (one.name, _bare(one.dataType)) for one in POISON.fields
-    ]
+    """Whether `kind` is the type of the column ``poison``, apart from nullability."""
+    return isinstance(kind, T.StructType) and _names_and_types(kind) == _names_and_types(POISON)
 
 
-def _bare(kind: T.DataType) -> str:
-    return kind.simpleString()
+def _names_and_types(struct: T.StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in struct.fields]
 
 
 def with_dead_letters(frame: DataFrame, decoded: DataFrame) -> DataFrame:
-    """`frame`, and the poison rows of `decoded` with all other columns null.
+    """Add the poison records of `decoded` to `frame`, as rows whose other columns are null.
 
     Raises:
-        SpecError: `decoded` has no poison rows to give, or `frame` has a column for them already.
+        SpecError: `decoded` has no column ``poison``, or `frame` has one.
     """
     if COLUMN not in decoded.columns:
         raise SpecError(
             "dead_letters= got a DataFrame without the column 'poison'.",
-            hint="pass what ctx.decode(…, on_poison='dead-letter') returned.",
+            hint="pass the DataFrame that ctx.decode(…, on_poison='dead-letter') returned.",
         )
     if COLUMN in frame.columns:
         raise SpecError(
-            "The sink gets poison records twice.", hint="leave out the column 'poison', or the argument dead_letters=."
+            "The sink gets poison records twice.", hint="remove the column 'poison', or the argument dead_letters=."
         )
-    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
-    letters = decoded.where(F.col(COLUMN).isNotNull()).select(*nothing, COLUMN)
+    nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
+    letters = decoded.where(F.col(COLUMN).isNotNull()).select(*nulls, COLUMN)
     return frame.withColumn(COLUMN, F.lit(None).cast(POISON)).unionByName(letters)
 
 
 def carried(frame: DataFrame) -> tuple[set[str], set[str]]:
-    """Which decodes' poison rows all reach the end of `frame`, and which plan nodes may lose others."""
+    """Find the calls of `ctx.decode` whose poison records are all among the rows of `frame`.
+
+    Returns:
+        The UDF names of these calls (``clonos_decode_<number>``), and the types of the plan nodes that may lose poison
+            records of other calls.
+    """
     losing: set[str] = set()
     plan: Any = frame._jdf.queryExecution().analyzed()
     return (_reaching(plan, losing) if COLUMN in frame.columns else set()), losing
@@ -93,17 +96,14 @@ def carried(frame: DataFrame) -> tuple[set[str], set[str]]:
 def _reaching(node: Any, losing: set[str]) -> set[str]:
     kind: str = node.getClass().getSimpleName()
     if kind not in _KEEPING and not (kind == "Filter" and _keeps_poison(node.condition())):
-        losing.update({kind} if _below(node) else set())
+        if UDF_NAME in node.toString():
+            losing.add(kind)
         return set()
-    found = set(re.findall(rf"\b{UDF_NAME}\d+", node.expressions().mkString(" ")))
+    decodes = set(re.findall(rf"\b{UDF_NAME}\d+", node.expressions().mkString(" ")))
     children = node.children()
     for index in range(children.size()):
-        found |= _reaching(children.apply(index), losing)
-    return found
-
-
-def _below(node: Any) -> bool:
-    return UDF_NAME in node.toString()
+        decodes |= _reaching(children.apply(index), losing)
+    return decodes
 
 
 def _keeps_poison(condition: Any) -> bool:
@@ -130,31 +130,38 @@ class _Sums(AccumulatorParam[dict[str, int]]):
 
 
 class DropCount:
-    """How many records the tasks of each attempt at an epoch dropped.
+    """Counts the poison records that tasks dropped, in a Spark accumulator.
 
-    Counted per attempt, so that what a failed attempt dropped is not added to its replay's.
+    The count is per attempt, so that a replay does not add the drops of a failed attempt.
     """
 
     def __init__(self) -> None:
         self._sums: Accumulator[dict[str, int]] | None = None
 
     def attach(self, context: SparkContext) -> None:
-        """Make the accumulator; before the job's columns are built."""
+        """Create the accumulator, before the job's columns are built."""
         self._sums = context.accumulator({}, _Sums())
 
     def for_pickling(self) -> Any:
-        """What a UDF's closure carries to its tasks."""
+        """The accumulator object, which a UDF's closure carries to the tasks."""
         return self._sums
 
     @staticmethod
     def add(sums: Any, dropped: int) -> None:
-        """In a task: add to the count of the attempt that it belongs to."""
-        epoch = current_epoch()
-        if sums is not None and epoch is not None and dropped:
+        """In a task: add `dropped` records to the count of the task's attempt at its epoch.
+
+        `sums` is the accumulator that `for_pickling` returned; None outside a job.
+        """
+        scope = current_epoch()
+        if sums is not None and scope is not None and dropped:
+            epoch = scope.identity
             sums.add({_attempt(epoch.query, epoch.epoch, str(epoch.owner)): dropped})
 
     def take(self, query: str, epoch: int, owner: str) -> int:
-        """In the driver: what this attempt dropped; older ones of the query are forgotten."""
+        """In the driver: the number of records that one attempt at `epoch` dropped; `owner` is its `Owner` as text.
+
+        All counts of the query are removed.
+        """
         if self._sums is None:
             return 0
         sums = self._sums.value

@@ -1,16 +1,17 @@
-"""The Schema Registry, as the driver and as tasks use it.
+"""Clients of the Schema Registry, for the driver and for tasks.
 
-A schema *by id* never changes, so tasks look it up and keep it. "The latest version of a subject" does change:
-only the driver asks for it, once, and the answer is *pinned* in the epochs' plans, so that a replay by another
-process decodes and encodes what the first attempt did.
+The schema of an *id* never changes, so tasks look it up and cache it. The latest version of a subject changes: only the
+driver requests it, once, and *pins* the answer in the epochs' plans. So a replay in another process decodes and encodes
+as the first attempt did.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlparse
 
@@ -32,26 +33,25 @@ HEADER: Final = 5
 
 
 class UnknownSchema(Exception):
-    """The registry knows no schema with this id."""
+    """The registry has no schema with this id."""
 
 
 class SchemaSource(Protocol):
-    """Where a task gets the schema with an id from."""
+    """A function with which a task looks up the schema of an id."""
 
     def __call__(self, number: int, *, serialized: bool = False) -> Schema:
-        """The schema with the id `number`.
-
-        Raises:
-            UnknownSchema: There is none.
-        """
+        """The schema with the id `number`; `serialized` as in `Registry.schema`."""
 
 
 class Pins:
-    """What the driver asked of registries, so that a replay need not ask again.
+    """The pinned answers of the Schema Registry. A replay uses them instead of new requests.
 
     Args:
-        registry: The registry of formats that name none.
-        pinned: The answers to repeat: those of the plan of an epoch in doubt.
+        registry: URL of the registry for formats without an own URL.
+        pinned: The answers in the plan of an epoch in doubt.
+
+    Attributes:
+        answers: Request → schema id, of all requests so far.
     """
 
     def __init__(self, registry: str, pinned: Mapping[str, int]) -> None:
@@ -60,17 +60,35 @@ class Pins:
         self._pinned = pinned
 
     def ask(self, question: str, registry: str, answer: Callable[[], int], *, text: str = "") -> int:
-        """The id of a schema: pinned, or `answer` and from now on pinned; `text` is part of the question."""
+        """The id of a schema: the pinned answer to `question`, or the result of `answer`, which is then pinned.
+
+        Args:
+            question: The request, such as ``register orders-value``.
+            registry: The registry's URL.
+            answer: Sends the request and returns the id.
+            text: A schema that is part of the request.
+        """
         key = f"{registry} {question}" + (f" {xxhash.xxh3_64_hexdigest(text.encode())}" if text else "")
         if key not in self.answers:
             self.answers[key] = self._pinned[key] if key in self._pinned else answer()
         return self.answers[key]
 
+    def register(self, subject: str, registry: str, kind: str, text: str) -> int:
+        """The pinned or registered id of the schema `text` in `subject`.
+
+        A new schema is registered; `kind` is ``AVRO``, ``PROTOBUF`` or ``JSON``.
+        """
+
+        def register() -> int:
+            return int(registry_at(registry).register(subject, new_schema(text, kind)).schema_id or 0)
+
+        return self.ask(f"register {subject}", registry, register, text=text)
+
     def url(self, own: str | None, *, format_name: str) -> str:
-        """The address of a format's registry.
+        """The registry's URL for a format: its `own` URL, or the job's default.
 
         Raises:
-            SpecError: There is none, or it holds a password.
+            SpecError: There is no URL, or it holds credentials.
         """
         url = own or self.registry
         if not url:
@@ -79,18 +97,17 @@ class Pins:
             )
         if urlparse(url).username:
             raise SpecError(
-                "The registry's address holds credentials.",
-                hint="set CLONOS_REGISTRY__USERNAME and CLONOS_REGISTRY__PASSWORD: an address is part of the plan.",
+                "The registry's URL holds credentials.",
+                hint="set CLONOS_REGISTRY__USERNAME and CLONOS_REGISTRY__PASSWORD: the URL is part of the plan.",
             )
         return url
 
 
 class Registry:
-    """One Schema Registry.
+    """A client of one Schema Registry.
 
-    Args:
-        url: Its address.
-        settings: Who we are, whom we trust, how long we wait.
+    A call raises `UnknownSchema` if the registry lacks the schema, `SpecError` if it refuses the schema (invalid or
+    incompatible), and `RegistryUnavailable` if it does not answer, or refuses the client.
     """
 
     def __init__(self, url: str, settings: RegistrySettings) -> None:
@@ -98,12 +115,7 @@ class Registry:
         self._client = _client(url, settings)
 
     def schema(self, number: int, *, serialized: bool = False) -> Schema:
-        """The schema with an id (Protobuf: as text, or `serialized` as a descriptor in base64).
-
-        Raises:
-            UnknownSchema: The registry has none.
-            RegistryUnavailable: It did not answer, or refused us.
-        """
+        """The schema with the id `number`. A Protobuf schema is text, or with `serialized` a descriptor in base64."""
         fmt = "serialized" if serialized else None
         schema: Schema = self._ask(
             lambda: self._client.get_schema(number, fmt=fmt), _UNKNOWN_SCHEMA, f"The id {number}"
@@ -111,15 +123,10 @@ class Registry:
         return schema
 
     def version(self, subject: str, version: int | None) -> RegisteredSchema:
-        """A version of a subject; None: the latest.
-
-        Raises:
-            UnknownSchema: No such subject or version.
-            RegistryUnavailable: It did not answer, or refused us.
-        """
+        """The registered schema of a version of `subject`; None: the latest version."""
         if version is None:
-            self._client.clear_latest_caches()  # type: ignore[no-untyped-call]  # the client would remember it for as long as the process lives
-        found: RegisteredSchema = self._ask(
+            self._client.clear_latest_caches()  # type: ignore[no-untyped-call]  # the client caches it until the process exits
+        registered: RegisteredSchema = self._ask(
             lambda: (
                 self._client.get_latest_version(subject)
                 if version is None
@@ -128,42 +135,32 @@ class Registry:
             _NO_SUBJECT,
             f"The subject {subject!r}, version {version or 'latest'},",
         )
-        return found
+        return registered
 
     def register(self, subject: str, schema: Schema) -> RegisteredSchema:
-        """Register `schema`; where it is registered already this only looks it up.
-
-        Raises:
-            SpecError: The registry refuses it: not valid, or not compatible.
-            RegistryUnavailable: It did not answer, or refused us.
-        """
+        """Register `schema`, or look it up if it is registered already."""
         self._ask(lambda: self._client.register_schema(subject, schema), set(), f"The subject {subject!r}")
         return self.lookup(subject, schema)
 
     def lookup(self, subject: str, schema: Schema) -> RegisteredSchema:
-        """The version of `subject` that `schema` is.
-
-        Raises:
-            UnknownSchema: It is not registered there.
-            RegistryUnavailable: It did not answer, or refused us.
-        """
-        found: RegisteredSchema = self._ask(
+        """The version and id under which `schema` is registered in `subject`."""
+        registered: RegisteredSchema = self._ask(
             lambda: self._client.lookup_schema(subject, schema),
             _NO_SUBJECT | _UNKNOWN_SCHEMA,
             f"The schema in the subject {subject!r}",
         )
-        return found
+        return registered
 
-    def _ask(self, call: Callable[[], T], unknown: set[int], what: str) -> T:
+    def _ask(self, call: Callable[[], T], unknown: set[int], subject: str) -> T:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
             return call()
         except SchemaRegistryError as error:
             if error.error_code in unknown:
-                raise UnknownSchema(f"{what} is not in the registry {self._url}.") from error
+                raise UnknownSchema(f"{subject} is not in the registry {self._url}.") from error
             if error.http_status_code in _REFUSED:
-                raise SpecError(f"The registry refuses: {what}: {error.error_message}") from error
+                raise SpecError(f"The registry refuses the request: {subject}: {error.error_message}") from error
             hint = (
                 "set CLONOS_REGISTRY__USERNAME and CLONOS_REGISTRY__PASSWORD."
                 if error.http_status_code in {401, 403}
@@ -173,7 +170,7 @@ class Registry:
                 f"The Schema Registry {self._url} answered {error.http_status_code}: {error.error_message}.", hint=hint
             ) from error
         except Exception as error:
-            # Its HTTP library is the client's own choice; whatever it raises, no answer came.
+            # The client chooses its HTTP library: any other exception means that no response came.
             raise RegistryUnavailable(
                 f"The Schema Registry {self._url} did not answer: {type(error).__name__}: {error}."
             ) from error
@@ -181,51 +178,48 @@ class Registry:
 
 @functools.cache
 def registry_at(url: str) -> Registry:
-    """This process's client of the registry at `url`; credentials come from the environment."""
+    """This process's client of the registry at `url`. The credentials come from the environment."""
     return Registry(url, Settings().registry)
 
 
 def registry_environment() -> dict[str, str]:
-    """What Python workers on other hosts must have in their environment to reach a registry."""
+    """The variables ``CLONOS_REGISTRY__…``, with which Python workers on other hosts connect to a registry."""
     return {name: value for name, value in os.environ.items() if name.startswith("CLONOS_REGISTRY__")}
 
 
 def new_schema(text: str, kind: str, references: list[Any] | None = None) -> Schema:
-    """A schema as the registry's protocol has it; `kind` is ``AVRO``, ``PROTOBUF`` or ``JSON``."""
+    """Create a schema object for the registry's client.
+
+    `kind` is ``AVRO``, ``PROTOBUF`` or ``JSON``; `references` are the `SchemaReference` objects of imported schemas.
+    """
     with needed("a Schema Registry"):
         from confluent_kafka.schema_registry import Schema
     return Schema(text, kind, references or [])
 
 
 def header(number: int) -> bytes:
-    """The start of a record in the registry's wire format."""
+    """The first bytes of a record in the registry's wire format: magic byte and schema id."""
     return bytes([MAGIC]) + number.to_bytes(4, "big")
 
 
 def split(value: bytes) -> tuple[int, bytes]:
-    """A record in the registry's wire format: the schema's id, and the rest.
+    """Split a record in the registry's wire format into the schema id and the rest.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The record is not in this format.
     """
     if len(value) < HEADER or value[0] != MAGIC:
         raise ValueError("does not start with the registry's magic byte and a schema id")
     return int.from_bytes(value[1:HEADER], "big"), value[HEADER:]
 
 
-class needed:  # noqa: N801  # used as a context manager only
-    """Says which extra to install where an import fails."""
-
-    def __init__(self, for_what: str) -> None:
-        self._for_what = for_what
-
-    def __enter__(self) -> None:
-        """Nothing to do before."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        """Turn a failed import into a typed error."""
-        if isinstance(error, ImportError):
-            raise SpecError(f"{self._for_what} needs more packages: {error}.", hint="install clonos[formats].")
+@contextlib.contextmanager
+def needed(feature: str) -> Iterator[None]:
+    """A context in which a failed import raises a `SpecError`: `feature` needs the extra ``clonos[formats]``."""
+    try:
+        yield
+    except ImportError as error:
+        raise SpecError(f"{feature} needs more packages: {error}.", hint="install clonos[formats].") from error
 
 
 def _client(url: str, settings: RegistrySettings) -> SchemaRegistryClient:
@@ -234,7 +228,7 @@ def _client(url: str, settings: RegistrySettings) -> SchemaRegistryClient:
     config: dict[str, Any] = {
         "url": url,
         "timeout": settings.timeout_s,
-        # A short outage passes here; a longer one fails the epoch, which is replayed with growing pauses.
+        # The client retries during a short outage. A longer one fails the epoch, which is replayed with backoff.
         "max.retries": 2,
         "retries.wait.ms": 50,
         "retries.max.wait.ms": 500,
@@ -245,9 +239,9 @@ def _client(url: str, settings: RegistrySettings) -> SchemaRegistryClient:
     trusted = _trusted(settings)
     if trusted:
         config["ssl.ca.location"] = trusted
-    elif any(one.strip().startswith("https") for one in url.split(",")):
+    elif any(address.strip().startswith("https") for address in url.split(",")):
         raise RegistryUnavailable(
-            "This machine names no authorities to trust.",
+            "This machine has no trusted certificate authorities.",
             hint="set CLONOS_REGISTRY__SSL_CA_LOCATION to a PEM file.",
         )
     if settings.ssl_certificate_location:
@@ -260,12 +254,12 @@ def _client(url: str, settings: RegistrySettings) -> SchemaRegistryClient:
 
 
 def _trusted(settings: RegistrySettings) -> str | None:
-    """The authorities to trust: the settings', else this machine's, never those that a Python package brings.
+    """The trusted certificate authorities: those of the settings, otherwise those of the machine.
 
-    The client would fall back to the package certifi, of which releases before 2026.10.19 trust a compromised
-    root (docs/adr/0013).
+    The client would fall back to the package certifi, whose releases before 2026.10.19 trust a compromised root
+    (docs/adr/0013).
     """
     if settings.ssl_ca_location:
         return str(settings.ssl_ca_location)
-    machine = ssl.get_default_verify_paths()  # heeds SSL_CERT_FILE and SSL_CERT_DIR
+    machine = ssl.get_default_verify_paths()  # reads SSL_CERT_FILE and SSL_CERT_DIR
     return machine.cafile or machine.capath

@@ -1,4 +1,4 @@
-"""Spark's types as Python types that msgspec decodes to, so that what does not fit is found record by record."""
+"""Converts Spark types to Python types, with which msgspec checks each decoded record."""
 
 from __future__ import annotations
 
@@ -24,18 +24,23 @@ _PLAIN: Final[dict[type[T.DataType], Any]] = {
     T.TimestampNTZType: Annotated[dt.datetime, msgspec.Meta(tz=False)],
     T.DecimalType: decimal.Decimal,
 }
-# What Avro and Protobuf hand over as such; a text in place of bytes or of a date is not taken for one.
+# Types that Avro and Protobuf codecs return themselves: text is not converted to bytes or dates.
 _NATIVE: Final = (bytes, dt.datetime, dt.date, decimal.Decimal)
 
 
 def python_type(spark: T.DataType, where: str = "the record", *, native: bool = False) -> Any:
-    """The Python type of values of a Spark type: in JSON, or as a codec hands them over (`native`).
+    """The Python type for values of a Spark type.
+
+    Args:
+        spark: The Spark type.
+        where: Path of the field, for error messages.
+        native: Whether values come from an Avro or Protobuf codec instead of JSON.
 
     Raises:
-        SpecError: Records cannot be decoded to it; `where` names the field.
+        SpecError: Records cannot be decoded to the type.
     """
     if isinstance(spark, T.StructType):
-        # A field that a record lacks is null, unless it is declared NOT NULL.
+        # A field that a record lacks is null, unless the field is declared NOT NULL.
         fields = {
             field.name: NotRequired[python_type(field.dataType, f"{where}.{field.name}", native=native) | None]
             if field.nullable
@@ -67,11 +72,11 @@ def python_type(spark: T.DataType, where: str = "the record", *, native: bool = 
 
 
 def json_decoder(spark: T.StructType) -> Callable[[bytes], Any]:
-    """From JSON text to dicts of a Spark type."""
+    """A function that decodes JSON text to a dict of the Spark type `spark`."""
     return msgspec.json.Decoder(python_type(spark)).decode
 
 
 def converter(spark: T.StructType) -> Callable[[Any], Any]:
-    """From what a codec made of a record to dicts of a Spark type."""
+    """A function that converts a value of an Avro or Protobuf codec to a dict of the Spark type `spark`."""
     shape = python_type(spark, native=True)
     return lambda value: msgspec.convert(value, shape, builtin_types=_NATIVE)

@@ -1,4 +1,4 @@
-"""``# clonos: allow`` comments: a finding on their line is meant, and why."""
+"""Comments ``# clonos: allow``, which silence the linter's findings on their line and give the reason."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CODE = re.compile(r"[A-Za-z]+\d+")
 
 @dataclass(slots=True)
 class Allow:
-    """One comment.
+    """One comment ``# clonos: allow``.
 
     Attributes:
-        line: Where it is.
-        column: Where it starts in the line, from 0.
-        text: As written.
-        codes: The rules it silences; none: all.
-        used: The rules that it did silence.
+        line: Line of the comment.
+        column: Column of the comment, from 0.
+        text: The comment as written.
+        codes: The rules that the comment silences; empty: all.
+        used: The rules whose findings the comment has silenced.
     """
 
     line: int
@@ -32,14 +32,14 @@ class Allow:
     used: set[str] = field(default_factory=set)
 
     def silences(self, code: str) -> bool:
-        """Whether it is meant for this rule; remembers that it was needed."""
+        """Whether the comment covers the rule `code`; if so, marks the rule as used."""
         if self.codes and code not in self.codes:
             return False
         self.used.add(code)
         return True
 
     def complaint(self) -> str | None:
-        """What is wrong with the comment."""
+        """The error in the comment, as text: an unknown rule, or no finding on its line; None if it is right."""
         unknown = sorted(self.codes - RULES.keys())
         if unknown:
             return f"there is no rule {', '.join(unknown)}"
@@ -50,13 +50,13 @@ class Allow:
 
 
 def allows(lines: list[str]) -> dict[int, Allow]:
-    """The comments of a file, by line."""
-    found: dict[int, Allow] = {}
+    """The ``# clonos: allow`` comments of a file, by line number."""
+    comments: dict[int, Allow] = {}
     if not any("clonos:" in line for line in lines):
-        return found  # reading tokens takes longer than all the rest
+        return comments  # tokenizing is slower than all other steps
     for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
         if token.type == tokenize.COMMENT and (match := _ALLOW.search(token.string)):
             line, column = token.start
             codes = frozenset(code.upper() for code in _CODE.findall(match["codes"]))
-            found[line] = Allow(line, column + match.start(), token.string[match.start() :].strip(), codes)
-    return found
+            comments[line] = Allow(line, column + match.start(), token.string[match.start() :].strip(), codes)
+    return comments

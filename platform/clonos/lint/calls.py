@@ -1,6 +1,6 @@
-"""Which call breaks which rule: tables of dotted names, after aliases are resolved.
+"""Tables of the calls that violate each rule of the linter, by dotted name (after aliases are resolved).
 
-A name that ends in ``.*`` covers everything below it. Exceptions and types below it are left alone.
+A name that ends in ``.*`` covers all names below it, except exceptions and types.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ HARMLESS = frozenset(
         redis="connection",
     )
 )
-"""Below a ``.*`` of `CALLS`, but repeatable or seeded (`GENERATORS` looks at the seed)."""
+"""Names below a ``.*`` of `CALLS` that are repeatable or seeded (`GENERATORS` checks the seed)."""
 
 GENERATORS = frozenset(
     _named(
@@ -176,7 +176,7 @@ GENERATORS = frozenset(
         numpy__random="default_rng RandomState SeedSequence PCG64 PCG64DXSM MT19937 Philox SFC64",
     )
 )
-"""Makers of generators: fine with a seed and as long as no two rows share one."""
+"""Constructors of generators: repeatable with a seed, if rows do not share the generator."""
 
 WITHOUT_ARGUMENTS: dict[str, int] = {
     "time.localtime": 0,
@@ -187,43 +187,43 @@ WITHOUT_ARGUMENTS: dict[str, int] = {
     "email.utils.localtime": 0,
     "email.utils.formatdate": 0,
 }
-"""They read the clock when called with no more arguments than this (CL001)."""
+"""Functions that read the clock if called with at most this number of arguments (CL001)."""
 
 NOW_TEXT = frozenset({"pandas.Timestamp", "pandas.to_datetime", "numpy.datetime64"})
-"""They read the clock when their first argument is the text ``now`` or ``today`` (CL001)."""
+"""Functions that read the clock if their first argument is the text ``now`` or ``today`` (CL001)."""
 
 FRAMES = frozenset({"pandas.DataFrame", "pandas.Series"})
-"""Their ``sample`` needs ``random_state`` (CL002)."""
+"""Classes whose method ``sample`` needs ``random_state`` (CL002)."""
 
 VALUES = {"os.environ": "CL008", "os.environb": "CL008", "sys.stdin": "CL008"}
-"""Found where they are read, without a call."""
+"""Values that violate a rule when they are read, without a call."""
 
 BY_NAME = frozenset({"CL001", "CL002", "CL003", "CL004"})
-"""Rules that also find a function that is handed on without being called."""
+"""Rules that also apply to a function that is passed on without a call."""
 
 QUIET_METHODS = frozenset({"close", "aclose", "shutdown", "dispose", "mount", "getstate", "bit_generator"})
-"""Methods of clients and generators that ask nothing."""
+"""Methods of clients and generators that send no request and draw no number."""
 
 LISTS_OF_A_SET = frozenset({"builtins.list", "builtins.tuple", "builtins.enumerate"})
 SETS = frozenset({"builtins.set", "builtins.frozenset"})
 
 KEYED = frozenset({"clonos.random", "clonos.rng", "clonos.uuid4"})
-"""Without a key they count positions (CL011)."""
+"""Services that count positions if called without a key (CL011)."""
 
 
 def code_of(name: str) -> str | None:
-    """The rule that a call of the dotted `name` breaks."""
+    """The code of the rule that a call of the dotted `name` violates; None if it violates none."""
     if name in HARMLESS:
         return None
-    found = CALLS.get(name)
-    if found is not None:
-        return found
+    code = CALLS.get(name)
+    if code is not None:
+        return code
     last = name.rpartition(".")[2]
     if last.endswith(("Error", "Exception", "Timeout", "Warning")):
         return None
     above = name
     while above := above.rpartition(".")[0]:
-        found = CALLS.get(f"{above}.*")
-        if found is not None:
-            return found if "()" not in name[len(above) :] else None
+        code = CALLS.get(f"{above}.*")
+        if code is not None:
+            return code if "()" not in name[len(above) :] else None
     return None

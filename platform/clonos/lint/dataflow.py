@@ -1,9 +1,11 @@
-"""How frames flow through a job function, as far as its text tells: which UDFs are used after a shuffle."""
+"""Follows DataFrames through a job function, and finds the UDFs that are used after a shuffle."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+import functools
+import operator
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clonos.lint import spark
@@ -11,12 +13,13 @@ from clonos.lint.names import Definition, Module, Role, Scope
 from clonos.lint.resolve import Resolver
 
 _DEEPEST = 8
+_MOST_RESULTS = 10_000  # a few lines of hostile code can ask for more than any machine computes
 _FRAME_TYPES = frozenset({"pyspark.sql.DataFrame()"})
 
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """A method after which rows may come in another order, and its line."""
+    """A DataFrame method after which rows may arrive in another order, and the line of its call."""
 
     method: str
     line: int
@@ -24,13 +27,13 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What is known of a value.
+    """The properties of a value in a job's code, as far as the linter can derive them.
 
     Attributes:
-        shuffle: The shuffle that its rows went through.
-        functions: Functions that a column computes, or that the value stands for.
-        frame: It is a DataFrame.
-        context: It is the argument of a job function.
+        shuffle: The first shuffle of the value's rows; None if there is none.
+        functions: Functions (such as UDFs) that compute the value, or to which it refers.
+        frame: Whether the value is a DataFrame.
+        context: Whether the value is the `JobContext`, the argument of a job function.
     """
 
     shuffle: Shuffle | None = None
@@ -48,31 +51,30 @@ class Flow:
 
 
 _NOTHING = Flow()
+_NO_VALUES: Mapping[str, Flow] = {}
 
 
 class Dataflow:
-    """Follows the frames of a job.
+    """Follows the DataFrames of a job through its code.
 
     Attributes:
-        after: Functions that are used after a shuffle.
-        samples: Calls of ``sample`` and ``randomSplit`` on DataFrames.
+        after: Function that runs on rows after a shuffle → that shuffle.
+        resolver: Resolves names.
+        samples: Call of ``sample`` or ``randomSplit`` on a DataFrame → its module.
     """
 
     def __init__(self, resolver: Resolver) -> None:
-        self._resolver = resolver
+        self.resolver = resolver
         self._modules: dict[Module, dict[str, Flow]] = {}
         self._running: list[Definition] = []
+        self._results: dict[Hashable, Flow] = {}
         self.after: dict[Definition, Shuffle] = {}
         self.samples: dict[ast.Call, Module] = {}
 
     def modules(self, modules: Iterable[Module]) -> None:
-        """Follow the code of the modules themselves."""
+        """Follow the DataFrames in the module-level code of `modules`."""
         for module in modules:
             self._module(module)
-
-    def function(self, definition: Definition) -> None:
-        """Follow a function whose arguments are not known."""
-        self._function(definition, [], {})
 
     def _module(self, module: Module) -> dict[str, Flow]:
         if module not in self._modules:
@@ -81,13 +83,17 @@ class Dataflow:
             _Statements(self, module.scope, values).run(module.tree.body)
         return self._modules[module]
 
-    def _function(
+    def function(
         self,
         definition: Definition,
-        positional: list[Flow],
-        named: Mapping[str, Flow],
-        around: Mapping[str, Flow] | None = None,
+        positional: Sequence[Flow] = (),
+        named: Mapping[str, Flow] = _NO_VALUES,
+        around: Mapping[str, Flow] = _NO_VALUES,
     ) -> Flow:
+        """Follow the DataFrames in a call of `definition` with these arguments; return the properties of its result.
+
+        `around` has the variables of the enclosing function, by name.
+        """
         node = definition.node
         if (
             node is None
@@ -96,17 +102,21 @@ class Dataflow:
             or len(self._running) >= _DEEPEST
         ):
             return _NOTHING
-        values = dict(around or {})
+        key = definition, len(self._running), (*positional,), frozenset(named.items()), frozenset(around.items())
+        if key in self._results or len(self._results) >= _MOST_RESULTS:
+            return self._results.get(key, _NOTHING)
+        self._results[key] = _NOTHING
+        values = dict(around)
         arguments = [*node.args.posonlyargs, *node.args.args]
         method = definition.parent is not None and isinstance(definition.parent.node, ast.ClassDef)
         for index, argument in enumerate([*arguments, *node.args.kwonlyargs]):
             value = _NOTHING
-            place = index - method
-            if 0 <= place < len(positional) and index < len(arguments):
-                value = positional[place]
+            position = index - method
+            if 0 <= position < len(positional) and index < len(arguments):
+                value = positional[position]
             value |= named.get(argument.arg, _NOTHING)
             if argument.annotation is not None:
-                types = self._resolver.names(ast.Name(argument.arg, ast.Load()), definition.scope)
+                types = self.resolver.names(ast.Name(argument.arg, ast.Load()), definition.scope)
                 value |= Flow(frame=not _FRAME_TYPES.isdisjoint(types))
             values[argument.arg] = value
         if definition.role is Role.JOB and arguments:
@@ -115,43 +125,44 @@ class Dataflow:
         try:
             statements = _Statements(self, definition.scope, values)
             if isinstance(node, ast.Lambda):
-                return statements.value(node.body)
-            statements.run(node.body)
+                statements.result = statements.value(node.body)
+            else:
+                statements.run(node.body)
+            self._results[key] = statements.result
             return statements.result
         finally:
             self._running.pop()
 
     def of_name(self, name: ast.expr, scope: Scope) -> Flow:
-        """What a name that is bound elsewhere stands for."""
-        found = _NOTHING
-        for target in self._resolver.targets(name, scope):
+        """The properties of the value of a name that is not bound in the current function."""
+        flow = _NOTHING
+        for target in self.resolver.targets(name, scope):
             if isinstance(target, Definition):
                 if target.node is None:
-                    found |= self._module(target.module).get(target.name, _NOTHING)
+                    flow |= self._module(target.module).get(target.name, _NOTHING)
                 elif not isinstance(target.node, ast.ClassDef):
-                    found |= Flow(functions=frozenset({target}))
-        return found
+                    flow |= Flow(functions=frozenset({target}))
+        return flow
 
-    def names(self, node: ast.expr, scope: Scope) -> tuple[str, ...]:
-        """The dotted names that an expression may stand for."""
-        return self._resolver.names(node, scope)
+    def called(
+        self, function: Definition, positional: list[Flow], named: Mapping[str, Flow], statements: _Statements
+    ) -> Flow:
+        """The properties (`Flow`) of the value that a call of one of the job's functions returns.
 
-    def called(self, function: Definition, call: ast.Call, statements: _Statements) -> Flow:
-        """What a call of an own function returns."""
-        positional = [statements.value(one) for one in call.args]
-        named = {one.arg: statements.value(one.value) for one in call.keywords if one.arg}
+        Args:
+            function: The called function.
+            positional: Properties of the positional arguments.
+            named: Properties of the keyword arguments, by name.
+            statements: The function body with the call; an inner function sees its variables.
+        """
         if function.role is not Role.PLAIN:
             return Flow(functions=frozenset({function}))
-        around = statements.values if function.parent is statements.scope.function().owner else None
-        return self._function(function, positional, named, around)
-
-    def transformed(self, frame: Flow, function: Definition) -> Flow:
-        """``df.transform(function)``."""
-        return self._function(function, [frame], {})
+        around = statements.values if function.parent is statements.scope.function().owner else _NO_VALUES
+        return self.function(function, positional, named, around)
 
 
 class _Statements:
-    """The statements of one function, in order; a branch adds to what is known, a loop runs once."""
+    """Follows the statements of one function in order. Branches are merged, and a loop runs once."""
 
     def __init__(self, flows: Dataflow, scope: Scope, values: dict[str, Flow]) -> None:
         self._flows = flows
@@ -199,16 +210,16 @@ class _Statements:
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-            for one, its in zip(target.elts, value.elts, strict=True):
-                self._assign(one, its)
+            for element, part in zip(target.elts, value.elts, strict=True):
+                self._assign(element, part)
         else:
             self._bind(target, self.value(value))
 
     def _bind(self, target: ast.expr, value: Flow) -> None:
-        for one in ast.walk(target):
-            if isinstance(one, ast.Name):
-                before = self.values.get(one.id, _NOTHING) if self._branches else _NOTHING
-                self.values[one.id] = before | value
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name):
+                before = self.values.get(node.id, _NOTHING) if self._branches else _NOTHING
+                self.values[node.id] = before | value
 
     def value(self, node: ast.expr) -> Flow:
         match node:
@@ -221,38 +232,43 @@ class _Statements:
             case ast.Attribute(value=value):
                 return self.value(value) | self._flows.of_name(node, self.scope)
             case ast.Lambda():
-                made = self.scope.module.definitions.get(node)
-                return Flow(functions=frozenset({made})) if made else _NOTHING
+                definition = self.scope.module.definitions.get(node)
+                return Flow(functions=frozenset({definition})) if definition else _NOTHING
             case ast.Constant():
                 return _NOTHING
-        found = _NOTHING
+        flow = _NOTHING
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
-                found |= self.value(child)
+                flow |= self.value(child)
             elif isinstance(child, ast.comprehension):
-                found |= self.value(child.iter)
-        return found
+                flow |= self.value(child.iter)
+        return flow
 
     def _call(self, node: ast.Call) -> Flow:
         function = node.func
         receiver = self.value(function.value) if isinstance(function, ast.Attribute) else _NOTHING
         method = function.attr if isinstance(function, ast.Attribute) else ""
-        own = [
-            one
-            for one in self._flows.of_name(function, self.scope).functions
+        own = (
+            list(self._flows.of_name(function, self.scope).functions)
             if isinstance(function, ast.Name | ast.Attribute)
-        ]
+            else []
+        )
+        # Each argument is evaluated once: twice would take exponential time for nested calls.
+        positional = [self.value(argument) for argument in node.args]
+        keywords = [(keyword.arg, self.value(keyword.value)) for keyword in node.keywords]
+        named = {name: value for name, value in keywords if name is not None}
+        values = [*positional, *(value for _, value in keywords)]
+        arguments = _merged(values)
         if own and not receiver.frame:
             result = _NOTHING
-            for one in own:
-                result |= self._flows.called(one, node, self)
-            return result | self._arguments(node) if own[0].role is Role.UDF else result
+            for definition in own:
+                result |= self._flows.called(definition, positional, named, self)
+            return result | arguments if own[0].role is Role.UDF else result
         if receiver.context and method == "source":
             return Flow(frame=True)
-        if "clonos.source" in self._flows.names(function, self.scope):
+        if "clonos.source" in self._flows.resolver.names(function, self.scope):
             return Flow(frame=True)
         frame = receiver.frame or method in spark.FRAME_METHODS
-        arguments = self._arguments(node)
         if not frame:
             called = self.value(function) if not isinstance(function, ast.Attribute) else receiver
             return Flow(arguments.shuffle or called.shuffle, arguments.functions | called.functions)
@@ -260,27 +276,23 @@ class _Statements:
         if method in spark.SHUFFLES and not _is_broadcast_join(method, node):
             shuffle = shuffle or Shuffle(method, (function.end_lineno or node.lineno))
         if receiver.shuffle is not None:
-            for one in self._arguments(node, frames=False).functions:
-                self._flows.after.setdefault(one, receiver.shuffle)
+            for definition in _merged(value for value in values if not value.frame).functions:
+                self._flows.after.setdefault(definition, receiver.shuffle)
         if method in spark.SAMPLES and receiver.frame:
             self._flows.samples.setdefault(node, self.scope.module)
         if method == "transform":
-            for one in arguments.functions:
-                result = self._flows.transformed(receiver, one)
+            for definition in arguments.functions:
+                result = self._flows.function(definition, [receiver])
                 shuffle = shuffle or result.shuffle
         return Flow(shuffle, frame=True)
 
-    def _arguments(self, node: ast.Call, *, frames: bool = True) -> Flow:
-        found = _NOTHING
-        for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
-            value = self.value(argument)
-            if frames or not value.frame:
-                found |= value
-        return found
+
+def _merged(values: Iterable[Flow]) -> Flow:
+    return functools.reduce(operator.or_, values, _NOTHING)
 
 
 def _is_broadcast_join(method: str, node: ast.Call) -> bool:
-    """A join that leaves the rows of its left side where they are."""
+    """Whether this is a join that does not shuffle the rows of its left side."""
     if method != "join" or not node.args or not isinstance(node.args[0], ast.Call):
         return False
     function = node.args[0].func

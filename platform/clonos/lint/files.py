@@ -1,4 +1,6 @@
-"""Which files belong to a job: those that are named or lie in named folders, and the modules they import."""
+"""Finds the files that belong to a job: the named files, the files in named folders, and the modules that they
+import.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,18 @@ from clonos.lint.names import Imported, Module
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 LIBRARIES = frozenset({"clonos", "pyspark"})
-"""A file that imports one of them is a job's own code; nothing beside it can stand in for them."""
+"""A file that imports one of these is code of a job. A module of the job cannot replace them."""
 
 
 class Sources:
-    """The parsed files.
+    """The parsed files of a job.
 
     Args:
         paths: Python files and folders.
 
     Attributes:
-        modules: By their paths.
-        named: The files that were named themselves, not found in a folder or followed.
+        modules: Path → module.
+        named: The files in `paths`, without those found in folders or by imports.
 
     Raises:
         SpecError: A path is missing or is not Python.
@@ -40,10 +42,10 @@ class Sources:
         for path in paths:
             resolved = path.resolve()
             if resolved.is_dir():
-                found = list(python_files(resolved))
-                if not found:
+                files = list(python_files(resolved))
+                if not files:
                     raise SpecError(f"{path} holds no Python file.")
-                for file in found:
+                for file in files:
                     self._load(file, resolved)
             elif not resolved.is_file():
                 raise SpecError(f"There is no file {path}.")
@@ -54,7 +56,7 @@ class Sources:
                 self._load(resolved, resolved.parent)
 
     def find(self, module: Module, imported: Imported) -> Path | None:
-        """The file or package folder of the job that an import names, or None for an installed library."""
+        """The file or package folder of the job that an import refers to; None: an installed library."""
         if imported.level:
             parents = module.path.parents
             if imported.level > len(parents):
@@ -65,50 +67,44 @@ class Sources:
         if parts[0] in LIBRARIES:
             return None
         for directory in module.directories:
-            found = _at(directory.joinpath(*parts))
-            if found is not None:
-                return found
+            path = _at(directory.joinpath(*parts))
+            if path is not None:
+                return path
         return None
 
     def below(self, package: Path, name: str) -> Path | None:
-        """The submodule `name` of a package folder."""
+        """The file or folder of the submodule `name` of a package folder; None if there is none."""
         return _at(package / name) if package.is_dir() else None
 
     def imported(self, module: Module) -> Iterator[Module]:
         """The job's own modules that `module` imports."""
-        for one in module.imports:
-            found = self.find(module, one)
-            if found is None:
-                continue
-            paths = [found]
-            if one.member and (below := self.below(found, one.member)):
-                paths.append(below)
-            for path in paths:
-                file = path / "__init__.py" if path.is_dir() else path
-                if file in self.modules:
-                    yield self.modules[file]
+        for path in self._imported(module):
+            if path in self.modules:
+                yield self.modules[path]
+
+    def _imported(self, module: Module) -> Iterator[Path]:
+        """The files of the job that `module` imports; some do not exist."""
+        for imported in module.imports:
+            target = self.find(module, imported)
+            for path in (target, target and imported.member and self.below(target, imported.member)):
+                if isinstance(path, Path):
+                    yield path / "__init__.py" if path.is_dir() else path
 
     def _load(self, path: Path, root: Path) -> None:
-        """Read `path` and what it imports from below `root`."""
+        """Read `path` and its imports from below `root`."""
         pending = [path]
         while pending:
             file = pending.pop()
             if file in self.modules:
                 continue
             module = self.modules[file] = read(file, root)
-            for one in module.imports:
-                found = self.find(module, one)
-                for each in (found, found and one.member and self.below(found, one.member)):
-                    if isinstance(each, Path) and each.is_relative_to(root):
-                        inside = each / "__init__.py" if each.is_dir() else each
-                        if inside.is_file():
-                            pending.append(inside)
+            pending += (source for source in self._imported(module) if source.is_relative_to(root) and source.is_file())
 
 
 def python_files(folder: Path) -> Iterator[Path]:
     """All Python files below `folder`, sorted, without hidden folders and virtual environments."""
-    for place, folders, files in os.walk(folder):
-        here = Path(place)
+    for directory, folders, files in os.walk(folder):
+        here = Path(directory)
         folders[:] = sorted(
             name
             for name in folders
@@ -118,10 +114,10 @@ def python_files(folder: Path) -> Iterator[Path]:
 
 
 def read(path: Path, root: Path) -> Module:
-    """One file, parsed.
+    """Read and parse one Python file; `root` is the folder from which its absolute imports are searched.
 
     Raises:
-        SpecError: It cannot be read or is not Python; the message names the line.
+        SpecError: The file cannot be read or is not Python; the message names the line.
     """
     try:
         content = path.read_bytes()
@@ -133,32 +129,32 @@ def read(path: Path, root: Path) -> Module:
         raise SpecError(f"{path} is not Python: {error}.") from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the job's own text, such as invalid escapes
+            warnings.simplefilter("ignore")  # about the job's code, such as invalid escapes
             tree = ast.parse(content, str(path))
     except SyntaxError as error:
-        raise SpecError(f"{path}, line {error.lineno}: {error.msg}.", hint="mend the line; nothing was run.") from error
+        raise SpecError(f"{path}, line {error.lineno}: {error.msg}.", hint="fix the line; nothing was run.") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise SpecError(f"{path} is not Python: {error}.") from error
     return Module(path, _directories(path, root), tree, text.split("\n"))
 
 
 def _directories(path: Path, root: Path) -> tuple[Path, ...]:
-    """Where Python would look for modules of the job: the folder of its outermost package, and those above it."""
+    """The folders in which Python finds modules of the job: that of its outermost package, and those above it."""
     directory = path.parent
     while directory != root and (directory / "__init__.py").exists():
         directory = directory.parent
-    between = [directory, *(one for one in directory.parents if one.is_relative_to(root))]
+    between = [directory, *(parent for parent in directory.parents if parent.is_relative_to(root))]
     return tuple(between)
 
 
 def _at(stem: Path) -> Path | None:
-    # A package is found before a module of the same name, and a folder without __init__ after it.
+    # A package precedes a module of the same name, and a folder without __init__ follows it.
     if (stem / "__init__.py").is_file():
         return stem
     file = stem.parent / f"{stem.name}.py"
     if file.is_file():
         return file
-    # Such a folder yields to any installed module, so it must look like code.
+    # An installed module precedes such a folder, so the folder must contain code.
     if stem.is_dir() and stem.name not in sys.stdlib_module_names and next(stem.rglob("*.py"), None):
         return stem
     return None

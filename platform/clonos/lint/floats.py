@@ -1,4 +1,4 @@
-"""Columns that are seen to hold floating-point numbers: by a cast or in a schema."""
+"""Finds the columns with floating-point numbers, by casts and schemas in a job's code."""
 
 from __future__ import annotations
 
@@ -17,31 +17,28 @@ _PARTS = re.compile(r",(?![^(]*\))")
 
 
 def float_columns(modules: Iterable[Module]) -> frozenset[str]:
-    """Names of columns that are cast to double or float somewhere, or declared so in a schema."""
-    found: set[str] = set()
+    """Names of the columns that an expression casts to double or float, or that a schema declares so."""
+    columns: set[str] = set()
     for module in modules:
         for node in ast.walk(module.tree):
             match node:
-                case ast.Call(func=ast.Attribute(attr="withColumn"), args=[ast.Constant(value=str(name)), value]) if (
-                    is_float(value)
-                ):
-                    found.add(name)
-                case ast.Call(func=ast.Attribute(value=value, attr="alias"), args=[ast.Constant(value=str(name))]) if (
-                    is_float(value)
-                ):
-                    found.add(name)
+                case (
+                    ast.Call(func=ast.Attribute(attr="withColumn"), args=[ast.Constant(value=str(name)), value])
+                    | ast.Call(func=ast.Attribute(value=value, attr="alias"), args=[ast.Constant(value=str(name))])
+                ) if is_float(value):
+                    columns.add(name)
                 case ast.Call(
                     func=ast.Name(id="StructField") | ast.Attribute(attr="StructField"),
                     args=[ast.Constant(value=str(name)), kind, *_],
                 ) if _is_float_type(kind):
-                    found.add(name)
+                    columns.add(name)
                 case ast.Constant(value=str(text)) if _looks_like_schema(text):
-                    found.update(one[1] for one in _DDL.finditer(text))
-    return frozenset(found)
+                    columns.update(match[1] for match in _DDL.finditer(text))
+    return frozenset(columns)
 
 
 def is_float(node: ast.expr, columns: frozenset[str] = frozenset()) -> bool:
-    """Whether a column expression is seen to be a double or float: the last cast counts."""
+    """Whether a column expression is a double or float, according to its last cast."""
     match node:
         case ast.Call(func=ast.Attribute(attr="cast" | "astype" | "try_cast"), args=[kind]):
             return _is_float_type(kind)
@@ -72,7 +69,7 @@ def _is_float_type(node: ast.expr) -> bool:
 
 
 def _looks_like_schema(text: str) -> bool:
-    if not any(one in text.lower() for one in _FLOAT_TYPES):
+    if not any(kind in text.lower() for kind in _FLOAT_TYPES):
         return False
     return bool(_NESTED.search(text)) or all(map(_FIELD.fullmatch, _PARTS.split(text)))
 

@@ -1,55 +1,59 @@
-"""Python's scopes: which name is bound where, and to what.
+"""The names in a Python file, and what each is bound to: imports, functions, variables.
 
-One pass over a file notes every binding; `clonos.lint.resolve` looks names up when all files are read.
+One pass over a file collects all bindings. `clonos.lint.resolve` resolves names after all files are read.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import IntEnum
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
-class Role(Enum):
-    """What a function is for."""
+class Role(IntEnum):
+    """The role of a function in a job, by its decorators: job function, UDF, service and so on."""
 
-    PLAIN = 0
-    UDF = 1
-    JOB = 2
-    SERVICE = 3
+    PLAIN = 0  # a function of the job without one of these decorators
+    UDF = 1  # Spark calls it on rows
+    JOB = 2  # the job function, which builds the queries
+    SERVICE = 3  # a causal service, whose answers are recorded
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A call, or a name that is handed on.
+    """A place in a function that calls a name, or passes a name as an argument.
+
+    The linter's rules are applied to it.
 
     Attributes:
-        node: Where it is written.
-        names: The dotted names it may stand for.
-        called: Whether it is called there.
-        held: Whether the object it is a method of was made in this function (or inline), is shared with other calls
-            of the function, or was given as an argument.
-        answered: The own services it calls.
-        settled: An order-sensitive aggregate that is sorted or taken over a window.
+        node: The expression.
+        names: The dotted names to which the expression may refer.
+        called: Whether the name is called.
+        origin: For a call of a method: the object was created in this function (``local``), is ``shared`` with other
+            calls of the function, or is an ``argument`` of the function.
+        services: The causal services of the job that the expression calls.
+        settled: Whether the expression is an order-sensitive aggregate (such as ``first``) whose order is fixed, by a
+            sort or a window.
     """
 
     node: ast.expr
     names: tuple[str, ...]
     called: bool
-    held: Literal["made", "shared", "given"] = "made"
-    answered: tuple[Definition, ...] = ()
+    origin: Literal["local", "shared", "argument"] = "local"
+    services: tuple[Definition, ...] = ()
     settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """`target` is called or handed on: its own code may run, and the functions made in it."""
+    """A reference to `target`, due to which the code of `target` may run (`body`), or the functions inside `target`,
+    such as methods (`inner`).
+    """
 
     target: Definition
     body: bool
@@ -58,18 +62,18 @@ class Use:
 
 @dataclass(eq=False, slots=True)
 class Definition:
-    """A function, a class or a module-level variable: a piece of code that is reached or not.
+    """A function, class or module-level variable of a job's code: a node of the call graph.
 
     Attributes:
-        name: As written.
-        module: Its file.
-        node: The function or class; None for a variable and for the code of a module.
-        scope: The names inside it.
-        parent: The class or function around it.
-        role: What its decorators make of it.
-        inner: Functions and classes inside it.
-        uses: What it refers to.
-        sites: What it calls, for the rules.
+        name: Name in the code.
+        module: The file.
+        node: The function or class; None for a variable and for module-level code.
+        scope: The names that are bound inside it.
+        parent: The enclosing class or function.
+        role: The role by its decorators.
+        inner: The functions and classes inside it.
+        uses: References to other definitions.
+        sites: The calls to which the rules are applied.
     """
 
     name: str
@@ -85,7 +89,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Bound by an import: module `name` (``level`` dots before it), or `member` of it."""
+    """A name that an import binds: to the module `name` (relative: with `level` dots before it), or to its `member`."""
 
     name: str
     level: int
@@ -93,46 +97,44 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class Defined:
-    """Bound by ``def`` or ``class``."""
+class Result:
+    """The value that a call of one of the job's functions or classes returns: an inner function, or an instance."""
 
     definition: Definition
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Bound to an expression."""
+    """A name that an assignment binds to the value of an expression."""
 
     value: ast.expr
-    scope: Scope
+    scope: Scope  # in which the names in `value` are resolved
 
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """A parameter or variable of which only the type is known."""
+    """A parameter or variable that has an annotation but no value."""
 
     annotation: ast.expr
-    scope: Scope
+    scope: Scope  # in which the names in `annotation` are resolved
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """The first parameter of a method."""
-
-    definition: Definition
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """Bound to something that cannot be told, so it is neither a module nor a function of one."""
-
-
-Binding: TypeAlias = Imported | Defined | Assigned | Annotated | Instance | Unknown
+Binding: TypeAlias = Imported | Assigned | Annotated | Definition | Result
 
 
 @dataclass(eq=False, slots=True)
 class Scope:
-    """Names of a module, class, function or comprehension."""
+    """The names that are bound in a module, class, function or comprehension.
+
+    Attributes:
+        kind: What the scope belongs to.
+        module: The file.
+        parent: The enclosing scope.
+        owner: The class or function; None for a module or comprehension.
+        names: Name → what it is bound to.
+        module_names: Names that a ``global`` statement binds in the module instead.
+        attributes: For a class: attribute that a method assigns (``self.client = …``) → what it is bound to.
+    """
 
     kind: Literal["module", "class", "function", "comprehension"]
     module: Module
@@ -142,24 +144,24 @@ class Scope:
     module_names: set[str] = field(default_factory=set)
     attributes: dict[str, list[Binding]] = field(default_factory=dict)
 
-    def bind(self, name: str, binding: Binding) -> None:
-        """One more thing that `name` may stand for."""
-        self.names.setdefault(name, []).append(binding)
+    def bind(self, name: str, *bindings: Binding) -> None:
+        """Add bindings of `name` to this scope."""
+        self.names.setdefault(name, []).extend(bindings)
 
     def find(self, name: str) -> tuple[Scope, list[Binding]] | None:
-        """The scope that binds `name` as seen from here, and its bindings there."""
+        """The scope in which code of this scope finds `name`, and the bindings there; None if the name is not bound."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.module_names:
                 scope = self.module.scope
-            # The names of a class are not seen from inside its methods.
+            # Methods do not see the names of their class.
             if (scope.kind != "class" or scope is self) and name in scope.names:
                 return scope, scope.names[name]
             scope = scope.parent
         return None
 
     def function(self) -> Scope:
-        """This scope without the comprehensions it is in."""
+        """The innermost enclosing scope that is no comprehension, or this scope itself."""
         scope = self
         while scope.kind == "comprehension" and scope.parent is not None:
             scope = scope.parent
@@ -168,13 +170,21 @@ class Scope:
 
 @dataclass(eq=False, slots=True)
 class Module:
-    """One file.
+    """One parsed Python file of a job.
 
     Attributes:
-        path: Where it is.
-        directories: Where its absolute imports look for modules of the job, in order.
-        tree: Its syntax tree.
-        lines: Its source, by lines.
+        path: The path of the file.
+        directories: The folders that its absolute imports search for modules of the job, in order.
+        tree: The syntax tree.
+        lines: The source lines.
+        scope: The module-level names.
+        start: The code that runs when the module is imported.
+        guarded: The code that runs only if the file is the program (``if __name__ == "__main__"``).
+        scopes: Comprehension → its scope; the first iterable of a comprehension → the scope outside.
+        definitions: Syntax node → its function or class.
+        variables: Name → module-level variable.
+        imports: All imports in the file.
+        stars: The imports of all names of a module (``from … import *``).
     """
 
     path: Path
@@ -191,7 +201,7 @@ class Module:
     stars: list[Imported] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Note what is bound where."""
+        """Collect the bindings."""
         self.scope = Scope("module", self)
         self.start = Definition("the module", self, None, self.scope)
         self.guarded = Definition("the module as a program", self, None, self.scope)
@@ -207,6 +217,7 @@ class _Binder:
             self._visit(node, scope)
 
     def _visit(self, node: ast.AST, scope: Scope) -> None:
+        scope = self._module.scopes.get(node, scope)
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 self._function(node, scope)
@@ -215,8 +226,9 @@ class _Binder:
                 self._class(node, scope)
                 return
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                self._comprehension(node, scope)
-                return
+                inner = Scope("comprehension", self._module, scope)
+                self._module.scopes |= {node: inner, node.generators[0].iter: scope}
+                scope = inner
             case ast.Name() | ast.Constant():
                 return
             case ast.Import() | ast.ImportFrom():
@@ -230,69 +242,56 @@ class _Binder:
                 self._target(target, value, scope)
             case ast.NamedExpr(target=target, value=value):
                 self._target(target, value, scope.function())
-            case ast.For(target=target) | ast.AsyncFor(target=target):
+            case ast.For(target=target) | ast.AsyncFor(target=target) | ast.comprehension(target=target):
                 self._target(target, None, scope)
             case ast.withitem(context_expr=value, optional_vars=target) if target is not None:
                 self._target(target, value, scope)
             case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                scope.bind(name, Unknown())
+                scope.bind(name)
             case ast.MatchMapping(rest=str(name)):
-                scope.bind(name, Unknown())
+                scope.bind(name)
             case ast.Global(names=names):
                 scope.module_names.update(names)
         for child in ast.iter_child_nodes(node):
             self._visit(child, scope)
 
     def _function(self, node: Function, scope: Scope) -> None:
-        made = self._define(node, scope, "function", "lambda" if isinstance(node, ast.Lambda) else node.name)
+        definition = self._define(node, scope, "function", "lambda" if isinstance(node, ast.Lambda) else node.name)
         arguments = node.args
-        for default in [*arguments.defaults, *filter(None, arguments.kw_defaults)]:
+        for default in defaults(node):
             self._visit(default, scope)
-        inner = made.scope
+        inner = definition.scope
         positional = [*arguments.posonlyargs, *arguments.args]
         rest = [*arguments.kwonlyargs, *filter(None, (arguments.vararg, arguments.kwarg))]
         for argument in [*positional, *rest]:
-            inner.bind(argument.arg, Annotated(argument.annotation, scope) if argument.annotation else Unknown())
+            inner.bind(argument.arg, *([Annotated(argument.annotation, scope)] if argument.annotation else []))
         if isinstance(node, ast.Lambda):
             self._visit(node.body, inner)
             return
-        scope.bind(node.name, Defined(made))
+        scope.bind(node.name, definition)
         for decorator in node.decorator_list:
             self._visit(decorator, scope)
         if scope.kind == "class" and positional and scope.owner is not None:
-            static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in node.decorator_list)
+            static = any(isinstance(item, ast.Name) and item.id == "staticmethod" for item in node.decorator_list)
             if not static:
-                inner.names[positional[0].arg] = [Instance(scope.owner)]
+                inner.names[positional[0].arg] = [Result(scope.owner)]
         self.statements(node.body, inner)
 
     def _class(self, node: ast.ClassDef, scope: Scope) -> None:
-        made = self._define(node, scope, "class", node.name)
-        scope.bind(node.name, Defined(made))
+        definition = self._define(node, scope, "class", node.name)
+        scope.bind(node.name, definition)
         for expression in [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)]:
             self._visit(expression, scope)
-        self.statements(node.body, made.scope)
+        self.statements(node.body, definition.scope)
 
     def _define(
         self, node: Function | ast.ClassDef, scope: Scope, kind: Literal["class", "function"], name: str
     ) -> Definition:
         inner = Scope(kind, self._module, scope)
-        made = Definition(name, self._module, node, inner, parent=scope.function().owner)
-        inner.owner = made
-        self._module.definitions[node] = made
-        return made
-
-    def _comprehension(self, node: Comprehension, scope: Scope) -> None:
-        inner = Scope("comprehension", self._module, scope)
-        self._module.scopes[node] = inner
-        self._visit(node.generators[0].iter, scope)
-        for index, generator in enumerate(node.generators):
-            self._target(generator.target, None, inner)
-            if index:
-                self._visit(generator.iter, inner)
-            for condition in generator.ifs:
-                self._visit(condition, inner)
-        for part in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
-            self._visit(part, inner)
+        definition = Definition(name, self._module, node, inner, parent=scope.function().owner)
+        inner.owner = definition
+        self._module.definitions[node] = definition
+        return definition
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         module = self._module
@@ -314,25 +313,25 @@ class _Binder:
         match target:
             case ast.Name(id=name):
                 where = self._module.scope if name in scope.module_names else scope
-                where.bind(name, Assigned(value, scope) if value is not None else Unknown())
+                where.bind(name, *([Assigned(value, scope)] if value is not None else []))
                 if where is self._module.scope and name not in self._module.variables:
                     self._module.variables[name] = Definition(name, self._module, None, where)
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
-                for one, its in zip(targets, _parts(value, len(targets)), strict=True):
-                    self._target(one, its, scope)
-            case ast.Starred(value=one):
-                self._target(one, None, scope)
+                parts: Sequence[ast.expr | None] = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+                if len(parts) != len(targets) or any(isinstance(part, ast.Starred) for part in parts):
+                    parts = [None] * len(targets)
+                for element, part in zip(targets, parts, strict=True):
+                    self._target(element, part, scope)
+            case ast.Starred(value=element):
+                self._target(element, None, scope)
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if value is not None:
-                # self.client = …, seen by all methods
+                # self.client = …, visible in all methods
                 for binding in scope.names.get(name, ()):
-                    if isinstance(binding, Instance):
+                    if isinstance(binding, Result):
                         own = binding.definition.scope
                         own.attributes.setdefault(attribute, []).append(Assigned(value, scope))
 
 
-def _parts(value: ast.expr | None, count: int) -> Iterator[ast.expr | None]:
-    same = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == count
-    if same and not any(isinstance(one, ast.Starred) for one in value.elts):  # type: ignore[union-attr]
-        yield from value.elts  # type: ignore[union-attr]
-    else:
-        yield from [None] * count
+def defaults(node: Function) -> list[ast.expr]:
+    """The default values of a function's parameters, which Python evaluates where the function is defined."""
+    return [*node.args.defaults, *filter(None, node.args.kw_defaults)]

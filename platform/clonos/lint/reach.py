@@ -1,119 +1,112 @@
-"""Which code runs where: on rows, while the job is built, at start of the process, or only inside services."""
+"""Derives the *stage* of each function: it runs on rows, in the job function, at the start of the process, or only
+in services.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import IntEnum
 
 from clonos.lint.collect import Graph
 from clonos.lint.names import Definition, Role, Use
 
 
-class Place(IntEnum):
-    """Where code runs; the strictest place counts."""
+class Stage(IntEnum):
+    """The situation in which code runs. If there are several, the one with the strictest rules counts."""
 
     NOWHERE = 0
-    """Not in this job, or in services only, whose answers are recorded."""
+    """Never in this job, or only in services, whose answers are recorded."""
 
     START = 1
-    """When a file is imported or run as a program: again in every process."""
+    """When a file is imported or run as a program: once in each process."""
 
     JOB = 2
-    """In the job function, which builds the queries: again in every process, and it decides what they compute."""
+    """In the job function, which builds the queries: once in each process."""
 
     ROWS = 3
     """In a UDF, on rows."""
 
 
-_MADE_AT_ONCE = frozenset({"__init__", "__new__", "__post_init__"})
+_CONSTRUCTORS = frozenset({"__init__", "__new__", "__post_init__"})
 
 
-class Places:
-    """Where each definition runs."""
+class Stages:
+    """The stage of each function in a call graph."""
 
     def __init__(self, graph: Graph) -> None:
-        self._body: dict[Definition, Place] = {}
-        self._inner: dict[Definition, Place] = {}
+        self._body: dict[Definition, Stage] = {}
+        self._inner: dict[Definition, Stage] = {}
         for definition in graph.definitions:
             if definition.role in (Role.UDF, Role.JOB):
-                place = Place.ROWS if definition.role is Role.UDF else Place.JOB
-                self._run([Use(definition, True, True)], place)
-        self._run(graph.handed, Place.ROWS)
+                stage = Stage.ROWS if definition.role is Role.UDF else Stage.JOB
+                self._run([Use(definition, True, True)], stage)
+        self._run(graph.row_functions, Stage.ROWS)
 
     def start(self, definitions: Iterable[Definition]) -> None:
-        """The code of modules that is run at start."""
+        """Mark module-level code that runs at the start of the process."""
         for definition in definitions:
-            self._run([Use(definition, True, False)], Place.START)
+            self._run([Use(definition, True, False)], Stage.START)
 
     def rows(self, definitions: Iterable[Definition]) -> None:
-        """Functions that may be called on rows by someone who is not seen."""
-        self._run([Use(definition, True, True) for definition in definitions], Place.ROWS)
+        """Mark functions that run on rows, because code outside the job's files may call them."""
+        self._run([Use(definition, True, True) for definition in definitions], Stage.ROWS)
 
-    def of(self, definition: Definition) -> Place:
-        """Where `definition` runs."""
+    def of(self, definition: Definition) -> Stage:
+        """The stage in which `definition` runs; if there are several, the one with the strictest rules."""
         if definition.role is Role.SERVICE:
-            return Place.NOWHERE
-        # A class or a variable has no code of its own: what it holds runs with its methods.
-        held = self._inner.get(definition, Place.NOWHERE) if _is_kept(definition) else Place.NOWHERE
-        return max(self._body.get(definition, Place.NOWHERE), held)
+            return Stage.NOWHERE
+        # A class or a variable has no code: its content runs with its methods.
+        held = self._inner.get(definition, Stage.NOWHERE) if _is_container(definition) else Stage.NOWHERE
+        return max(self._body.get(definition, Stage.NOWHERE), held)
 
-    def any(self, place: Place) -> bool:
-        """Whether anything runs at `place`."""
-        return place in self._body.values() or place in self._inner.values()
+    def any(self, stage: Stage) -> bool:
+        """Whether any function runs in `stage`."""
+        return stage in self._body.values() or stage in self._inner.values()
 
-    def _run(self, uses: Iterable[Use], place: Place) -> None:
+    def _run(self, uses: Iterable[Use], stage: Stage) -> None:
         pending = deque(uses)
         while pending:
             use = pending.popleft()
             target = use.target
             if target.role is Role.SERVICE:
                 continue
-            if use.body and self._body.get(target, Place.NOWHERE) < place:
-                self._body[target] = place
+            if use.body and self._body.get(target, Stage.NOWHERE) < stage:
+                self._body[target] = stage
                 pending += target.uses
                 if isinstance(target.node, ast.ClassDef):
-                    pending += [Use(one, True, True) for one in target.inner if one.name in _MADE_AT_ONCE]
-            if use.inner and self._inner.get(target, Place.NOWHERE) < place:
-                self._inner[target] = place
+                    pending += [Use(inner, True, True) for inner in target.inner if inner.name in _CONSTRUCTORS]
+            if use.inner and self._inner.get(target, Stage.NOWHERE) < stage:
+                self._inner[target] = stage
                 if target.node is None:
                     pending += target.uses
                 pending += [
-                    Use(one, True, True)
-                    for one in target.inner
-                    if use.body or one.name not in _MADE_AT_ONCE or not isinstance(target.node, ast.ClassDef)
+                    Use(inner, True, True)
+                    for inner in target.inner
+                    if use.body or inner.name not in _CONSTRUCTORS or not isinstance(target.node, ast.ClassDef)
                 ]
                 if isinstance(target.node, ast.ClassDef):
                     pending += target.uses
 
 
-def _is_kept(definition: Definition) -> bool:
+def _is_container(definition: Definition) -> bool:
     return definition.node is None or isinstance(definition.node, ast.ClassDef)
 
 
-def reached(definitions: Iterable[Definition]) -> set[Definition]:
-    """Everything that may run when `definitions` do, without what only services call."""
-    found: set[Definition] = set()
+def reached(definitions: Iterable[Definition], *, services: bool = False) -> set[Definition]:
+    """All functions that `definitions` may call, directly or not; through causal services only if `services`."""
+    seen: set[Definition] = set()
     pending = deque(definitions)
     while pending:
-        one = pending.popleft()
-        if one in found or one.role is Role.SERVICE:
-            continue
-        found.add(one)
-        pending += [use.target for use in one.uses] + one.inner
-    return found
+        definition = pending.popleft()
+        if definition not in seen and (services or definition.role is not Role.SERVICE):
+            seen.add(definition)
+            pending += [use.target for use in definition.uses] + definition.inner
+    return seen
 
 
-def only_for_services(definitions: Iterable[Definition]) -> set[Definition]:
-    """What services call and nothing else does."""
-    everything = list(definitions)
-    for_services: set[Definition] = set()
-    pending = deque(one for one in everything if one.role is Role.SERVICE)
-    while pending:
-        one = pending.popleft()
-        if one not in for_services:
-            for_services.add(one)
-            pending += [use.target for use in one.uses] + one.inner
-    others = reached(one for one in everything if one not in for_services)
-    return for_services - others
+def only_for_services(definitions: Collection[Definition]) -> set[Definition]:
+    """The functions that only causal services call, so that the rules do not apply to them."""
+    for_services = reached((item for item in definitions if item.role is Role.SERVICE), services=True)
+    return for_services - reached(item for item in definitions if item not in for_services)

@@ -1,4 +1,4 @@
-"""What a run of the linter found, for programs and for people."""
+"""The linter's report: findings, their numbers, and their JSON form."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from clonos.lint.rules import RULES, Severity
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One place that may compute something else in a replay.
+    """One finding of the linter: code due to which a replay may compute another result.
 
     Attributes:
-        file: The file, relative to the working directory where it is below it.
-        line: From 1.
-        column: From 1.
-        code: The rule.
+        file: Path of the file; relative if the file is below the working directory.
+        line: The line, from 1.
+        column: The column, from 1.
+        code: Code of the rule.
         severity: ``error`` or ``warning``.
         call: The call as written.
-        runs: Where this code runs: ``rows``, ``job`` or ``start``.
-        why: What makes a replay differ.
-        instead: What to use.
+        runs: The stage in which the code runs: ``rows``, ``job`` or ``start``.
+        why: The reason why a replay may differ.
+        instead: The recommended replacement.
     """
 
     file: str
@@ -36,16 +36,16 @@ class Finding:
 
     @property
     def message(self) -> str:
-        """One line, without the place and the code."""
+        """The finding as one line of text, without position and code."""
         return f"{RULES[self.code].name}: {self.call}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings in a job's files.
+    """The result of one run of the linter on a job's files.
 
     Attributes:
-        findings: By file, line and column.
+        findings: The findings, sorted by file, line and column.
         files: The files that belong to the job.
     """
 
@@ -54,28 +54,28 @@ class Report:
 
     @property
     def errors(self) -> int:
-        """How many findings break the promise."""
-        return sum(one.severity is Severity.ERROR for one in self.findings)
+        """Number of findings with the severity ``error``."""
+        return sum(finding.severity is Severity.ERROR for finding in self.findings)
 
     @property
     def warnings(self) -> int:
-        """How many findings may break it."""
+        """Number of findings with the severity ``warning``."""
         return len(self.findings) - self.errors
 
     def as_json(self) -> dict[str, object]:
-        """The stable form for programs: ``findings``, ``files``, ``errors``, ``warnings``."""
+        """The report as a JSON object with the stable keys ``findings``, ``files``, ``errors`` and ``warnings``."""
         return {
-            "findings": [asdict(one) for one in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
             "files": len(self.files),
             "errors": self.errors,
             "warnings": self.warnings,
         }
 
     def summary(self) -> str:
-        """The last line."""
+        """The last line of the linter's output, with the numbers of errors and warnings."""
         counts = f"{_count(self.errors, 'error')}, {_count(self.warnings, 'warning')}"
         return f"{counts} in {_count(len(self.files), 'file')}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

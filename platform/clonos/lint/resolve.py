@@ -1,4 +1,4 @@
-"""What a name stands for: something of a library (its dotted name), or a function, class or module of the job."""
+"""Resolves names in a job's code: to a dotted name of a library, or to a function, class or module of the job."""
 
 from __future__ import annotations
 
@@ -6,39 +6,24 @@ import ast
 import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 from clonos.lint.files import Sources
-from clonos.lint.names import (
-    Annotated,
-    Assigned,
-    Binding,
-    Defined,
-    Definition,
-    Imported,
-    Instance,
-    Module,
-    Scope,
-    Unknown,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What a call of an own function or class returns: a function made in it, or an instance."""
-
-    definition: Definition
+from clonos.lint.names import Annotated, Assigned, Binding, Definition, Imported, Module, Result, Scope
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A module or package of the job."""
+    """A module or package that belongs to the job."""
 
     path: Path
 
 
-Target: TypeAlias = str | Definition | Made | Own
+_MOST_TARGETS = 200  # of one name; chains of conditional expressions can have exponentially many
+
+Target: TypeAlias = str | Definition | Result | Own
 
 _RENAMED = (
     ("pyspark.sql.functions.builtin.", "pyspark.sql.functions."),
@@ -49,18 +34,20 @@ _RENAMED = (
     ("pyspark.sql.udf.", "pyspark.sql.functions."),
     ("pyspark.sql.dataframe.", "pyspark.sql."),
     ("pyspark.taskcontext.", "pyspark."),
-    ("clonos.job.", "clonos."),
+    ("clonos.jobs.context.", "clonos."),
+    ("clonos.jobs.definition.", "clonos."),
+    ("clonos.jobs.loading.", "clonos."),
     ("numpy.random.mtrand.", "numpy.random."),
     ("pandas.core.frame.", "pandas."),
     ("pandas.core.series.", "pandas."),
 )
 
-# Spark's functions with the name of a builtin that a rule looks at.
+# Spark's functions with the name of a builtin that has a rule.
 _HIDDEN_BY_SPARK = frozenset({"hash"})
 
 
 def canonical(name: str) -> str:
-    """The public name of what libraries also offer under a private one."""
+    """The public name of an object, such as ``pandas.DataFrame`` for ``pandas.core.frame.DataFrame``."""
     for private, public in _RENAMED:
         if name.startswith(private):
             return public + name[len(private) :]
@@ -70,7 +57,9 @@ def canonical(name: str) -> str:
 
 
 class Resolver:
-    """Looks names up in all files of a job."""
+    """Finds what the names in a job's files refer to: dotted names of libraries, such as ``time.time``, or functions,
+    classes, instances and modules of the job.
+    """
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -78,11 +67,11 @@ class Resolver:
         self._known: dict[tuple[int, str], tuple[Target, ...]] = {}
 
     def names(self, node: ast.expr, scope: Scope) -> tuple[str, ...]:
-        """The dotted names of libraries that an expression may stand for."""
-        return tuple(one for one in self.targets(node, scope) if isinstance(one, str))
+        """The dotted names of library objects to which an expression may refer."""
+        return tuple(target for target in self.targets(node, scope) if isinstance(target, str))
 
     def targets(self, node: ast.expr, scope: Scope) -> tuple[Target, ...]:
-        """What an expression may stand for; empty where that cannot be told."""
+        """The objects of the job or of libraries to which an expression may refer; empty if unknown."""
         return tuple(dict.fromkeys(self._targets(node, scope)))
 
     def _targets(self, node: ast.expr, scope: Scope) -> Iterator[Target]:
@@ -90,16 +79,14 @@ class Resolver:
             case ast.Name(id=name):
                 yield from self._name(name, scope)
             case ast.Attribute(value=value, attr=attribute):
-                for one in self._targets(value, scope):
-                    yield from self._member(one, attribute)
+                for target in self._targets(value, scope):
+                    yield from self._member(target, attribute)
             case ast.Call(func=function, args=arguments):
-                for one in self._targets(function, scope):
-                    if one == "functools.partial" and arguments:
+                for target in self._targets(function, scope):
+                    if target == "functools.partial" and arguments:
                         yield from self._targets(arguments[0], scope)
-                    elif isinstance(one, str):
-                        yield f"{one}()"
-                    elif isinstance(one, Definition):
-                        yield Made(one)
+                    else:
+                        yield from _result(target)
             case ast.Await(value=value) | ast.NamedExpr(value=value):
                 yield from self._targets(value, scope)
             case ast.IfExp(body=left, orelse=right):
@@ -110,9 +97,9 @@ class Resolver:
                     yield from self._targets(value, scope)
 
     def _name(self, name: str, scope: Scope) -> Iterator[Target]:
-        found = scope.find(name)
-        if found is not None:
-            where, bindings = found
+        bound = scope.find(name)
+        if bound is not None:
+            where, bindings = bound
             if where.kind == "module" and name in where.module.variables:
                 yield where.module.variables[name]
             yield from self._bound(where, name, bindings)
@@ -130,32 +117,25 @@ class Resolver:
             yield f"builtins.{name}"
 
     def _bound(self, where: Scope, name: str, bindings: Iterable[Binding]) -> tuple[Target, ...]:
-        """What the bindings of a name stand for. A name that is bound to itself (``df = df.where(…)``) adds nothing."""
+        """The targets of a name's bindings. A name that is bound to itself (``df = df.where(…)``) adds none."""
         key = (id(where), name)
         if key not in self._known:
             self._known[key] = ()
-            found = [target for one in bindings for target in self._binding(one, where.module)]
-            self._known[key] = tuple(dict.fromkeys(found))
+            targets = (target for binding in bindings for target in self._binding(binding, where.module))
+            self._known[key] = tuple(dict.fromkeys(islice(targets, _MOST_TARGETS)))
         return self._known[key]
 
     def _binding(self, binding: Binding, module: Module) -> Iterator[Target]:
         match binding:
             case Imported():
                 yield from self._imported(binding, module)
-            case Defined(definition):
-                yield definition
             case Assigned(value, scope):
                 yield from self._targets(value, scope)
             case Annotated(annotation, scope):
-                for one in self._types(annotation, scope):
-                    if isinstance(one, str):
-                        yield f"{one}()"
-                    elif isinstance(one, Definition):
-                        yield Made(one)
-            case Instance(definition):
-                yield Made(definition)
-            case Unknown():
-                return
+                for target in self._types(annotation, scope):
+                    yield from _result(target)
+            case Definition() | Result():
+                yield binding
 
     def _types(self, annotation: ast.expr, scope: Scope) -> Iterator[Target]:
         """The types in an annotation; ``X | None`` and ``Optional[X]`` are X."""
@@ -190,14 +170,14 @@ class Resolver:
                 below = self._sources.below(path, name)
                 if below is not None:
                     yield Own(below)
-            case Definition(node=ast.ClassDef(), scope=scope) | Made(Definition(node=ast.ClassDef(), scope=scope)):
+            case Definition(node=ast.ClassDef(), scope=scope) | Result(Definition(node=ast.ClassDef(), scope=scope)):
                 yield from self._bound(scope, f".{name}", [*scope.names.get(name, ()), *scope.attributes.get(name, ())])
                 if name not in scope.names:
                     for base in self._bases(target):
                         yield from self._member(base, name)
 
-    def _bases(self, target: Definition | Made) -> Iterator[Definition]:
-        definition = target.definition if isinstance(target, Made) else target
+    def _bases(self, target: Definition | Result) -> Iterator[Definition]:
+        definition = target.definition if isinstance(target, Result) else target
         assert isinstance(definition.node, ast.ClassDef)
         outside = definition.scope.parent
         if outside is None or id(definition) in self._resolving:
@@ -205,6 +185,14 @@ class Resolver:
         self._resolving.add(id(definition))
         try:
             for base in definition.node.bases:
-                yield from (one for one in self._targets(base, outside) if isinstance(one, Definition))
+                yield from (target for target in self._targets(base, outside) if isinstance(target, Definition))
         finally:
             self._resolving.discard(id(definition))
+
+
+def _result(target: Target) -> Iterator[Target]:
+    """The result of a call of `target`."""
+    if isinstance(target, str):
+        yield f"{target}()"
+    elif isinstance(target, Definition):
+        yield Result(target)

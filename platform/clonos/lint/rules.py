@@ -1,4 +1,4 @@
-"""The rules: what makes a replay differ, and what to use instead."""
+"""The linter's rules: each describes code that may differ in a replay, and its replacement."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """What a finding means for the promise."""
+    """The severity of a finding."""
 
     ERROR = "error"
-    """A replay may compute something else than was published."""
+    """A replay may compute other records than the published ones."""
 
     WARNING = "warning"
-    """It may, but only in some jobs or in the last digits; or it happens at start only."""
+    """A replay may differ only in some jobs or in the last digits, or the code runs at start only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule.
+    """One rule of the linter.
 
     Attributes:
         code: Stable id, for output and ``# clonos: allow``.
-        name: Two or three words.
-        severity: Inside UDFs and job functions; code that runs at start is told milder.
-        finds: What it finds, for the documentation.
-        why: Why that makes a replay differ, one clause.
-        instead: What to use.
+        name: Short name of two or three words.
+        severity: Severity in UDFs and job functions; in code that runs at the start it is a warning.
+        finds: The calls that violate the rule, for the documentation.
+        why: The reason why a replay may differ, in one clause.
+        instead: The recommended replacement.
     """
 
     code: str
@@ -102,7 +102,7 @@ _TABLE = (
         "file or environment read",
         _WARNING,
         "`open`, `Path.read_text`, `os.listdir`, `pandas.read_csv`, `os.environ`, … inside UDFs",
-        "a replay reads what is there by then",
+        "a replay reads the current content",
         "clonos.param(name) for settings, a file that never changes, or a @clonos.service that reads it",
     ),
     Rule(
@@ -143,7 +143,7 @@ _TABLE = (
         "depends on the row's position",
         _WARNING,
         "`rand`, `sample`, … with a seed; `monotonically_increasing_id`, `spark_partition_id`, `input_file_name`",
-        "it follows from the partition and the place of the row in it, which a shuffle does not repeat",
+        "it follows from the partition and from the position of the row in it, which a shuffle does not repeat",
         "the row's topic, partition and offset, or a @clonos.udf that returns clonos.random(key)",
     ),
     Rule(
@@ -166,7 +166,7 @@ _TABLE = (
         "CL105",
         "floating-point sum",
         _WARNING,
-        "`sum`, `avg` of what is seen to be a double or float; `stddev`, `variance`, `corr`, …",
+        "`sum`, `avg` of a column that is cast or declared as double or float; `stddev`, `variance`, `corr`, …",
         "the last digits follow from the order of additions",
         "a cast to decimal before the sum",
     ),
@@ -176,7 +176,7 @@ _TABLE = (
         _WARNING,
         "`# clonos: allow` without a finding on its line, or with an unknown code",
         "it would hide the next finding on this line",
-        "the line without the comment, or with the code that is meant",
+        "the line without the comment, or with the right code",
     ),
 )
 

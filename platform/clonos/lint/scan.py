@@ -1,4 +1,4 @@
-"""One run of the linter: from paths to a report."""
+"""Runs the linter: from paths to a report."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from clonos.errors import SpecError
 from clonos.lint.allow import Allow, allows
-from clonos.lint.check import Breach, Checker, is_keyless, sample_code
+from clonos.lint.check import Checker, Violation, is_keyless, sample_code
 from clonos.lint.collect import Graph, collect
 from clonos.lint.dataflow import Dataflow, Shuffle
 from clonos.lint.files import LIBRARIES, Sources
 from clonos.lint.floats import float_columns
 from clonos.lint.names import Definition, Module, Role
-from clonos.lint.reach import Place, Places, only_for_services, reached
+from clonos.lint.reach import Stage, Stages, only_for_services, reached
 from clonos.lint.report import Finding, Report
 from clonos.lint.resolve import Resolver
 from clonos.lint.rules import RULES, Severity
@@ -25,21 +25,24 @@ _AT_START = "a job parameter (clonos.param, -p name=value), or the call inside a
 
 
 def lint(paths: Iterable[Path]) -> Report:
-    """Look for what makes a replay differ. No file is imported.
+    """Find code that may differ in a replay. No file is imported.
 
     Args:
-        paths: Job files and folders. With a file come the modules beside it that it imports; of a folder only files
-            count that import ``clonos`` or ``pyspark``, and what those import.
+        paths: Job files and folders. A file includes the modules that it imports from its folder. A folder includes
+            the files that import ``clonos`` or ``pyspark``, and their imports.
 
     Raises:
         SpecError: A path is missing or a file is not Python.
+
+    Returns:
+        The findings and the files of the job.
     """
     paths = list(paths)
     try:
         return _report(Sources(paths))
     except RecursionError as error:
         raise SpecError(
-            f"An expression is nested too deeply to be read, in {', '.join(map(str, paths))} or what it imports.",
+            f"An expression is nested too deeply to be read, in {', '.join(map(str, paths))} or its imports.",
             hint="split chains of more than two hundred calls.",
         ) from error
 
@@ -48,93 +51,90 @@ def _report(sources: Sources) -> Report:
     resolver = Resolver(sources)
     own = _of_the_job(sources)
     graph = collect(own, resolver)
-    places = _places(graph, own, sources)
+    stages = _stages(graph, own, sources)
     checker = Checker(resolver, float_columns(own))
-    found = [
-        (definition.module, breach)
+    violations = [
+        (definition.module, violation)
         for definition in [*(module.start for module in own), *(module.guarded for module in own), *graph.definitions]
-        if (place := places.of(definition)) is not Place.NOWHERE
-        for breach in checker.breaches(definition, place)
+        if (stage := stages.of(definition)) is not Stage.NOWHERE
+        for violation in checker.violations(definition, stage)
     ]
-    found += _of_frames(resolver, graph, own, places)
-    return Report(tuple(sorted(_findings(found, own))), tuple(module.path for module in own))
+    violations += _of_frames(resolver, graph, own, stages)
+    return Report(tuple(sorted(_findings(violations, own))), tuple(module.path for module in own))
 
 
 def _of_the_job(sources: Sources) -> list[Module]:
-    """The files that run in a job: not the tools and tests that lie beside it."""
-    pending = [
-        module
-        for path, module in sources.modules.items()
-        if path in sources.named or any(one.name.partition(".")[0] in LIBRARIES for one in module.imports)
-    ]
-    found: dict[Path, Module] = {}
+    """The files that run in a job, without the tools and tests in its folder."""
+    pending = [module for path, module in sources.modules.items() if path in sources.named or _imports(module)]
+    modules: dict[Path, Module] = {}
     while pending:
         module = pending.pop()
-        if module.path not in found:
-            found[module.path] = module
+        if module.path not in modules:
+            modules[module.path] = module
             pending += sources.imported(module)
-    return [found[path] for path in sorted(found)]
+    return [modules[path] for path in sorted(modules)]
 
 
-def _places(graph: Graph, own: list[Module], sources: Sources) -> Places:
-    places = Places(graph)
-    if not places.any(Place.ROWS) and not places.any(Place.JOB):
-        # A module of helpers by itself: someone's UDFs call them.
+def _stages(graph: Graph, own: list[Module], sources: Sources) -> Stages:
+    stages = Stages(graph)
+    if not stages.any(Stage.ROWS) and not stages.any(Stage.JOB):
+        # A module of helpers alone: UDFs elsewhere call them.
         for module in own:
             program = module.guarded.sites or module.guarded.uses
-            if module.path in sources.named and not program and not _uses_spark(module):
+            if module.path in sources.named and not program and not _imports(module, frozenset({"pyspark"})):
                 services = only_for_services(module.definitions.values())
-                places.rows(one for one in module.definitions.values() if one.parent is None and one not in services)
-    places.start(module.start for module in own)
-    # `clonos run` imports the job file, so what it does as a program is another matter.
-    jobs = {one.module for one in graph.definitions if one.role is Role.JOB}
-    places.start(module.guarded for module in own if module not in jobs and _is_spark_program(module))
-    return places
+                outermost = (item for item in module.definitions.values() if item.parent is None)
+                stages.rows(item for item in outermost if item not in services)
+    stages.start(module.start for module in own)
+    # `clonos run` imports the job file and does not run it as a program.
+    jobs = {definition.module for definition in graph.definitions if definition.role is Role.JOB}
+    stages.start(module.guarded for module in own if module not in jobs and _imports(module))
+    return stages
 
 
-def _uses_spark(module: Module) -> bool:
-    return any(one.name.partition(".")[0] == "pyspark" for one in module.imports)
+def _imports(module: Module, libraries: frozenset[str] = LIBRARIES) -> bool:
+    return any(imported.name.partition(".")[0] in libraries for imported in module.imports)
 
 
-def _is_spark_program(module: Module) -> bool:
-    return any(one.name.partition(".")[0] in LIBRARIES for one in module.imports)
-
-
-def _of_frames(resolver: Resolver, graph: Graph, own: list[Module], places: Places) -> Iterator[tuple[Module, Breach]]:
-    """What follows from the order of steps in a query."""
+def _of_frames(
+    resolver: Resolver, graph: Graph, own: list[Module], stages: Stages
+) -> Iterator[tuple[Module, Violation]]:
+    """The violations that depend on the order of steps in a query."""
     flows = Dataflow(resolver)
     flows.modules(own)
     for definition in graph.definitions:
-        if places.of(definition) in (Place.START, Place.JOB):
+        if stages.of(definition) in (Stage.START, Stage.JOB):
             flows.function(definition)
     for call, module in flows.samples.items():
         code = sample_code(call)
-        yield module, Breach(call, code, RULES[code].severity, Place.JOB)
-    told: set[ast.expr] = set()
+        yield module, Violation(call, code, RULES[code].severity, Stage.JOB)
+    reported: set[ast.expr] = set()
     for function, shuffle in flows.after.items():
         for definition in reached([function]):
             for site in definition.sites:
-                if is_keyless(site) and site.node not in told:
-                    told.add(site.node)
+                if is_keyless(site) and site.node not in reported:
+                    reported.add(site.node)
                     yield definition.module, _keyless(site.node, function, shuffle)
 
 
-def _keyless(node: ast.expr, function: Definition, shuffle: Shuffle) -> Breach:
+def _keyless(node: ast.expr, function: Definition, shuffle: Shuffle) -> Violation:
     name = "a lambda" if function.name == "lambda" else function.name
     more = f"{name} is used after {shuffle.method} in line {shuffle.line}"
-    return Breach(node, "CL011", RULES["CL011"].severity, Place.ROWS, more=more)
+    return Violation(node, "CL011", RULES["CL011"].severity, Stage.ROWS, more=more)
 
 
-def _findings(found: Iterable[tuple[Module, Breach]], own: list[Module]) -> Iterator[Finding]:
+def _findings(violations: Iterable[tuple[Module, Violation]], own: list[Module]) -> Iterator[Finding]:
     comments = {module: allows(module.lines) for module in own}
-    for module, breach in found:
-        node = breach.node
+    for module, violation in violations:
+        node = violation.node
         lines = {node.lineno, node.end_lineno or node.lineno}
         silenced = [
-            allow.silences(breach.code) for line in lines if (allow := comments.get(module, {}).get(line)) is not None
+            allow.silences(violation.code)
+            for line in lines
+            if (allow := comments.get(module, {}).get(line)) is not None
         ]
         if not any(silenced):
-            yield _finding(module, breach)
+            yield _finding(module, violation)
     for module, by_line in comments.items():
         for allow in by_line.values():
             complaint = allow.complaint()
@@ -142,20 +142,20 @@ def _findings(found: Iterable[tuple[Module, Breach]], own: list[Module]) -> Iter
                 yield _unused(module, allow, complaint)
 
 
-def _finding(module: Module, breach: Breach) -> Finding:
-    rule = RULES[breach.code]
-    node = breach.node
+def _finding(module: Module, violation: Violation) -> Finding:
+    rule = RULES[violation.code]
+    node = violation.node
     line = module.lines[node.lineno - 1]
-    at_start = (breach.place is not Place.ROWS and breach.code < "CL009") or breach.code == "CL010"
+    at_start = (violation.stage is not Stage.ROWS and violation.code < "CL009") or violation.code == "CL010"
     return Finding(
         file=_shown(module.path),
         line=node.lineno,
         column=len(line.encode()[: node.col_offset].decode(errors="ignore")) + 1,
-        code=breach.code,
-        severity=breach.severity,
-        call=_short(breach.text or _written(module, node)),
-        runs=breach.place.name.lower(),
-        why=f"{rule.why} ({breach.more})" if breach.more else rule.why,
+        code=violation.code,
+        severity=violation.severity,
+        call=_short(violation.text or _written(module, node)),
+        runs=violation.stage.name.lower(),
+        why=f"{rule.why} ({violation.more})" if violation.more else rule.why,
         instead=_AT_START if at_start else rule.instead,
     )
 

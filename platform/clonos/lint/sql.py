@@ -1,4 +1,4 @@
-"""Functions that are not repeatable in SQL text."""
+"""Finds calls of functions that are not repeatable in SQL text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from clonos.lint import spark
 
-# Quoted text and comments, blanked before anything is looked for.
+# Quoted text and comments, which are replaced before the search.
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\s*\(")
 _SORTED = re.compile(r"(?:sort_array|array_sort)\s*\(\s*(?:distinct\s*)?$", re.IGNORECASE)
@@ -21,29 +21,29 @@ _EXACT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SqlCall:
-    """A call in SQL text that breaks a rule."""
+    """A call in SQL text that violates a rule: its text, and the code of the rule."""
 
     text: str
     code: str
 
 
 def calls(text: str, floats: frozenset[str] = frozenset()) -> Iterator[SqlCall]:
-    """The calls in `text` that break a rule.
+    """The calls in `text` that violate a rule of the linter.
 
     Args:
         text: SQL: an expression or a statement.
-        floats: Columns known to hold floating-point numbers.
+        floats: Names of floating-point columns.
     """
     if "(" not in text:
         return
-    blank = _QUOTED.sub(lambda found: re.sub(r"[^\n]", "_", found[0]), text)
-    for found in _CALL.finditer(blank):
-        name = found[1].lower()
+    blank = _QUOTED.sub(lambda match: re.sub(r"[^\n]", "_", match[0]), text)
+    for match in _CALL.finditer(blank):
+        name = match[1].lower()
         if name not in spark.CODES and name not in spark.SUMS:
             continue
-        end = _closing(blank, found.end())
-        inside = blank[found.end() : end]
-        written = " ".join(text[found.start() : end + 1].split())
+        end = _closing(blank, match.end())
+        inside = blank[match.end() : end]
+        written = " ".join(text[match.start() : end + 1].split())
         if name in spark.SUMS:
             if _EXACT.match(inside):
                 continue
@@ -52,7 +52,7 @@ def calls(text: str, floats: frozenset[str] = frozenset()) -> Iterator[SqlCall]:
                 yield SqlCall(written, "CL105")
             continue
         code = spark.CODES[name]
-        if code in {"CL103", "CL104"} and (_SORTED.search(blank[: found.start()]) or _SETTLED.match(blank, end + 1)):
+        if code in {"CL103", "CL104"} and (_SORTED.search(blank[: match.start()]) or _SETTLED.match(blank, end + 1)):
             continue
         if name in spark.SEEDED and _count(inside) > spark.SEEDED[name]:
             code = "CL102"

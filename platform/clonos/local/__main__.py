@@ -1,33 +1,28 @@
-"""``python -m clonos.local PLAN``: the supervisor in the background; PLAN is JSON."""
+"""``python -m clonos.local PLAN``: the supervisor in the background, with the plan as JSON."""
 
 import signal
 import sys
 import threading
-from types import FrameType
 
 from clonos.errors import ClonosError
 from clonos.local.plan import Plan
 from clonos.local.stack import Stack
+from clonos.signals import stop_on_signals
 
 
 def main() -> int:
-    """Run until SIGTERM; the exit code."""
+    """Run the supervisor of a local platform until SIGTERM."""
     stop = threading.Event()
+    stop_on_signals(stop.set, signal.SIGHUP)
 
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, leave)
-
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
     try:
-        Stack(Plan.model_validate_json(sys.argv[1]), say, stop).run()
+        Stack(Plan.model_validate_json(sys.argv[1]), report, stop).run()
     except ClonosError as error:
-        say(f"{error.slug}: {error}")
+        report(f"{error.slug}: {error}")
         return error.exit_code
     return 0
 

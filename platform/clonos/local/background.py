@@ -1,4 +1,4 @@
-"""A stack in the background: started so that it outlives the command, and waited for until it answers."""
+"""Starts the local platform in the background and waits until it is ready."""
 
 from __future__ import annotations
 
@@ -7,31 +7,34 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from clonos.client.problems import typed
-from clonos.embedded.processes import end, spawn
-from clonos.errors import LocalStackFailed
+from clonos.client.responses import error_of_slug
+from clonos.embedded.processes import spawn, stop_all
+from clonos.errors import LocalPlatformFailed
 from clonos.local.plan import Plan
 from clonos.local.state import State
 
-_LOOK_S: Final = 0.1
-_FACTOR: Final = 4  # each part may take its time: Kafka, the control plane, the agents, and a margin
+_POLL_S: Final = 0.1
+_FACTOR: Final = 4  # one timeout each for Kafka, the control plane and the agents, and a margin
 
 
-def start(plan: Plan, say: Callable[[str], None]) -> State:
-    """Start it and return once everything answers.
+def start(plan: Plan, report: Callable[[str], None]) -> State:
+    """Start a supervisor and return when the platform is ready.
 
     Args:
-        plan: What to start.
-        say: Told what the supervisor tells.
+        plan: The processes to start, and their settings.
+        report: Called with each line that the supervisor writes until the platform is ready.
+
+    Returns:
+        The platform's addresses and processes.
 
     Raises:
-        LocalStackFailed: It ended, or took too long.
-        ClonosError: What it said why it ended.
+        LocalPlatformFailed: The supervisor exited without reporting an error, or was not ready in time.
+        ClonosError: The error that the supervisor reported.
     """
     folder = plan.folder
-    folder.make()
+    folder.create()
     log = folder.log("supervisor")
-    told = log.stat().st_size if log.exists() else 0
+    position = log.stat().st_size if log.exists() else 0
     before = State.read(folder)
     if before is not None and before.status == "failed":
         State.remove(folder)
@@ -41,29 +44,29 @@ def start(plan: Plan, say: Callable[[str], None]) -> State:
     deadline = time.monotonic() + _FACTOR * plan.timeout_s
     try:
         while True:
-            gone = supervisor.find() is None
+            exited = supervisor.find() is None
             with log.open() as file:
-                file.seek(told)
+                file.seek(position)
                 while line := file.readline():
-                    say(line.rstrip())
-                told = file.tell()
+                    report(line.rstrip())
+                position = file.tell()  # codespell:ignore tell
             state = State.read(folder)
             if state is not None and state.status == "ready" and state.supervisor.pid == supervisor.pid:
                 return state
-            if gone:
-                raise _why(state, plan)
+            if exited:
+                raise _failure(state, plan)
             if time.monotonic() > deadline:
-                raise LocalStackFailed("It did not answer in time.", hint=f"see {log}.")
-            time.sleep(_LOOK_S)
+                raise LocalPlatformFailed("The platform was not ready in time.", hint=f"read {log}.")
+            time.sleep(_POLL_S)
     except BaseException:
-        # Also Ctrl-C: what is half started is of no use.
-        end([supervisor], grace_s=60.0)
+        # Also after Ctrl-C: a partly started platform is useless.
+        stop_all([supervisor], grace_s=60.0)
         raise
 
 
-def _why(state: State | None, plan: Plan) -> Exception:
+def _failure(state: State | None, plan: Plan) -> Exception:
     failure = state.failure if state is not None else None
     if failure is None:
-        return LocalStackFailed("It ended while it started.", hint=f"see {plan.folder.log('supervisor')}.")
+        return LocalPlatformFailed("The supervisor exited during start.", hint=f"read {plan.folder.log('supervisor')}.")
     State.remove(plan.folder)
-    return typed(failure["slug"], failure["what"], kept=failure["kept"], hint=failure["hint"])
+    return error_of_slug(failure["slug"], failure["what"], kept=failure["kept"], hint=failure["hint"])

@@ -1,31 +1,32 @@
-"""Drivers that an agent left behind: it was killed, so that it could not end them."""
+"""Stops drivers that a killed agent left behind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from clonos.agent.place import Place
-from clonos.agent.pool import end_spare
-from clonos.agent.process import end_all
+from clonos.agent.directories import AgentDirectory
+from clonos.agent.process import kill_all
+from clonos.agent.warm_pool import kill_pool_driver
 
 
-def end_drivers(home: Path, agents: Sequence[str]) -> int:
-    """End what is left of the drivers of these agents, with all that they started.
+def stop_drivers(home: Path, agents: Sequence[str]) -> int:
+    """Stop the remaining drivers (pool drivers too) of the agents with these names, and all their child processes.
 
     Returns:
-        How many processes that were.
+        The number of stopped processes.
     """
-    ended = 0
+    stopped = 0
     for name in agents:
         folder = home.absolute() / "agent" / name
         if not folder.is_dir():
             continue
-        place = Place(folder)
+        place = AgentDirectory(folder)
         for run in place.runs():
             record = place.run(run).record()
             if record.open:
-                ended += end_all(run, record.pid, record.identity)
-        if place.spares.is_dir():
-            ended += sum(end_spare(place.spares, one.name) for one in list(place.spares.iterdir()))
-    return ended
+                stopped += kill_all(run, record.pid, record.identity)
+        if place.pool_drivers.is_dir():
+            names = [path.name for path in place.pool_drivers.iterdir()]
+            stopped += sum(kill_pool_driver(place.pool_drivers, name) for name in names)
+    return stopped

@@ -1,9 +1,8 @@
-"""What is started, with which settings."""
+"""The plan of a local platform: its processes and their settings."""
 
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,82 +10,75 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from clonos.errors import PortTaken
+from clonos.embedded.layout import HOST, port_is_free
+from clonos.errors import PortInUse
 from clonos.local.state import Folder
 
-HOST: Final = "127.0.0.1"
 FIRST_PORT: Final = 8484
 _PORTS: Final = 100
-# What a person sets for the command line must not reach the services: agents have tokens of their own.
+# Settings of the command line that the processes must not inherit: agents have their own tokens.
 _NOT_PASSED_ON: Final = frozenset({"CLONOS_API", "CLONOS_TOKEN"})
 
 
 class Plan(BaseModel):
-    """One stack.
-
-    Attributes:
-        home: ``CLONOS_HOME``.
-        port: Of the control plane; default the first free one from 8484 on.
-        kafka: Whether jobs get a Kafka: that of the settings, else the embedded one.
-        agents: How many hosts; each is a failure domain of its own.
-        slots: Drivers that each host may run at once.
-        spares: Warm drivers without a job on each host.
-        control_plane: The command that starts the control plane.
-        agent: The command that starts an agent.
-        stop_grace_s: How long drivers may take to finish the epoch in flight.
-        timeout_s: How long a part may take to answer.
-    """
+    """Description of the local platform that ``clonos up`` starts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    home: Path
-    port: int | None = Field(None, ge=1, le=65_535)
-    kafka: bool = True
-    agents: int = Field(2, ge=0, le=20)
-    slots: int = Field(2, ge=1, le=1000)
-    spares: int = Field(0, ge=0, le=100)
+    home: Path  # ``CLONOS_HOME`` of all processes
+    port: int | None = Field(None, ge=1, le=65_535)  # port of the control plane; default: the first free port from 8484
+    kafka: bool = True  # whether jobs get a Kafka: the configured one, else the embedded one
+    agents: int = Field(2, ge=0, le=20)  # number of agents; each is its own failure domain
+    slots: int = Field(2, ge=1, le=1000)  # maximum number of concurrent drivers per agent
+    pool_size: int = Field(0, ge=0, le=100)  # number of warm drivers without a job per agent
+    # Commands of the control plane and of an agent, without options.
     control_plane: tuple[str, ...] = (sys.executable, "-m", "clonos_api")
     agent: tuple[str, ...] = (sys.executable, "-m", "clonos", "agent")
-    stop_grace_s: float = Field(10.0, gt=0)
-    timeout_s: float = Field(60.0, gt=0)
+    stop_grace_s: float = Field(10.0, gt=0)  # seconds for drivers to finish the running epoch
+    timeout_s: float = Field(60.0, gt=0)  # seconds for a process to become ready
 
     @property
     def folder(self) -> Folder:
-        """Where the stack keeps what it writes."""
+        """Directory of the platform's files."""
         return Folder.of(self.home)
 
     @property
     def hosts(self) -> list[str]:
-        """Names of the hosts."""
+        """Host names of the agents."""
         return [f"host-{number + 1}" for number in range(self.agents)]
 
     @property
     def checkpoints(self) -> Path:
-        """Where jobs keep checkpoints; all hosts are this machine, so jobs can move between them."""
+        """Directory of checkpoints, shared by all agents, so jobs can move between them."""
         return self.home.absolute() / "jobs"
 
     @property
     def ready_file(self) -> Path:
-        """Where the control plane writes its address."""
+        """File to which the control plane writes its address."""
         return self.folder.path / "control-plane.json"
 
     @property
     def token_file(self) -> Path:
-        """Where the control plane writes the token of its first administrator."""
+        """File to which the control plane writes the token of its first administrator."""
         return self.home.absolute() / "admin.token"
 
-    def environment(self, kafka: str, own: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What all parts have in common."""
-        own = os.environ if own is None else own
+    def environment(self, kafka: str, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment variables of all processes: those in `base`, and the platform's own.
+
+        Args:
+            kafka: Bootstrap servers.
+            base: Variables to inherit; default those of this process.
+        """
+        base = os.environ if base is None else base
         return {
-            **{name: value for name, value in own.items() if name not in _NOT_PASSED_ON},
+            **{name: value for name, value in base.items() if name not in _NOT_PASSED_ON},
             "CLONOS_HOME": str(self.home.absolute()),
             "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka,
             "PYTHONUNBUFFERED": "1",
         }
 
     def control_plane_environment(self, kafka: str, port: int) -> dict[str, str]:
-        """What the control plane gets."""
+        """The environment variables of the control plane; `kafka` is the bootstrap servers, `port` its port."""
         return {
             **self.environment(kafka),
             "CLONOS_API__HOME": str(self.home.absolute()),
@@ -97,40 +89,26 @@ class Plan(BaseModel):
         }
 
     def agent_command(self, name: str, api: str) -> list[str]:
-        """The command of one agent."""
+        """The command line of the agent `name` for the control plane at the address `api`."""
         options = {
             "--api": api,
             "--name": name,
             "--failure-domain": name,
             "--slots": str(self.slots),
-            "--spares": str(self.spares),
+            "--pool-size": str(self.pool_size),
             "--token-file": str(self.folder.tokens / name),
             "--stop-grace-s": str(self.stop_grace_s),
         }
         return [*self.agent, *(part for option in options.items() for part in option), "--stop-drivers"]
 
 
-def free_port(wanted: int | None) -> int:
-    """The port that was asked for, or the first free one.
-
-    Raises:
-        PortTaken: It is in use; or none is free.
-    """
-    if wanted is not None:
-        if not _is_free(wanted):
-            raise PortTaken(f"The port {wanted} is in use.", kept="nothing was started.")
-        return wanted
+def free_port(requested: int | None) -> int:
+    """The requested port, or the first free port from 8484 on if `requested` is None."""
+    if requested is not None:
+        if not port_is_free(requested):
+            raise PortInUse(f"The port {requested} is in use.", kept="nothing was started.")
+        return requested
     for port in range(FIRST_PORT, FIRST_PORT + _PORTS):
-        if _is_free(port):
+        if port_is_free(port):
             return port
-    raise PortTaken(f"No port from {FIRST_PORT} to {FIRST_PORT + _PORTS - 1} is free.", hint="name one with --port.")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((HOST, port))
-        except OSError:
-            return False
-        return True
+    raise PortInUse(f"No port from {FIRST_PORT} to {FIRST_PORT + _PORTS - 1} is free.", hint="choose one with --port.")

@@ -1,111 +1,94 @@
-"""What `clonos up` has started, as written down below ``CLONOS_HOME``: any process can find it and end it again."""
+"""The state file of a local platform in ``CLONOS_HOME``, with which any process can find and stop the platform."""
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from clonos.embedded.processes import Recorded
+import msgspec
 
-Status = Literal["starting", "ready", "ending", "failed"]
+from clonos.embedded.processes import ProcessRecord
+
+Status = Literal["starting", "ready", "stopping", "failed"]
 _FILE: Final = "state.json"
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder of the local stack.
+    """The directory of a local platform: state file, lock, logs and tokens."""
 
-    Attributes:
-        path: ``CLONOS_HOME/local``.
-    """
-
-    path: Path
+    path: Path  # ``CLONOS_HOME/local``
 
     @classmethod
     def of(cls, home: Path) -> Folder:
-        """That of this ``CLONOS_HOME``."""
+        """The directory of the local platform below `home` (``CLONOS_HOME``)."""
         return cls(home.absolute() / "local")
 
-    def make(self) -> None:
-        """Make it, for nobody else to read."""
+    def create(self) -> None:
+        """Create the directories, readable by this user only."""
         for folder in (self.path, self.logs, self.tokens):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @property
     def logs(self) -> Path:
-        """One file for each part."""
+        """Directory of the logs, one file per process."""
         return self.path / "logs"
 
     @property
     def tokens(self) -> Path:
-        """One file for each agent."""
+        """Directory of the tokens, one file per agent."""
         return self.path / "tokens"
 
     @property
     def lock(self) -> Path:
-        """Held by the supervisor for as long as it lives."""
+        """Lock file, locked by a running supervisor."""
         return self.path / "lock"
 
     def log(self, part: str) -> Path:
-        """The log of a part."""
+        """The log file of a process, such as ``supervisor``."""
         return self.logs / f"{part}.log"
 
 
 @dataclass
 class State:
-    """What runs.
-
-    Attributes:
-        supervisor: The process that looks after the others.
-        api: Address of the control plane; empty until it answers.
-        kafka: Bootstrap servers.
-        kafka_started: Whether Kafka is ours to end.
-        control_plane: Its process.
-        agents: Name of the host → its agent.
-        failure: The error that ended it while it started: slug, what, kept, hint.
-    """
+    """The state of a local platform, as its state file stores it."""
 
     status: Status
-    supervisor: Recorded
-    api: str = ""
-    kafka: str = ""
-    kafka_started: bool = False
-    control_plane: Recorded | None = None
-    agents: dict[str, Recorded] = field(default_factory=dict)
-    failure: dict[str, str] | None = None
+    supervisor: ProcessRecord
+    api: str = ""  # address of the control plane; empty until it is ready
+    kafka: str = ""  # bootstrap servers
+    kafka_started: bool = False  # whether the platform started Kafka, and so stops it
+    control_plane: ProcessRecord | None = None
+    agents: dict[str, ProcessRecord] = field(default_factory=dict)  # process of each agent, by host name
+    failure: dict[str, str] | None = None  # error of a failed start: slug, what, kept, hint
 
     @property
     def supervised(self) -> bool:
-        """Whether the supervisor is there."""
+        """Whether the platform's supervisor process runs."""
         return self.supervisor.find() is not None
 
     @property
     def ready(self) -> bool:
-        """Whether everything answered, and somebody looks after it."""
+        """Whether the platform is ready and supervised."""
         return self.status == "ready" and self.supervised
 
     def write(self, folder: Folder) -> None:
-        """Write it down."""
+        """Write the state file, by which other processes find and stop the platform; it is replaced atomically."""
         draft = folder.path / f".{_FILE}.{os.getpid()}"
-        draft.write_text(json.dumps(asdict(self), indent=2))
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
         draft.replace(folder.path / _FILE)
 
     @staticmethod
     def remove(folder: Folder) -> None:
-        """Nothing runs any more."""
+        """Delete the state file."""
         (folder.path / _FILE).unlink(missing_ok=True)
 
     @classmethod
     def read(cls, folder: Folder) -> State | None:
-        """What was written; None if there is nothing, or something that no supervisor of this version wrote."""
+        """Read the state file; None if it is missing or has another format."""
         try:
-            raw: dict[str, Any] = json.loads((folder.path / _FILE).read_text())
-            raw["supervisor"] = Recorded(**raw["supervisor"])
-            raw["control_plane"] = Recorded(**raw["control_plane"]) if raw["control_plane"] else None
-            raw["agents"] = {name: Recorded(**one) for name, one in raw["agents"].items()}
-            return cls(**raw)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return msgspec.json.decode((folder.path / _FILE).read_bytes(), type=cls)
+        except (OSError, ValueError):
             return None

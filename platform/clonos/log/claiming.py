@@ -1,29 +1,33 @@
-"""Claiming a job: becoming the owner of its causal log (invariant 2).
+"""Claiming a job: a driver becomes the owner of the job's causal log (invariant 2).
 
-1. Open control's transactional id: fences the older driver's writer and aborts what it had open.
-2. Read control: the newest claim, allotments, plans and ends.
+1. Open control's transactional id. This fences the previous driver's writer and aborts its open transaction.
+2. Read control: the newest claim, lane assignments, plans and committed epochs.
 3. Commit a claim of the next generation on control.
-4. All lanes, in parallel: open their transactional ids (aborts dangling transactions); once all are open
-   read the tails and commit claims that repeat the newest marker.
-5. Check that control's newest claim is still one's own.
+4. For all lanes in parallel: open the transactional id, which aborts a dangling transaction. Once all are open, read
+   the tails and commit claims that repeat the newest marker.
+5. Check that the newest claim on control is still this driver's.
+
+The fencing in steps 1 and 4 is Kafka's (KIP-98): ``init_transactions()`` raises the producer epoch of the
+transactional id.
 """
 
 from __future__ import annotations
 
 import secrets
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from clonos.errors import EpochFailed, ForeignRecord, Superseded
 from clonos.faults import reach
 from clonos.log.control import ControlFollower, ControlState, ControlWriter, control_id, lane_id
 from clonos.log.prepared import Prepared
 from clonos.log.reading import LogReader, Tail, shared_reader
-from clonos.log.records import Allot, Allotment, Claim, Marker, Owner, encode
+from clonos.log.records import AssignLanes, Claim, LaneAssignment, Marker, Owner, encode
 from clonos.log.topic import CONTROL, ensure_log_topic, log_topic
-from clonos.log.transaction import Aborted, TransactionalProducer, Unknown
+from clonos.log.transaction import Aborted, TransactionalProducer, Unknown, dispose_opened
 from clonos.settings import KafkaSettings
 
 _PARALLEL_CLAIMS = 16
@@ -31,76 +35,77 @@ _PARALLEL_CLAIMS = 16
 
 @dataclass
 class Ownership:
-    """What a driver holds after claiming.
-
-    Attributes:
-        claimed: Log partition → offset of this owner's claim there.
-        known: Log partition → offset of the newest claim or marker known; nothing of a later epoch is before it.
-        markers: Log partition → newest marker at claiming.
-    """
+    """The result of a claim: the causal log of a job, with the connections and the state that its owner needs."""
 
     kafka: KafkaSettings
     job: str
     topic: str
     owner: Owner
-    state: ControlState
+    state: ControlState  # state of the control partition. The owner updates it with each record that it appends.
     control: ControlWriter
     reader: LogReader
-    claimed: dict[int, int]
-    known: dict[int, int]
-    markers: dict[int, Marker | None]
-    prepared: Prepared | None = None
+    claimed: dict[int, int]  # log partition → offset of the claim of `owner` in it
+    # Log partition → offset of the newest known claim or marker; later epochs have no record before it.
+    tail_offsets: dict[int, int]
+    markers: dict[int, Marker | None]  # log partition → newest marker at the time of the claim
+    prepared: Prepared | None = None  # connections that were opened before the claim
+    # Held while `control` or `state` is used, because the job's queries share them.
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
     def ensure_lanes(self, sink: str, count: int) -> tuple[int, ...]:
-        """The log partitions of lanes 0..count-1 of `sink`, allotted and claimed where they are new.
+        """The log partitions of the lanes 0 to count-1 of `sink`. Partitions for new lanes are assigned and claimed.
 
         Raises:
-            Superseded: A newer claim stands.
+            Superseded: Another driver has claimed the job since.
         """
         missing = [lane for lane in range(count) if (sink, lane) not in self.state.lanes]
         if missing:
             first = max([CONTROL, *self.state.lanes.values()]) + 1
-            fresh = tuple(Allotment(sink, lane, first + i) for i, lane in enumerate(missing))
-            ensure_log_topic(self.kafka, self.job, partitions=first + len(fresh))
-            record = Allot(self.owner, fresh)
+            added = tuple(LaneAssignment(sink, lane, first + i) for i, lane in enumerate(missing))
+            ensure_log_topic(self.kafka, self.job, partitions=first + len(added))
+            record = AssignLanes(self.owner, added)
             self.state.take(self.control.append(record), record)
-            self.claim_lanes(fresh)
+            self.claim_lanes(added)
             self.control.check_owner()
         return tuple(self.state.lanes[sink, lane] for lane in range(count))
 
-    def renew(self, allotment: Allotment) -> int:
-        """Claim one lane again, so that everything before the new claim may be truncated (invariant 8)."""
-        self.claim_lanes([allotment])
-        return self.claimed[allotment.partition]
+    def renew(self, assignment: LaneAssignment) -> int:
+        """Write a new claim to the partition of one lane, so that the records before it may be truncated (invariant 8).
 
-    def claim_lanes(self, allotments: Sequence[Allotment]) -> None:
-        """Claim lanes, several at once (step 4)."""
-        if not allotments:
+        Returns the claim's offset.
+        """
+        self.claim_lanes([assignment])
+        return self.claimed[assignment.partition]
+
+    def claim_lanes(self, assignments: Sequence[LaneAssignment]) -> None:
+        """Fence the earlier producers of all these lanes, then write claims to the lanes' partitions, in parallel."""
+        if not assignments:
             return
-        with ThreadPoolExecutor(min(_PARALLEL_CLAIMS, len(allotments)), "clonos-claim") as pool:
-            opening = [pool.submit(self._open_lane, allotment) for allotment in allotments]
+        with ThreadPoolExecutor(min(_PARALLEL_CLAIMS, len(assignments)), "clonos-claim") as pool:
+            opening = [pool.submit(self._open_lane, assignment) for assignment in assignments]
             try:
-                # All are fenced before the first is claimed. A claim voids the determinants that an older
-                # owner still writes to its partition, and those may belong to any lane: from here on no
-                # lane can publish what was computed from them.
-                producers = [one.result() for one in opening]
-                for allotment, tail in zip(allotments, pool.map(self._claim_lane, allotments, producers), strict=True):
-                    self.claimed[allotment.partition] = self.known[allotment.partition] = tail.offset
-                    self.markers[allotment.partition] = tail.marker
-                    reach("lane-claimed", lane=allotment.lane, sink=allotment.sink)
+                # All lanes are fenced before the first is claimed. A claim voids the determinants that an older
+                # owner still writes to that partition, and these may belong to any lane. At this point no lane can
+                # publish rows that were computed from them.
+                producers = [future.result() for future in opening]
+                for assignment, tail in zip(
+                    assignments, pool.map(self._claim_lane, assignments, producers), strict=True
+                ):
+                    self.claimed[assignment.partition] = self.tail_offsets[assignment.partition] = tail.offset
+                    self.markers[assignment.partition] = tail.marker
+                    reach("lane-claimed", lane=assignment.lane, sink=assignment.sink)
             finally:
-                for one in opening:
-                    one.add_done_callback(_dispose_opened)
+                for future in opening:
+                    future.add_done_callback(dispose_opened)
 
-    def _open_lane(self, allotment: Allotment) -> TransactionalProducer:
-        name = lane_id(self.job, allotment.sink, allotment.lane)
-        connected = self.prepared.producer(name) if self.prepared is not None else None
-        producer = TransactionalProducer(self.kafka, name, self.topic, connected=connected)
-        reach("lane-claim-initialised", lane=allotment.lane, sink=allotment.sink)
+    def _open_lane(self, assignment: LaneAssignment) -> TransactionalProducer:
+        name = lane_id(self.job, assignment.sink, assignment.lane)
+        producer = _open_producer(self.kafka, name, self.topic, self.prepared)
+        reach("lane-claim-initialised", lane=assignment.lane, sink=assignment.sink)
         return producer
 
-    def _check_owner_afresh(self) -> None:
-        """As `ControlWriter.check_owner`, from any thread: control's own reader is another one's."""
+    def _check_owner_in_thread(self) -> None:
+        """As `ControlWriter.check_owner`, for any thread: the reader of `control` belongs to the driver's thread."""
         reader = LogReader(self.kafka, self.topic)
         try:
             tail = reader.tail(CONTROL)
@@ -108,133 +113,161 @@ class Ownership:
             reader.close()
         if tail is None or tail.record.owner != self.owner:
             raise Superseded(
-                f"Generation {tail.record.owner if tail else 'nobody'} owns the job; this was {self.owner}."
+                f"Generation {tail.record.owner if tail else 'unknown'} owns the job; this driver was {self.owner}."
             )
 
-    def _claim_lane(self, allotment: Allotment, producer: TransactionalProducer) -> Tail:
+    def _claim_lane(self, assignment: LaneAssignment, producer: TransactionalProducer) -> Tail:
         reader = (self.prepared.reader() if self.prepared is not None else None) or LogReader(self.kafka, self.topic)
         try:
-            tail = reader.tail(allotment.partition)
+            tail = reader.tail(assignment.partition)
             if tail and tail.record.owner not in self.state.owners:
-                # Whoever claims a lane has claimed control before.
-                self._check_owner_afresh()
+                # A driver claims control before any lane.
+                self._check_owner_in_thread()
                 raise ForeignRecord(
-                    f"{self.topic}[{allotment.partition}]@{tail.offset} is a record of {tail.record.owner}, who never "
-                    "claimed the job."
+                    f"{self.topic}[{assignment.partition}]@{tail.offset} is a record of {tail.record.owner}, which "
+                    "never claimed the job."
                 )
             claim = Claim(self.owner, _now_ms(), marker=tail.marker if tail else None)
             try:
-                offset = producer.commit_one(self.topic, encode(claim), allotment.partition)
+                offset = producer.commit_one(self.topic, encode(claim), assignment.partition)
             except (Aborted, Unknown, EpochFailed) as failure:
-                self._check_owner_afresh()
+                self._check_owner_in_thread()
                 raise EpochFailed(f"A lane could not be claimed: {failure}.") from failure
-            mine = reader.tail(allotment.partition, visible=offset)
-            if mine is None or mine.record.owner != self.owner:
-                self._check_owner_afresh()
-                raise EpochFailed(f"The claim of {self.topic}[{allotment.partition}] did not stay the newest.")
-            return mine
+            newest = reader.tail(assignment.partition, visible=offset)
+            if newest is None or newest.record.owner != self.owner:
+                self._check_owner_in_thread()
+                raise EpochFailed(f"The claim of {self.topic}[{assignment.partition}] did not stay the newest.")
+            return newest
         finally:
             reader.close()
 
 
-def _dispose_opened(opening: Future[TransactionalProducer]) -> None:
-    if opening.exception() is None:
-        opening.result().dispose()
+class Claimant:
+    """Claims the causal log of one job for one driver process: first at its start, and again after each restart of
+    its queries.
+
+    The first claim may follow a claim of any driver. A later one may follow only a claim of this process: a process
+    that was superseded must not claim the log back.
+
+    Attributes:
+        claim_ids: Claim ids of this process so far. A claim that failed counts if it may still become visible.
+    """
+
+    def __init__(self, kafka: KafkaSettings, job: str, claim_ids: Iterable[str] = ()) -> None:
+        self._kafka = kafka
+        self._job = job
+        self.claim_ids = frozenset(claim_ids)
+
+    def claim(
+        self,
+        *,
+        new_lineage: Mapping[str, int] | None = None,
+        request_key: str = "",
+        prepared: Prepared | None = None,
+    ) -> Ownership:
+        """Become the owner of the log: fence the previous driver, write claims to all partitions, check that they hold.
+
+        Args:
+            new_lineage: Start a new lineage, in which these epochs (query → epoch) are the newest committed ones.
+            request_key: Idempotency key of `new_lineage`. A retry with the same key continues the lineage that the
+                first request created.
+            prepared: Connections that were opened before; the claim takes them over.
+
+        Raises:
+            Superseded: Another driver claimed in between, or owned the log already.
+            CausalLogDamaged: The log's owner cannot be read.
+            EpochFailed: A transaction failed, and no other driver claimed the log; a retry may succeed.
+        """
+        kafka, job, restart = self._kafka, self._job, bool(self.claim_ids)
+        topic = (prepared.topic if prepared is not None else "") or ensure_log_topic(kafka, job)
+        reader = (prepared.reader() if prepared is not None else None) or shared_reader(kafka, topic)
+        if restart:
+            # Before step 1 fences: a process that was superseded must not disturb its successor.
+            tail = reader.tail(CONTROL)
+            self._check_own(tail.record.owner if tail else None)
+        producer = _open_producer(kafka, control_id(job), topic, prepared)  # step 1
+        try:
+            reach("control-initialised")
+            state = (prepared.control if prepared is not None else ControlFollower()).catch_up(reader)  # step 2
+            newest = state.owner
+            if restart:
+                self._check_own(newest)
+            if request_key and state.claim is not None and state.claim.request_key == request_key:
+                new_lineage = None
+            owner = _successor(newest, new_lineage is not None)
+            if restart:
+                # Even if the commit fails: after a broker's crash the claim may become visible later.
+                self.claim_ids |= {owner.claim_id}
+            control = ControlWriter(kafka, topic, producer, reader)
+            control.owner = owner
+            if new_lineage is None:
+                request_key = state.claim.request_key if state.claim is not None else ""
+            record = Claim(
+                owner,
+                _now_ms(),
+                assignments=state.assignments(),
+                committed=dict(state.committed if new_lineage is None else new_lineage),
+                follows=newest.claim_id if newest else "",
+                request_key=request_key,
+            )
+            offset = _append_claim(control, record, reader, newest)  # step 3
+            # Not earlier: a first claim that failed is still a first claim when it is retried.
+            self.claim_ids |= {owner.claim_id}
+            state.take(offset, record)
+            reach("control-claimed")
+            ownership = Ownership(kafka, job, topic, owner, state, control, reader, {CONTROL: offset}, {}, {}, prepared)
+            ownership.claim_lanes(state.assignments())  # step 4
+            control.check_owner()  # step 5
+            reach("claim-checked")
+        except BaseException:
+            producer.dispose()
+            raise
+        return ownership
+
+    def _check_own(self, owner: Owner | None) -> None:
+        if owner is None or owner.claim_id not in self.claim_ids:
+            raise Superseded(f"Generation {owner or 'unknown'} owns the job now; it was claimed by another driver.")
 
 
 def claim(
-    kafka: KafkaSettings,
-    job: str,
-    *,
-    mine: set[str] | None = None,
-    new_lineage: Mapping[str, int] | None = None,
-    wish: str = "",
-    prepared: Prepared | None = None,
+    kafka: KafkaSettings, job: str, *, new_lineage: Mapping[str, int] | None = None, request_key: str = ""
 ) -> Ownership:
-    """Become the owner of `job`'s log (the five steps of this module's docstring).
+    """Claim the causal log of a job once, as a new driver process does.
 
-    Args:
-        kafka: The cluster.
-        job: The job's name.
-        mine: Driver ids that this process has claimed with; this claim's is added. A restart in the same
-            process only succeeds one of these; the first start (empty or None) succeeds whoever owns the log.
-        new_lineage: Start a new lineage (the user's explicit word), in which these epochs (query → epoch) are
-            the newest ended ones.
-        wish: Key of the user's word. A lineage that came from the same wish goes on: whoever starts a job again after
-            a crash repeats the word, and would publish everything once more.
-        prepared: Connections that are there already; closed in the end.
-
-    Raises:
-        Superseded: Another driver claimed in between, or owned the log already.
-        CausalLogDamaged: The log cannot tell who owns it.
-        EpochFailed: A transaction failed while the log was still ours to claim; try again.
+    The arguments are those of `Claimant` and `Claimant.claim`.
     """
-    mine = set() if mine is None else mine
-    restart = bool(mine)
-    topic = (prepared.topic if prepared is not None else "") or ensure_log_topic(kafka, job)
-    reader = (prepared.reader() if prepared is not None else None) or shared_reader(kafka, topic)
-    if restart:
-        # Before fencing anybody: a process that was superseded must not disturb its successor.
-        tail = reader.tail(CONTROL)
-        _must_be_mine(tail.record.owner if tail else None, mine)
-    connected = prepared.producer(control_id(job)) if prepared is not None else None
-    producer = TransactionalProducer(kafka, control_id(job), topic, connected=connected)
+    return Claimant(kafka, job).claim(new_lineage=new_lineage, request_key=request_key)
+
+
+def _open_producer(kafka: KafkaSettings, name: str, topic: str, prepared: Prepared | None) -> TransactionalProducer:
+    """Open the producer with this transactional id, if possible on a connection that was opened before the claim."""
+    connected = None if prepared is None else lambda: prepared.producer(name)
+    return TransactionalProducer(kafka, name, topic, connected=connected)
+
+
+def _append_claim(control: ControlWriter, record: Claim, reader: LogReader, newest: Owner | None) -> int:
+    """Commit a claim on control, and check that it is the newest; returns its offset."""
     try:
-        reach("control-initialised")
-        state = (prepared.control if prepared is not None else ControlFollower()).catch_up(reader)
-        newest = state.owner
-        if restart:
-            _must_be_mine(newest, mine)
-        if wish and state.claim is not None and state.claim.wish == wish:
-            new_lineage = None
-        owner = _successor(newest, new_lineage is not None)
-        if restart:
-            # Whatever becomes of it: after a broker's crash a claim may still turn up, and this one is ours.
-            mine.add(owner.driver)
-        control = ControlWriter(kafka, topic, producer, reader)
-        control.owner = owner
-        ended = dict(state.ended if new_lineage is None else new_lineage)
-        after = newest.driver if newest else ""
-        if new_lineage is None:
-            wish = state.claim.wish if state.claim is not None else ""
-        record = Claim(owner, _now_ms(), allotments=state.allotments(), ended=ended, after=after, wish=wish)
-        try:
-            offset = control.append(record)
-        except Superseded:
-            tail = reader.tail(CONTROL)
-            if (tail.record.owner if tail else None) == newest:
-                # Fenced by a late init of our own, or by a rival without a newer claim: this start may try again.
-                raise EpochFailed(f"The claim of {topic} was fenced before it was committed.") from None
-            raise
-        control.check_owner(visible=offset)
-        # Not before: a first start whose claim failed is still a first start when it tries again.
-        mine.add(owner.driver)
-        state.take(offset, record)
-        reach("control-claimed")
-        ownership = Ownership(kafka, job, topic, owner, state, control, reader, {CONTROL: offset}, {}, {}, prepared)
-        ownership.claim_lanes(state.allotments())
-        control.check_owner()
-        reach("claim-checked")
-    except BaseException:
-        producer.dispose()
+        offset = control.append(record)
+    except Superseded:
+        tail = reader.tail(CONTROL)
+        if (tail.record.owner if tail else None) == newest:
+            # Fenced by a late init of this process, or by a rival without a newer claim: a retry may succeed.
+            raise EpochFailed(f"The claim of {reader.topic} was fenced before it was committed.") from None
         raise
-    return ownership
-
-
-def _must_be_mine(owner: Owner | None, mine: set[str]) -> None:
-    if owner is None or owner.driver not in mine:
-        raise Superseded(f"Generation {owner or 'unknown'} owns the job now; it was claimed by another driver.")
+    control.check_owner(visible=offset)
+    return offset
 
 
 def _successor(newest: Owner | None, new_lineage: bool) -> Owner:
-    driver = secrets.token_hex(8)
+    claim_id = secrets.token_hex(8)
     if newest is None:
-        return Owner(1, 1, driver)
-    return Owner(newest.lineage + new_lineage, newest.generation + 1, driver)
+        return Owner(1, 1, claim_id)
+    return Owner(newest.lineage + new_lineage, newest.generation + 1, claim_id)
 
 
 def newest_owner(kafka: KafkaSettings, job: str) -> Owner | None:
-    """Who owns the job now, without claiming; None if nobody ever did."""
+    """The current owner of a job's causal log, read without claiming it; None if no driver has claimed it yet."""
     tail = shared_reader(kafka, log_topic(job)).tail(CONTROL)
     return tail.record.owner if tail else None
 

@@ -1,4 +1,6 @@
-"""The control partition: what it adds up to, and the driver's one writer of it."""
+"""The control partition (partition 0) of the causal log: the state that its records describe, and the writer of
+the driver.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from typing import Final
 from clonos.errors import CausalLogDamaged, EpochFailed, ForeignRecord, Superseded
 from clonos.kafka import topics_missing
 from clonos.log.reading import LogReader, Positioned
-from clonos.log.records import Allot, Allotment, Claim, End, Owner, Plan, Record, Resolution, encode
+from clonos.log.records import (
+    AssignLanes,
+    Claim,
+    EpochCommitted,
+    LaneAssignment,
+    Owner,
+    Plan,
+    Record,
+    Resolution,
+    encode,
+)
 from clonos.log.topic import CONTROL, log_topic
 from clonos.log.transaction import Aborted, TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
@@ -19,97 +31,94 @@ RETAINED_EPOCHS: Final = 100
 
 @dataclass
 class ControlState:
-    """Everything the control partition says, folded in order.
-
-    Attributes:
-        claim: The newest claim.
-        owners: Whoever made a claim.
-        claim_offset: Where it stands.
-        lanes: (sink, lane) → log partition.
-        plans: (query, epoch) → plan, with its offset.
-        ended: Query → newest ended epoch.
-        ends: Query → its newest end record.
-        resolutions: (query, epoch) → the user's word.
-    """
+    """The state that the records of the control partition describe, in order."""
 
     claim: Claim | None = None
-    claim_offset: int = -1
-    owners: set[Owner] = field(default_factory=set)
-    lanes: dict[tuple[str, int], int] = field(default_factory=dict)
+    owners: set[Owner] = field(default_factory=set)  # the owners of all claims
+    lanes: dict[tuple[str, int], int] = field(default_factory=dict)  # (sink, lane) → log partition
+    # (query, epoch) → (offset, plan), of the newest lineage and of the newest epochs only.
     plans: dict[tuple[str, int], tuple[int, Plan]] = field(default_factory=dict)
-    ended: dict[str, int] = field(default_factory=dict)
-    ends: dict[str, End] = field(default_factory=dict)
+    committed: dict[str, int] = field(default_factory=dict)  # query → newest committed epoch
+    # Query → commit record of its newest committed epoch.
+    commits: dict[str, EpochCommitted] = field(default_factory=dict)
+    # (query, epoch) → the user's decision about an epoch in doubt.
     resolutions: dict[tuple[str, int], Resolution] = field(default_factory=dict)
 
     @property
     def owner(self) -> Owner | None:
-        """The newest claim's owner."""
+        """The owner that wrote the newest claim; None before the first claim."""
         return self.claim.owner if self.claim else None
 
     def fold(self, records: Iterable[Positioned]) -> ControlState:
-        """Take in `records`; what does not come from the owner of the newest claim before it is void."""
+        """Update the state with `records`, and return it.
+
+        A record is void if its owner is not that of the newest claim before it (invariant 4).
+        """
         for offset, record in records:
             self.take(offset, record)
         return self
 
     def take(self, offset: int, record: Record) -> None:
-        """Take in one record."""
+        """Update the state with one record; a void record changes nothing."""
         match record:
             case Claim():
                 if self.claim and record.owner.lineage != self.claim.owner.lineage:
-                    # A new lineage starts its epochs afresh: what the old one planned or ended says nothing.
+                    # Plans and commits of the old lineage do not apply to the epochs of a new one.
                     self.plans.clear()
-                    self.ended.clear()
-                    self.ends.clear()
+                    self.committed.clear()
+                    self.commits.clear()
                     self.resolutions.clear()
-                self.claim, self.claim_offset = record, offset
+                self.claim = record
                 self.owners.add(record.owner)
-                self._allot(record.allotments)
-                for query, epoch in record.ended.items():
-                    self.ended[query] = max(epoch, self.ended.get(query, -1))
-            case Allot() if record.owner == self.owner:
-                self._allot(record.allotments)
+                self._assign(record.assignments)
+                for query, epoch in record.committed.items():
+                    self.committed[query] = max(epoch, self.committed.get(query, -1))
+            case AssignLanes() if record.owner == self.owner:
+                self._assign(record.assignments)
             case Plan() if record.owner == self.owner:
                 self.plans.setdefault((record.query, record.epoch), (offset, record))
                 self.plans.pop((record.query, record.epoch - 2 * RETAINED_EPOCHS), None)
-            case End() if record.owner == self.owner:
-                self.ended[record.query] = max(record.epoch, self.ended.get(record.query, -1))
-                self.ends[record.query] = record
+            case EpochCommitted() if record.owner == self.owner:
+                self.committed[record.query] = max(record.epoch, self.committed.get(record.query, -1))
+                self.commits[record.query] = record
             case Resolution() if record.owner == self.owner:
                 self.resolutions[record.query, record.epoch] = record
             case _:
                 return
 
     def foreign(self, record: Record) -> str:
-        """Why none of the log's owners can have written `record` next; empty if one can.
+        """The reason why no driver of this job can have written `record` after this state; empty if one can.
 
-        A claim follows another: the newest, or an earlier one where a broker's crash showed the newest late.
+        A claim names the claim that it follows: the newest, or an earlier one if the newest became visible late because
+        of a broker's crash.
         """
         if isinstance(record, Claim):
-            if not self.owners or record.owner in self.owners or any(self._follows(record, one) for one in self.owners):
+            if not self.owners or record.owner in self.owners:
                 return ""
-            return f"a claim of {record.owner} that does not follow one of this log"
-        return "" if record.owner in self.owners else f"a record of {record.owner}, who never claimed it"
+            if any(self._follows(record, owner) for owner in self.owners):
+                return ""
+            return f"a claim of {record.owner} that does not follow a claim of this log"
+        return "" if record.owner in self.owners else f"a record of {record.owner}, which never claimed the log"
 
     @staticmethod
     def _follows(claim: Claim, earlier: Owner) -> bool:
-        if claim.after:
-            return claim.after == earlier.driver
-        # The job's first claim, of which a broker's crash showed another one late, or one of before claims said so.
+        if claim.follows:
+            return claim.follows == earlier.claim_id
+        # A claim without `follows`: a first claim of the job, if a crash made another first claim visible late.
         generation = (claim.owner.lineage, claim.owner.generation)
         return (
             generation in {(1, 1), (earlier.lineage, earlier.generation + 1)}
             or claim.owner.lineage == earlier.lineage + 1
         )
 
-    def _allot(self, allotments: Iterable[Allotment]) -> None:
-        for one in allotments:
-            self.lanes[one.sink, one.lane] = one.partition
+    def _assign(self, assignments: Iterable[LaneAssignment]) -> None:
+        for assignment in assignments:
+            self.lanes[assignment.sink, assignment.lane] = assignment.partition
 
     def plan(self, query: str, epoch: int) -> Plan | None:
-        """The plan of an epoch, if the log holds one."""
-        found = self.plans.get((query, epoch))
-        return found[1] if found else None
+        """The plan of an epoch; None if the log holds none."""
+        entry = self.plans.get((query, epoch))
+        return entry[1] if entry else None
 
     def newest_plan(self, query: str) -> int:
         """The newest planned epoch of `query`; -1 if none."""
@@ -119,38 +128,33 @@ class ControlState:
         """The planned epochs of `query` after `epoch`, ascending."""
         return sorted(planned for name, planned in self.plans if name == query and planned > epoch)
 
-    def allotments(self) -> tuple[Allotment, ...]:
-        """All allotments, as a claim repeats them."""
-        return tuple(Allotment(sink, lane, partition) for (sink, lane), partition in sorted(self.lanes.items()))
+    def assignments(self) -> tuple[LaneAssignment, ...]:
+        """All lane assignments, in the form that a claim repeats."""
+        return tuple(LaneAssignment(sink, lane, partition) for (sink, lane), partition in sorted(self.lanes.items()))
 
 
 def read_control(reader: LogReader) -> ControlState:
-    """Fold the whole control partition (truncation keeps it short).
-
-    Raises:
-        CausalLogDamaged: It holds records but no claim.
-        ForeignRecord: Somebody else wrote to it.
-    """
+    """Read the whole control partition, which truncation keeps short, and return the state."""
     return ControlFollower().catch_up(reader)
 
 
 class ControlFollower:
-    """Control in memory, as far as it was read: only what is new is read the next time."""
+    """Keeps the state of the control partition in memory. Each call of `catch_up` reads only the new records."""
 
     def __init__(self) -> None:
         self._state = ControlState()
         self._next = 0
 
     def catch_up(self, reader: LogReader) -> ControlState:
-        """Read up to the end.
+        """Read the new records of the control partition up to its end, and return the state.
 
         Raises:
-            CausalLogDamaged: It holds records but no claim.
-            ForeignRecord: Somebody else wrote to it.
+            CausalLogDamaged: Control was truncated and holds no claim.
+            ForeignRecord: Another program wrote to control.
         """
         low, end = reader.bounds(CONTROL)
         if not low <= self._next <= end:
-            # Truncated beyond what was read, or made anew: what is there says all.
+            # Control was truncated beyond this position, or created again: start with its first record.
             self._state, self._next = ControlState(), low
         try:
             self._take(reader, end)
@@ -160,25 +164,21 @@ class ControlFollower:
         if self._state.claim is None and low > 0:
             raise CausalLogDamaged(
                 f"The control partition of {reader.topic} was truncated and holds no claim.",
-                hint="restore the log topic, or start a new lineage to a new output.",
+                hint="restore the log topic, or start a new lineage with a new output topic.",
             )
         return self._state
 
     def _take(self, reader: LogReader, end: int) -> None:
-        for offset, record in reader.stretch(CONTROL, self._next, end):
-            why = self._state.foreign(record)
-            if why:
-                raise ForeignRecord(f"{reader.topic}[{CONTROL}]@{offset} is {why}.")
+        for offset, record in reader.read(CONTROL, self._next, end):
+            reason = self._state.foreign(record)
+            if reason:
+                raise ForeignRecord(f"{reader.topic}[{CONTROL}]@{offset} is {reason}.")
             self._state.take(offset, record)
         self._next = end
 
 
 def known_control(kafka: KafkaSettings, job: str) -> ControlState | None:
-    """What the log of `job` says, without claiming it; None if there is no log.
-
-    Raises:
-        BrokerUnavailable: Kafka did not answer.
-    """
+    """The state of the control partition of `job`, read without claiming the log; None if there is no log."""
     topic = log_topic(job)
     if topics_missing(kafka, [topic]):
         return None
@@ -190,19 +190,28 @@ def known_control(kafka: KafkaSettings, job: str) -> ControlState | None:
 
 
 def control_id(job: str) -> str:
-    """The transactional id of control."""
+    """The transactional id for writes to the control partition."""
     return f"clonos.{job}.control"
 
 
 def lane_id(job: str, sink: str, lane: int) -> str:
-    """The transactional id of one sink lane."""
+    """The transactional id for writes to one lane of a sink."""
     return f"clonos.{job}.{sink}.{lane}"
 
 
 class ControlWriter:
-    """The driver's writer of control: one small transaction per record, on a cached producer.
+    """The driver's writer of the control partition: one small transaction for each record, on a cached producer.
 
-    A driver goes on only if its record commits (invariant 3): a zombie stops at its next plan or end.
+    A driver continues only if its record commits (invariant 3): a superseded driver stops at its next record.
+
+    Args:
+        kafka: The cluster.
+        topic: The causal log.
+        producer: The producer of the control partition's transactional id.
+        reader: Reads the newest claim after a failed commit, to learn whether another driver owns the log.
+
+    Attributes:
+        owner: The owner that this driver's claim names; the claimant sets it.
     """
 
     def __init__(self, kafka: KafkaSettings, topic: str, producer: TransactionalProducer, reader: LogReader) -> None:
@@ -213,14 +222,12 @@ class ControlWriter:
         self.owner: Owner | None = None
 
     def append(self, record: Record) -> int:
-        """Commit `record`.
-
-        Returns:
-            Its offset.
+        """Commit `record` to the control partition; returns its offset.
 
         Raises:
-            Superseded: A newer claim stands.
-            EpochFailed: Not committed, but the log is still this owner's: claim anew and replay.
+            Superseded: Another driver has claimed the job since.
+            EpochFailed: The record is not committed, but the claim of `owner` is still the newest: claim again and
+                replay.
         """
         try:
             return self._producer.commit_one(self._topic, encode(record), CONTROL)
@@ -229,19 +236,19 @@ class ControlWriter:
             raise EpochFailed(f"A record could not be committed to {self._topic}: {failure}.") from failure
 
     def check_owner(self, *, visible: int = -1) -> None:
-        """Read the tail: it is ours only if our own driver id is newest (invariant 2).
+        """Read the end of the control partition, and check that `owner` wrote the newest claim (invariant 2).
 
         Args:
-            visible: An offset of ours that must be visible first.
+            visible: Offset of a committed record of `owner` that must be visible first.
 
         Raises:
-            Superseded: It is not.
+            Superseded: Another driver has claimed the job since.
         """
         tail = self._reader.tail(CONTROL, visible=visible)
         if tail is None or tail.record.owner != self.owner:
-            newest = tail.record.owner if tail else "nobody"
-            raise Superseded(f"Generation {newest} owns the job now; this was {self.owner}.")
+            newest = tail.record.owner if tail else "unknown"
+            raise Superseded(f"Generation {newest} owns the job now; this driver was {self.owner}.")
 
     def dispose(self) -> None:
-        """Let the producer go."""
+        """Destroy the Kafka producer in the background."""
         self._producer.dispose()

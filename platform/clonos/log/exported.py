@@ -1,4 +1,6 @@
-"""Records of the log as JSON objects with stable keys, described in ``docs/log.md``; and back, for replays in tests."""
+"""Converts records of the causal log to JSON objects with stable keys (see ``docs/log.md``), and back for replays
+in tests.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from clonos.log.history import Entered
 from clonos.log.records import (
-    Allot,
-    Allotment,
+    AssignLanes,
     Claim,
+    Determinant,
     Determinants,
-    End,
-    Entry,
-    Held,
+    EpochCommitted,
+    LaneAssignment,
     Marker,
     Owner,
     Plan,
@@ -28,8 +30,8 @@ Exported = dict[str, Any]
 
 
 def export(job: str, entered: Entered) -> Exported:
-    """One record with its place."""
-    placed: Exported = {
+    """One record of the causal log as JSON, with its partition and offset."""
+    position: Exported = {
         "job": job,
         "partition": entered.partition,
         "offset": entered.offset,
@@ -40,38 +42,38 @@ def export(job: str, entered: Entered) -> Exported:
     }
     record = entered.record
     if record is None:
-        return {**placed, "foreign": entered.foreign, "start": entered.start.hex()}
-    return {**placed, **_owner(record.owner), **_fields(record)}
+        return {**position, "foreign": entered.foreign, "start": entered.start.hex()}
+    return {**position, **_owner(record.owner), **_fields(record)}
 
 
 def _owner(owner: Owner) -> Exported:
-    return {"lineage": owner.lineage, "generation": owner.generation, "driver": owner.driver}
+    return {"lineage": owner.lineage, "generation": owner.generation, "claim_id": owner.claim_id}
 
 
-def _fields(record: Claim | Allot | Plan | Determinants | Marker | End | Resolution) -> Exported:
+def _fields(record: Claim | AssignLanes | Plan | Determinants | Marker | EpochCommitted | Resolution) -> Exported:
     match record:
         case Claim():
             marker = record.marker
             return {
                 "marker": {**_owner(marker.owner), **_fields(marker)} if marker else None,
-                "allotments": _allotments(record.allotments),
-                "ended": record.ended,
-                "wish": record.wish,
+                "assignments": _assignments(record.assignments),
+                "committed": record.committed,
+                "request_key": record.request_key,
             }
-        case Allot():
-            return {"allotments": _allotments(record.allotments)}
+        case AssignLanes():
+            return {"assignments": _assignments(record.assignments)}
         case Plan():
             return {
                 "query": record.query,
                 "epoch": record.epoch,
-                "now": timestamp(record.at),
-                # As text: it has 63 bits, more than many JSON tools keep of a number.
+                "now": timestamp(record.timestamp_ms),
+                # As text: many JSON tools lose bits of a 63-bit number.
                 "seed": f"{record.seed:016x}",
                 "code": record.code,
-                "scans": [[_held(held) for held in scan] for scan in record.scans],
-                "held": [_held(held) for held in record.held],
-                "partitions": record.partitions,
-                "since": {str(partition): offset for partition, offset in record.since.items()},
+                "scans": [[asdict(part) for part in scan] for scan in record.scans],
+                "input_slices": [asdict(part) for part in record.input_slices],
+                "log_partitions": record.log_partitions,
+                "start_offsets": {str(partition): offset for partition, offset in record.start_offsets.items()},
                 "offsets": record.offsets,
             }
         case Determinants():
@@ -80,18 +82,18 @@ def _fields(record: Claim | Allot | Plan | Determinants | Marker | End | Resolut
                 "epoch": record.epoch,
                 "operator": record.operator,
                 "task": record.task,
-                "entries": [_entry(entry) for entry in record.entries],
+                "determinants": [_determinant(entry) for entry in record.determinants],
             }
         case Marker():
             return {
                 "query": record.query,
                 "epoch": record.epoch,
                 "lane": record.lane,
-                "held": _held(record.held),
+                "input_slice": asdict(record.input_slice),
                 "records": record.records,
                 "digest": record.digest.hex(),
             }
-        case End():
+        case EpochCommitted():
             return {"query": record.query, "epoch": record.epoch, "records": record.records}
         case Resolution():
             return {
@@ -102,67 +104,63 @@ def _fields(record: Claim | Allot | Plan | Determinants | Marker | End | Resolut
             }
 
 
-def _allotments(allotments: Iterable[Allotment]) -> list[Exported]:
-    return [{"sink": one.sink, "lane": one.lane, "partition": one.partition} for one in allotments]
+def _assignments(assignments: Iterable[LaneAssignment]) -> list[Exported]:
+    return [asdict(assignment) for assignment in assignments]
 
 
-def _held(held: Held) -> Exported:
-    return msgspec.structs.asdict(held)
-
-
-def _entry(entry: Entry) -> Exported:
+def _determinant(determinant: Determinant) -> Exported:
     return {
-        "service": entry.service,
-        "key": entry.key.hex(),
-        "value": answer(entry),
-        "failed": entry.failed,
-        "msgpack": base64.b64encode(entry.value).decode(),
+        "service": determinant.service,
+        "key": determinant.key.hex(),
+        "value": answer(determinant),
+        "failed": determinant.failed,
+        "msgpack": base64.b64encode(determinant.value).decode(),
     }
 
 
-def answer(entry: Entry) -> Any:
-    """What an entry holds, as JSON can show it: the answer, or the error's text where it failed."""
-    if entry.failed:
-        return entry.value.decode(errors="replace")
+def answer(determinant: Determinant) -> Any:
+    """The recorded answer of a service as a JSON value; the error's text if the call failed."""
+    if determinant.failed:
+        return determinant.value.decode(errors="replace")
     try:
-        return msgspec.to_builtins(msgspec.msgpack.decode(entry.value), str_keys=True)
+        return msgspec.to_builtins(msgspec.msgpack.decode(determinant.value), str_keys=True)
     except (msgspec.DecodeError, ValueError, TypeError):
-        return f"0x{entry.value.hex()}"
+        return f"0x{determinant.value.hex()}"
 
 
 def timestamp(at: int) -> str:
-    """Milliseconds since the Unix epoch as ISO 8601 in UTC."""
+    """A time in ms since 1970 as ISO 8601 in UTC."""
     return dt.datetime.fromtimestamp(at / 1000, dt.UTC).isoformat(timespec="milliseconds")
 
 
 class ExportedEntry(msgspec.Struct):
-    """One determinant in an export."""
+    """One determinant (recorded answer) in an exported log."""
 
-    key: str
-    msgpack: str
-    service: str = ""
-    failed: bool = False
+    key: str  # digest of service and arguments, hexadecimal
+    msgpack: str  # the answer as msgpack, in base64
+    service: str = ""  # name of the service
+    failed: bool = False  # whether the call failed; the answer is then the error's text
 
-    def entry(self) -> Entry:
-        """The entry as the log holds it."""
-        return Entry(bytes.fromhex(self.key), base64.b64decode(self.msgpack), self.failed, self.service)
+    def entry(self) -> Determinant:
+        """Convert this determinant back to a record of the causal log."""
+        return Determinant(bytes.fromhex(self.key), base64.b64decode(self.msgpack), self.failed, self.service)
 
 
 class ExportedPlan(msgspec.Struct, tag_field="kind", tag="plan"):
-    """A plan in an export, as far as a replay in a test needs it."""
+    """The plan of an epoch in an exported log, with the fields that a replay in a test needs."""
 
     job: str
     lineage: int
     query: str
     epoch: int
-    now: dt.datetime
-    seed: str
-    partitions: tuple[int, ...]
-    void: str | None = None
+    now: dt.datetime  # the epoch's time, which `clonos.now` returns
+    seed: str  # seed of the derived services, hexadecimal
+    log_partitions: tuple[int, ...]  # log partition of each lane, by lane number
+    void: str | None = None  # the reason why the protocol ignores the record; None for a valid one
 
 
 class ExportedDeterminants(msgspec.Struct, tag_field="kind", tag="determinants"):
-    """Determinants in an export."""
+    """A record with determinants of one task in an exported log."""
 
     job: str
     lineage: int
@@ -170,5 +168,5 @@ class ExportedDeterminants(msgspec.Struct, tag_field="kind", tag="determinants")
     epoch: int
     operator: str
     task: int
-    entries: list[ExportedEntry]
-    void: str | None = None
+    determinants: list[ExportedEntry]
+    void: str | None = None  # the reason why the protocol ignores the record; None for a valid one

@@ -1,6 +1,6 @@
-"""The whole log of a job in order, for human eyes: every record with its place, and what is void said so.
+"""Reads the whole causal log of a job in order, for people: every record with its position, and whether it is void.
 
-It only reads: no consumer group is joined or committed, no transaction opened, so the job does not notice.
+Reading uses no consumer group and no transaction, so it does not affect the job.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Final
 from confluent_kafka import KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
-from clonos.errors import CausalLogDamaged, JobUnknown
+from clonos.errors import CausalLogDamaged, CausalLogMissing
 from clonos.kafka import client_config, unanswered
 from clonos.log.control import ControlState
 from clonos.log.reading import LogReader
 from clonos.log.records import (
-    Allot,
+    AssignLanes,
     Claim,
     Determinants,
-    End,
+    EpochCommitted,
     Marker,
     Owner,
     Plan,
@@ -37,35 +37,26 @@ from clonos.settings import KafkaSettings
 
 _NAME: Final = re.compile(r"clonos\.([a-z0-9-]+)\.log")
 _TIMEOUT_S: Final = 15.0
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Entered:
-    """What stands at one offset of the log.
-
-    Attributes:
-        at: Kafka's timestamp, in ms.
-        size: Bytes of the value.
-        record: None where it is foreign.
-        void: Why it counts for nothing; empty where it counts.
-        foreign: Why it is not one of our records; empty where it is.
-        start: The first bytes of what is foreign.
-    """
+    """One entry of the causal log: a record, or a foreign value that Clonos did not write."""
 
     partition: int
     offset: int
-    at: int
-    size: int
-    record: Record | None
-    void: str = ""
-    foreign: str = ""
-    start: bytes = b""
+    at: int  # Kafka's timestamp, in ms
+    size: int  # size of the value in bytes
+    record: Record | None  # the record; None for a foreign value
+    void: str = ""  # the reason why the protocol ignores the record; empty for a valid one
+    foreign: str = ""  # the reason why the value is not a record of this log; empty for a record
+    start: bytes = b""  # the first bytes of a foreign value
 
     @property
     def kind(self) -> str:
-        """``claim``, ``plan``, …, or ``foreign``."""
-        return type(self.record).__name__.lower() if self.record is not None else "foreign"
+        """The kind of the record, such as ``claim`` or ``plan``; ``foreign`` for a foreign value."""
+        return str(self.record.__struct_config__.tag) if self.record is not None else "foreign"
 
 
 Keep = Callable[[Entered], bool]
@@ -73,13 +64,13 @@ Keep = Callable[[Entered], bool]
 
 @dataclass
 class _Partition:
-    """What decides whether the next record of one partition is void."""
+    """The state of one partition, which decides whether its next record is void."""
 
     number: int
     position: int = 0
     clock: int = 0
     newest: Owner | None = None
-    newest_at: int = -1
+    newest_offset: int = -1
     control: ControlState = field(default_factory=ControlState)
 
     def enter(self, offset: int, message: Message) -> Entered:
@@ -90,39 +81,39 @@ class _Partition:
         except CausalLogDamaged as damage:
             return Entered(self.number, offset, at, len(value), None, foreign=damage.what, start=value[:16])
         if self.number == CONTROL:
-            why = self.control.foreign(record)
-            if why and isinstance(record, Claim):  # other records of an unknown owner are void below
+            reason = self.control.foreign(record)
+            if reason and isinstance(record, Claim):  # other records of an unknown owner are void below
                 return Entered(
-                    self.number, offset, at, len(value), None, foreign=f"offset {offset} is {why}", start=value[:16]
+                    self.number, offset, at, len(value), None, foreign=f"offset {offset} is {reason}", start=value[:16]
                 )
             self.control.take(offset, record)
         void = self._void(record)
-        # A claim and, in a lane, a marker say whose the partition is from here on (invariants 3 and 4).
+        # The owner of a claim or, in a lane, of a marker owns the partition from there on (invariants 3 and 4).
         if isinstance(record, Claim | Marker):
-            self.newest, self.newest_at = record.owner, offset
+            self.newest, self.newest_offset = record.owner, offset
         return Entered(self.number, offset, at, len(value), record, void=void)
 
     def _void(self, record: Record) -> str:
-        ruled = Determinants if self.number != CONTROL else Allot | Plan | End | Resolution
-        if not isinstance(record, ruled) or record.owner == self.newest:
+        owned = Determinants if self.number != CONTROL else AssignLanes | Plan | EpochCommitted | Resolution
+        if not isinstance(record, owned) or record.owner == self.newest:
             return ""
         if self.newest is None:
             return "no claim before it"
-        return f"{self.newest} owned the partition since offset {self.newest_at}"
+        return f"{self.newest} owned the partition since offset {self.newest_offset}"
 
     def ordered(self, entered: Iterable[Entered]) -> Iterator[tuple[int, int, int, Entered]]:
-        """With keys to merge by: time, but never against the order of the partition."""
-        for one in entered:
-            self.clock = max(self.clock, one.at)
-            yield self.clock, self.number, one.offset, one
+        """Entries with their merge keys: time, without breaking the order of the partition."""
+        for entry in entered:
+            self.clock = max(self.clock, entry.at)
+            yield self.clock, self.number, entry.offset, entry
 
 
 @dataclass
 class History:
-    """Reads the log of one job from its beginning on.
+    """Reads the causal log of one job from its beginning.
 
     Raises:
-        JobUnknown: It has no log.
+        CausalLogMissing: The job has no log.
         BrokerUnavailable: Kafka did not answer.
     """
 
@@ -133,26 +124,33 @@ class History:
     def __post_init__(self) -> None:
         jobs = logged_jobs(self.kafka)
         if self.job not in jobs:
-            known = ", ".join(sorted(jobs)) or "none"
-            raise JobUnknown(f"The job {self.job!r} has no causal log in this Kafka.", hint=f"known jobs: {known}.")
+            names = ", ".join(sorted(jobs)) or "none"
+            raise CausalLogMissing(
+                f"The job {self.job!r} has no causal log in this Kafka.", hint=f"known jobs: {names}."
+            )
         self._reader = LogReader(self.kafka, log_topic(self.job))
         self._admin = AdminClient(client_config(self.kafka))
         self._count = jobs[self.job]
 
     def read(self, keep: Keep, *, last: int | None = None) -> list[Entered]:
-        """What is new since the last call, merged by time; only what `keep` wants, and of that the `last`."""
-        found = []
+        """The new entries since the previous call, in order of time.
+
+        Args:
+            keep: Selects the entries to return.
+            last: Return only the newest of the filtered entries, at most this number.
+        """
+        partitions = []
         for number in range(self._count):
             partition = self._partitions.setdefault(number, _Partition(number))
-            kept: deque[Entered] = deque(maxlen=last)
-            kept.extend(one for one in self._new(partition) if keep(one))
-            found.append(list(partition.ordered(kept)))
-        merged = [entered for *_, entered in heapq.merge(*found)]
+            entries: deque[Entered] = deque(maxlen=last)
+            entries.extend(entry for entry in self._new(partition) if keep(entry))
+            partitions.append(list(partition.ordered(entries)))
+        merged = [entry for *_, entry in heapq.merge(*partitions)]
         return merged[-last:] if last else merged
 
     def follow(self, keep: Keep, stop: Event) -> Iterator[Entered]:
-        """What `read` has not told yet, as it comes, until `stop`."""
-        while not stop.wait(_LOOK_S):
+        """Yield further entries as they arrive, until `stop` is set."""
+        while not stop.wait(_POLL_S):
             self._count = _partition_count(self._admin, log_topic(self.job)) or self._count
             yield from self.read(keep)
 
@@ -164,16 +162,12 @@ class History:
         partition.position = max(start, end)
 
     def close(self) -> None:
-        """Release the client."""
+        """Close the Kafka consumer."""
         self._reader.close()
 
 
 def logged_jobs(kafka: KafkaSettings) -> dict[str, int]:
-    """The jobs that have a causal log in this cluster, with its number of partitions.
-
-    Raises:
-        BrokerUnavailable: Kafka did not answer.
-    """
+    """The jobs with a causal log in this Kafka cluster: name → number of partitions of the log."""
     try:
         topics = AdminClient(client_config(kafka)).list_topics(timeout=_TIMEOUT_S).topics
     except KafkaException as error:
@@ -187,7 +181,7 @@ def logged_jobs(kafka: KafkaSettings) -> dict[str, int]:
 
 def _partition_count(admin: AdminClient, topic: str) -> int:
     try:
-        known = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+        metadata = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
     except KafkaException:
-        return 0  # the next look may tell
-    return 0 if known.error else len(known.partitions)
+        return 0  # retried at the next poll
+    return 0 if metadata.error else len(metadata.partitions)

@@ -1,6 +1,7 @@
-"""Connections that a claim will need, made while there is time for it.
+"""Kafka connections that a standby opens before it claims the causal log, so that the claim is fast.
 
-Nothing here touches the log's owner: a producer that has not called ``init_transactions()`` fences nobody.
+The connections do not affect the log's owner, because a producer that has not called ``init_transactions()`` fences no
+other producer.
 """
 
 from __future__ import annotations
@@ -19,29 +20,21 @@ _TIMEOUT_S = 5.0
 
 
 class Prepared:
-    """What a claim of one job's log finds ready.
-
-    Args:
-        kafka: The cluster.
-        job: The job's name.
-
-    Attributes:
-        topic: The log's topic, checked; empty until `refresh` has found it.
-        state: What control said when it was read last.
-        control: Control, followed.
-    """
+    """The connections that are open before a claim of one job's causal log."""
 
     def __init__(self, kafka: KafkaSettings, job: str) -> None:
         self._kafka = kafka
         self._job = job
         self._producers: dict[str, Producer] = {}
         self._readers: list[LogReader] = []
-        self.topic = ""
+        self.topic = ""  # the log's topic, checked; empty until `refresh` has found it
         self.state = ControlState()
-        self.control = ControlFollower()
+        self.control = ControlFollower()  # reads the control partition
 
     def refresh(self) -> None:
-        """Read control, and have a connection for it and for each lane. A job that never ran has none.
+        """Read the control partition, and open a connection for it and for each lane.
+
+        For a job that never ran this does nothing.
 
         Raises:
             ClonosError: Kafka does not answer, or the log cannot be used.
@@ -56,11 +49,11 @@ class Prepared:
         ids = [control_id(self._job)]
         ids += [lane_id(self._job, sink, lane) for sink, lane in self.state.lanes]
         try:
-            for one in ids:
-                if one not in self._producers:
-                    self._producers[one] = Producer(producer_config(self._kafka, one))
-                # Also those that are there: a broker closes what is idle.
-                connect(self._producers[one], self.topic, _TIMEOUT_S)
+            for transactional_id in ids:
+                if transactional_id not in self._producers:
+                    self._producers[transactional_id] = Producer(producer_config(self._kafka, transactional_id))
+                # Also an existing producer: brokers close idle connections.
+                connect(self._producers[transactional_id], self.topic, _TIMEOUT_S)
         except KafkaException as error:
             raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
         while len(self._readers) < len(ids):
@@ -68,28 +61,24 @@ class Prepared:
             self._readers[-1].bounds(len(self._readers) - 1)
 
     def follow(self) -> None:
-        """Read what is new in control, once `refresh` has found it.
-
-        Raises:
-            ClonosError: Kafka does not answer, or the log cannot be used.
-        """
+        """Read the new records of the control partition, if `refresh` has found the log."""
         if self._readers:
             self.state = self.control.catch_up(self._readers[0])
 
     def producer(self, transactional_id: str) -> Producer | None:
-        """The one for this id, which is then the caller's."""
+        """Hand over the open producer with this transactional id to the caller; None if there is none."""
         return self._producers.pop(transactional_id, None)
 
     def reader(self) -> LogReader | None:
-        """One, which is then the caller's."""
+        """Hand over an open reader of the log to the caller; None if none is left."""
         try:
             return self._readers.pop()
         except IndexError:
             return None
 
     def close(self) -> None:
-        """Let all go."""
+        """Close the connections that were not handed over."""
         while self._producers:
             dispose(self._producers.popitem()[1])
-        while (one := self.reader()) is not None:
-            one.close()
+        while (reader := self.reader()) is not None:
+            reader.close()

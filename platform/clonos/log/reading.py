@@ -1,4 +1,4 @@
-"""Reading the log: a stretch of one partition, or its tail."""
+"""Reads the causal log: a range of offsets of one partition, or the partition's newest claim or marker (its *tail*)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from clonos.settings import KafkaSettings
 _TIMEOUT_S: Final = 20.0
 _CONNECT_S: Final = 5.0
 _FIRST_LOOK_BACK: Final = 32
-_TRANSACTION_OF_ONE: Final = 2  # offsets: the record, and the broker's note of the commit
+_SINGLE_RECORD_TRANSACTION: Final = 2  # offsets: the record, and the broker's commit marker
 
 
 class Positioned(NamedTuple):
-    """A record and its offset."""
+    """A record of the causal log with its offset."""
 
     offset: int
     record: Record
 
 
 class Tail(NamedTuple):
-    """The newest claim or marker of a partition, where it stands, and the partition's stable end."""
+    """The newest claim or marker of a log partition, its offset, and the partition's last stable offset (`end`)."""
 
     offset: int
     record: Claim | Marker
@@ -37,12 +37,12 @@ class Tail(NamedTuple):
 
     @property
     def marker(self) -> Marker | None:
-        """The newest marker: the tail itself, or the one that the claim stands on."""
+        """The newest marker of the partition: the tail itself, or the marker that the claim at the tail repeats."""
         return self.record if isinstance(self.record, Marker) else self.record.marker
 
 
 class LogReader:
-    """A read_committed reader of one log topic. One per thread: it moves between partitions."""
+    """A read_committed reader of the partitions of one causal log. Use it in one thread only."""
 
     def __init__(self, kafka: KafkaSettings, topic: str) -> None:
         self.topic = topic
@@ -59,13 +59,18 @@ class LogReader:
                 fetch_queue_backoff_ms=2,
             )
         )
-        # Otherwise the first question races librdkafka's change from bootstrap to real broker: of 1,200 readers nine
-        # waited 700 ms; asked like that, none.
-        with contextlib.suppress(KafkaException):  # then the first question tells
+        # Otherwise the first request races librdkafka's change from the bootstrap to the real broker: of 1,200 readers
+        # nine waited 700 ms; with this request none did.
+        with contextlib.suppress(KafkaException):  # the first read reports it
             self._consumer.list_topics(topic, timeout=_CONNECT_S)
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        """First offset still there and the stable end (last stable offset)."""
+        """The first offset of a log partition, and its last stable offset.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer in time.
+            KafkaAccessDenied: Kafka refuses access.
+        """
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:
@@ -73,30 +78,30 @@ class LogReader:
             except KafkaException as error:
                 if time.monotonic() > deadline:
                     raise unanswered(f"The log {self.topic}[{partition}] cannot be read", error.args[0]) from error
-                # A partition made a moment ago is not in this client's metadata yet: ask for it anew.
+                # A new partition is not in this client's metadata yet: request the metadata again.
                 with contextlib.suppress(KafkaException):
                     self._consumer.list_topics(self.topic, timeout=5.0)
                 self._consumer.poll(0.005)
                 continue
             return low, high
 
-    def stretch(self, partition: int, start: int, until: int) -> Iterator[Positioned]:
-        """The records from offset `start` up to `until` (exclusive).
+    def read(self, partition: int, start: int, until: int) -> Iterator[Positioned]:
+        """Yield the records of a log partition from offset `start` up to `until` (exclusive).
 
         Raises:
             CausalLogDamaged: `start` was truncated.
-            ForeignRecord: Clonos did not write a record.
-            BrokerUnavailable: No answer in time.
+            ForeignRecord: A record was not written by Clonos.
+            BrokerUnavailable: Kafka did not answer in time.
         """
         for offset, message in self.messages(partition, start, until):
             yield Positioned(offset, decode(message.value(), where=f"{self.topic}[{partition}]@{offset}"))
 
     def messages(self, partition: int, start: int, until: int) -> Iterator[tuple[int, Message]]:
-        """What is at the offsets from `start` up to `until` (exclusive), not decoded.
+        """Yield the Kafka messages of a log partition from offset `start` up to `until` (exclusive), not decoded.
 
         Raises:
             CausalLogDamaged: `start` was truncated.
-            BrokerUnavailable: No answer in time.
+            BrokerUnavailable: Kafka did not answer in time.
         """
         if start >= until:
             return
@@ -122,7 +127,7 @@ class LogReader:
                     elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                         raise CausalLogDamaged(
                             f"The log {self.topic}[{partition}] no longer holds offset {start}.",
-                            hint="something truncated the log: restore it, or start a new lineage to a new output.",
+                            hint="the log was truncated: restore it, or start a new lineage to a new output.",
                         )
                     elif error.code() in REFUSALS or (error.fatal() and not error.retriable()):
                         raise unanswered(f"The log {self.topic} cannot be read", error)
@@ -134,18 +139,19 @@ class LogReader:
             self._consumer.unassign()
 
     def _batch(self) -> list[Message]:
-        """What is there, waiting for the first only (`consume` would wait for all or the timeout)."""
+        """The available messages; waits only for the first (`consume` would wait for all or the timeout)."""
         first = self._consumer.poll(0.5)
         return [] if first is None else [first, *self._consumer.consume(num_messages=500, timeout=0)]
 
     def tail(self, partition: int, *, visible: int = -1) -> Tail | None:
-        """The newest claim or marker, scanning back until one is found; None only if nothing was ever written.
+        """Find the newest claim or marker of a log partition, scanning backwards; None only if the partition never
+        held a committed record.
 
         Args:
-            partition: Which one.
-            visible: An offset that was committed and must be visible first. A commit is answered when it is
-                decided; the marker that makes it visible in the partition follows a moment later. (After
-                ``init_transactions()`` there is nothing to wait for.)
+            partition: Log partition.
+            visible: Offset of a committed record that must be visible first. The broker acknowledges a commit when it
+                is decided, and writes the transaction marker that makes it visible a moment later (KIP-98). After
+                ``init_transactions()`` there is nothing to wait for.
 
         Raises:
             CausalLogDamaged: The partition holds, or held, records but no claim or marker (invariant 8).
@@ -156,7 +162,7 @@ class LogReader:
         while True:
             start = max(low, end - look_back)
             newest: Tail | None = None
-            for offset, record in self.stretch(partition, start, until):
+            for offset, record in self.read(partition, start, until):
                 if isinstance(record, Claim | Marker):
                     newest = Tail(offset, record, end)
             if newest is not None:
@@ -164,41 +170,41 @@ class LogReader:
             if start == low:
                 if low == 0 and end == 0:
                     return None
-                if low == 0 and not any(True for _ in self.stretch(partition, 0, end)):
+                if low == 0 and not any(True for _ in self.read(partition, 0, end)):
                     return None  # only aborted transactions so far
                 raise CausalLogDamaged(
                     f"The log {self.topic}[{partition}] ends at {end} but holds no claim or marker.",
-                    hint="something truncated the log: restore it, or start a new lineage to a new output.",
+                    hint="the log was truncated: restore it, or start a new lineage to a new output.",
                 )
             until = start
             look_back *= 4
 
-    def own_tail(self, partition: int, owner: Owner, whose: str, *, known: int = -1) -> Tail | None:
-        """The tail of a lane's partition, which must be `owner`'s.
+    def own_tail(self, partition: int, owner: Owner, lane: str, *, tail_offset: int = -1) -> Tail | None:
+        """Find the newest claim or marker of a lane's log partition, and check that `owner` wrote it.
 
         Args:
-            partition: Which one.
-            owner: Who may go on.
-            whose: What the lane is called in errors.
-            known: Where the newest claim or marker that `owner` wrote stands; -1 if it must be read.
+            partition: Log partition.
+            owner: The owner that may continue.
+            lane: Name of the lane, for errors.
+            tail_offset: Offset of the newest claim or marker that `owner` wrote; -1 if it must be read.
 
         Returns:
-            None if it is the one at `known`, and nothing at all came after it.
+            The claim or marker; None if it is the record at `tail_offset` and no record follows.
 
         Raises:
-            Superseded: It is somebody else's.
-            CausalLogDamaged: Nothing is there: never assume.
+            Superseded: Another owner wrote it.
+            CausalLogDamaged: The partition has no claim.
         """
-        if known >= 0 and self.bounds(partition)[1] == known + _TRANSACTION_OF_ONE:
+        if tail_offset >= 0 and self.bounds(partition)[1] == tail_offset + _SINGLE_RECORD_TRANSACTION:
             return None
         tail = self.tail(partition)
         if tail is None:
             raise CausalLogDamaged(
-                f"{whose} has no claim in {self.topic}[{partition}].",
-                hint="something deleted the log: restore it, or start a new lineage to a new output.",
+                f"{lane} has no claim in {self.topic}[{partition}].",
+                hint="the log was deleted: restore it, or start a new lineage to a new output.",
             )
         if tail.record.owner != owner:
-            raise Superseded(f"Generation {tail.record.owner} owns {whose}; this was {owner}.")
+            raise Superseded(f"Generation {tail.record.owner} owns {lane}; this driver was {owner}.")
         return tail
 
     def _bounds_beyond(self, partition: int, visible: int) -> tuple[int, int]:
@@ -214,7 +220,7 @@ class LogReader:
             self._consumer.poll(0.001)
 
     def close(self) -> None:
-        """Release the client."""
+        """Close the Kafka consumer."""
         self._consumer.close()
 
 
@@ -227,7 +233,7 @@ _readers = _Readers()
 
 
 def shared_reader(kafka: KafkaSettings, topic: str) -> LogReader:
-    """This thread's reader of `topic`, made once: a consumer takes longer to connect than to read a tail."""
+    """This thread's reader of `topic`, created once: a consumer takes longer to connect than to read a tail."""
     key = (kafka.bootstrap_servers, topic)
     if _readers.key != key or _readers.reader is None:
         _readers.reader = LogReader(kafka, topic)

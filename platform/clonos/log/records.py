@@ -1,7 +1,7 @@
-"""What the causal log holds: one versioned msgpack schema, a tagged union of records.
+"""The records of the causal log: one versioned msgpack schema, a tagged union of structs.
 
-A Kafka record's value is one version byte followed by the msgpack encoding of a `Record`.
-Offsets are Kafka offsets, times are milliseconds since the Unix epoch.
+A Kafka value is one version byte, then the msgpack map of a `Record`, whose field ``type`` names its kind.
+Offsets are Kafka offsets; times are milliseconds since 1970. `docs/log.md` says what a change of the format requires.
 """
 
 from __future__ import annotations
@@ -10,38 +10,49 @@ from typing import Final
 
 import msgspec
 
-from clonos.errors import CausalLogDamaged, ForeignRecord
+from clonos.errors import ForeignRecord, LogFormatUnsupported
 
-VERSION: Final = b"\x01"
-_NEWEST_VERSION: Final = b"\x08"  # below any printable character
+VERSION: Final = b"\x02"
+_RESERVED_VERSIONS: Final = range(1, 9)  # control characters, which no text starts with
 
 
 class Owner(msgspec.Struct, frozen=True, array_like=True):
-    """Who wrote a record: lineage, generation within it, and the random id of one driver's claim.
+    """Identifies the driver that writes a record: lineage, generation, and the random id of its claim.
 
-    A *lineage* starts with a job, or with a deliberate restore from an older point.
+    A *lineage* starts with the job's first claim, or with a deliberate start from an older point. The generation counts
+    the claims of all lineages.
     """
 
     lineage: int
     generation: int
-    driver: str
-
-    def newer_than(self, other: Owner) -> bool:
-        """Whether this owner's claim came after `other`'s."""
-        return (self.lineage, self.generation) > (other.lineage, other.generation)
+    claim_id: str
 
     def __str__(self) -> str:
-        """Lineage, generation and the start of the driver id, for messages."""
-        return f"{self.lineage}.{self.generation}/{self.driver[:8]}"
+        """For messages: ``1.3/35bffb44``, lineage, generation and the start of the claim id."""
+        return f"{self.lineage}.{self.generation}/{self.claim_id[:8]}"
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """What one sink partition of an epoch is made of, independent of Spark's partition index.
+class EpochIdentity(msgspec.Struct, frozen=True):
+    """One epoch of one query, and the owner that runs it."""
 
-    `kind` is ``range`` (a source range: topic, partition, offsets), ``hash`` (after a shuffle: `partition`
-    of `until` hash partitions), ``task`` (Spark's own index, where the plan does not lead
-    to a source; the verified order of the scans makes it mean the same in a replay) or ``epoch`` (all
-    `until` partitions of the epoch in one lane).
+    job: str
+    log_topic: str  # the job's causal log
+    query: str  # the query's name, which is also the name of its sink
+    epoch: int  # Spark's batch id
+    owner: Owner
+    replay: bool  # whether the log already held a plan of this epoch
+
+
+class InputSlice(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """The input of one sink partition of an epoch.
+
+    It identifies the same input in a replay, which Spark's partition index alone does not.
+
+    Attributes:
+        kind: ``range``: a source range, `topic`, `partition`, `start`, `until`. ``hash``: hash partition `partition` of
+            `until` after a shuffle. ``task``: Spark's partition index, where the plan does not lead to a source; the
+            verified order of the scans gives it the same meaning in a replay. ``epoch``: all `until` partitions of the
+            epoch in one lane.
     """
 
     kind: str
@@ -51,7 +62,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True, order=True):
     until: int = 0
 
     def __str__(self) -> str:
-        """One word for messages: ``lines[2] 10..20`` or ``hash 3/8``."""
+        """For messages: ``lines[2] 10..20`` or ``hash 3/8``."""
         if self.kind == "range":
             return f"{self.topic}[{self.partition}] {self.start}..{self.until}"
         if self.kind == "epoch":
@@ -59,28 +70,36 @@ class Held(msgspec.Struct, frozen=True, array_like=True, order=True):
         return f"{self.kind} {self.partition}/{self.until}"
 
 
-def whole_epoch(held: tuple[Held, ...]) -> tuple[Held, ...]:
-    """One lane made of all partitions of an epoch; none of none."""
-    return (Held("epoch", until=len(held)),) if held else ()
+def whole_epoch(slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
+    """One input slice that stands for all partitions of an epoch, for a sink with one lane; empty for an epoch
+    without partitions.
+    """
+    return (InputSlice("epoch", until=len(slices)),) if slices else ()
+
+
+def show_scans(scans: tuple[tuple[InputSlice, ...], ...]) -> str:
+    """The source ranges of an epoch (one tuple for each streaming source) as text, for error messages."""
+    return " and ".join("[" + ", ".join(map(str, scan)) + "]" for scan in scans) or "nothing"
 
 
 class Marker(msgspec.Struct, frozen=True, tag="marker", omit_defaults=True):
-    """A lane's part of an epoch is published: the last data record of its transaction.
+    """Proof that a lane of an epoch is published: the last record of the lane's transaction.
 
-    `digest` is that of the output as a multiset (`clonos.lanes.MultisetDigest`), 16 bytes.
+    `records` is the number of records of the lane, and `digest` their multiset digest
+    (`clonos.extend.lanes.MultisetDigest`), 16 bytes.
     """
 
     owner: Owner
     query: str
     epoch: int
     lane: int
-    held: Held
+    input_slice: InputSlice
     records: int
     digest: bytes
 
 
-class Allotment(msgspec.Struct, frozen=True, array_like=True):
-    """One lane of one sink owns one partition of the log."""
+class LaneAssignment(msgspec.Struct, frozen=True, array_like=True):
+    """The assignment of a log partition to one lane of one sink."""
 
     sink: str
     lane: int
@@ -88,86 +107,74 @@ class Allotment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim", omit_defaults=True):
-    """A new owner takes over from here.
+    """The record with which a driver becomes the owner of the log. It fences the earlier owners.
 
-    On control it repeats the allotments, the newest ended epoch of each query and the key of the wish that the
-    lineage came from, and names the driver whose claim it follows; on a lane it repeats the newest marker it stands
-    on, so that one tail record tells all.
+    A claim repeats the state before it, so that a reader needs only the newest claim or marker of a partition.
     """
 
     owner: Owner
-    at: int
-    marker: Marker | None = None
-    allotments: tuple[Allotment, ...] = ()
-    ended: dict[str, int] = {}
-    after: str = ""
-    wish: str = ""
+    timestamp_ms: int
+    marker: Marker | None = None  # on a lane's partition: the newest marker before this claim
+    assignments: tuple[LaneAssignment, ...] = ()  # on control: all lanes of the job
+    committed: dict[str, int] = {}  # on control: query → newest committed epoch
+    follows: str = ""  # on control: the claim id of the owner before this one; empty in a first or renewed claim
+    request_key: str = ""  # on control: the request key that the lineage was started with
 
 
-class Allot(msgspec.Struct, frozen=True, tag="allot"):
-    """New lanes got partitions (control)."""
+class AssignLanes(msgspec.Struct, frozen=True, tag="assign-lanes"):
+    """A record of the control partition: log partitions are assigned to new lanes."""
 
     owner: Owner
-    allotments: tuple[Allotment, ...]
+    assignments: tuple[LaneAssignment, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, tag="plan"):
-    """What an epoch will do, committed before its tasks start (control).
-
-    Attributes:
-        held: What each sink partition is made of, in Spark's task order (one for all in ``atomic-epoch``).
-        scans: Per streaming scan of the epoch, its source ranges in task order.
-        partitions: The log partition of each lane, by lane.
-        since: Per log partition an offset before which nothing of this epoch can be.
-        seed: Seed of the derived services, 64 bits.
-        code: Hash of the job's code.
-        offsets: Spark's own offset-log entry, verbatim.
-        at: The epoch's timestamp as Spark logged it.
-        pins: What the job asked of Schema Registries when it was defined: question → schema id.
-        delivery: The sink's promise when the epoch was planned.
-    """
+    """The plan of an epoch, committed to the control partition before the epoch's tasks start."""
 
     owner: Owner
     query: str
     epoch: int
-    held: tuple[Held, ...]
-    scans: tuple[tuple[Held, ...], ...]
-    partitions: tuple[int, ...]
-    since: dict[int, int]
-    seed: int
-    code: str
-    offsets: str
-    at: int
-    pins: dict[str, int] = {}
-    delivery: str = "exactly-once"
+    # Input of each lane, in Spark's task order; one slice for the whole epoch with ``atomic-epoch``.
+    input_slices: tuple[InputSlice, ...]
+    scans: tuple[tuple[InputSlice, ...], ...]  # source ranges of each streaming source, in Spark's task order
+    log_partitions: tuple[int, ...]  # log partition of each lane, by lane number
+    start_offsets: dict[int, int]  # log partition → an offset before which it holds no record of this epoch
+    seed: int  # seed of the derived services, 63 bits
+    code: str  # hash of the job's code
+    offsets: str  # Spark's offset-log entry, verbatim
+    timestamp_ms: int  # the epoch's timestamp as Spark logged it
+    pins: dict[str, int] = {}  # Schema Registry request → schema id, for the requests of the job's definition
+    delivery: str = "exactly-once"  # the sink's delivery mode
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One determinant: what a causal service answered.
+class Determinant(msgspec.Struct, frozen=True, array_like=True):
+    """One recorded answer of a causal service."""
 
-    `key` is the 16-byte digest of service and arguments; `value` the msgpack-encoded answer, or an error's
-    text where `failed`; `service` its name, for human readers (none in older records).
-    """
-
-    key: bytes
-    value: bytes
+    key: bytes  # digest of service and arguments, 16 bytes
+    value: bytes  # the answer as msgpack; the error's text where `failed`
     failed: bool = False
-    service: str = ""
+    service: str = ""  # the service's name, for people who read the log
 
 
 class Determinants(msgspec.Struct, frozen=True, tag="determinants"):
-    """Determinants of one task of one epoch (any lane partition; acknowledged, not transactional)."""
+    """A record with determinants of one task of one epoch.
+
+    The record may be in any lane's partition. Kafka has acknowledged it, but it is in no transaction.
+    """
 
     owner: Owner
     query: str
     epoch: int
     operator: str
     task: int
-    entries: tuple[Entry, ...]
+    determinants: tuple[Determinant, ...]
 
 
-class End(msgspec.Struct, frozen=True, tag="end"):
-    """All lanes of the epoch are published; committed before Spark writes ``commits/e`` (control)."""
+class EpochCommitted(msgspec.Struct, frozen=True, tag="epoch-committed"):
+    """A record of the control partition: all lanes of the epoch are published.
+
+    It is committed before Spark writes ``commits/e``. `records` is the number of records of all lanes.
+    """
 
     owner: Owner
     query: str
@@ -176,37 +183,36 @@ class End(msgspec.Struct, frozen=True, tag="end"):
 
 
 class Resolution(msgspec.Struct, frozen=True, tag="resolution"):
-    """A user's explicit word about an epoch in doubt (control): ``new-code`` replays it with changed code."""
+    """A record of the control partition: the user's decision about an epoch in doubt."""
 
     owner: Owner
     query: str
     epoch: int
-    action: str
-    code: str
+    action: str  # ``new-code``: the epoch is replayed with changed code
+    code: str  # hash of that code
 
 
-Record = Claim | Allot | Plan | Determinants | Marker | End | Resolution
+Record = Claim | AssignLanes | Plan | Determinants | Marker | EpochCommitted | Resolution
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:
-    """The bytes of `record` as a Kafka value."""
+    """Encode a record of the causal log as a Kafka value."""
     return VERSION + _encoder.encode(record)
 
 
 def decode(value: bytes | None, *, where: str) -> Record:
-    """The record in a Kafka value; `where` names it in errors.
+    """Decode a Kafka value of the causal log; `where` is its position, for errors.
 
     Raises:
-        ForeignRecord: Not one of ours.
-        CausalLogDamaged: It looks like one of a newer version.
+        LogFormatUnsupported: Another version of Clonos wrote the value.
+        ForeignRecord: Clonos did not write the value.
     """
-    if value is not None and VERSION < value[:1] <= _NEWEST_VERSION:
-        raise CausalLogDamaged(
-            f"{where} is in version {value[0]} of the log's format, this Clonos knows version {VERSION[0]}.",
-            hint="run the job with the version of Clonos that wrote it.",
+    if value is not None and _other_version(value):
+        raise LogFormatUnsupported(
+            f"{where} has version {value[0]} of the causal log's format; this Clonos reads version {VERSION[0]}."
         )
     try:
         if value is None or value[:1] != VERSION:
@@ -214,3 +220,15 @@ def decode(value: bytes | None, *, where: str) -> Record:
         return _decoder.decode(memoryview(value)[1:])
     except (ValueError, msgspec.DecodeError) as error:
         raise ForeignRecord(f"{where} holds a record that Clonos did not write: {error}.") from error
+
+
+def _other_version(value: bytes) -> bool:
+    """Whether a Clonos with another log format wrote `value`; most other programs do not write such bytes."""
+    if not value or value[0] in (0, VERSION[0]):
+        return False
+    if value[0] in _RESERVED_VERSIONS:
+        return True
+    try:
+        return "type" in msgspec.msgpack.decode(memoryview(value)[1:], type=dict[str, msgspec.Raw])
+    except (ValueError, msgspec.DecodeError):
+        return False

@@ -1,4 +1,4 @@
-"""All jobs that have a causal log in a cluster: who owns them, how far they are, how much they keep."""
+"""An overview of all jobs that have a causal log in a cluster: owner, progress and size of each."""
 
 from __future__ import annotations
 
@@ -13,99 +13,80 @@ from clonos.log.records import Claim, Determinants, Owner
 from clonos.log.topic import CONTROL
 from clonos.settings import KafkaSettings
 
-_AT_ONCE: Final = 8
+_PARALLEL_JOBS: Final = 8
 
 
 @dataclass
 class QueryOverview:
-    """One query of a job.
+    """One query of a job, as its causal log shows it."""
 
-    Attributes:
-        lanes: How many sink lanes it has had.
-        planned: Its newest planned epoch; -1 if none.
-        ended: Its newest ended epoch; -1 if none.
-    """
-
-    lanes: int = 0
-    planned: int = -1
-    ended: int = -1
+    lanes: int = 0  # number of sink lanes that the log has assigned
+    planned: int = -1  # newest planned epoch; -1 if none
+    committed: int = -1  # newest committed epoch; -1 if none
 
     @property
     def in_doubt(self) -> int:
-        """Epochs planned and not ended: one while an epoch runs, or after a crash."""
-        return max(0, self.planned - self.ended)
+        """Number of epochs that are planned and not committed: one while an epoch runs, or after a crash."""
+        return max(0, self.planned - self.committed)
 
 
 @dataclass
 class Overview:
-    """One job, as its log tells.
-
-    Attributes:
-        owner: Of the newest claim; None if nobody claimed yet.
-        since: When it claimed first, in ms, as far as the log still tells.
-        size: Bytes of all values.
-        determinants: Bytes of the values that are determinants.
-        foreign: How many records are not ours.
-    """
+    """One job, as its causal log shows it."""
 
     job: str
-    partitions: int
-    owner: Owner | None = None
-    since: int | None = None
+    partitions: int  # number of the log's partitions
+    owner: Owner | None = None  # owner of the newest claim; None before the first claim
+    since: int | None = None  # time of that owner's oldest claim in the log, in ms since 1970
     queries: dict[str, QueryOverview] = field(default_factory=dict)
-    records: int = 0
-    size: int = 0
-    determinants: int = 0
-    foreign: int = 0
+    records: int = 0  # number of records in the log, without truncated ones
+    size: int = 0  # size of all values in bytes
+    determinants: int = 0  # size of the determinants in bytes
+    foreign: int = 0  # number of records that Clonos did not write
 
 
 def survey(kafka: KafkaSettings) -> list[Overview]:
-    """Every job that has a log, by name.
-
-    Raises:
-        BrokerUnavailable: Kafka did not answer.
-    """
+    """An overview of every job that has a causal log in this Kafka cluster, sorted by name."""
     jobs = logged_jobs(kafka)
     if not jobs:
         return []
-    with ThreadPoolExecutor(min(_AT_ONCE, len(jobs)), "clonos-survey") as pool:
+    with ThreadPoolExecutor(min(_PARALLEL_JOBS, len(jobs)), "clonos-survey") as pool:
         return list(pool.map(lambda job: overview(kafka, job, jobs[job]), jobs))
 
 
 def overview(kafka: KafkaSettings, job: str, partitions: int) -> Overview:
-    """One job, from its whole log (truncation keeps it short)."""
-    found = Overview(job, partitions)
+    """An overview of one job, from its whole causal log, which truncation keeps short."""
+    result = Overview(job, partitions)
     state = ControlState()
     claims: list[Claim] = []
 
     def take(entered: Entered) -> bool:
-        found.records += 1
-        found.size += entered.size
+        result.records += 1
+        result.size += entered.size
         record = entered.record
         if record is None:
-            found.foreign += 1
+            result.foreign += 1
         elif isinstance(record, Determinants):
-            found.determinants += entered.size
+            result.determinants += entered.size
         elif entered.partition == CONTROL:
             if isinstance(record, Claim):
                 claims.append(record)
             state.fold([Positioned(entered.offset, record)])
-        return False  # counted, not kept
+        return False  # only counted
 
     history = History(kafka, job)
     try:
         history.read(take)
     finally:
         history.close()
-    found.owner = state.owner
-    found.since = next((claim.at for claim in claims if claim.owner == state.owner), None)
+    result.owner = state.owner
+    result.since = next((claim.timestamp_ms for claim in claims if claim.owner == state.owner), None)
     for sink, _ in state.lanes:
-        found.queries.setdefault(sink, QueryOverview()).lanes += 1
-    for name, epoch in state.ended.items():
-        found.queries.setdefault(name, QueryOverview()).ended = epoch
+        result.queries.setdefault(sink, QueryOverview()).lanes += 1
+    for name, epoch in state.committed.items():
+        result.queries.setdefault(name, QueryOverview()).committed = epoch
     for name, _ in state.plans:
-        one = found.queries.setdefault(name, QueryOverview())
-        one.planned = state.newest_plan(name)
-    for one in found.queries.values():
-        one.planned = max(one.planned, one.ended)  # its plan may be truncated
-    return found
+        result.queries.setdefault(name, QueryOverview()).planned = state.newest_plan(name)
+    for query in result.queries.values():
+        query.planned = max(query.planned, query.committed)  # its plan may be truncated
+    return result

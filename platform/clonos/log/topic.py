@@ -1,4 +1,4 @@
-"""The log topic itself: its name, its settings, its growth."""
+"""The Kafka topic of a causal log: its name, settings and partitions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def log_topic(job: str) -> str:
 
 
 def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> str:
-    """Create the log topic, or grow it to `partitions` partitions.
+    """Create the topic of a job's causal log, or increase its number of partitions to `partitions`.
 
-    It keeps everything for ever (truncation is ours alone) and never elects an unclean leader. Replication
-    is 3 with 2 in-sync replicas wherever three brokers exist.
+    The topic has no retention, because only Clonos truncates it, and never elects an unclean leader. With three
+    brokers it has three replicas and requires two in-sync replicas.
 
     Returns:
         The topic's name.
@@ -36,7 +36,7 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> 
     Raises:
         BrokerLimit: An existing topic would lose records by retention or compaction.
         BrokerUnavailable: The cluster did not answer or refused.
-        CredentialsRefused: It does not let us make or read the topic.
+        KafkaAccessDenied: Kafka refuses to create or read the topic.
     """
     admin = AdminClient(client_config(kafka))
     topic = log_topic(job)
@@ -44,13 +44,13 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> 
         metadata = admin.list_topics(timeout=_TIMEOUT_S)
     except KafkaException as error:
         raise unanswered("Kafka did not answer", error.args[0]) from error
-    known = metadata.topics.get(topic)
-    if known is None or known.error is not None:
+    existing = metadata.topics.get(topic)
+    if existing is None or existing.error is not None:
         _create(admin, topic, partitions, alive=len(metadata.brokers))
         _await_partitions(admin, topic, partitions)
     else:
         check_log_topic(admin, topic, brokers=len(metadata.brokers))
-        if len(known.partitions) < partitions:
+        if len(existing.partitions) < partitions:
             grown = admin.create_partitions([NewPartitions(topic, partitions)], operation_timeout=_TIMEOUT_S)
             _finish(grown[topic], {KafkaError.INVALID_PARTITIONS})
             _await_partitions(admin, topic, partitions)
@@ -58,11 +58,11 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> 
 
 
 def _create(admin: AdminClient, topic: str, partitions: int, *, alive: int) -> None:
-    # A broker that is away for a moment counts as well: Kafka gives it its replica and fills it later. A log with
-    # replicas only where brokers are alive now would be refused by the next start, with all three.
-    wanted = [_REPLICAS, min(_REPLICAS, alive)]
-    while wanted:
-        replicas = wanted.pop(0)
+    # A broker that is briefly unavailable counts as well: Kafka assigns it a replica and fills it later. A log with
+    # replicas only on the brokers that answer now would be refused by the next start with all three.
+    candidates = [_REPLICAS, min(_REPLICAS, alive)]
+    while candidates:
+        replicas = candidates.pop(0)
         config = {
             "cleanup.policy": "delete",
             "retention.ms": "-1",
@@ -72,7 +72,7 @@ def _create(admin: AdminClient, topic: str, partitions: int, *, alive: int) -> N
             "max.message.bytes": str(8 * 1024 * 1024),
         }
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
-        tolerated = {KafkaError.TOPIC_ALREADY_EXISTS, *([KafkaError.INVALID_REPLICATION_FACTOR] if wanted else [])}
+        tolerated = {KafkaError.TOPIC_ALREADY_EXISTS, *([KafkaError.INVALID_REPLICATION_FACTOR] if candidates else [])}
         future = admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic]
         if _finish(future, tolerated) != KafkaError.INVALID_REPLICATION_FACTOR:
             return
@@ -82,7 +82,7 @@ def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
     """Refuse a log topic that Kafka would truncate by itself, or could lose with one of three brokers.
 
     Raises:
-        BrokerLimit: Naming the settings.
+        BrokerLimit: The topic has wrong settings; the error names them.
         BrokerUnavailable: The cluster did not answer.
     """
     from confluent_kafka.admin import ConfigResource, ResourceType
@@ -91,9 +91,9 @@ def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
     try:
         settings = admin.describe_configs([resource])[resource].result(_TIMEOUT_S)
     except KafkaException as error:
-        raise unanswered(f"Kafka did not tell the settings of {topic}", error.args[0]) from error
+        raise unanswered(f"Kafka did not return the settings of {topic}", error.args[0]) from error
     except TimeoutError as error:
-        raise BrokerUnavailable(f"Kafka did not tell the settings of {topic} in {_TIMEOUT_S:.0f} s.") from error
+        raise BrokerUnavailable(f"Kafka did not return the settings of {topic} in {_TIMEOUT_S:.0f} s.") from error
     wrong = {
         name: settings[name].value
         for name, right in (("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1"))
@@ -110,28 +110,18 @@ def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
         )
 
 
-def partition_count(kafka: KafkaSettings, topic: str) -> int:
-    """How many partitions `topic` has now."""
-    try:
-        admin = AdminClient(client_config(kafka))
-        metadata = admin.list_topics(topic, timeout=_TIMEOUT_S)
-    except KafkaException as error:
-        raise unanswered("Kafka did not answer", error.args[0]) from error
-    return len(metadata.topics[topic].partitions)
-
-
 def _finish(future: Future[None], tolerated: Set[int]) -> int:
-    """Wait for an answer; the code of the error if it is a `tolerated` one, else 0."""
+    """Wait for an answer; returns the code of a `tolerated` error, else 0."""
     try:
         future.result(_TIMEOUT_S)
     except (KafkaException, TimeoutError) as failure:
         error = failure.args[0] if isinstance(failure, KafkaException) else None
         if error is not None and error.code() in tolerated:
             return int(error.code())
-        what = "Kafka did not make or grow the log topic"
+        problem = "Kafka did not create or grow the log topic"
         if error is not None:
-            raise unanswered(what, error) from failure
-        raise BrokerUnavailable(f"{what}: no answer in {_TIMEOUT_S:.0f} s.") from failure
+            raise unanswered(problem, error) from failure
+        raise BrokerUnavailable(f"{problem}: no answer in {_TIMEOUT_S:.0f} s.") from failure
     return 0
 
 
@@ -139,11 +129,11 @@ def _await_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         try:
-            known = admin.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic)
+            metadata = admin.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic)
         except KafkaException:
             continue
-        found = known.partitions.values() if known is not None and known.error is None else ()
-        if len(found) >= partitions and all(partition.leader >= 0 for partition in found):
+        existing = metadata.partitions.values() if metadata is not None and metadata.error is None else ()
+        if len(existing) >= partitions and all(partition.leader >= 0 for partition in existing):
             return
         admin.poll(0.01)
     raise BrokerUnavailable(f"The log topic {topic} did not get {partitions} partitions in {_TIMEOUT_S:.0f} s.")

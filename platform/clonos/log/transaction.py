@@ -1,33 +1,38 @@
-"""One transactional producer, opened quickly and closed with a known outcome or an honest "unknown"."""
+"""A transactional Kafka producer that opens quickly and reports each commit as committed, aborted or unknown
+(KIP-98).
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from clonos.errors import BrokerLimit, ClonosError, CredentialsRefused, EpochFailed, RecordRefused
-from clonos.kafka import REFUSALS, client_config, unanswered
+from clonos.errors import BrokerLimit, ClonosError, EpochFailed, KafkaAccessDenied, RecordRejected
+from clonos.kafka import REFUSALS, client_config, produce, unanswered
 from clonos.settings import KafkaSettings
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
-MAX_RECORD_BYTES: Final = 256 * 1024 * 1024  # a producer's queue: what it could not even hold
-# An init can still wait for a librdkafka timer: give up early and open another, then be patient. (A hedge
-# that is fenced says nothing about a takeover.)
-_HEDGES_S: Final = (0.4, 1.0, 3.0, 10.0, 20.0)
-# One that is connected answers in 5 ms, or not before that timer.
-_READY_S: Final = 0.05
-_COMMIT_S: Final = 30.0
+MAX_RECORD_BYTES: Final = 256 * 1024 * 1024  # size of a producer's queue
+# An init may wait for a librdkafka timer. So the first attempts time out early and open another producer, and later
+# ones wait longer. (A producer that its own successor here fences does not indicate a takeover.)
+_INIT_TIMEOUTS_S: Final = (0.4, 1.0, 3.0, 10.0, 20.0)
+# A connected producer is initialised within 5 ms, or not before that timer.
+_CONNECTED_INIT_TIMEOUT_S: Final = 0.05
+_DESTROY_S: Final = 0.2  # a producer is destroyed in 1 ms; in a second or so if a broker is unreachable
+_COMMIT_TIMEOUT_S: Final = 30.0
 
 
 class Unknown(Exception):
-    """A commit may or may not have happened; only the log can tell."""
+    """The outcome of a commit is unknown; only a read of the log can show it."""
 
 
 class Aborted(EpochFailed):
-    """The transaction is aborted for certain; nothing of it is visible."""
+    """Kafka or this producer aborted the transaction; no ``read_committed`` reader sees its records."""
 
     slug = "transaction-aborted"
 
@@ -35,22 +40,24 @@ class Aborted(EpochFailed):
 class TransactionalProducer:
     """A producer for one transactional id that has fenced every earlier one (`init_transactions` done).
 
-    A new one is opened for each attempt: Spark's Python workers are not pinned to partitions, so cached
-    producers would fence each other, and librdkafka does not speak KIP-890's per-transaction epochs, so a
-    delayed EndTxn of an older transaction could hit a newer one.
+    Each attempt to publish a lane opens a new producer. Spark's Python workers are not pinned to partitions, so cached
+    producers would fence each other. And librdkafka does not implement the epoch per transaction of KIP-890, so a
+    delayed EndTxn of an older transaction could end a newer one.
 
     Args:
         kafka: The cluster.
-        transactional_id: Stable per log partition, without generation (Kafka fences "last init wins").
+        transactional_id: The same id for all drivers that write to a log partition, because in Kafka the newest init
+            fences the others.
         topic: The log topic; its metadata is fetched first.
         timeout_ms: ``transaction.timeout.ms``.
-        batch_bytes: ``batch.size``, for a caller that knows what topics take and refuses larger records itself.
-        connected: A producer made with `producer_config` for this id, of which nothing was asked yet.
+        batch_bytes: ``batch.size``, for a caller that checks the record limits of topics itself.
+        connected: Returns a producer with the configuration of `producer_config` for this id, connected and not used
+            yet, or None. No caller may hold a reference to it: a producer that is replaced here must be destroyed.
 
     Raises:
         BrokerLimit: `timeout_ms` is above the broker's maximum.
         BrokerUnavailable: No coordinator answered in time.
-        CredentialsRefused: We may not write transactions.
+        KafkaAccessDenied: The user may not write transactions.
     """
 
     def __init__(
@@ -61,24 +68,32 @@ class TransactionalProducer:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         batch_bytes: int | None = None,
-        connected: Producer | None = None,
+        connected: Callable[[], Producer | None] | None = None,
     ) -> None:
         self.transactional_id = transactional_id
         config = producer_config(kafka, transactional_id, timeout_ms=timeout_ms, batch_bytes=batch_bytes)
         self.producer = self._open(config, topic, timeout_ms, connected)
 
-    def _open(self, config: dict[str, Any], topic: str, timeout_ms: int, connected: Producer | None) -> Producer:
-        for patience in (*((_READY_S,) if connected is not None else ()), *_HEDGES_S):
-            producer = connected or Producer(config)
+    def _open(
+        self,
+        config: dict[str, Any],
+        topic: str,
+        timeout_ms: int,
+        connected: Callable[[], Producer | None] | None,
+    ) -> Producer:
+        producer = connected() if connected is not None else None
+        for timeout_s in (*((_CONNECTED_INIT_TIMEOUT_S,) if producer is not None else ()), *_INIT_TIMEOUTS_S):
             try:
-                if connected is None:
-                    connect(producer, topic, patience)
-                producer.init_transactions(patience)
+                if producer is None:
+                    producer = Producer(config)
+                    connect(producer, topic, timeout_s)
+                producer.init_transactions(timeout_s)
                 return producer
             except KafkaException as failure:
                 error: KafkaError = failure.args[0]
-                dispose(producer)
-                connected = None
+                # Its init must not arrive after that of the next one, which it would fence.
+                doomed, producer = [producer], None
+                _destroy(doomed).join(_DESTROY_S)
                 if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
                     raise BrokerLimit(
                         f"The broker refuses transaction.timeout.ms={timeout_ms}: {error.str()}.",
@@ -94,42 +109,38 @@ class TransactionalProducer:
         """Start a transaction.
 
         Raises:
-            EpochFailed: Another producer fenced this one; the log tells whether that was a takeover.
+            EpochFailed: Another producer fenced this one; the causal log shows whether another driver owns the job.
         """
         try:
             self.producer.begin_transaction()
         except KafkaException as failure:
             raise EpochFailed(f"{self.transactional_id}: {failure.args[0].str()}.") from failure
 
-    def produce(self, topic: str, value: bytes | None, key: bytes | None = None, **where: Any) -> None:
-        """Queue one record; waits while librdkafka's queue is full. `where` is what `Producer.produce` takes.
+    def produce(self, topic: str, value: bytes | None, key: bytes | None = None, **options: Any) -> None:
+        """Queue one record; waits while librdkafka's queue is full. `options` are those of `Producer.produce`.
 
         Raises:
-            RecordRefused: Too large, or no such partition.
+            RecordRejected: The record is too large, or its partition does not exist.
             EpochFailed: The producer is fenced.
         """
-        while True:
-            try:
-                self.producer.produce(topic, value, key, **where)
-                return
-            except BufferError:
-                self.producer.poll(0.05)
-            except KafkaException as failure:
-                error: KafkaError = failure.args[0]
-                never = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION)
-                kind: type[ClonosError] = RecordRefused if error.code() in never else EpochFailed
-                raise kind(f"{self.transactional_id}: {topic}: {error.str()}.") from failure
+        try:
+            produce(self.producer, topic, value, key, **options)
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            permanent = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION)
+            kind: type[ClonosError] = RecordRejected if error.code() in permanent else EpochFailed
+            raise kind(f"{self.transactional_id}: {topic}: {error.str()}.") from failure
 
     def commit(self) -> None:
-        """Commit; returns only if the broker said so.
+        """Commit the transaction; returns only if the broker confirmed the commit.
 
         Raises:
-            Aborted: Aborted for certain.
-            RecordRefused: The same, because the broker found a record or batch too large.
-            CredentialsRefused: The same, because we may not write to a topic.
-            Unknown: Fenced, timed out or fatal: read the log.
+            Aborted: The transaction is aborted.
+            RecordRejected: The transaction is aborted because the broker refused the size of a record or batch.
+            KafkaAccessDenied: The transaction is aborted because the user may not write to a topic.
+            Unknown: The producer was fenced, timed out or failed: read the log to learn the outcome.
         """
-        deadline = time.monotonic() + _COMMIT_S
+        deadline = time.monotonic() + _COMMIT_TIMEOUT_S
         while True:
             try:
                 self.producer.commit_transaction(max(0.1, deadline - time.monotonic()))
@@ -141,18 +152,18 @@ class TransactionalProducer:
                 if error.txn_requires_abort():
                     self.abort()
                     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                        # A replay would meet the same limit; what was known of it is older than the broker's.
-                        raise RecordRefused(
+                        # A replay would meet the same limit: the sink's copy of it is older than the broker's.
+                        raise RecordRejected(
                             f"{self.transactional_id}: {error.str()}.",
                             hint="raise the topic's max.message.bytes; if it was just changed, run the job again.",
                         ) from failure
                     if error.code() in REFUSALS:
-                        raise CredentialsRefused(f"{self.transactional_id}: {error.str()}.") from failure
+                        raise KafkaAccessDenied(f"{self.transactional_id}: {error.str()}.") from failure
                     raise Aborted(f"{self.transactional_id}: {error.str()}.") from failure
                 raise Unknown(error.str()) from failure
 
     def commit_one(self, topic: str, value: bytes, partition: int) -> int:
-        """A whole transaction of one record.
+        """Commit a transaction with one record.
 
         Returns:
             The record's offset.
@@ -172,14 +183,14 @@ class TransactionalProducer:
         return offsets[-1]
 
     def abort(self) -> None:
-        """Abort as well as can be; whoever opens the id next does it otherwise."""
+        """Try to abort the transaction. If that fails, the next init of this transactional id aborts it."""
         try:
             self.producer.abort_transaction(5.0)
         except KafkaException:
             return
 
     def dispose(self) -> None:
-        """Let the producer go without waiting for it."""
+        """Destroy the producer in the background. The next init of this transactional id aborts an open transaction."""
         dispose(self.producer)
 
 
@@ -196,7 +207,7 @@ def producer_config(
         transactional_id=transactional_id,
         transaction_timeout_ms=timeout_ms,
         message_timeout_ms=timeout_ms,
-        partitioner="murmur2_random",  # as Java's clients and Spark's own sink place keys
+        partitioner="murmur2_random",  # the partitioner of Java's clients and of Spark's own sink
         linger_ms=5,
         message_max_bytes=8 * 1024 * 1024 if batch_bytes is None else MAX_RECORD_BYTES,
         queue_buffering_max_messages=500_000,
@@ -208,20 +219,29 @@ def producer_config(
 
 
 def connect(producer: Producer, topic: str, timeout_s: float) -> None:
-    """Have a producer know the brokers of `topic`; it fences nobody.
+    """Connect a producer to the brokers of `topic` before its init; this fences no other producer.
 
-    Otherwise the init races librdkafka's change from bootstrap to real broker and in 3 of 10 cases loses: 500 ms until
-    its coordinator timer asks again. The second answer comes from the real broker; measured 0 of 120 slow, the median
-    unchanged.
-
-    Raises:
-        KafkaException: No answer in time.
+    Without this call, the init races librdkafka's change from the bootstrap to the real broker. In 3 of 10 cases it
+    then waits 500 ms for librdkafka's coordinator timer. Of two metadata requests, the real broker answers the second;
+    after it none of 120 inits was slow.
     """
     for _ in range(2):
         producer.list_topics(topic, timeout=timeout_s)
 
 
+def dispose_opened(opening: Future[TransactionalProducer]) -> None:
+    """Destroy the producer of a completed `opening`, unless that failed; for `Future.add_done_callback`."""
+    if opening.exception() is None:
+        opening.result().dispose()
+
+
 def dispose(producer: Producer) -> None:
-    """Destroy a producer in the background: librdkafka may take a while to end its threads."""
-    box = [producer]
-    threading.Thread(target=box.clear, daemon=True, name="clonos-dispose").start()
+    """Destroy a producer in the background: librdkafka may take a while to stop its threads."""
+    _destroy([producer])
+
+
+def _destroy(producers: list[Producer | None]) -> threading.Thread:
+    """Drop the references of the list in a thread, and return the thread."""
+    thread = threading.Thread(target=producers.clear, daemon=True, name="clonos-dispose")
+    thread.start()
+    return thread

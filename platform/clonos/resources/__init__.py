@@ -1,5 +1,5 @@
-"""What control plane, agents and command line say to each other: the bodies of the REST API, version 1.
+"""The request and response bodies of the REST API, version 1, which control plane, agents and command line share.
 
-One module for each resource. Times are RFC 3339 in UTC, durations milliseconds (`_ms`), sizes bytes, ids UUIDv7
-as text.
+Each resource has a module. Times are RFC 3339 in UTC, durations are milliseconds (`_ms`), sizes are bytes, and ids are
+UUIDv7 as text.
 """

@@ -1,4 +1,4 @@
-"""What all resources share."""
+"""Base classes of all bodies of the REST API: resources, pages and problems."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Moment = Annotated[datetime, AfterValidator(_utc)]
 
 
 class Resource(BaseModel):
-    """A body that the API takes or gives."""
+    """Base class of the request and response bodies of the REST API."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Page(Resource, Generic[T]):
-    """One page of a list.
+    """One page of a list in the REST API.
 
     Attributes:
-        data: Newest first, unless the route says otherwise.
+        data: Entries, newest first unless the route specifies another order.
         has_more: Whether there is another page.
-        next: Pass it as ``starting_after`` to get that page.
+        next: Value of ``starting_after`` in the request for the next page.
     """
 
     data: list[T]
@@ -44,13 +44,13 @@ class Page(Resource, Generic[T]):
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 has it (``application/problem+json``).
+    """An error in the format of RFC 9457 (``application/problem+json``).
 
     Attributes:
         type: ``https://clonos.dev/problems/<slug>``, the same slug as the command line's.
-        kept: What was kept safe.
-        hint: What to do next.
-        errors: For each wrong field where it is and what is wrong.
+        kept: Data that is safe despite the error.
+        hint: Next step for the user.
+        errors: Position and problem of each invalid field.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -1,4 +1,4 @@
-"""Checkpoints (one for each epoch) and savepoints (kept by name)."""
+"""Checkpoints (one for each finished epoch) and savepoints (named copies)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from clonos.resources.jobs import Failure
 
 
 class Span(Resource):
-    """A part of an epoch's duration."""
+    """One step of an epoch with its duration in milliseconds."""
 
     name: str
     duration_ms: float
 
 
-class Checkpoint(Resource):
-    """One finished epoch of one query.
+class EpochCheckpoint(Resource):
+    """One finished epoch of one query, from which the job may be started.
 
     Attributes:
-        published_lanes: Partitions of its output that have records, whichever attempt published them; None where an
-            earlier version told of it.
+        status: ``COMPLETED``, because only finished epochs are reported.
+        trigger: ``REPLAY`` if the epoch was replayed, else ``PERIODIC``.
+        published_lanes: Number of output partitions (lanes) with records; None if an earlier version of Clonos reported
+            the epoch.
         offsets: Topic → partition → offset up to which the epoch read.
-        retained: Whether a job can be started from it.
-        size_bytes: Of all files of the query's checkpoint, as its host measured them last before the epoch was told
-            (each minute); None where the checkpoint is no path of a host.
-        spans: Parts of its duration: ``plan`` (the plan's commit), ``publish`` (computing and writing all lanes),
+        retained: Whether the job's checkpoint still has the epoch, so that the job can be started from it.
+        size_bytes: Size of the query's checkpoint, from its host's newest measurement (each minute) before the epoch's
+            report; None if the checkpoint is not a path of a host.
+        spans: Steps of the epoch: ``plan`` (the plan's commit), ``publish`` (computing and writing all lanes),
             ``commit`` (the epoch's end).
     """
 
@@ -48,7 +50,14 @@ class Checkpoint(Resource):
 
 
 class CheckpointCounts(Resource):
-    """How many, since the job was created."""
+    """Numbers of a job's checkpoints since the job was created.
+
+    Attributes:
+        completed: Number of finished epochs.
+        failed: Number of failures after which a driver restarted its queries.
+        restored: Number of replayed epochs.
+        retained: Number of checkpoints from which the job can be started now.
+    """
 
     completed: int = 0
     failed: int = 0
@@ -57,32 +66,39 @@ class CheckpointCounts(Resource):
 
 
 class CheckpointSummary(Resource):
-    """Over the newest hundred; durations in milliseconds."""
+    """Statistics of a job's newest hundred checkpoints; durations in milliseconds."""
 
     duration_ms: dict[Literal["min", "avg", "p50", "p99", "max"], float] = Field(default_factory=dict)
     records_out: dict[Literal["min", "avg", "max"], float] = Field(default_factory=dict)
 
 
 class LatestCheckpoints(Resource):
-    """The newest of each kind."""
+    """The newest checkpoint of each kind; None if there is none.
 
-    completed: Checkpoint | None = None
-    failed: Checkpoint | None = None
+    Attributes:
+        completed: The newest finished epoch.
+        failed: Always None, because a failed epoch leaves no checkpoint.
+        savepoint: The newest completed savepoint.
+        restored: The newest epoch that was replayed.
+    """
+
+    completed: EpochCheckpoint | None = None
+    failed: EpochCheckpoint | None = None
     savepoint: Savepoint | None = None
-    restored: Checkpoint | None = None
+    restored: EpochCheckpoint | None = None
 
 
 class Checkpoints(Resource):
-    """As Flink gives them."""
+    """Checkpoints of a job, in the structure of Flink's REST API."""
 
     counts: CheckpointCounts
     summary: CheckpointSummary
     latest: LatestCheckpoints
-    history: list[Checkpoint]
+    history: list[EpochCheckpoint]
 
 
 class SavepointCreate(Resource):
-    """Take a savepoint.
+    """The request to take a savepoint.
 
     Attributes:
         name: Unique within the job; default: job, epoch and time.
@@ -97,8 +113,9 @@ class Savepoint(Resource):
     """A copy of a job's checkpoint at finished epochs, kept until it is deleted; it outlives its job.
 
     Attributes:
-        epochs: Query → the newest finished epoch in it.
-        failure: Of one that FAILED: why it could not be taken, or not be deleted (that can be asked for again).
+        epochs: Query → newest finished epoch in the savepoint.
+        failure: Failure of a FAILED savepoint, or of its deletion (which can be requested again).
+        version: Version of the job's specification with which the checkpoint was written; `artifact`: id of its code.
     """
 
     id: str

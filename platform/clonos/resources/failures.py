@@ -1,43 +1,55 @@
-"""Errors as the API has them: whose they are to mend, and whether another attempt can help."""
+"""Converts typed errors to the failures of the REST API: who must fix them, and whether another attempt can succeed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from clonos import errors
-from clonos.errors import ClonosError
+from clonos.errors import BY_SLUG, ClonosError, SpecError
 from clonos.resources.jobs import Failure
+from clonos.resources.service import FieldProblem
 
 Domain = Literal["user", "environment", "consistency", "run", "internal"]
-# By exit code, which is how `clonos.errors` has its families.
+# The exit code names the family of an error (`clonos.errors`).
 _DOMAINS: Final[tuple[tuple[range, Domain], ...]] = (
     (range(10, 30), "user"),
     (range(30, 50), "environment"),
     (range(50, 70), "consistency"),
     (range(70, 80), "run"),
 )
-CLASSES: Final = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, ClonosError)]
-BY_SLUG: Final = {one.slug: one for one in CLASSES}
+
+
+class SpecRefused(SpecError):
+    """Fields of a request are invalid; the response names each.
+
+    Args:
+        problems: The invalid fields, at least one.
+    """
+
+    def __init__(self, problems: Sequence[FieldProblem]) -> None:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(f"{problems[0].field} is invalid: {problems[0].what}{more}.", hint=problems[0].hint)
+        self.problems = tuple(problems)
 
 
 def domain_of(kind: type[ClonosError] | ClonosError) -> Domain:
-    """Whose an error is to mend."""
+    """Who must fix errors of this class: the user, the operator of the environment, and so on (`Failure.domain`)."""
     return next((name for codes, name in _DOMAINS if kind.exit_code in codes), "internal")
 
 
 def kind_of(slug: str) -> tuple[Domain, bool]:
-    """The same of an error that is known by its slug, and whether another attempt can help."""
+    """The domain of the error with this slug, and whether another attempt can succeed."""
     kind = BY_SLUG.get(slug, ClonosError)
     return domain_of(kind), kind.retry
 
 
 def failure_of(error: ClonosError, *, slug: Any = None) -> Failure:
-    """An error, of just now.
+    """The REST failure of an error, with the current time.
 
     Args:
         error: The error.
-        slug: Of a subclass that it was told as.
+        slug: Slug to report instead of the error's own, for a subclass that this version does not define.
     """
     return Failure(
         error=slug if isinstance(slug, str) and slug else error.slug,

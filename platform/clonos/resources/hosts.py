@@ -1,4 +1,4 @@
-"""Agents: what they tell, and what they are told to do."""
+"""Bodies of the agents' routes: registration, heartbeat, work and pushes; and hosts and standbys for users."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator
 
+from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Moment, Resource
 from clonos.resources.jobs import Failure, StartFrom, StopMode
-from clonos.spec import JobSpec
 
 
 class HostState(StrEnum):
-    """What the control plane knows of an agent."""
+    """State of a host in the control plane."""
 
-    READY = "READY"
-    DRAINING = "DRAINING"  # gets nothing new
-    LOST = "LOST"  # its lease ran out
-    REMOVED = "REMOVED"
+    READY = "READY"  # its lease is valid, and it accepts runs
+    DRAINING = "DRAINING"  # its lease is valid, and it receives no new runs
+    LOST = "LOST"  # its lease expired
+    REMOVED = "REMOVED"  # an admin removed it; its agent can register it again
 
 
-class AgentRegister(Resource):
-    """An agent starts.
+class HostRegister(Resource):
+    """Registration of a host by its agent, at the agent's start.
 
     Attributes:
-        name: Unique; the same after a restart.
-        instance: Random, of this process: an older process with the name is told to stop.
-        failure_domain: What fails together (rack, zone); default the host itself.
-        slots: Drivers that it may run at once.
-        versions: Of Clonos, Python, Java, Spark.
-        limits: What it can enforce: ``memory``, ``uid``.
+        name: Unique name, the same after a restart.
+        instance: Random id of this agent process: the control plane refuses an older process with the same name.
+        failure_domain: Hosts that fail together (rack, zone); default the host itself.
+        slots: Maximum number of drivers at once.
+        versions: Versions of Clonos, Python, Java and Spark.
+        limits: Limits that the agent can enforce: ``memory``, ``uid``.
     """
 
     name: str = Field(pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,98}[a-zA-Z0-9])?$")
@@ -42,26 +42,27 @@ class AgentRegister(Resource):
     limits: list[str] = Field(default_factory=list)
 
 
-class AgentRegistered(Resource):
-    """The answer: who it is, and how often it must be heard of.
+class HostRegistered(Resource):
+    """Response to a registration: the host's id, the duration of its lease, and the interval of its heartbeats, in
+    seconds.
 
     Attributes:
-        guarded_heartbeat_s: The same while it has a driver that a standby would take over from, or a standby.
+        standby_heartbeat_s: Interval of heartbeats while the host has a standby, or a driver with a standby.
     """
 
     id: str
     lease_s: float
     heartbeat_s: float
-    guarded_heartbeat_s: float = 0.3
+    standby_heartbeat_s: float = 0.3
 
 
-class Agent(Resource):
+class Host(Resource):
     """A host that runs drivers.
 
     Attributes:
-        runs: Drivers that it has.
-        free: Slots left.
-        spares: Warm drivers without a job.
+        runs: Number of drivers on the host.
+        free: Number of free slots.
+        pool_available: Number of warm drivers without a job.
     """
 
     id: str
@@ -71,7 +72,7 @@ class Agent(Resource):
     slots: int
     free: int
     runs: int
-    spares: int = 0
+    pool_available: int = 0
     versions: dict[str, str] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
     limits: list[str] = Field(default_factory=list)
@@ -79,35 +80,40 @@ class Agent(Resource):
     heartbeat_at: Moment
 
 
-class RestartOrder(Resource):
-    """How an agent restarts a driver by itself.
+class RunRestartPolicy(Resource):
+    """When and how often an agent restarts the driver of a run.
 
-    A driver that finishes an epoch, or runs for `healthy_s`, starts the count anew.
+    Failures are consecutive unless the driver finishes an epoch, or runs for `reset_after_s`, in between.
 
     Attributes:
-        yield_s: Wait so long first: a standby is about to take over. Without word from the control plane, the agent
-            then starts it all the same.
-        failed_before: Drivers of the job's runs before this one that ended too early, one after another.
+        attempts: Number of consecutive failures after which the agent still restarts the driver.
+        takeover_wait_s: Seconds to wait before a restart, so that a standby can take over. The agent restarts the
+            driver afterwards if the control plane does not answer.
+        earlier_failures: Number of consecutive failures at the end of the job's previous run.
     """
 
     attempts: int = 8
-    backoff_ms: int = 100
+    initial_backoff_ms: int = 100
     max_backoff_ms: int = 10_000
-    healthy_s: float = 60.0
-    yield_s: float = 0.0
-    failed_before: int = 0
+    reset_after_s: float = 60.0
+    takeover_wait_s: float = 0.0
+    earlier_failures: int = 0
 
 
-class RunOrder(Resource):
-    """Have this driver: the whole truth for as long as the order stands.
+class RunSpec(Resource):
+    """Specification of a run: the job, its code, and the desired state of its driver on a host.
 
     Attributes:
-        goal: ``RUN``; ``STOP`` as `stop_mode` says, and then leave it; ``GONE``: it belongs elsewhere, kill and forget.
-        spec: It may refer to secrets (``${secret:name}``); the agent reads them where it is, they never travel.
-        wish: Key of `start_from` (``clonos run --wish``): runs that repeat it go back to that point only once.
-        attempt_base: Attempts of earlier runs, so that numbers go on.
-        standby: Only wait, warm. An order that says so no more is the order to take over.
-        accept_code: Replay what another version left in doubt with this one: the job goes back to it.
+        desired: ``RUNNING``; ``STOPPED`` by `stop_mode`; ``ABSENT``: kill the driver and forget the run.
+        spec: Specification of the job. It may refer to secrets (``${secret:name}``), which the agent reads on its host;
+            nothing sends them.
+        restore_location: Location of the checkpoint or savepoint that `start_from` names; the agent restores it before
+            the driver starts. None: continue with the job's checkpoint.
+        request_key: Idempotency key of `start_from`: runs with the same key restore that point only once.
+        earlier_attempts: Number of attempts of earlier runs, so that attempt numbers continue.
+        standby: The driver is a standby. The change to false promotes it.
+        accept_new_code: Replay epochs that another version left in doubt with this version, because the job is rolled
+            back to it.
     """
 
     run: str
@@ -116,20 +122,24 @@ class RunOrder(Resource):
     version: int
     spec: JobSpec
     artifact: str
-    goal: Literal["RUN", "STOP", "GONE"]
+    desired: Literal["RUNNING", "STOPPED", "ABSENT"]
     stop_mode: StopMode = StopMode.GRACEFUL
     stop_timeout_s: float = 60.0
-    restart: RestartOrder = RestartOrder()
+    restart: RunRestartPolicy = RunRestartPolicy()
     start_from: StartFrom | None = None
     restore_location: str | None = None
-    wish: str = ""
-    attempt_base: int = 0
+    request_key: str = ""
+    earlier_attempts: int = 0
     standby: bool = False
-    accept_code: bool = False
+    accept_new_code: bool = False
 
 
-class TaskOrder(Resource):
-    """Do this once and tell how it went: ``savepoint`` (copy a checkpoint), ``delete-savepoint``."""
+class HostTask(Resource):
+    """One-time work for the agent of a host: ``savepoint`` (copy a checkpoint) or ``delete-savepoint``.
+
+    Attributes:
+        arguments: Id of the ``savepoint``, the ``location`` to copy or delete, and for a copy the ``target``.
+    """
 
     task: str
     kind: Literal["savepoint", "delete-savepoint"]
@@ -137,36 +147,38 @@ class TaskOrder(Resource):
 
 
 class Work(Resource):
-    """All that an agent is to do. What is not in it any more is to be forgotten.
+    """All runs and host tasks of a host. The agent removes runs that are not in this list.
 
     Attributes:
-        revision: Pass it as ``after`` to wait for the next.
+        revision: Number of this version of the work; ``after`` in the request that waits for the next one.
     """
 
     revision: int
-    runs: list[RunOrder] = Field(default_factory=list)
-    tasks: list[TaskOrder] = Field(default_factory=list)
+    runs: list[RunSpec] = Field(default_factory=list)
+    tasks: list[HostTask] = Field(default_factory=list)
 
 
 class RunReport(Resource):
-    """How a run is doing, whole with each heartbeat.
+    """State of a run, as its agent reports it in each heartbeat.
 
     Attributes:
-        state: `clonos.resources.jobs.Run` has the same; an agent never says ``LOST``.
-        driver_state: What the driver itself says (`clonos.runner.states`); before it takes over, what a standby says
-            (`clonos.standby.states`).
-        attempts: Driver processes started, `RunOrder.attempt_base` included.
-        in_row: Of these, how many ended too early one after another, `RestartOrder.failed_before` included.
-        exit_code: Of the newest process that ended, also while the next one runs; so is `failure`.
-        final: It ended and the agent will not start it again: exit code, failure, or the attempts are used up.
-        checkpoint_bytes: Query → size of its checkpoint, as last measured; None where that cannot be done.
+        state: State of the driver process, as in `clonos.resources.jobs.Run`; an agent never reports ``LOST``.
+        driver_state: State that the driver reports (`clonos.driver.states`); for a standby before its takeover the
+            standby's state (`clonos.standby.states`).
+        attempts: Number of started driver processes, `RunSpec.earlier_attempts` included.
+        consecutive_failures: Number of consecutive failures, `RunRestartPolicy.earlier_failures` included.
+        generation: Generation of the newest claim of the run's drivers; 0 before the first.
+        exit_code: Exit code of the newest process that exited, also while the next process runs. The same holds for
+            `failure`.
+        final: The run has ended, and the agent does not restart its driver.
+        checkpoint_bytes: Query → newest measured size of its checkpoint; None if it cannot be measured.
     """
 
     run: str
     state: Literal["PENDING", "STARTING", "RUNNING", "STOPPING", "EXITED"]
     driver_state: str | None = None
     attempts: int = 0
-    in_row: int = 0
+    consecutive_failures: int = 0
     pid: int | None = None
     generation: int = 0
     exit_code: int | None = None
@@ -178,76 +190,49 @@ class RunReport(Resource):
 
 
 class Heartbeat(Resource):
-    """An agent lives.
+    """Heartbeat of an agent: it renews the host's lease and reports all runs.
 
     Attributes:
-        beat_s: Its next heartbeat comes within about so long. Where a standby is ready, four that are missing are
-            enough.
-        spares: Warm drivers that it has for jobs with ``standby: {mode: pool}``.
+        instance: Random id of the agent process.
+        heartbeat_interval_s: Approximate time until the next heartbeat. If a standby is ready, four missing heartbeats
+            start a takeover.
+        pool_available: Number of warm drivers for jobs with ``standby: {mode: pool}``.
     """
 
     instance: str
-    beat_s: float = Field(1.0, gt=0, le=60)
-    spares: int = Field(0, ge=0, le=1000)
+    heartbeat_interval_s: float = Field(1.0, gt=0, le=60)
+    pool_available: int = Field(0, ge=0, le=1000)
     runs: list[RunReport] = Field(default_factory=list)
 
 
-class HeartbeatAnswer(Resource):
-    """What an agent hears back.
+class HeartbeatResponse(Resource):
+    """Response to a heartbeat.
 
     Attributes:
-        revision: Of its work: if it is not what it has, it asks for it.
-        drain: It gets nothing new.
-        forward_ms: Push what drivers wrote about as often; more seldom the more drivers there are.
+        revision: Revision of the agent's work; the agent requests the work if it has another revision.
+        drain: Whether the agent receives no new runs.
+        push_interval_ms: Interval of pushes of the drivers' output; longer with more drivers.
     """
 
     revision: int
     drain: bool = False
-    forward_ms: int = Field(200, ge=1)
+    push_interval_ms: int = Field(200, ge=1)
 
 
-class EventsPush(Resource):
-    """Lines of one run's event file, from byte `offset` on; `lines` are as the driver wrote them.
+class EventsBatch(Resource):
+    """Lines of one run's event file, as part of a push.
 
-    The control plane takes what it does not have and answers with the offset that it has now, so that a push may be
-    repeated and nothing is counted twice. A line counts its bytes in UTF-8 and one for its end, which is not sent.
-    A push without lines asks for the offset; one from beyond the offset is not taken, unless it
-    says that there is a gap.
+    A batch may be repeated: the control plane skips the bytes that it already has. A line counts its UTF-8 bytes and
+    one byte for its line end, which is not sent. A batch without lines only requests the control plane's offset.
 
     Attributes:
-        gap: What is between the control plane's offset and this one is lost on the host: go on here.
-        last: Nothing comes after it: all that was pushed is on the control plane's disk before it answers. Any other
-            push may be forgotten in a crash of its database; the next one finds out.
+        run: Id of the run.
+        offset: Byte of the event file at which the first line begins. A batch beyond the control plane's offset is
+            ignored unless `gap` is set.
+        gap: The host lost the bytes from the control plane's offset to `offset`, at which the control plane continues.
+        last: No batch follows. The control plane writes this batch to disk before it responds. Any other batch may be
+            lost if the database crashes; the response to the next batch then has the smaller offset.
     """
-
-    instance: str
-    offset: int = Field(ge=0)
-    lines: list[str] = Field(max_length=5000)
-    gap: bool = False
-    last: bool = False
-
-
-class LogPush(Resource):
-    """A piece of one run's log, from byte `offset` of all that the run ever wrote; else as `EventsPush`.
-
-    Attributes:
-        gap: As there: the log was rotated during an outage.
-    """
-
-    instance: str
-    offset: int = Field(ge=0)
-    text: str = Field(max_length=262_144)
-    gap: bool = False
-
-
-class Pushed(Resource):
-    """Up to where the control plane has it."""
-
-    offset: int
-
-
-class EventsPiece(Resource):
-    """As `EventsPush`, of this run."""
 
     run: str
     offset: int = Field(ge=0)
@@ -256,8 +241,15 @@ class EventsPiece(Resource):
     last: bool = False
 
 
-class LogPiece(Resource):
-    """As `LogPush`, of this run."""
+class LogBatch(Resource):
+    """Text of one run's log, as part of a push.
+
+    Attributes:
+        run: Id of the run.
+        offset: Byte at which the text begins, counted over everything that the run ever logged.
+        text: The text.
+        gap: The host lost the bytes from the control plane's offset to `offset`, by a log rotation in an outage.
+    """
 
     run: str
     offset: int = Field(ge=0)
@@ -265,31 +257,34 @@ class LogPiece(Resource):
     gap: bool = False
 
 
-_P = TypeVar("_P", EventsPiece, LogPiece)
+_P = TypeVar("_P", EventsBatch, LogBatch)
 
 
-class Pushes(Resource):
-    """What all drivers of an agent wrote, in one request: at most one piece of each kind of a run."""
+class Push(Resource):
+    """New events and log text of all drivers of an agent, in one request: at most one batch of each kind for a run.
+
+    `instance` is the random id of the agent process.
+    """
 
     instance: str
-    events: list[EventsPiece] = Field(default_factory=list, max_length=1000)
-    logs: list[LogPiece] = Field(default_factory=list, max_length=1000)
+    events: list[EventsBatch] = Field(default_factory=list, max_length=1000)
+    logs: list[LogBatch] = Field(default_factory=list, max_length=1000)
 
     @field_validator("events", "logs")
     @classmethod
     def _once(cls, pieces: list[_P]) -> list[_P]:
-        if len({one.run for one in pieces}) < len(pieces):
+        if len({piece.run for piece in pieces}) < len(pieces):
             raise ValueError("a run has more than one piece")
         return pieces
 
 
-class PieceTaken(Resource):
-    """What became of a piece.
+class BatchResult(Resource):
+    """Result of one batch of a push.
 
     Attributes:
-        offset: Up to where the control plane has it; None: it was refused.
-        status: Why, as the request for this run alone would be answered: 404, 422.
-        detail: The same in words.
+        offset: Byte up to which the control plane has the run's file; None if it refused the batch.
+        status: HTTP status that a request with this batch alone would have, such as 200, 404 or 422.
+        detail: Reason of a refusal.
     """
 
     run: str
@@ -298,15 +293,20 @@ class PieceTaken(Resource):
     detail: str = ""
 
 
-class PushesTaken(Resource):
-    """What became of each piece, in their order."""
+class PushResult(Resource):
+    """Results of all batches of a push, in the order of the request."""
 
-    events: list[PieceTaken] = Field(default_factory=list)
-    logs: list[PieceTaken] = Field(default_factory=list)
+    events: list[BatchResult] = Field(default_factory=list)
+    logs: list[BatchResult] = Field(default_factory=list)
 
 
 class TaskResult(Resource):
-    """How a task went."""
+    """Result of a host task: `result` if it succeeded (`ok`), else `failure`.
+
+    Attributes:
+        instance: Random id of the agent process.
+        result: For a copied savepoint: its ``epochs`` (query → newest finished epoch) and ``size_bytes``.
+    """
 
     instance: str
     ok: bool
@@ -315,19 +315,20 @@ class TaskResult(Resource):
 
 
 class Standby(Resource):
-    """A warm driver that waits; jobs get them with `standby.replicas`.
+    """A standby of a job: a warm second driver that waits to take over.
 
     Attributes:
-        lag_epochs: So many epochs ended that it had not read of in the causal log when it told last (every two seconds
-            at most); it reads them when it takes over.
-        why_here: Why it was placed on this host.
+        state: State of the driver. ``STALE``: it cannot follow the causal log, so a takeover would be slow but correct.
+        lag_epochs: Number of ended epochs that the standby had not read in the causal log at its last report (at most
+            every two seconds); it reads them when it takes over.
+        placement_reason: Reason for its placement on this host.
     """
 
     id: str
     job: str | None = None
-    agent: str
+    host: str
     mode: Literal["dedicated"]
     state: Literal["STARTING", "WARMING", "READY", "STALE", "PROMOTING", "PROMOTED", "FAILED"]
     lag_epochs: int | None = None
-    why_here: str = ""
+    placement_reason: str = ""
     since: Moment

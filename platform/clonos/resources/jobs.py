@@ -1,55 +1,59 @@
-"""Jobs, their runs, generations and recoveries, and what one can do to them."""
+"""Bodies for jobs: specifications, runs, generations, recoveries, metrics, and requests such as stop and move."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
+from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Moment, Resource
-from clonos.spec import JobSpec
 
 
 class JobState(StrEnum):
-    """What the control plane knows of a job; `clonos_api.reconcile.transitions` has the table."""
+    """State of a job in the control plane; `clonos_api.reconcile.transitions` has the table of transitions."""
 
     CREATED = "CREATED"  # never started
     STARTING = "STARTING"  # placed on a host; its driver has not claimed yet
-    RUNNING = "RUNNING"
-    RECOVERING = "RECOVERING"  # its driver ended or its host is lost; another attempt is under way
+    RUNNING = "RUNNING"  # its driver has claimed the causal log
+    RECOVERING = "RECOVERING"  # its driver ended or its host is lost; another attempt is in progress
     STOPPING = "STOPPING"  # the epoch in flight is being finished
     STOPPED = "STOPPED"  # can be started again where it ended
-    CANCELLING = "CANCELLING"
-    CANCELED = "CANCELED"  # for good
-    FAILED = "FAILED"  # no attempt can help until somebody mends what `failure` names
+    CANCELLING = "CANCELLING"  # its driver is being killed
+    CANCELED = "CANCELED"  # for good; the job cannot be started again
+    FAILED = "FAILED"  # no attempt can help until a user fixes the cause in `failure`
     FINISHED = "FINISHED"  # a bounded job has worked through its input
 
 
 class DesiredState(StrEnum):
-    """What somebody asked for."""
+    """State of a job that a user requested; the reconciler brings the job there."""
 
     RUNNING = "RUNNING"
-    STOPPED = "STOPPED"
-    CANCELED = "CANCELED"
+    STOPPED = "STOPPED"  # no driver; the job can be started again
+    CANCELED = "CANCELED"  # no driver, for good
 
 
 class StopMode(StrEnum):
-    """How a job is stopped. Output is exactly once with each of them."""
+    """How a job is stopped: after its epoch in flight, the same with a savepoint, or at once.
 
-    GRACEFUL = "graceful"  # finish and commit the epoch in flight
-    CHECKPOINT = "checkpoint"  # the same, then a savepoint
-    FORCE = "force"  # kill; the epoch in flight is replayed at the next start
+    The output is published exactly once in every mode.
+    """
+
+    GRACEFUL = "graceful"  # finishes and commits the epoch in flight
+    CHECKPOINT = "checkpoint"  # as `GRACEFUL`, then takes a savepoint
+    FORCE = "force"  # kills the driver; the epoch in flight is replayed at the next start
 
 
 class Failure(Resource):
-    """Why a job or an operation does not go on.
+    """Error that stops a job or an operation.
 
     Attributes:
         error: Slug of the error (`clonos.errors`).
-        domain: Whose to mend.
+        what: What happened; `kept`: what was kept safe; `hint`: what to do next.
+        domain: Who must fix the error.
         retry: Whether another attempt can help.
-        stack: What was raised behind it, if anything was; bounded.
+        stack: Stack trace of the error's cause, if it has a cause; bounded.
     """
 
     error: str
@@ -63,13 +67,13 @@ class Failure(Resource):
 
 
 class StartFrom(Resource):
-    """Start from an older point, once: a new lineage.
+    """An older point from which a job starts once. The start begins a new lineage.
 
     Attributes:
-        savepoint: Id of a savepoint, of a job of one's own.
-        epoch: Or a retained epoch of the job's own checkpoint.
-        publish_again: What was published after that point is published again; without this word a job only starts
-            there if nothing was. It counts for this one start, and the audit log has it.
+        savepoint: Id of a savepoint of a job of the same owner.
+        epoch: Alternatively a retained epoch of the job's own checkpoint.
+        publish_again: Publish the records after that point again. Without this flag the start is refused if records
+            after that point are published. The flag is valid for this one start, and the audit log records it.
     """
 
     savepoint: str | None = None
@@ -84,13 +88,13 @@ class StartFrom(Resource):
 
 
 class JobCreate(Resource):
-    """A new job.
+    """The request to create a job.
 
     Attributes:
-        spec: Its specification. `metadata.name` is unique among the jobs that are not deleted.
+        spec: Specification. `metadata.name` is unique among the jobs that are not deleted.
         artifact: SHA-256 of the uploaded code; `spec.spec.main` is a path inside of it.
-        start: Start it at once.
-        start_from: From an older point of another job or of a deleted one of the same name.
+        start: Whether the job starts at once.
+        start_from: Start from an older point of another job, or of a deleted job of the same name.
     """
 
     spec: JobSpec
@@ -100,14 +104,14 @@ class JobCreate(Resource):
 
 
 class JobPatch(Resource):
-    """Another specification or other code; it counts from the next start. Needs ``If-Match``."""
+    """The request to change a job's specification or code, from the next start. It needs the header ``If-Match``."""
 
     spec: JobSpec | None = None
     artifact: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
 
 
 class JobVersion(Resource):
-    """A specification, and the code with it, that a job has or had."""
+    """One version of a job's specification, with the code that belongs to it."""
 
     version: int
     spec: JobSpec
@@ -117,18 +121,18 @@ class JobVersion(Resource):
 
 
 class Job(Resource):
-    """A job.
+    """A job with its specification, its desired state and its actual state.
 
     Attributes:
         id: Stable; the name may be used again after the job was deleted.
-        version: Of the specification, from 1; the ETag.
-        observed_version: The version that the newest driver runs; 0 before the first.
-        generation: The newest that claimed the causal log; 0 before the first.
-        state_deadline: When a transient state is given up.
+        version: Version of the specification, from 1; the value of the ETag.
+        observed_version: Version of the specification that the newest driver runs; 0 before the first driver.
+        generation: Newest generation that claimed the causal log; 0 before the first claim.
+        state_deadline: Time by which a transient state, such as STOPPING, has to end.
         run: Id of the newest run.
-        agent: Name of the agent that has it.
-        restarts: Claims that followed a failure or a move, since the job was created.
-        owner: Who created it.
+        host: Name of the host of that run.
+        restarts: Number of claims after a failure or a move, since the job was created.
+        created_by: Subject that created the job; only this subject and admins may change it.
     """
 
     id: str
@@ -144,27 +148,27 @@ class Job(Resource):
     state_deadline: Moment | None = None
     generation: int
     run: str | None = None
-    agent: str | None = None
+    host: str | None = None
     restarts: int = 0
     failure: Failure | None = None
-    owner: str
+    created_by: str
     created_at: Moment
     updated_at: Moment
 
 
 class StopRequest(Resource):
-    """How to stop."""
+    """The request to stop a job: the mode, and the seconds after which the driver is killed."""
 
     mode: StopMode = StopMode.GRACEFUL
     timeout_s: float = Field(60.0, gt=0, le=3600)
 
 
 class MoveRequest(Resource):
-    """Where to move a job.
+    """The request to move a job to another host.
 
     Attributes:
         to: Name or id of a host; default any other.
-        timeout_s: For so long a standby may take to be READY there; until then nothing changes for the job.
+        timeout_s: Seconds for a standby to become READY there; until then nothing changes for the job.
     """
 
     to: str | None = Field(None, min_length=1, max_length=100)
@@ -172,10 +176,10 @@ class MoveRequest(Resource):
 
 
 class UpgradeRequest(Resource):
-    """How to bring a job to its newest version.
+    """The request to bring a running job to its newest version.
 
     Attributes:
-        timeout_s: For so long a standby of the new version may take to be READY; until then nothing changes.
+        timeout_s: Seconds for a standby of the new version to become READY; until then nothing changes.
     """
 
     timeout_s: float = Field(180.0, gt=0, le=3600)
@@ -185,13 +189,17 @@ class Run(Resource):
     """One placement of a job on a host; a run has several attempts if its driver crashes.
 
     Attributes:
-        attempts: Driver processes started, by the agent alone if the control plane is away.
-        exit_code: Of the newest process that ended; negative: a signal.
-        standby: It only waits, to take over.
+        version: Version of the job's specification.
+        state: State of the driver process. ``PENDING``: not started yet; ``STARTING``: starts the JVM and the job;
+            ``RUNNING``: works, or waits as a standby; ``STOPPING``: a stop was requested; ``EXITED``: no process runs;
+            ``LOST``: the host is unreachable.
+        attempts: Number of started driver processes; the agent also restarts while the control plane is unreachable.
+        exit_code: Exit code of the newest exited process; negative: a signal.
+        standby: Whether the run is a standby.
     """
 
     id: str
-    agent: str
+    host: str
     version: int
     standby: bool = False
     state: Literal["PENDING", "STARTING", "RUNNING", "STOPPING", "EXITED", "LOST"]
@@ -204,18 +212,21 @@ class Run(Resource):
 
 
 class Generation(Resource):
-    """One claim of the causal log.
+    """One claim of a job's causal log by a driver.
 
     Attributes:
-        cause: Why there was a new claim: ``start``, ``restart`` (a query failed), ``crash``, ``host-lost``, ``move``,
+        cause: Cause of the claim: ``start``, ``restart`` (a query failed), ``crash``, ``host-lost``, ``move``,
             ``upgrade``.
+        claim_id: Random id of the claim, as in the causal log.
+        attempt: Number of the driver process, counted with those of the job's earlier runs.
+        epochs: Number of epochs that the generation finished; `records`: number of records that it published.
     """
 
     generation: int
     lineage: int
-    driver: str
+    claim_id: str
     run: str
-    agent: str
+    host: str
     attempt: int
     cause: str
     claimed_at: Moment
@@ -225,11 +236,11 @@ class Generation(Resource):
 
 
 class Phase(Resource):
-    """A part of a recovery, which follows the one before it.
+    """One phase of a recovery; phases follow each other.
 
-    ``detect``, ``decide`` (before an upgrade ``finish``: the old driver's last epoch), ``start`` (a new driver) or
-    ``wake`` (a standby), ``claim``, ``restore``, ``replay`` or ``epoch`` (none was in doubt), ``commit``. Each is by
-    the clock of the host that it happened on: the control plane's up to ``decide``, the driver's from then on.
+    The phases are ``detect``, ``finish`` (only before an upgrade: the old driver's last epoch), ``decide``, ``start``
+    (of a new driver) or ``wake`` (of a standby), ``claim``, ``restore``, ``replay`` or (if no epoch was in doubt)
+    ``epoch``, ``commit``. The times up to ``decide`` are of the control plane's clock, later ones of the driver's.
     """
 
     name: str
@@ -238,17 +249,18 @@ class Phase(Resource):
 
 
 class Recovery(Resource):
-    """From the failure of one generation to the first epoch of the next.
+    """A recovery: it lasts from the failure of one generation to the first epoch of the next.
 
     Attributes:
-        outcome: How it ended: its first epoch was told (``finished``), the next failure came first (``superseded``), an
-            epoch came that it did not wait for (``overtaken``), the job had no input to work on (``idle``), or the job
-            ended (``abandoned``).
-        gap_ms: Time without published output, from the last epoch before to the first one after; None if that was not
-            told.
-        replayed_records: What the epoch in doubt held.
-        skipped_lanes: Lanes of it that were published already.
-        standby: The one that took over; None: a new driver was started.
+        cause: ``crash``, ``host-lost``, ``restart`` (a query failed), ``move`` or ``upgrade``.
+        outcome: ``COMPLETED``: the first epoch was committed; ``SUPERSEDED``: the next failure came first;
+            ``OVERTAKEN``: the job continued before the failure was noticed; ``IDLE``: the job had no input;
+            ``ABANDONED``: the job ended.
+        downtime_ms: Time without published output, from the last epoch before the failure to the first epoch after it;
+            None if unknown.
+        replayed_records: Number of records of the epoch in doubt.
+        skipped_lanes: Number of lanes of the epoch in doubt that were already published.
+        standby: Id of the standby that took over; None: a new driver was started.
     """
 
     id: str
@@ -258,12 +270,12 @@ class Recovery(Resource):
     failure: Failure | None = None
     failed_generation: int
     generation: int | None = None
-    from_agent: str
-    to_agent: str | None = None
+    from_host: str
+    to_host: str | None = None
     started_at: Moment
     ended_at: Moment | None = None
-    outcome: Literal["finished", "superseded", "overtaken", "idle", "abandoned"] | None = None
-    gap_ms: float | None = None
+    outcome: Literal["COMPLETED", "SUPERSEDED", "OVERTAKEN", "IDLE", "ABANDONED"] | None = None
+    downtime_ms: float | None = None
     phases: list[Phase] = Field(default_factory=list)
     replayed_records: int = 0
     skipped_lanes: int = 0
@@ -271,7 +283,7 @@ class Recovery(Resource):
 
 
 class JobException(Resource):
-    """One error that a job's drivers told."""
+    """One error that a driver of a job reported. `seq` grows with each error."""
 
     seq: int
     at: Moment
@@ -280,10 +292,10 @@ class JobException(Resource):
 
 
 class LogLines(Resource):
-    """A piece of the drivers' log.
+    """Some lines of the log of a job's drivers.
 
     Attributes:
-        next: Pass it as ``after`` to go on.
+        next: Value of ``after`` in the next request.
     """
 
     lines: list[str]
@@ -291,7 +303,9 @@ class LogLines(Resource):
 
 
 class OperatorMetrics(Resource):
-    """Determinants of one operator: written to the causal log, read from it by replays, and what they took there."""
+    """Determinants of one operator since the job was created: numbers recorded in the causal log and read by replays,
+    and the recorded bytes.
+    """
 
     recorded: int = 0
     replayed: int = 0
@@ -299,16 +313,23 @@ class OperatorMetrics(Resource):
 
 
 class QueryMetrics(Resource):
-    """One query (sink) of a job, as its driver tells.
+    """Metrics of one query (sink) of a job, as its driver reports them.
+
+    Counts are totals since the job was created. Rates are of the last ten seconds, percentiles of the last minute.
 
     Attributes:
-        published_lanes: Lanes (partitions of an epoch's output) of ended epochs: with the Kafka sink and delivery
-            exactly once each is a transaction that was committed.
-        recorded_bytes: What its determinants took in the causal log.
-        operators: What each operator had of those.
-        lag: Topic → records not yet read; empty until known.
-        partition_lag: The same for the partitions that are furthest behind; not for those that are not.
-        retention: Topics that delete records and hold hardly anything that is read: the unread share, in percent.
+        epoch: Newest ended epoch; -1 before the first. `epochs`: number of finished epochs.
+        epoch_ms_p50: Median duration of an epoch; `epoch_ms_p99`: 99th percentile. None without an epoch in the minute.
+        published_lanes: Number of published lanes; with the Kafka sink and delivery ``exactly-once`` each is one
+            committed transaction.
+        skipped_lanes: Number of lanes that replays did not publish, because an earlier attempt had published them.
+        recorded_bytes: Bytes of the query's determinants in the causal log.
+        dropped: Number of poison records (undecodable input) that were dropped, as the job requested; `dead_letters`:
+            number of those that a dead-letter topic received.
+        operators: Determinants of each operator.
+        lag: Source topic → unread records; empty before the driver's first report.
+        partition_lag: Topic → partition → unread records, for the partitions with the most unread records.
+        retention: Topic → unread share in percent, for topics that delete records and hold mostly unread records.
     """
 
     epoch: int = -1
@@ -333,13 +354,16 @@ class QueryMetrics(Resource):
 
 
 class Metrics(Resource):
-    """Sums and rates of a job.
+    """Totals and rates of a job, by query.
 
     Attributes:
-        open_transactions: Topics that it writes whose ``read_committed`` readers wait for a transaction, anybody's,
-            that is open for seconds; since when they were seen to. What the newest driver told last.
-        delivery: What each sink promises, as the newest driver runs it; empty until it has told.
-        sharing_depth: The causal log's, likewise.
+        at: End of the newest epoch that a driver of the job reported; None before the first.
+        restarts: Number of claims after a failure or a move, since the job was created.
+        open_transactions: Topic that the job writes → time since which the topic's ``read_committed`` readers wait for
+            an open transaction of any producer. From the last report of the newest driver.
+        delivery: Delivery guarantee of each sink in the newest driver; empty until its first report.
+        sharing_depth: Replicas that acknowledge a determinant in the newest driver: ``0`` (nothing is recorded), ``1``
+            (the leader) or ``full`` (all in-sync replicas).
     """
 
     at: Moment | None = None
@@ -351,12 +375,12 @@ class Metrics(Resource):
 
 
 class Offsets(Resource):
-    """Where the sources of one query are.
+    """Source offsets of one query after its newest finished epoch, and its lag.
 
     Attributes:
         offsets: Topic → partition → next offset to read.
-        lag: Topic → records not yet read; empty until known.
-        partition_lag: The same for the partitions that are furthest behind; not for those that are not.
+        lag: Source topic → unread records; empty before the driver's first report.
+        partition_lag: Topic → partition → unread records, for the partitions with the most unread records.
     """
 
     query: str
@@ -367,17 +391,18 @@ class Offsets(Resource):
 
 
 class CausalLog(Resource):
-    """The causal log of a job.
+    """Overview of a job's causal log.
 
     Attributes:
-        partitions: One for each log partition: what it holds, its first and its end offset.
-        determinants: Recorded so far, by the drivers of this job.
-        bytes: What these took, whether truncated since or not.
-        truncations: How often it was truncated.
+        topic: The log's Kafka topic.
+        determinants: Number of determinants recorded by the drivers of this job.
+        bytes: Bytes of these determinants, including truncated ones.
+        replayed: Number of determinants that replays read.
+        truncations: How often a driver deleted the log's oldest records.
+        truncated_at: Time of the newest truncation.
     """
 
     topic: str
-    partitions: list[dict[str, Any]] = Field(default_factory=list)
     determinants: int = 0
     bytes: int = 0
     replayed: int = 0

@@ -1,9 +1,9 @@
-"""Artifacts, operations, events, tokens, audit, connectors."""
+"""Bodies for artifacts, operations, events, tokens, the audit log, connectors, validation and health."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,11 +12,11 @@ from clonos.resources.jobs import Failure
 
 
 class Artifact(Resource):
-    """Uploaded code, named by its content.
+    """Uploaded job code, identified by its content.
 
     Attributes:
         id: SHA-256 of the bytes, hexadecimal.
-        main: The job file that was found inside, if there is exactly one.
+        main: Path of the job file in it, if there is exactly one.
     """
 
     id: str
@@ -30,12 +30,14 @@ class Artifact(Resource):
 
 
 class Operation(Resource):
-    """Something that takes a while.
+    """A long-running request, such as the stop of a job. `state` shows whether it has ended.
 
     Attributes:
         kind: ``start``, ``stop``, ``restart``, ``cancel``, ``move``, ``upgrade``, ``savepoint``, ``delete-savepoint``,
             ``delete``.
-        deadline: When it is given up: no operation is in progress for ever.
+        result: For a start, restart, move or upgrade: ``run`` and ``generation`` of the job's driver; for a savepoint,
+            its deletion, or a stop that takes one: its id as ``savepoint``. Empty until the operation is completed.
+        deadline: Time at which the operation fails if it is still in progress.
     """
 
     id: str
@@ -49,19 +51,30 @@ class Operation(Resource):
     ended_at: Moment | None = None
 
 
+# Types of server-sent events that are no `Event`.
+HEARTBEAT: Final = "heartbeat"  # without data: the connection is alive
+GAP: Final = "gap"  # requested events are no longer stored
+
+
 class Event(Resource):
-    """Something that happened; the id of a server-sent event is its `seq`."""
+    """An event of the control plane, such as a job's change of state. `seq` is also the id of the server-sent event.
+
+    Attributes:
+        type: Type, such as ``job.state``.
+        job: Id of the job; `host`: id of the host; None: the event is not about one.
+        data: Further fields, by type.
+    """
 
     seq: int
     at: Moment
     type: str
     job: str | None = None
-    agent: str | None = None
+    host: str | None = None
     data: dict[str, Any] = Field(default_factory=dict)
 
 
 class Role(StrEnum):
-    """What a token may do; each of the first three may do what the one before may."""
+    """Permissions of a token; each of the first three roles includes the permissions of the previous role."""
 
     VIEWER = "viewer"  # read
     OPERATOR = "operator"  # create jobs, and do anything with those of its subject
@@ -70,34 +83,34 @@ class Role(StrEnum):
 
 
 class TokenCreate(Resource):
-    """A new token.
+    """The request to create an API token.
 
     Attributes:
-        subject: Whose it is; jobs belong to subjects.
-        agent: For the role ``agent``: the only agent name that it may use.
+        subject: User that the token belongs to, default `name`; jobs belong to subjects.
+        host: For the role ``agent``: the only host name that the agent may use.
     """
 
     name: str = Field(pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,62}[a-zA-Z0-9])?$")
     role: Role
     subject: str | None = Field(None, max_length=100)
-    agent: str | None = None
+    host: str | None = None
     expires_in_s: int | None = Field(30 * 86_400, gt=0, le=366 * 86_400)
 
     @model_validator(mode="after")
-    def _of_one_agent(self) -> TokenCreate:
-        if (self.role is Role.AGENT) != (self.agent is not None):
+    def _of_one_host(self) -> TokenCreate:
+        if (self.role is Role.AGENT) != (self.host is not None):
             raise ValueError("a token of the role agent names its agent, and no other token does")
         return self
 
 
 class Token(Resource):
-    """A token; its secret is told once, at creation."""
+    """An API token, without its secret."""
 
     id: str
     name: str
     role: Role
     subject: str
-    agent: str | None = None
+    host: str | None = None
     created_at: Moment
     expires_at: Moment | None = None
     revoked_at: Moment | None = None
@@ -105,13 +118,20 @@ class Token(Resource):
 
 
 class TokenCreated(Token):
-    """A new token with its secret: ``clonos_<id>_<secret>``."""
+    """A new API token with its secret: ``clonos_<id>_<secret>``."""
 
     token: str
 
 
 class AuditEntry(Resource):
-    """Who did what, or was refused."""
+    """An entry of the audit log: one change or one refused request, with its subject.
+
+    Attributes:
+        token: Id of the token that the request had.
+        action: Change, such as ``job.create``; for a refused request its method and path.
+        target: Id or path of what the request changes.
+        detail: Further data of the change, or the error of the refusal.
+    """
 
     seq: int
     at: Moment
@@ -124,7 +144,7 @@ class AuditEntry(Resource):
 
 
 class Connector(Resource):
-    """A source or a sink that jobs can name."""
+    """An installed source or sink; `options` is the JSON Schema of its options."""
 
     name: str
     kind: Literal["source", "sink"]
@@ -134,13 +154,18 @@ class Connector(Resource):
 
 
 class ValidateRequest(Resource):
-    """Options to look at."""
+    """Options of a source or sink to check."""
 
     options: dict[str, Any]
 
 
 class FieldProblem(Resource):
-    """What is wrong with one option."""
+    """A problem of one field of a request (a path, such as ``spec.master``), or of one option.
+
+    Attributes:
+        what: The problem.
+        hint: How to fix it; may be empty.
+    """
 
     field: str
     what: str
@@ -148,18 +173,22 @@ class FieldProblem(Resource):
 
 
 class Validation(Resource):
-    """Whether the options are usable, as far as can be told without running a job."""
+    """Result of a check of options, as far as it is possible without running a job."""
 
     valid: bool
     problems: list[FieldProblem] = Field(default_factory=list)
 
 
 class LintFinding(Resource):
-    """A place in a job's code where a replay may compute something else (`clonos lint`).
+    """A line of a job's code where a replay may compute another result (`clonos lint`).
 
     Attributes:
         file: The file within the artifact.
+        code: Code of the linter's rule, such as ``CL001``.
+        call: Text of the call.
         runs: Where the code runs: ``rows``, ``job`` or ``start``.
+        why: Reason why a replay may differ.
+        instead: Recommended replacement.
     """
 
     file: str
@@ -174,20 +203,24 @@ class LintFinding(Resource):
 
 
 class JobValidation(Validation):
-    """Whether a job can be created as it is, and what the linter says of its code; findings do not hinder a start."""
+    """Result of a check of a job: whether it can be created as it is, and the linter's findings, which do not prevent a
+    start.
+    """
 
     findings: list[LintFinding] = Field(default_factory=list)
 
 
 class Health(Resource):
-    """Whether the service can do its work.
+    """Health of one replica of the control plane and of its dependencies.
 
     Attributes:
-        leader: Whether this replica reconciles.
+        status: ``degraded``: the database is unavailable, or a background task failed in the last minute.
+        leader: Whether this replica is the leader.
+        checks: Failed check (``database`` or a background task) → reason; empty if all is well.
     """
 
     status: Literal["ok", "degraded"]
     version: str
-    database: Literal["ok", "away"]
+    database: Literal["ok", "unavailable"]
     leader: bool
     checks: dict[str, str] = Field(default_factory=dict)

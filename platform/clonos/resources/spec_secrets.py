@@ -1,4 +1,4 @@
-"""The secrets of a specification: which it refers to, and the specification with them, for its driver's eyes only."""
+"""The secrets that a job's specification refers to, and their insertion into the specification for the driver."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from clonos.errors import SpecError
-from clonos.secret_refs import references, resolve
-from clonos.spec import JobSpec
+from clonos.jobs.secret_refs import references, resolve
+from clonos.jobs.spec import JobSpec
 
 _LONGEST: Final = 65_536
 
 
 def names(spec: JobSpec) -> list[str]:
-    """Names of the secrets that a specification refers to, for `RunOrder.secrets`.
+    """Names of the secrets that a specification refers to, sorted.
 
     Raises:
         SpecError: A reference has no usable name.
@@ -23,12 +23,14 @@ def names(spec: JobSpec) -> list[str]:
 
 
 def resolved(spec: JobSpec, read: Callable[[str], str]) -> JobSpec:
-    """The specification with the secrets in it: for a file that only the driver can read, never for a log or an answer.
+    """Replace the references in a specification by the secrets.
 
-    What was not set stays not set, for there the decorator in the code counts.
+    Write the result only to a file that only the driver can read.
+
+    Unset fields stay unset, because the decorator in the code decides them.
 
     Raises:
-        SpecError: A reference has no usable name, or `read` knows none of that name.
+        SpecError: A reference has no usable name, or `read` has no secret of that name.
     """
     parts = {"params": spec.spec.params, "spark_conf": spec.spec.spark_conf}
     changed = {
@@ -40,7 +42,10 @@ def resolved(spec: JobSpec, read: Callable[[str], str]) -> JobSpec:
 
 
 def from_folder(folder: Path) -> Callable[[str], str]:
-    """Reads secrets from a host's files: one for each, named like it; a last line break does not count."""
+    """A function that reads secrets from a folder, which has one file for each secret, named like the secret.
+
+    A line break at the end of a file is not part of the secret. The function raises `SpecError` for a missing file.
+    """
 
     def read(name: str) -> str:
         path = folder / name

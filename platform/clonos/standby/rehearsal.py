@@ -1,13 +1,13 @@
-"""A job's queries run with no rows, on scratch checkpoints: so that classes are loaded and code is generated.
+"""Rehearsals: trial runs of a job's queries on no rows, which load classes and generate code before a takeover.
 
-For a query of which something is committed, the scratch checkpoint is made of the job's own
-(`clonos.standby.scratch`). For any other:
+If a query has committed an epoch, the scratch checkpoint is a copy of the job's own (`clonos.standby.scratch`).
+Otherwise:
 
-1. Spark starts it on an empty folder and is stopped as soon as it has planned the first epoch: the folder then holds
-   what Spark wrote of the sources' offsets, in Spark's own form.
-2. The planned epoch is narrowed to nothing: it ends where it began.
-3. Spark starts it again, as a takeover does, and replays the epoch: planning, shuffles, state, Python workers and the
-   way to the sink are all used, but no row gets past a source, nothing is published and the sink is not asked.
+1. Spark starts the query on an empty directory. It is stopped once it has planned the first epoch: the directory then
+   holds the offsets of the sources, in Spark's own format.
+2. The planned epoch is narrowed: to nothing, or to the newest record of each partition if the query filters it out.
+3. Spark starts the query again, as a takeover does, and replays the epoch. Planning, shuffles, state, Python workers
+   and the path to the sink are used. No row passes a source, nothing is published and the sink is not called.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from clonos.causal.scope import PROPERTY, EpochScope, encode_scope
-from clonos.causal.shape import has_rows_of_nothing
-from clonos.engine.planned import read_plan
-from clonos.job import Query
-from clonos.lanes import publish_rest, run_lanes
-from clonos.log.records import Owner
+from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
+from clonos.causal.shape import has_rows_without_input
+from clonos.driver.planned import read_plan
+from clonos.driver.running import INTERRUPTED, EpochEnded
+from clonos.extend.lanes import publish_rest, run_lanes
+from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
+from clonos.jobs.context import Query
+from clonos.log.records import EpochIdentity, Owner
 from clonos.log.topic import log_topic
-from clonos.runner.running import INTERRUPTED, EpochEnded
 from clonos.settings import KafkaSettings
-from clonos.sinks import LaneReport, SinkEpoch
-from clonos.standby.scratch import State, link_checkpoint
+from clonos.spark.internals import batch_partitions, running_query
+from clonos.standby.scratch import CheckpointContent, link_checkpoint
 
 _log = logging.getLogger("clonos")
-_NOBODY: Final = Owner(0, 0, "rehearsal")
-_PATIENCE_S: Final = 60.0
-_LOOK_S: Final = 0.01
+_NO_OWNER: Final = Owner(0, 0, "rehearsal")
+_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.01
 
 
 class NotRehearsed(Exception):
-    """A query could not be rehearsed; it can be taken over all the same, only slower."""
+    """A query could not be rehearsed. A takeover still works, but takes longer."""
 
 
 class Rehearsal:
-    """Runs queries with no rows.
+    """Runs the queries of a job on no rows, on a scratch checkpoint.
 
     Args:
-        spark: The session in which they are defined.
+        spark: The session in which the queries are defined.
         kafka: The cluster.
         job: The job's name.
-        scratch: A folder; what is left in it goes with the session.
+        scratch: A directory that is removed with the session.
     """
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings, job: str, scratch: Path) -> None:
@@ -67,148 +68,161 @@ class Rehearsal:
         self._numbers = itertools.count()
 
     def run(
-        self, query: Query, *, newest: bool, times: int, enough: Callable[[], bool], own: Path | None = None
-    ) -> State:
-        """Run it `times` times.
+        self,
+        query: Query,
+        *,
+        newest: bool,
+        times: int,
+        interrupted: Callable[[], bool],
+        checkpoint: Path | None = None,
+    ) -> CheckpointContent:
+        """Rehearse one query `times` times.
 
         Args:
             query: The query.
-            newest: Read the newest record of each partition, which the query must not let get past its sources;
-                otherwise nothing is read, and a query without a shuffle has no tasks.
-            times: How often.
-            enough: Whether to stop half way.
-            own: The query's real checkpoint, if it is a path of this machine.
+            newest: Read the newest record of each partition; the query's sources must filter it out. Otherwise
+                nothing is read, and a query without a shuffle has no tasks.
+            times: Number of runs.
+            interrupted: Returns whether to stop early.
+            checkpoint: The query's own checkpoint, if it is a path of this host; a copy of it is rehearsed if possible.
 
         Returns:
-            What of the job's own checkpoint was read.
+            The part of the job's checkpoint that the rehearsal read; `checkpoint_content` describes the values.
 
         Raises:
-            NotRehearsed: Why it was not.
+            NotRehearsed: The query could not be run.
         """
-        if has_rows_of_nothing(query.frame):
-            raise NotRehearsed(f"{query.name} has a row where there is no input, with which functions would be called")
+        if has_rows_without_input(query.frame):
+            raise NotRehearsed(f"{query.name} produces a row without input, and its functions would receive that row")
         try:
-            if newest and own is not None and rehearsable(query):
-                state = self._on_own(query, own, times, enough)
-                if state != "nothing":
-                    return state
-            if not enough():
+            if newest and checkpoint is not None and may_read_state(query):
+                content = self._run_on_copy(query, checkpoint, times, interrupted)
+                if content != "nothing":
+                    return content
+            if not interrupted():
                 with self._folder(query) as folder:
-                    _run(query, folder, lambda _frame: None, enough)
-                    if not enough():
-                        narrow(folder, newest=newest)
-                    self._replay(query, folder, times, enough)
+                    _run_once(query, folder, lambda _frame: None, interrupted)
+                    if not interrupted():
+                        narrow_epoch(folder, newest=newest)
+                    self._replay(query, folder, times, interrupted)
         except OSError as error:
             raise NotRehearsed(f"{query.name}: {error}") from error
         return "nothing"
 
-    def _on_own(self, query: Query, own: Path, times: int, enough: Callable[[], bool]) -> State:
-        """Rehearse on the job's own checkpoint, if that can be done."""
+    def _run_on_copy(
+        self, query: Query, checkpoint: Path, times: int, interrupted: Callable[[], bool]
+    ) -> CheckpointContent:
+        """Rehearse on a copy of the job's own checkpoint, if possible."""
         try:
             with self._folder(query) as folder:
-                state = link_checkpoint(own, folder)
-                if state != "nothing":
-                    self._replay(query, folder, times, enough)
-                return state
+                content = link_checkpoint(checkpoint, folder)
+                if content != "nothing":
+                    self._replay(query, folder, times, interrupted)
+                return content
         except NotRehearsed as error:
             _log.info("not rehearsed on the job's own checkpoint: %s", error)
             return "nothing"
 
     @contextlib.contextmanager
     def _folder(self, query: Query) -> Iterator[Path]:
-        # Another one each time: Spark may still write into the one before.
+        # A new name each time: Spark may still write to the previous directory.
         folder = self._scratch / f"rehearsal-{query.name}-{next(self._numbers)}"
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _replay(self, query: Query, folder: Path, times: int, enough: Callable[[], bool]) -> None:
+    def _replay(self, query: Query, folder: Path, times: int, interrupted: Callable[[], bool]) -> None:
         for _ in range(times):
-            if not enough():
-                _run(query, folder, partial(self._empty, query), enough)
+            if not interrupted():
+                _run_once(query, folder, partial(self._run_empty_epoch, query), interrupted)
 
-    def _empty(self, query: Query, frame: DataFrame) -> None:
+    def _run_empty_epoch(self, query: Query, frame: DataFrame) -> None:
         context = self._spark.sparkContext
-        streams = self._spark._jsparkSession.streams()
-        running = streams.get(context.getLocalProperty("sql.streaming.queryId")).streamingQuery()
-        planned = read_plan(running.lastExecution(), frame._jdf.queryExecution().logical().rdd().getNumPartitions())
-        topic, held = log_topic(self._job), planned.held
-        scope = EpochScope(self._job, topic, query.name, 0, 0, 0, _NOBODY, False, "0", (), {}, {}, {}, rehearsal=True)
-        epoch = SinkEpoch(
-            self._kafka, self._job, topic, _NOBODY, query.name, 0, held, planned.lanes(), tuple(range(len(held))),
-            replay=False, ended=False, markers={},
-        )  # fmt: skip
+        planned = read_plan(running_query(self._spark).lastExecution(), batch_partitions(frame))
+        identity = EpochIdentity(self._job, log_topic(self._job), query.name, 0, _NO_OWNER, replay=False)
+        scope = EpochScope(identity, 0, 0, "0", (), {}, {}, {}, rehearsal=True)
+        tasks = enumerate(zip(planned.lanes(), planned.input_slices, strict=True))
+        lanes = [SinkLane(number, task, part, log_partition=number) for task, (number, part) in tasks]
+        epoch = SinkEpoch(identity, self._kafka, tuple(sorted(lanes, key=lambda lane: lane.number)))
         context.setLocalProperty(PROPERTY, encode_scope(scope))
+        first = {lane.number for lane in epoch.lanes[:1]}
         try:
-            # As a replay of which some lanes are published does it, too.
-            publish_rest(frame, epoch, set(epoch.lanes[:1]), lambda rows, _: run_lanes(rows, epoch, _unpublished))
-            run_lanes(frame, epoch, _unpublished)
+            # As in a replay of which some lanes are published.
+            publish_rest(frame, epoch, first, lambda rows, _: run_lanes(rows, epoch, _publish_nothing))
+            run_lanes(frame, epoch, _publish_nothing)
         finally:
             context.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
 
 
-def rehearsable(query: Query) -> bool:
-    """Whether it may be rehearsed on its own state: in complete mode all of that comes to functions of the user's."""
+def may_read_state(query: Query) -> bool:
+    """Whether a rehearsal may read the query's state.
+
+    False in complete mode, in which the user's functions would receive all of the state.
+    """
     return query.sink.output_mode != "complete"
 
 
-def _unpublished(epoch: SinkEpoch, lane: int, batches: Iterator[pa.RecordBatch]) -> LaneReport:
-    return LaneReport(lane, "empty", sum(batch.num_rows for batch in batches), b"")
+def _publish_nothing(epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]) -> LaneReport:
+    return LaneReport(lane.number, "empty", sum(batch.num_rows for batch in batches), b"")
 
 
-def _run(query: Query, folder: Path, epoch: Callable[[DataFrame], None], enough: Callable[[], bool]) -> None:
-    """Start it, have `epoch` called with the first frame, and stop it there; or before that, if it is `enough`."""
+def _run_once(
+    query: Query, folder: Path, run_epoch: Callable[[DataFrame], None], interrupted: Callable[[], bool]
+) -> None:
+    """Start the query, call `run_epoch` with its first frame and stop the query; stop earlier if `interrupted`."""
     failure: list[BaseException] = []
     done, stopped = threading.Event(), threading.Event()
 
-    def once(frame: DataFrame, _number: int) -> None:
+    def run_first(frame: DataFrame, _number: int) -> None:
         try:
-            epoch(frame)
+            run_epoch(frame)
         except BaseException as error:
             failure.append(error)
         finally:
             done.set()
-        stopped.wait(_PATIENCE_S)
-        # Not to be committed: the next start shall find the epoch in doubt.
+        stopped.wait(_TIMEOUT_S)
+        # The epoch is not committed, so that the next start finds it in doubt.
         raise EpochEnded(INTERRUPTED)
 
     writer = query.frame.writeStream.outputMode(query.sink.output_mode).option("checkpointLocation", f"file://{folder}")
-    stream: Any = writer.foreachBatch(once).start()
+    stream: Any = writer.foreachBatch(run_first).start()
     try:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not done.wait(_LOOK_S) and not enough():
+        deadline = time.monotonic() + _TIMEOUT_S
+        while not done.wait(_POLL_S) and not interrupted():
             if not stream.isActive and not done.is_set():
                 raise NotRehearsed(f"{query.name}: {stream.exception()}")
             if time.monotonic() > deadline:
-                raise NotRehearsed(f"{query.name} planned no epoch within {_PATIENCE_S:g} s")
+                raise NotRehearsed(f"{query.name} planned no epoch within {_TIMEOUT_S:g} s")
     finally:
         with contextlib.suppress(Exception):
             threading.Thread(target=_release, args=(stream, stopped), daemon=True).start()
             stream.stop()
-    if failure and not enough():
+    if failure and not interrupted():
         raise NotRehearsed(f"{query.name}: {type(failure[0]).__name__}: {failure[0]}") from failure[0]
 
 
 def _release(stream: Any, stopped: threading.Event) -> None:
-    """Let the epoch go once its query is being stopped: before that, Spark logs its end as a failure."""
+    """Set `stopped` when the query begins to stop; Spark would log an epoch that raises earlier as a failure."""
     with contextlib.suppress(Exception):
         while stream.isActive:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     stopped.set()
 
 
-def narrow(folder: Path, *, newest: bool) -> None:
-    """Let the planned epoch hold nothing, or the newest record of each partition."""
+def narrow_epoch(folder: Path, *, newest: bool) -> None:
+    """Change the planned epoch in the scratch checkpoint `folder` so that it reads no records, or (`newest`) the
+    newest record of each partition.
+    """
     entry = folder / "offsets" / "0"
     version, metadata, *ends = entry.read_text().splitlines()
     for number, end in enumerate(ends):
         first = folder / "sources" / str(number) / "0"
         lines = first.read_text().splitlines() if first.is_file() else []
         if len(lines) != 2 or not (_is_json(lines[1]) and _is_json(end)):
-            raise NotRehearsed(f"source {number} does not say where it begins")
+            raise NotRehearsed(f"source {number} has no readable start offsets")
         if newest:
-            first.write_text(f"{lines[0]}\n{_before(json.loads(lines[1]), json.loads(end))}")
+            first.write_text(f"{lines[0]}\n{_one_record_earlier(json.loads(lines[1]), json.loads(end))}")
             (first.parent / ".0.crc").unlink(missing_ok=True)
         else:
             ends[number] = lines[1]
@@ -216,11 +230,14 @@ def narrow(folder: Path, *, newest: bool) -> None:
     (entry.parent / ".0.crc").unlink(missing_ok=True)
 
 
-def _before(begin: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> str:
-    """Offsets one before the end, where there is anything since the beginning."""
+def _one_record_earlier(start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> str:
+    """`end` minus one record for each partition, but not before `start`."""
     return json.dumps(
         {
-            topic: {one: max(begin.get(topic, {}).get(one, 0), offset - 1) for one, offset in partitions.items()}
+            topic: {
+                partition: max(start.get(topic, {}).get(partition, 0), offset - 1)
+                for partition, offset in partitions.items()
+            }
             for topic, partitions in end.items()
         },
         separators=(",", ":"),

@@ -1,9 +1,10 @@
-"""A checkpoint to rehearse on: the job's own as it is now, with an epoch in doubt that holds no rows.
+"""The scratch checkpoint for a rehearsal: a copy of the job's checkpoint, with one more epoch in doubt that has no
+rows.
 
-What takes long at a takeover is what is done for the first time: reading a snapshot of the state, and the changes
-since. So the rehearsal reads them too: the state's files are linked to (they are written once), offset log and commit
-log are cut down to the newest commit. The epoch after it is planned as of the year 1970, in which no timer is due and
-no window closes; and it is never committed.
+A takeover is slow where the driver does a step for the first time, such as reading a snapshot of the state and the
+changes since. So the rehearsal reads them as well. The files of the state are linked, because Spark writes each of
+them once; offset log and commit log are cut down to the newest commit. The epoch after it has a timestamp in 1970, at
+which no timer is due and no window closes. It is never committed.
 """
 
 from __future__ import annotations
@@ -19,62 +20,63 @@ _BEFORE_ALL_TIMERS: Final = {"batchWatermarkMs": 0, "batchTimestampMs": 1}
 _SNAPSHOT: Final = ".zip"
 
 
-State = Literal["nothing", "offsets", "changes", "snapshot"]
+CheckpointContent = Literal["nothing", "offsets", "changes", "snapshot"]
 
 
-def held(own: Path) -> State:
-    """What a query's checkpoint has: nothing committed, no state, changes of state alone, or a snapshot of it."""
-    if not _commits(own):
+def checkpoint_content(checkpoint: Path) -> CheckpointContent:
+    """What a query's checkpoint holds for a rehearsal: no commit (``nothing``), commits without state (``offsets``),
+    also ``changes`` of state, or also a ``snapshot`` of the state.
+    """
+    if not _commits(checkpoint):
         return "nothing"
-    if not (own / "state").is_dir():
+    if not (checkpoint / "state").is_dir():
         return "offsets"
     try:
-        return "snapshot" if next((own / "state").rglob(f"*{_SNAPSHOT}"), None) else "changes"
+        return "snapshot" if next((checkpoint / "state").rglob(f"*{_SNAPSHOT}"), None) else "changes"
     except FileNotFoundError:
-        return "changes"  # its driver clears up at the same time
+        return "changes"  # its driver removes old files at the same time
 
 
-def link_checkpoint(own: Path, scratch: Path) -> State:
-    """Have `scratch` hold the checkpoint `own` with one more epoch, which begins one record early where it can.
+def link_checkpoint(checkpoint: Path, scratch: Path) -> CheckpointContent:
+    """Copy `checkpoint` to `scratch`, and add one epoch to rehearse.
+
+    The epoch reads the newest record of each partition, if the newest committed epoch read it; else no record.
 
     Args:
-        own: A query's checkpoint.
-        scratch: Does not exist.
+        checkpoint: A query's checkpoint.
+        scratch: A path that does not exist yet.
 
     Returns:
-        What it has; where that is nothing `scratch` does not exist.
+        The content of the copy. If it is ``nothing``, `scratch` was not created.
     """
-    commits = _commits(own)
+    commits = _commits(checkpoint)
     if not commits:
         return "nothing"
     try:
         scratch.mkdir()
         newest = commits[-1]
         (scratch / "commits").mkdir()
-        shutil.copyfile(own / "commits" / str(newest), scratch / "commits" / str(newest))
+        shutil.copyfile(checkpoint / "commits" / str(newest), scratch / "commits" / str(newest))
         (scratch / "offsets").mkdir()
-        committed = (own / "offsets" / str(newest)).read_text()
-        (scratch / "offsets" / str(newest)).write_text(_earlier(committed, _before(own, newest)))
-        (scratch / "offsets" / str(newest + 1)).write_text(_timeless(committed))
+        committed = (checkpoint / "offsets" / str(newest)).read_text()
+        earlier = _end_one_record_earlier(committed, _start_offsets(checkpoint, newest))
+        (scratch / "offsets" / str(newest)).write_text(earlier)
+        (scratch / "offsets" / str(newest + 1)).write_text(_before_all_timers(committed))
         # Two queries of a session may not have the same id, and this one may still run when the real one starts.
         (scratch / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-        shutil.copytree(own / "sources", scratch / "sources")
-        if (own / "state").is_dir():
-            shutil.copytree(own / "state", scratch / "state", copy_function=_link, ignore_dangling_symlinks=True)
+        shutil.copytree(checkpoint / "sources", scratch / "sources")
+        if (checkpoint / "state").is_dir():
+            shutil.copytree(checkpoint / "state", scratch / "state", copy_function=_link, ignore_dangling_symlinks=True)
     except (OSError, shutil.Error, ValueError):
-        # The job's driver writes it, and clears up, at the same time.
+        # The job's driver writes to it, and removes old files, at the same time.
         shutil.rmtree(scratch, ignore_errors=True)
         return "nothing"
-    return held(scratch)
+    return checkpoint_content(scratch)
 
 
-def _commits(own: Path) -> list[int]:
-    return sorted(int(one.name) for one in _found(own / "commits") if one.name.isdigit())
-
-
-def _found(folder: Path) -> list[Path]:
+def _commits(checkpoint: Path) -> list[int]:
     try:
-        return list(folder.iterdir())
+        return sorted(int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
     except FileNotFoundError:
         return []
 
@@ -83,38 +85,41 @@ def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except FileNotFoundError:
-        return  # an old version, which is not needed any more
+        return  # an old version that no epoch needs
     except OSError:
         Path(target).symlink_to(source)  # another disk
 
 
-def _before(own: Path, epoch: int) -> list[str]:
-    """Where each source's epoch began."""
+def _start_offsets(checkpoint: Path, epoch: int) -> list[str]:
+    """The start offsets of `epoch`, for each source."""
     if epoch == 0:
         return []
-    return (own / "offsets" / str(epoch - 1)).read_text().splitlines()[2:]
+    return (checkpoint / "offsets" / str(epoch - 1)).read_text().splitlines()[2:]
 
 
-def _timeless(entry: str) -> str:
+def _before_all_timers(entry: str) -> str:
     version, metadata, *ends = entry.splitlines()
     return "\n".join([version, json.dumps(json.loads(metadata) | _BEFORE_ALL_TIMERS), *ends])
 
 
-def _earlier(entry: str, before: list[str]) -> str:
-    """The epoch after it begins with the newest record of each partition of which the epoch had any."""
+def _end_one_record_earlier(entry: str, starts: list[str]) -> str:
+    """`entry` with each end one record earlier, if the epoch has a record: the next epoch begins with that record."""
     version, metadata, *ends = entry.splitlines()
-    began = [*before, *["-"] * len(ends)]
-    return "\n".join([version, metadata, *(_one_before(end, begin) for end, begin in zip(ends, began, strict=False))])
+    padded = [*starts, *["-"] * len(ends)]
+    earlier = [_one_record_earlier(end, start) for end, start in zip(ends, padded, strict=False)]
+    return "\n".join([version, metadata, *earlier])
 
 
-def _one_before(end: str, begin: str) -> str:
-    if "-" in (end, begin):
+def _one_record_earlier(end: str, start: str) -> str:
+    if "-" in (end, start):
         return end
     offsets: dict[str, Any] = json.loads(end)
-    earlier: dict[str, Any] = json.loads(begin)
+    starts: dict[str, Any] = json.loads(start)
     for topic, partitions in offsets.items():
         if isinstance(partitions, dict):
-            known = earlier.get(topic, {})
-            # Older records may be gone.
-            offsets[topic] = {one: max(offset - 1, known.get(one, offset)) for one, offset in partitions.items()}
+            first = starts.get(topic, {})
+            # Records before the epoch may have been deleted.
+            offsets[topic] = {
+                partition: max(offset - 1, first.get(partition, offset)) for partition, offset in partitions.items()
+            }
     return json.dumps(offsets, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""The states of a standby, and the one table of what its process goes through."""
+"""The states of a standby, and the table of their transitions."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final
 
 
 class StandbyState(StrEnum):
-    """What a standby is doing."""
+    """The state of a standby."""
 
-    STARTING = "STARTING"  # JVM, session, job function
-    WARMING = "WARMING"  # rehearses its queries with no rows
-    READY = "READY"
-    STALE = "STALE"  # cannot follow the log: it would be slow, not wrong
-    PROMOTING = "PROMOTING"  # told to take over; nothing published yet
-    PROMOTED = "PROMOTED"  # the primary
-    FAILED = "FAILED"
+    STARTING = "STARTING"  # starts the JVM and the session, loads the job function
+    WARMING = "WARMING"  # rehearses its queries on no rows
+    READY = "READY"  # is warm and follows the log: it can take over at once
+    STALE = "STALE"  # cannot follow the log, or the check of a checkpoint or source fails; a takeover may be slow
+    PROMOTING = "PROMOTING"  # the promotion arrived; nothing is published yet
+    PROMOTED = "PROMOTED"  # it is the job's driver
+    FAILED = "FAILED"  # ended with an error
 
 
 _S = StandbyState
 TRANSITIONS: Final[dict[StandbyState, frozenset[StandbyState]]] = {
     _S.STARTING: frozenset({_S.WARMING, _S.FAILED}),
-    # It may be told to before it is READY: half warm is still faster than cold.
+    # A promotion may arrive before READY: a partly warm driver is still faster than a cold driver.
     _S.WARMING: frozenset({_S.READY, _S.PROMOTING, _S.FAILED}),
     _S.READY: frozenset({_S.STALE, _S.PROMOTING, _S.FAILED}),
     _S.STALE: frozenset({_S.READY, _S.PROMOTING, _S.FAILED}),
@@ -29,5 +29,4 @@ TRANSITIONS: Final[dict[StandbyState, frozenset[StandbyState]]] = {
     _S.PROMOTED: frozenset(),
     _S.FAILED: frozenset(),
 }
-# What a standby never is anything after.
-OVER: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
+FINAL_STATES: Final = frozenset(state for state, successors in TRANSITIONS.items() if not successors)

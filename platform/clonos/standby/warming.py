@@ -1,4 +1,4 @@
-"""How a standby gets warm and stays it: a few rehearsals before it is READY, more of them afterwards."""
+"""The rehearsals of a standby: a few before it is READY, and more in the background afterwards."""
 
 from __future__ import annotations
 
@@ -9,29 +9,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from clonos.job import Query
-from clonos.runner.events import Emit
-from clonos.standby.rehearsal import NotRehearsed, Rehearsal, rehearsable
-from clonos.standby.scratch import State, held
+from clonos.jobs.context import Query
+from clonos.standby.rehearsal import NotRehearsed, Rehearsal, may_read_state
+from clonos.standby.scratch import CheckpointContent, checkpoint_content
+from clonos.telemetry.events import Emit
 
-# What they give is in bench/README.md: the first few most of it. The links to a job's state are made once for so many.
-_RUNS: Final = 4
+# bench/README.md has their effect: most of it comes from the first runs. Each batch links the state once.
+_RUNS_PER_BATCH: Final = 4
 _BATCHES: Final = 4
-_LOOK_S: Final = 10.0
-# What nobody uses for long is swapped out, and thrown out of caches.
-_AGAIN_S: Final = 300.0
-_END_S: Final = 5.0
+_POLL_S: Final = 10.0
+# Memory that is unused for longer may be swapped out or evicted from caches.
+_REPEAT_S: Final = 300.0
+_STOP_TIMEOUT_S: Final = 5.0
 
 
 class Warming:
-    """Rehearses a job's queries.
+    """Rehearses the queries of a standby's job, in two forms.
+
+    The filtered form reads the newest records of the sources and filters them out before the job's code. It has tasks,
+    shuffles and state, and is rehearsed before READY and repeatedly afterwards. The unfiltered form is the real query,
+    of which only an epoch without input may run. It is rehearsed once before READY, because the filter changes the plan
+    and its generated code.
 
     Args:
-        rehearsal: How.
-        filtered: The queries with sources whose rows do not get past them.
-        queries: The same as they really are.
-        own: Query → its checkpoint, where that is a path of this machine.
-        emit: Where to tell.
+        rehearsal: Runs a query on no rows.
+        filtered: The queries in the filtered form.
+        queries: The queries in the unfiltered form, which a takeover starts.
+        checkpoints: Query → its checkpoint, if that is a path of this host.
+        emit: Receives the ``rehearsed`` and ``not-rehearsed`` events.
     """
 
     def __init__(
@@ -39,82 +44,85 @@ class Warming:
         rehearsal: Rehearsal,
         filtered: Sequence[Query],
         queries: Sequence[Query],
-        own: Mapping[str, Path],
+        checkpoints: Mapping[str, Path],
         emit: Emit,
     ) -> None:
         self._rehearsal = rehearsal
         self._filtered = filtered
         self._queries = queries
-        self._own = own
+        self._checkpoints = checkpoints
         self._emit = emit
-        self._found: dict[str, State] = {}  # what there was to rehearse on
-        self._state: dict[str, State] = {}  # what was rehearsed on
-        self._troubles: set[str] = set()
-        self._began = time.monotonic()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="rehearsals", daemon=True)
+        self._content_before: dict[str, CheckpointContent] = {}  # of each checkpoint, before the newest rehearsal
+        self._rehearsed: dict[str, CheckpointContent] = {}
+        self._reported_failures: set[str] = set()
+        self._started_at = time.monotonic()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rehearsals", daemon=True)
 
-    def first(self, enough: Callable[[], bool]) -> None:
-        """As much as a standby needs for READY; `enough`: whether to stop half way."""
-        self._rehearse(_RUNS, enough)
+    def run_first(self, interrupted: Callable[[], bool]) -> None:
+        """Run the rehearsals that a standby needs before it is READY, until `interrupted` returns true."""
+        self._rehearse(_RUNS_PER_BATCH, interrupted)
         for query in self._queries:
-            if not enough() and not self._troubles:
-                with self._telling():
-                    self._rehearsal.run(query, newest=False, times=1, enough=enough)
+            if not interrupted() and not self._reported_failures:
+                with self._report_failure():
+                    self._rehearsal.run(query, newest=False, times=1, interrupted=interrupted)
 
-    def go_on(self) -> None:
-        """Rehearse on in a thread of its own."""
+    def start(self) -> None:
+        """Start a background thread that repeats the rehearsals until `stop` is called; returns at once."""
         self._thread.start()
 
-    def end(self, *, wait: bool) -> None:
-        """Rehearse no more, and give up what is under way; `wait` for its end."""
-        self._over.set()
+    def stop(self, *, wait: bool) -> None:
+        """Abandon the rehearsal in progress and start no other; `wait`: also wait until the thread exits."""
+        self._stopping.set()
         if wait and self._thread.is_alive():
-            self._thread.join(_END_S)
+            self._thread.join(_STOP_TIMEOUT_S)
 
-    def _go_on(self) -> None:
-        batches, news = _BATCHES - 1, True
-        while not self._over.is_set():
-            known = dict(self._state)
-            self._rehearse(_RUNS if batches else 1, self._over.is_set)
-            batches = max(0, batches - 1)
-            if self._state != known:  # the first epoch, or the first snapshot of state: there is more to read
-                batches, news = max(1, batches), True
-            if batches == 0 and not self._over.is_set():
-                if news:
-                    self._emit("rehearsed", seconds=round(time.monotonic() - self._began, 3), state=self._state)
-                news = False
-                self._rest()
+    def _run(self) -> None:
+        remaining_batches, unreported = _BATCHES - 1, True
+        while not self._stopping.is_set():
+            previous = dict(self._rehearsed)
+            self._rehearse(_RUNS_PER_BATCH if remaining_batches else 1, self._stopping.is_set)
+            remaining_batches = max(0, remaining_batches - 1)
+            if self._rehearsed != previous:  # the first epoch, or the first snapshot of state: there is more to read
+                remaining_batches, unreported = max(1, remaining_batches), True
+            if remaining_batches == 0 and not self._stopping.is_set():
+                if unreported:
+                    seconds = round(time.monotonic() - self._started_at, 3)
+                    self._emit("rehearsed", seconds=seconds, state=self._rehearsed)
+                unreported = False
+                self._wait_for_content()
 
-    def _rehearse(self, times: int, enough: Callable[[], bool]) -> None:
+    def _rehearse(self, times: int, interrupted: Callable[[], bool]) -> None:
         for query in self._filtered:
-            if enough():
+            if interrupted():
                 return
-            own = self._own.get(query.name)
-            self._found[query.name] = self._look(query)
-            with self._telling():
-                self._state[query.name] = self._rehearsal.run(query, newest=True, times=times, enough=enough, own=own)
+            checkpoint = self._checkpoints.get(query.name)
+            self._content_before[query.name] = self._content(query)
+            with self._report_failure():
+                self._rehearsed[query.name] = self._rehearsal.run(
+                    query, newest=True, times=times, interrupted=interrupted, checkpoint=checkpoint
+                )
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Tell what could not be rehearsed, once; another time it may be."""
+    def _report_failure(self) -> Iterator[None]:
+        """Emit each error text once; the next rehearsal may succeed."""
         try:
             yield
         except Exception as error:
-            # In the thread whatever is wrong is no reason to end a standby that could take over.
+            # In the background thread no failure stops a standby that could take over.
             if not isinstance(error, NotRehearsed) and not self._thread.is_alive():
                 raise
-            if not self._over.is_set() and str(error) not in self._troubles:
-                self._troubles.add(str(error))
+            if not self._stopping.is_set() and str(error) not in self._reported_failures:
+                self._reported_failures.add(str(error))
                 self._emit("not-rehearsed", what=str(error))
 
-    def _rest(self) -> None:
-        """Until there is more to read, or it is long ago."""
-        until = time.monotonic() + _AGAIN_S
-        while not self._over.wait(_LOOK_S) and time.monotonic() < until:
-            if any(self._look(query) != self._found[query.name] for query in self._filtered):
+    def _wait_for_content(self) -> None:
+        """Wait until a checkpoint has more to read, or `_REPEAT_S` have passed."""
+        until = time.monotonic() + _REPEAT_S
+        while not self._stopping.wait(_POLL_S) and time.monotonic() < until:
+            if any(self._content(query) != self._content_before[query.name] for query in self._filtered):
                 return
 
-    def _look(self, query: Query) -> State:
-        own = self._own.get(query.name)
-        return held(own) if own is not None and rehearsable(query) else "nothing"
+    def _content(self, query: Query) -> CheckpointContent:
+        checkpoint = self._checkpoints.get(query.name)
+        return checkpoint_content(checkpoint) if checkpoint is not None and may_read_state(query) else "nothing"

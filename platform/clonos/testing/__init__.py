@@ -1,4 +1,4 @@
-"""What authors of jobs, sources and sinks test with; see ``docs/testing-jobs.md`` and ``docs/sinks.md``."""
+"""Tools to test jobs, sources and sinks; see ``docs/testing-jobs.md`` and ``docs/sinks.md``."""
 
 from clonos.testing.faults import abort, fault_environment
 from clonos.testing.running import run_through

@@ -1,4 +1,4 @@
-"""A job run on a session of the test's, until it has worked through its input."""
+"""Runs a job in a test, on the test's own Spark session, until the job has processed all its input."""
 
 from __future__ import annotations
 
@@ -6,35 +6,43 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from clonos.job import Job
-from clonos.runner.driver import Driver
-from clonos.runner.events import Event, Events
+from clonos.driver.driver import Driver
+from clonos.driver.options import RunOptions
+from clonos.jobs.definition import Job
+from clonos.jobs.spec import Trigger
 from clonos.settings import KafkaSettings
-from clonos.spec import Trigger
+from clonos.telemetry.events import Event, Events
 
 
 def run_through(
     job: Job, *, spark: SparkSession, kafka: KafkaSettings, checkpoint: Path | str, params: dict[str, str] | None = None
 ) -> list[Event]:
-    """Run `job` until it has worked through what its sources hold, as ``trigger.availableNow`` does.
+    """Run `job` until it has processed all records of its sources, as ``trigger.availableNow`` does.
 
     Args:
         job: The job.
-        spark: A session of `clonos.engine.session.build_session` whose environment has `worker_environment(kafka)`.
+        spark: A session of `clonos.spark.session.build_session`, whose Python workers have the variables of
+            `clonos.causal.epoch_scope.worker_environment`.
         kafka: The cluster.
-        checkpoint: A folder; with the same one the job goes on where it was.
-        params: Parameters, over those of the job.
+        checkpoint: A folder; the job continues from the state in an existing checkpoint.
+        params: Parameters that override those of the job.
 
     Returns:
         The events of the run.
 
     Raises:
-        ClonosError: Why it could not go on.
+        ClonosError: The job failed.
+
+    Example::
+
+        run_through(job, spark=spark, kafka=kafka, checkpoint=tmp_path)
+        assert len(read_committed(kafka, "clean")) == 100
     """
     spec = job.spec.with_params(params or {})
     body = spec.spec.model_copy(update={"trigger": Trigger(available_now=True)})
     spec = spec.model_copy(update={"spec": body})
-    told: list[Event] = []
-    events = Events(spec.name, None, [told.append])
-    Driver(Job(job.function, spec, job.code, job.directory), spark, kafka, str(checkpoint), events).run()
-    return told
+    received: list[Event] = []
+    events = Events(spec.name, None, [received.append])
+    options = RunOptions(checkpoint=str(checkpoint))
+    Driver(Job(job.function, spec, job.code, job.directory), spark, kafka, events, options).run()
+    return received

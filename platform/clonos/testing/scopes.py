@@ -1,4 +1,4 @@
-"""Functions of a job outside of any job, as if in an epoch: one made up, or one recorded in a causal log."""
+"""Calls the functions of a job in a test without running the job: in an invented epoch, or in a recorded one."""
 
 from __future__ import annotations
 
@@ -6,45 +6,50 @@ import contextlib
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from clonos.causal import service as services
-from clonos.causal.scope import EpochScope, TaskScope, row_scope, task_scope
+from clonos.causal.epoch_scope import EpochScope
+from clonos.causal.scope import TaskScope, row_scope, task_scope
 from clonos.causal.standin import replace, replace_all, replaced
 from clonos.log.exported import ExportedDeterminants, ExportedPlan
-from clonos.log.records import Entry, Owner
+from clonos.log.records import Determinant, EpochIdentity, Owner
 
 START: Final = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
 
 class NotRecorded(BaseException):
-    """A replay was asked for something that the record does not hold.
+    """A replay in a test called a service with arguments for which the exported log has no answer.
 
-    No `Exception`, so that neither a retry nor an ``except Exception`` of the code under test hides it.
+    It is no `Exception`, so that neither a retry nor an ``except Exception`` of the code under test hides it.
     """
 
 
 class Scope:
-    """The epoch that functions run in.
+    """The epoch of `fixed` or `replay`, in which a test calls functions of a job.
 
     Attributes:
-        epoch: Its number.
+        epoch: Number of the epoch.
         query: The query's name.
-        now: What ``clonos.now()`` answers.
+        now: Value of ``clonos.now()``.
     """
 
     def __init__(self, task: TaskScope) -> None:
         self._task = task
-        self.epoch = task.epoch.epoch
-        self.query = task.epoch.query
-        self.now = dt.datetime.fromtimestamp(task.epoch.at / 1000, dt.UTC)
+        self.epoch = task.epoch.identity.epoch
+        self.query = task.epoch.identity.query
+        self.now = dt.datetime.fromtimestamp(task.epoch.timestamp_ms / 1000, dt.UTC)
 
     @contextlib.contextmanager
     def row(self, index: int) -> Iterator[None]:
-        """Compute row `index` of the task: it decides draws without a key."""
+        """Call functions inside this context as for row `index` of the task.
+
+        ``clonos.random()`` and other draws without a key depend on `index`.
+        """
         with row_scope(index):
             yield
 
@@ -60,31 +65,36 @@ def fixed(
     operator: str = "test",
     task: int = 0,
 ) -> Iterator[Scope]:
-    """An epoch made up: the same values in every run of a test, without a job.
+    """Call functions of a job inside this context as in an epoch with fixed values, without a job and without Spark.
 
-    ``clonos.clock`` answers `now` too, unless it is scripted. Services are called (or scripted), once for equal
-    arguments, as in a task.
+    ``clonos.clock`` also returns `now`, unless a `script` replaces it. A service is called once for equal arguments, as
+    in a Spark task.
 
     Args:
-        now: What ``clonos.now()`` answers, to the millisecond.
-        seed: Decides ``random``, ``rng`` and ``uuid4``.
-        epoch: What ``clonos.epoch()`` answers.
-        params: What ``clonos.param`` answers.
-        query: The query's name; it is part of what draws follow from.
-        operator: The operator's name; the same.
-        task: The task's number; part of what draws without a key follow from.
+        now: Value of ``clonos.now()``, to the millisecond; default 2024-01-01 UTC.
+        seed: Seed of ``random``, ``rng`` and ``uuid4``.
+        epoch: Value of ``clonos.epoch()``.
+        params: Parameters for ``clonos.param``.
+        query: Name of the query; part of the seed of all draws.
+        operator: Name of the operator; part of the seed of all draws.
+        task: Number of the task; part of the seed of draws without a key.
 
     Raises:
         ValueError: `now` has no time zone.
+
+    Example::
+
+        with fixed(seed=7, params={"server": url}):
+            assert judge.function("word") == {"banned": True}
     """
     if now.tzinfo is None:
         raise ValueError(f"now={now!r} has no time zone: clonos.now() answers in UTC")
-    made = _scope("test", query, epoch, round(now.timestamp() * 1000), seed, 1, params)
+    epoch_scope = _scope("test", query, epoch, round(now.timestamp() * 1000), seed, 1, params)
     clock = services._clock_at.name
     with contextlib.ExitStack() as stack:
         if not replaced(clock):
             stack.enter_context(replace(clock, lambda *_what: now))
-        inside = stack.enter_context(task_scope(TaskScope(made, operator, task)))
+        inside = stack.enter_context(task_scope(TaskScope(epoch_scope, operator, task)))
         stack.enter_context(row_scope(0))
         yield Scope(inside)
 
@@ -99,53 +109,55 @@ def replay(
     epoch: int | None = None,
     params: Mapping[str, str] | None = None,
 ) -> Iterator[Scope]:
-    """An epoch of a causal log: services answer what they answered then, and draws are those of then.
+    """Call functions inside this context as in a recorded epoch: services return the recorded answers, and draws repeat
+    those of production.
 
-    Export it with ``clonos log cat JOB --epoch 12 -o json > epoch12.json``; then::
+    Export the epoch with ``clonos causal-log cat JOB --epoch 12 -o json > epoch12.json``; then::
 
         with replay("epoch12.json", operator="judge", task=0):
             assert judge.function("word") == {"banned": True}
 
     Args:
-        records: The file, or its objects.
-        operator: Whose answers: the name that the log has (``clonos log cat`` shows it).
-        task: Of which task.
-        query: Of which query, where the records hold several.
-        epoch: Which epoch, where the records hold several.
-        params: What ``clonos.param`` answers; the log does not hold parameters.
+        records: The exported file, or the objects in it.
+        operator: Name of the operator in the log (``clonos causal-log cat`` shows it).
+        task: Number of the operator's task.
+        query: Name of the query, if the records hold several queries.
+        epoch: Number of the epoch, if the records hold several epochs.
+        params: Parameters for ``clonos.param``; the log does not hold parameters.
 
     Raises:
-        ValueError: The records are no such export, or hold no plan, or several to choose from.
-        NotRecorded: (inside) a service is asked for what it was not asked then.
+        ValueError: `records` is no such export, has no plan, or has several matching plans.
+        NotRecorded: (inside) The log has no answer for a call of a service.
     """
     plans, determinants = _read(records)
     plan = _chosen(plans, query, epoch)
-    mine = [
-        one
-        for one in determinants
-        if (one.lineage, one.query, one.epoch) == (plan.lineage, plan.query, plan.epoch) and one.void is None
+    of_epoch = [
+        record
+        for record in determinants
+        if (record.lineage, record.query, record.epoch) == (plan.lineage, plan.query, plan.epoch)
+        and record.void is None
     ]
-    answers: dict[bytes, Entry] = {}
-    for one in mine:
-        if (one.operator, one.task) == (operator, task):
-            for exported in one.entries:
+    answers: dict[bytes, Determinant] = {}
+    for record in of_epoch:
+        if (record.operator, record.task) == (operator, task):
+            for exported in record.determinants:
                 entry = exported.entry()
                 answers.setdefault(entry.key, entry)
     at = round(plan.now.timestamp() * 1000)
-    made = _scope(plan.job, plan.query, plan.epoch, at, int(plan.seed, 16), plan.lineage, params)
-    refusal = _Refusal(plan, mine, operator, task)
+    epoch_scope = _scope(plan.job, plan.query, plan.epoch, at, int(plan.seed, 16), plan.lineage, params)
+    refusal = _Refusal(plan, of_epoch, operator, task)
     with (
         replace_all(refusal.of),
-        task_scope(_Recorded(made, operator, task, answers)) as inside,
+        task_scope(_Recorded(epoch_scope, operator, task, answers)) as inside,
         row_scope(0),
     ):
         yield Scope(inside)
 
 
 class _Recorded(TaskScope):
-    """A task that knows the answers of then."""
+    """A task with the recorded answers."""
 
-    def __init__(self, epoch: EpochScope, operator: str, task: int, answers: dict[bytes, Entry]) -> None:
+    def __init__(self, epoch: EpochScope, operator: str, task: int, answers: dict[bytes, Determinant]) -> None:
         super().__init__(epoch, operator, task)
         self._log = answers
 
@@ -154,18 +166,13 @@ def _scope(
     job: str, query: str, epoch: int, at: int, seed: int, lineage: int, params: Mapping[str, str] | None
 ) -> EpochScope:
     return EpochScope(
-        job=job,
-        topic="",
-        query=query,
-        epoch=epoch,
-        at=at,
-        seed=seed,
-        owner=Owner(lineage, 1, "test"),
-        replay=False,
+        EpochIdentity(job, log_topic="", query=query, epoch=epoch, owner=Owner(lineage, 1, "test"), replay=False),
+        at,
+        seed,
         depth="0",  # nothing is recorded, and no Kafka asked
-        partitions=(1,),
-        since={},
-        until={},
+        log_partitions=(1,),
+        start_offsets={},
+        claim_offsets={},
         params=dict(params or {}),
     )
 
@@ -187,58 +194,61 @@ def _read(
             elif record["kind"] == "determinants":
                 determinants.append(msgspec.convert(record, ExportedDeterminants))
     except (KeyError, TypeError, msgspec.MsgspecError) as error:
-        raise ValueError(f"{where} is no output of `clonos log cat JOB --epoch N -o json`: {error}") from error
+        raise ValueError(f"{where} is no output of `clonos causal-log cat JOB --epoch N -o json`: {error}") from error
     return plans, determinants
 
 
 def _chosen(plans: list[ExportedPlan], query: str | None, epoch: int | None) -> ExportedPlan:
-    # A new lineage starts its epochs afresh: of two plans for an epoch the newer one counts.
+    # A new lineage numbers its epochs from the beginning: of two plans for an epoch the newer lineage counts.
     newest: dict[tuple[str, int], ExportedPlan] = {}
     for plan in plans:
         known = newest.get((plan.query, plan.epoch))
         if plan.void is None and (known is None or plan.lineage > known.lineage):
             newest[plan.query, plan.epoch] = plan
     there = ", ".join(f"{name} epoch {number}" for name, number in newest) or "no plan"
-    found = [plan for plan in newest.values() if query in (None, plan.query) and (epoch is None or epoch == plan.epoch)]
-    if not found:
+    matching = [
+        plan for plan in newest.values() if query in (None, plan.query) and (epoch is None or epoch == plan.epoch)
+    ]
+    if not matching:
         raise ValueError(f"the records hold {there}: export the whole epoch, without --kind or --partition")
-    if len(found) > 1:
+    if len(matching) > 1:
         raise ValueError(f"the records hold {there}: choose with query= and epoch=")
-    return found[0]
+    return matching[0]
 
 
+@dataclass(frozen=True)
 class _Refusal:
-    """Says what was recorded, when asked for something else."""
+    """Raises an error that lists the recorded calls, for a call that was not recorded."""
 
-    def __init__(self, plan: ExportedPlan, determinants: list[ExportedDeterminants], operator: str, task: int) -> None:
-        self._plan = plan
-        self._determinants = determinants
-        self._operator = operator
-        self._task = task
+    plan: ExportedPlan
+    determinants: list[ExportedDeterminants]
+    operator: str
+    task: int
 
     def of(self, service: str) -> Callable[..., Any]:
         """Refuses to answer as `service`."""
 
         def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise NotRecorded(self._told(service, args, kwargs))
+            raise NotRecorded(self._message(service, args, kwargs))
 
         return refuse
 
-    def _told(self, service: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def _message(self, service: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         key = services._key(service, args, kwargs).hex()
         asked = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
         counts: dict[tuple[str, int], Counter[str]] = {}
         elsewhere = []
-        for one in self._determinants:
-            counts.setdefault((one.operator, one.task), Counter()).update(entry.service for entry in one.entries)
-            if any(entry.key == key for entry in one.entries):
-                elsewhere.append(f"operator {one.operator!r} task {one.task}")
-        told = "; ".join(
+        for record in self.determinants:
+            counter = counts.setdefault((record.operator, record.task), Counter())
+            counter.update(entry.service for entry in record.determinants)
+            if any(entry.key == key for entry in record.determinants):
+                elsewhere.append(f"operator {record.operator!r} task {record.task}")
+        recorded = "; ".join(
             f"operator {operator!r} task {task}: {', '.join(f'{name} x{n}' for name, n in sorted(names.items()))}"
             for (operator, task), names in sorted(counts.items())
         )
         return (
-            f"{service}({asked}) was not recorded by operator {self._operator!r} task {self._task} in epoch "
-            f"{self._plan.epoch} of {self._plan.query}. Recorded were: {told or 'no answers'}."
+            f"{service}({asked}) was not recorded by operator {self.operator!r} task {self.task} in epoch "
+            f"{self.plan.epoch} of {self.plan.query}. Recorded were: {recorded or 'no answers'}."
             + (f" This very call was recorded by {' and '.join(elsewhere)}." if elsewhere else "")
         )

@@ -1,4 +1,4 @@
-"""Services that answer from a script instead of calling out."""
+"""Replaces the external calls of services in tests by prepared answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from pyspark import cloudpickle
@@ -24,9 +23,9 @@ Answers = Mapping[Any, Any] | Sequence[Any] | Callable[..., Any]
 
 
 class Unscripted(BaseException):
-    """A service was asked for something that its script does not hold.
+    """A service was called with arguments for which its script has no answer, or after the last answer in a sequence.
 
-    No `Exception`, so that neither a retry nor an ``except Exception`` of the code under test hides it.
+    It is no `Exception`, so that neither a retry nor an ``except Exception`` of the code under test hides it.
     """
 
 
@@ -37,20 +36,20 @@ class _After:
 
 
 def after(seconds: float, answer: Any) -> Any:
-    """An answer (or error) of a script that takes its time."""
+    """An answer (or error) for `script` that the service returns after `seconds`, to test timeouts."""
     return _After(seconds, answer)
 
 
 def script(service: Callable[..., Any], answers: Answers) -> Script:
-    """Let a service answer from a script; a context manager.
+    """Replace the external call of a service by prepared answers, inside a context.
 
-    Timeouts, retries, ``record_errors`` and the sharing of equal arguments work as ever: only the call to the
-    world outside is replaced. That is so too in the Python workers of a local session, for queries started inside.
+    Timeouts, retries, ``record_errors`` and the sharing of equal arguments work as in production. The answers also
+    apply in the Python workers of a local session, for queries that are started inside the context.
 
     Args:
         service: A ``@clonos.service``, or ``clonos.clock``.
-        answers: A mapping from arguments to answers (one argument as it is, several as a tuple), a sequence of
-            answers in the order of calls, or a function. An answer that is an exception is raised.
+        answers: A mapping from the argument (several: a tuple) to the answer, a sequence of answers in the order of
+            calls, or a function. An answer that is an exception is raised.
 
     Example::
 
@@ -59,7 +58,7 @@ def script(service: Callable[..., Any], answers: Answers) -> Script:
         assert scripted.calls == [("word",)]
 
     Raises:
-        TypeError: It is no service, or `answers` is none of these.
+        TypeError: `service` is no service, or `answers` has another type.
     """
     if service is services.clock:
         service = services._clock_at
@@ -71,9 +70,9 @@ def script(service: Callable[..., Any], answers: Answers) -> Script:
 
 
 class Script:
-    """A script while it is in force, made by `script`.
+    """The prepared answers of one service while they are in use; `script` creates it.
 
-    Its calls are kept in a file, where Python workers can add theirs.
+    The calls are recorded in a file, to which Python workers append theirs.
     """
 
     def __init__(self, service: Service[..., Any], answers: Answers) -> None:
@@ -86,7 +85,7 @@ class Script:
 
     @property
     def calls(self) -> list[tuple[Any, ...]]:
-        """The arguments of each call so far, retries included; arguments given by name at their position."""
+        """The arguments of each call so far, retries included. Keyword arguments are listed at their position."""
         if self._journal is not None:
             lines = self._journal.read_bytes().splitlines()
             self._calls = [cloudpickle.loads(base64.b64decode(line)) for line in lines]
@@ -101,10 +100,8 @@ class Script:
         self._stack.enter_context(replace(self._name, answerer))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give it back; `calls` stays."""
+    def __exit__(self, *_exc: object) -> None:
+        """Restore the service; `calls` keeps its value."""
         _ = self.calls
         self._journal = None
         self._stack.close()
@@ -121,11 +118,11 @@ class _Answerer:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = inspect.signature(self.function).bind(*args, **kwargs)
-        given = (*bound.args, *bound.kwargs.values())
+        passed = (*bound.args, *bound.kwargs.values())
         bound.apply_defaults()
-        number = self._note(given)
+        number = self._note(passed)
         if isinstance(self.answers, Mapping):
-            answer = self._mapped(self.answers, given, (*bound.args, *bound.kwargs.values()))
+            answer = self._mapped(self.answers, passed, (*bound.args, *bound.kwargs.values()))
         elif callable(self.answers):
             answer = self.answers(*args, **kwargs)
         elif number < len(self.answers):
@@ -134,9 +131,9 @@ class _Answerer:
             raise Unscripted(f"The script of {self.name} has {len(self.answers)} answers; this is call {number + 1}.")
         return _given(answer)
 
-    def _note(self, given: tuple[Any, ...]) -> int:
-        """Keep the call; returns how many were before it."""
-        packed: bytes = cloudpickle.dumps(given)  # type: ignore[no-untyped-call]
+    def _note(self, passed: tuple[Any, ...]) -> int:
+        """Store the call; return the number of calls before it."""
+        packed: bytes = cloudpickle.dumps(passed)  # type: ignore[no-untyped-call]
         line = base64.b64encode(packed) + b"\n"
         with self.journal.open("ab+") as journal:
             fcntl.flock(journal, fcntl.LOCK_EX)  # threads and workers take turns
@@ -145,16 +142,16 @@ class _Answerer:
             journal.write(line)
         return number
 
-    def _mapped(self, answers: Mapping[Any, Any], given: tuple[Any, ...], whole: tuple[Any, ...]) -> Any:
-        """The answer for the arguments as given, or with the defaults of those that were not."""
-        wanted: list[Any] = [given, whole]
-        wanted += [one[0] for one in (given, whole) if len(one) == 1]
+    def _mapped(self, answers: Mapping[Any, Any], passed: tuple[Any, ...], whole: tuple[Any, ...]) -> Any:
+        """The answer for the passed arguments, or for all arguments including defaults."""
+        candidates: list[Any] = [passed, whole]
+        candidates += [arguments[0] for arguments in (passed, whole) if len(arguments) == 1]
         # By comparison, since arguments such as lists cannot be looked up.
         for key, answer in answers.items():
-            if any(key == one for one in wanted):
+            if any(key == candidate for candidate in candidates):
                 return answer
         known = ", ".join(repr(key) for key in answers) or "nothing"
-        raise Unscripted(f"The script of {self.name} has no answer for {given!r}; it has one for: {known}.")
+        raise Unscripted(f"The script of {self.name} has no answer for {passed!r}; it has one for: {known}.")
 
 
 def _given(answer: Any) -> Any:

@@ -1,20 +1,19 @@
-"""What every sink must guarantee, as tests that any sink runs (`docs/sinks.md`).
+"""Contract tests that every sink must pass (`docs/sinks.md`).
 
-Subclass `SinkContract`, say how a sink is made and how its output is read back, and let pytest collect it::
+Subclass `SinkContract`, implement the creation of a sink and the reading of its output, and let pytest collect it::
 
     class TestMySink(SinkContract):
         points = ("lane-begun", "lane-committed")
 
-        @abstractmethod
-    def make_sink(self, name):
+        def make_sink(self, name):
             return MySink(name, path=self.place)
 
-        @abstractmethod
-    def read_back(self):
+        def read_back(self):
             return [Seen(row["key"], row["value"]) for row in rows_of(self.place)]
 
 The suite needs two fixtures: ``kafka``, the `KafkaSettings` of a real broker (the causal log is there), and ``spark``,
-a session with at least four slots whose Python workers know that broker (`clonos.engine.attached.tell_workers`).
+a session with at least four slots whose Python workers can reach that broker
+(`clonos.spark.user_session.configure_workers`).
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,34 +35,36 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import ReplayDivergence, Superseded
+from clonos.extend.sink import LaneReport, Sink, SinkEpoch, SinkLane
 from clonos.log.claiming import Ownership, claim
-from clonos.log.records import Held
+from clonos.log.records import EpochIdentity, InputSlice
 from clonos.settings import KafkaSettings
-from clonos.sinks import LaneReport, Sink, SinkEpoch
+from clonos.testing.harness.waiting import eventually
 
 _DEADLINE_S = 60.0
 
 
 class Seen(NamedTuple):
-    """One record as a consumer of the output sees it."""
+    """Key and value of one record that a consumer of the output sees."""
 
     key: str | None
     value: str | None
 
 
+# The rows of one partition: key and value of each.
 Part = Sequence[tuple[str | None, str | None]]
 PUBLISHED_BEFORE = ("audited", "skipped")
 
 
 class SinkContract(ABC):
-    """The contract. Every test publishes to a place of its own.
+    """The contract tests of a sink. Every test publishes to its own topic, table or folder (the *place*).
 
     Attributes:
-        points: The points of `clonos.faults` that a lane of this sink passes, in order, in an epoch that is fresh:
-            the tests lose a worker, and hold a zombie, at each of them.
-        place: A word that names this test's place: a topic, a table, a folder.
-        folder: A scratch folder.
-        columns: DDL of the frames that the sink gets; ``key`` and ``value`` must be in it.
+        points: The points of `clonos.faults` that a lane of this sink passes in a fresh epoch, in order. The tests kill
+            or pause a worker at each of them.
+        place: Unique name of this test's topic, table or folder.
+        folder: An empty folder for the test.
+        columns: Schema (DDL) of the DataFrames that the tests publish, with at least ``key`` and ``value``.
     """
 
     points: ClassVar[tuple[str, ...]] = ()
@@ -73,22 +76,26 @@ class SinkContract(ABC):
     place: str
 
     def prepare(self) -> None:  # noqa: B027  # many sinks need nothing
-        """Make the place, where the sink does not."""
+        """Create `place`, if the sink does not create it."""
 
     @abstractmethod
     def make_sink(self, name: str) -> Sink:
-        """A sink that publishes to the test's place."""
+        """Create the sink to test. It must publish to `self.place`.
+
+        Args:
+            name: The sink's stable name (`Sink.name`).
+        """
 
     @abstractmethod
     def read_back(self) -> list[Seen]:
-        """What a consumer of the place sees now; records of one lane and epoch in their order."""
+        """The records that a consumer of `place` sees now; those of the same lane and epoch in the lane's order."""
 
     @pytest.fixture(autouse=True)
     def _staged(self, spark: SparkSession, kafka: KafkaSettings, tmp_path: Path) -> None:
         self.stage(spark, kafka, tmp_path)
 
     def stage(self, spark: SparkSession, kafka: KafkaSettings, folder: Path) -> None:
-        """Set up one test."""
+        """Prepare one test: a new `place` and a new job. A pytest fixture calls this before each test."""
         self.spark, self.kafka, self.folder = spark, kafka, folder
         self.place = f"contract-{secrets.token_hex(4)}"
         self._job = f"contract-{secrets.token_hex(4)}"
@@ -101,7 +108,7 @@ class SinkContract(ABC):
         parts = rows(3, 4)
         reports = owner.write(0, parts)
         self.published_exactly(parts)
-        assert [report.lane for report in reports] == list(range(len(owner.epoch(0, parts).held)))
+        assert [report.lane for report in reports] == list(range(len(owner.epoch(0, parts).lanes)))
         assert sum(report.records for report in reports) == 12
         assert {report.outcome for report in reports} == {"published"}
 
@@ -115,8 +122,8 @@ class SinkContract(ABC):
     def test_a_replay_of_what_is_published_publishes_nothing_and_agrees(self) -> None:
         parts = rows(3, 4)
         self.owner().write(0, parts)
-        for ended in (False, True):
-            reports = self.owner().write(0, parts, replay=True, ended=ended)
+        for committed in (False, True):
+            reports = self.owner().write(0, parts, replay=True, committed=committed)
             assert all(report.outcome in PUBLISHED_BEFORE for report in reports), reports
             assert not any(report.diverged for report in reports)
             self.published_exactly(parts)
@@ -128,9 +135,9 @@ class SinkContract(ABC):
         assert not any(report.diverged for report in reports)
         self.published_exactly(parts)
 
-    def test_a_replay_of_what_nobody_published_publishes_it(self) -> None:
+    def test_a_replay_of_an_unpublished_epoch_publishes_it(self) -> None:
         parts = rows(3, 4)
-        self.owner()  # it planned the epoch and died
+        self.owner()  # it planned the epoch and crashed
         reports = self.owner().write(0, parts, replay=True)
         assert {report.outcome for report in reports} == {"published"}
         self.published_exactly(parts)
@@ -146,15 +153,15 @@ class SinkContract(ABC):
     def test_divergence_of_a_published_epoch_is_found(self) -> None:
         parts = rows(2, 4)
         self.owner().write(0, parts)
-        for ended in (False, True):
-            self.diverges(parts, ended=ended)
+        for committed in (False, True):
+            self.diverges(parts, committed=committed)
             self.published_exactly(parts)
 
     def test_divergence_stops_the_rest(self) -> None:
         parts = rows(3, 4)
         done = self.partly_published(parts)
         if done:
-            self.diverges(parts, ended=False)
+            self.diverges(parts, committed=False)
         self.published_exactly([part if index in done else [] for index, part in enumerate(parts)])
 
     # Owners
@@ -167,7 +174,7 @@ class SinkContract(ABC):
             old.sink.write(old.frame(rows(3, 4)), epoch)
         self.published_exactly()
 
-    def test_a_new_lineage_publishes_anew(self) -> None:
+    def test_a_new_lineage_publishes_again(self) -> None:
         parts = rows(2, 3)
         self.owner().write(5, parts)
         self.owner(new_lineage=True).write(0, parts)
@@ -176,9 +183,11 @@ class SinkContract(ABC):
     # Crashes
 
     def test_a_worker_lost_between_any_two_steps(self) -> None:
-        """At each point in turn: the epoch fails, a new owner replays it, and all is there once."""
+        """A worker is killed at each point in turn: the epoch fails, a new owner replays it, and every record is
+        published once.
+        """
         parts = [rows(2, 3, epoch) for epoch in range(len(self.points))]
-        lane = len(self.owner().epoch(0, parts[0]).held) - 1
+        lane = len(self.owner().epoch(0, parts[0]).lanes) - 1
         faults = [f"{point},epoch={epoch},lane={lane},replay=False" for epoch, point in enumerate(self.points)]
         with self.faults(faults, "lose") as reached:
             for epoch, fault in enumerate(faults):
@@ -190,7 +199,9 @@ class SinkContract(ABC):
                 self.published_exactly(*parts[: epoch + 1])
 
     def test_a_zombie_between_any_two_steps(self) -> None:
-        """Held at each point in turn while a new owner replays the epoch: what wakes up publishes nothing more."""
+        """A worker is paused at each point in turn while a new owner replays the epoch: when it resumes, it publishes
+        nothing.
+        """
         parts = [rows(1, 3, epoch) for epoch in range(len(self.points))]
         faults = [f"{point},epoch={epoch},replay=False" for epoch, point in enumerate(self.points)]
         with ThreadPoolExecutor(1) as pool, self.faults(faults, "hold") as reached:
@@ -202,7 +213,7 @@ class SinkContract(ABC):
                 self.owner().write(epoch, parts[epoch], replay=True)
                 self.published_exactly(*parts[: epoch + 1])
                 (self.folder / f"faults.{fault}.go").touch()
-                zombie.exception(_DEADLINE_S)  # whether it notices is one thing, what it published another
+                zombie.exception(_DEADLINE_S)  # the zombie may raise or not; only its output counts
                 self.published_exactly(*parts[: epoch + 1])
 
     # What is in a lane
@@ -242,58 +253,77 @@ class SinkContract(ABC):
     # The stage
 
     def owner(self, *, new_lineage: bool = False) -> Owner:
-        """A new driver that has just claimed the job."""
+        """Claim the job as a new driver does, with a new sink; `new_lineage` begins a new lineage."""
         sink = self.make_sink("out")
         sink.check(self.kafka)
         return Owner(self, sink, claim(self.kafka, self._job, new_lineage={} if new_lineage else None))
 
     def published_exactly(self, *epochs: Sequence[Part]) -> None:
-        """Everything of `epochs` is seen once, and nothing else."""
+        """Assert that a consumer sees every record of `epochs` once, and no other record."""
         wanted = Counter(row for parts in epochs for part in parts for row in _seen(part))
         seen = Counter(self.read_back())
         assert seen == wanted, f"lost {list(wanted - seen)[:3]}, more than once or foreign {list(seen - wanted)[:3]}"
 
     def partly_published(self, parts: Sequence[Part]) -> tuple[int, ...]:
-        """An attempt whose last partition fails when the others are published; which lanes that are.
+        """Publish an epoch whose last partition fails after all others are published; return their lane numbers.
 
-        A sink that makes one lane of the whole epoch must have published nothing.
+        A sink with one lane for the whole epoch must not publish anything.
         """
         owner = self.owner()
         gate = self.folder / f"gate-{secrets.token_hex(2)}"
         others = Counter(row for part in parts[:-1] for row in _seen(part))
-        by_partition = len(owner.epoch(0, parts).held) == len(parts)
+        by_partition = len(owner.epoch(0, parts).lanes) == len(parts)
         with ThreadPoolExecutor(1) as pool:
             attempt = pool.submit(owner.write, 0, parts, failing=gate)
             if by_partition:
-                _await(lambda: Counter(self.read_back()) == others or attempt.done(), "the other lanes are published")
+                eventually(
+                    lambda: Counter(self.read_back()) == others or attempt.done(),
+                    "the other lanes are published",
+                    timeout_s=_DEADLINE_S,
+                )
             gate.touch()
             with pytest.raises(Exception, match="as the test wants it"):
                 attempt.result(_DEADLINE_S)
         self.published_exactly(parts[:-1] if by_partition else [])
         return tuple(range(len(parts) - 1)) if by_partition else ()
 
-    def diverges(self, parts: Sequence[Part], *, ended: bool) -> None:
-        """A replay that computes another value for a row of the first partition is told, one way or the other."""
+    def diverges(self, parts: Sequence[Part], *, committed: bool) -> None:
+        """Assert that the sink detects a replay of `parts` in which one row has another value: it raises
+        `ReplayDivergence` or reports the lane. `committed`: whether the causal log holds the epoch's commit.
+        """
         key, value = parts[0][0]
         other = [[(key, f"not {value}"), *parts[0][1:]], *parts[1:]]
         try:
-            reports = self.owner().write(0, other, replay=True, ended=ended)
+            reports = self.owner().write(0, other, replay=True, committed=committed)
         except ReplayDivergence:
             return
         assert any(report.diverged for report in reports), reports
 
-    def faults(self, faults: Sequence[str], action: str) -> _Faults:
-        """Let workers meet `faults`; gives what was reached so far."""
-        return _Faults(self.spark, self.folder / "faults", [f"{fault}:{action}" for fault in faults])
+    @contextmanager
+    def faults(self, faults: Sequence[str], action: str) -> Iterator[Callable[[], list[str]]]:
+        """Inject `faults` with `action` into the Python workers inside the context (`clonos.faults`).
+
+        It yields a function that returns the faults that were triggered so far. Each fault is a point with values:
+        ``lane-begun,epoch=3``. Spark starts new workers, because faults are environment variables of workers.
+        """
+        log, environment = self.folder / "faults", self.spark.sparkContext.environment
+        settings = {"CLONOS_FAULT": ";".join(f"{fault}:{action}" for fault in faults), "CLONOS_FAULT_LOG": str(log)}
+        environment.update(settings)
+        try:
+            yield lambda: log.read_text().splitlines() if log.exists() else []
+        finally:
+            for name in settings:
+                environment.pop(name, None)
+            Path(f"{log}.go").touch()  # releases processes that still wait
 
 
+@dataclass(frozen=True)
 class Owner:
-    """One driver's claim of the job, and epochs written under it."""
+    """A driver's claim of the test's job. Tests write epochs to the sink under this claim."""
 
-    def __init__(self, contract: SinkContract, sink: Sink, ownership: Ownership) -> None:
-        self.sink = sink
-        self._contract = contract
-        self._own = ownership
+    contract: SinkContract
+    sink: Sink
+    own: Ownership  # the claim in the causal log
 
     def write(
         self,
@@ -301,47 +331,38 @@ class Owner:
         parts: Sequence[Part],
         *,
         replay: bool = False,
-        ended: bool = False,
+        committed: bool = False,
         failing: Path | None = None,
     ) -> list[LaneReport]:
-        """Write one epoch.
+        """Write one epoch to the sink.
 
         Args:
-            epoch: Its number.
-            parts: The rows of each partition.
-            replay: The log holds a plan of it.
-            ended: The log holds an end of it.
-            failing: The last partition waits for this file, then fails.
+            epoch: Number of the epoch.
+            parts: The rows of each partition; a row is a key and a value.
+            replay: Whether this is a replay: the causal log holds a plan of the epoch.
+            committed: Whether the causal log holds the epoch's commit.
+            failing: The last partition waits until this file exists, then fails.
         """
-        return self.sink.write(self.frame(parts, failing), self.epoch(epoch, parts, replay=replay, ended=ended))
+        return self.sink.write(self.frame(parts, failing), self.epoch(epoch, parts, replay=replay, committed=committed))
 
-    def epoch(self, number: int, parts: Sequence[Part], *, replay: bool = False, ended: bool = False) -> SinkEpoch:
-        """The epoch as the engine would hand it over."""
-        own = self._own
-        held = self.sink.lanes(tuple(Held("range", "in", index, 0, len(part)) for index, part in enumerate(parts)))
-        partitions = own.ensure_lanes(self.sink.name, len(held))
-        markers = {lane: own.markers.get(partition) for lane, partition in enumerate(partitions)} if replay else {}
-        return SinkEpoch(
-            kafka=own.kafka,
-            job=own.job,
-            topic=own.topic,
-            owner=own.owner,
-            query=self.sink.name,
-            epoch=number,
-            held=held,
-            lanes=tuple(range(len(held))),
-            partitions=partitions,
-            replay=replay,
-            ended=ended,
-            markers={
-                lane: marker
-                for lane, marker in markers.items()
-                if marker is not None and marker.owner.lineage == own.owner.lineage
-            },
+    def epoch(self, number: int, parts: Sequence[Part], *, replay: bool = False, committed: bool = False) -> SinkEpoch:
+        """The epoch as the driver passes it to `Sink.write`; `Owner.write` describes the other arguments."""
+        own = self.own
+        slices = self.sink.lanes(
+            tuple(InputSlice("range", "in", index, 0, len(part)) for index, part in enumerate(parts))
         )
+        partitions = own.ensure_lanes(self.sink.name, len(slices))
+        lanes = []
+        for lane, (part, partition) in enumerate(zip(slices, partitions, strict=True)):
+            marker = own.markers.get(partition) if replay else None
+            if marker is not None and marker.owner.lineage != own.owner.lineage:
+                marker = None
+            lanes.append(SinkLane(lane, lane, part, partition, marker=marker))
+        identity = EpochIdentity(own.job, own.topic, self.sink.name, number, own.owner, replay)
+        return SinkEpoch(identity, own.kafka, tuple(lanes), committed)
 
     def frame(self, parts: Sequence[Part], failing: Path | None = None) -> DataFrame:
-        """A DataFrame with one partition for each of `parts`."""
+        """A DataFrame with one partition for each of `parts`; the last one fails once the file `failing` exists."""
         packed = msgspec.msgpack.encode(parts)
         last = len(parts) - 1
 
@@ -349,48 +370,23 @@ class Owner:
             for batch in batches:
                 for index in batch.column(0).to_pylist():
                     if failing is not None and index == last:
-                        _await(failing.exists, "the test opens the gate")
+                        eventually(failing.exists, "the test opens the gate", timeout_s=_DEADLINE_S)
                         raise RuntimeError("this partition fails, as the test wants it")
                     part = msgspec.msgpack.decode(packed)[index]
                     columns = [pa.array([row[column] for row in part], pa.string()) for column in (0, 1)]
                     yield pa.RecordBatch.from_arrays(columns, ["key", "value"])
 
-        spark = self._contract.spark
+        spark = self.contract.spark
         if not parts:
-            nothing: DataFrame = spark.createDataFrame(spark.sparkContext.emptyRDD(), self._contract.columns)
+            nothing: DataFrame = spark.createDataFrame(spark.sparkContext.emptyRDD(), self.contract.columns)
             return nothing
-        return spark.range(0, len(parts), 1, len(parts)).mapInArrow(fill, self._contract.columns)
-
-
-class _Faults:
-    """Faults for Python workers: they are part of a worker's environment, so these are other workers."""
-
-    def __init__(self, spark: SparkSession, log: Path, faults: Sequence[str]) -> None:
-        self._environment = spark.sparkContext.environment
-        self._log = log
-        self._set = {"CLONOS_FAULT": ";".join(faults), "CLONOS_FAULT_LOG": str(log)}
-
-    def __enter__(self) -> Callable[[], list[str]]:
-        self._environment.update(self._set)
-        return lambda: self._log.read_text().splitlines() if self._log.exists() else []
-
-    def __exit__(self, *_exc: object) -> None:
-        for name in self._set:
-            self._environment.pop(name, None)
-        Path(f"{self._log}.go").touch()  # whoever is still held
+        return spark.range(0, len(parts), 1, len(parts)).mapInArrow(fill, self.contract.columns)
 
 
 def rows(parts: int, count: int, epoch: int = 0) -> list[Part]:
-    """`count` different rows for each of `parts` partitions."""
+    """Test data: `count` different rows for each of `parts` partitions; the values name the `epoch`."""
     return [[(f"k{part}", f"{epoch}-{part}-{number}") for number in range(count)] for part in range(parts)]
 
 
 def _seen(part: Part) -> list[Seen]:
     return [Seen(key, value) for key, value in part]
-
-
-def _await(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {_DEADLINE_S:.0f} s"
-        time.sleep(0.02)

@@ -1,17 +1,17 @@
 """A folder of JSON-lines files, one for each lane of each epoch that has output.
 
-The name says what is in a file: job, sink, lineage, epoch and lane. For one lane:
+A file's name holds job, sink, lineage, epoch and lane. For one lane:
 
-1. The log must be this owner's, otherwise `Superseded`.
+1. Check that this driver owns the lane's log partition, otherwise `Superseded`.
 2. Write the rows to a temporary file (its name starts with a dot) and sync it.
-3. The log must still be this owner's.
-4. Link the file to its name. That fails where the name exists: nothing is ever overwritten.
-5. The name existed → published already: compare (*replay audit*).
+3. Check the owner again.
+4. Link the file to its final name. The link fails if the name exists: no file is ever overwritten.
+5. If the name exists, the lane is published: compare the rows (*replay audit*).
 
-Exactly once follows from the names; fencing does not rest on step 3. A zombie that passes it and wakes up later
-either finds the name taken, or takes it with what the plan says; the new owner then finds it and compares. Rows that
-are a function of the input and of recorded answers agree. Where the zombie had asked a service anew meanwhile they
-do not, and the job stops with `ReplayDivergence`: nothing is published twice, but somebody must look.
+Exactly once follows from the names, and does not depend on step 3. A fenced driver may pass step 3 and resume later.
+Then either its link fails, or it publishes the epoch of the plan and the new owner compares. Rows that depend only on
+input and determinants are equal. If the fenced driver called a service again and got another answer, the rows differ
+and the job stops with `ReplayDivergence`. Nothing is published twice, but a person must decide.
 """
 
 from __future__ import annotations
@@ -27,22 +27,29 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from clonos.errors import DirectoryTaken, FilesUnwritable, ReplayDivergence, SpecError
-from clonos.lanes import MultisetDigest, Pass, at_point, publish_rest, require_owner, run_lanes
-from clonos.log.records import Held, whole_epoch
+from clonos.errors import DirectoryInUse, FilesUnwritable, ReplayDivergence, SpecError
+from clonos.extend.lanes import MultisetDigest, Pass, at_point, publish_rest, require_owner, run_lanes
+from clonos.extend.sink import DeliveryMode, LaneReport, OutputMode, SinkEpoch, SinkLane
+from clonos.log.records import InputSlice, whole_epoch
 from clonos.settings import KafkaSettings
-from clonos.sinks import DeliveryMode, LaneReport, OutputMode, SinkEpoch
 
 
 class FilesSink:
-    """Publishes rows as JSON lines in a folder. Readers leave out names that start with a dot.
+    """Publishes rows as JSON-lines files in a folder. Readers must skip names that start with a dot.
 
     Args:
-        name: Stable name of the sink; also that of its query.
-        path: The folder, on a file system with hard links that driver and workers share.
-        output_mode: Spark's output mode; ``update`` and ``complete`` write each epoch's rows as well.
+        name: Stable name of the sink and of its query.
+        path: The folder, on a file system with hard links that the driver and all workers share.
+        output_mode: Spark's output mode; ``update`` and ``complete`` write each epoch's rows too.
         delivery: ``exactly-once``, or ``atomic-epoch``: one file for each epoch.
-        format: ``jsonl``.
+        format: ``jsonl`` (JSON lines), the only format.
+
+    Raises:
+        SpecError: The delivery mode or the format is not supported.
+
+    Example::
+
+        ctx.sink(totals, connector="files", path="/data/totals")
     """
 
     def __init__(
@@ -52,19 +59,23 @@ class FilesSink:
         path: str | Path,
         output_mode: OutputMode = "append",
         delivery: DeliveryMode = "exactly-once",
-        format: Literal["jsonl"] = "jsonl",  # noqa: A002  # the word that Spark's writers use
+        format: Literal["jsonl"] = "jsonl",  # noqa: A002  # the name in Spark's writers
     ) -> None:
         if delivery == "at-least-once":
-            raise SpecError("The files sink has no cheaper delivery.", hint="leave delivery= out for this sink.")
+            raise SpecError("The files sink has no at-least-once delivery.", hint="remove delivery= for this sink.")
         if format != "jsonl":
-            raise SpecError(f"The files sink does not know the format {format!r}.", hint="use jsonl.")
+            raise SpecError(f"The files sink has no format {format!r}.", hint="use jsonl.")
         self.name = name
         self.path = Path(path).absolute()
         self.output_mode = output_mode
         self.delivery = delivery
 
     def check(self, kafka: KafkaSettings) -> None:
-        """Fail closed at start: the folder is there, and files can be linked in it."""
+        """Fail at start if the folder cannot be created, or files cannot be linked in it.
+
+        Raises:
+            DirectoryInUse: The folder is not writable, or its file system has no hard links.
+        """
         trial = self.path / f".{self.name}.{secrets.token_hex(8)}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -73,57 +84,61 @@ class FilesSink:
             Path(f"{trial}.linked").unlink()
             trial.unlink()
         except OSError as error:
-            raise DirectoryTaken(
+            raise DirectoryInUse(
                 f"The files sink {self.name!r} cannot write to {self.path}: {error.strerror}.",
                 kept="nothing was started.",
                 hint="choose a folder that this user may write to, on a file system with hard links.",
             ) from error
 
     def check_frame(self, frame: DataFrame) -> None:
-        """Every column that Spark can write as JSON will do."""
+        """Accept any columns that Spark can write as JSON."""
 
-    def lanes(self, held: tuple[Held, ...]) -> tuple[Held, ...]:
-        """One lane for each partition; in ``atomic-epoch`` one for all."""
-        return whole_epoch(held) if self.delivery == "atomic-epoch" else held
+    def lanes(self, slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
+        """One lane for each partition of the epoch; with ``atomic-epoch`` one lane for all partitions."""
+        return whole_epoch(slices) if self.delivery == "atomic-epoch" else slices
 
     def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
-        """Publish what is not yet published of `epoch`."""
+        """Publish the lanes of `epoch` that are not published yet, each as one file; returns one report for each
+        lane.
+        """
         lines = frame.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("line"))
-        if self.delivery == "atomic-epoch" and epoch.held:
+        if self.delivery == "atomic-epoch" and epoch.lanes:
             lines = lines.repartition(1)
         published: set[int] = set()
-        if epoch.replay:
-            self._sweep(epoch)
-            lanes = range(len(epoch.held))
-            published = {lane for lane in lanes if file_of(self.path, epoch, lane).exists()}
+        if epoch.identity.replay:
+            self._remove_temporary(epoch)
+            published = {lane.number for lane in epoch.lanes if file_of(self.path, epoch, lane).exists()}
 
-        def run(rows: DataFrame, what: Pass) -> list[LaneReport]:
-            return run_lanes(rows, epoch, functools.partial(_write_lane, self.path, what))
+        def run(rows: DataFrame, mode: Pass) -> list[LaneReport]:
+            return run_lanes(rows, epoch, functools.partial(_write_lane, self.path, mode))
 
         return publish_rest(lines, epoch, published, run)
 
-    def _sweep(self, epoch: SinkEpoch) -> None:
-        """Remove what earlier attempts at this epoch left unfinished; a zombie among them fails when it links."""
-        for lane in range(len(epoch.held)):
-            for left in self.path.glob(f".{file_of(self.path, epoch, lane).name}.*"):
-                left.unlink(missing_ok=True)
+    def _remove_temporary(self, epoch: SinkEpoch) -> None:
+        """Remove the temporary files of earlier attempts at this epoch. A fenced driver's link then fails."""
+        for lane in epoch.lanes:
+            for temporary in self.path.glob(f".{file_of(self.path, epoch, lane).name}.*"):
+                temporary.unlink(missing_ok=True)
 
 
-def file_of(folder: Path, epoch: SinkEpoch, lane: int) -> Path:
-    """The file of one lane of one epoch; names sort by epoch, then lane, within a lineage."""
-    made_of = f"{epoch.job}-{epoch.query}-{epoch.owner.lineage:04d}-{epoch.epoch:012d}-{lane:05d}"
-    return folder / f"{made_of}.jsonl"
+def file_of(folder: Path, epoch: SinkEpoch, lane: SinkLane) -> Path:
+    """The path of the file of one lane of one epoch. Within a lineage, names sort by epoch, then by lane."""
+    identity = epoch.identity
+    lineage = identity.owner.lineage
+    return folder / f"{identity.job}-{identity.query}-{lineage:04d}-{identity.epoch:012d}-{lane.number:05d}.jsonl"
 
 
-def _write_lane(folder: Path, what: Pass, epoch: SinkEpoch, lane: int, batches: Iterator[pa.RecordBatch]) -> LaneReport:
+def _write_lane(
+    folder: Path, mode: Pass, epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]
+) -> LaneReport:
     final = file_of(folder, epoch, lane)
     lines = (line.encode() + b"\n" for batch in batches for line in batch.column(0).to_pylist())
     try:
         if final.exists():
-            return _compared(final, lane, _digest(lines))
-        if what == "audit":
-            digest = _digest(lines)
-            return LaneReport(lane, "skipped" if digest.records else "empty", digest.records, digest.value())
+            return _compared(final, lane.number, MultisetDigest.of(lines))
+        if mode == "audit":
+            digest = MultisetDigest.of(lines)
+            return LaneReport(lane.number, "skipped" if digest.records else "empty", digest.records, digest.value())
         require_owner(epoch, lane)  # step 1
         at_point("lane-decided", epoch, lane)
         return _publish(final, epoch, lane, lines)
@@ -133,9 +148,9 @@ def _write_lane(folder: Path, what: Pass, epoch: SinkEpoch, lane: int, batches: 
         ) from error
 
 
-def _publish(final: Path, epoch: SinkEpoch, lane: int, lines: Iterator[bytes]) -> LaneReport:
+def _publish(final: Path, epoch: SinkEpoch, lane: SinkLane, lines: Iterator[bytes]) -> LaneReport:
     digest = MultisetDigest()
-    temporary = final.with_name(f".{final.name}.{epoch.owner.driver}.{secrets.token_hex(4)}")
+    temporary = final.with_name(f".{final.name}.{epoch.identity.owner.claim_id}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as out:  # step 2
             at_point("lane-begun", epoch, lane)
@@ -146,7 +161,7 @@ def _publish(final: Path, epoch: SinkEpoch, lane: int, lines: Iterator[bytes]) -
                     at_point("lane-produced", epoch, lane)
             at_point("state-committed", epoch, lane)
             if not digest.records:
-                return LaneReport(lane, "empty", 0, b"")
+                return LaneReport(lane.number, "empty", 0, b"")
             out.flush()
             os.fsync(out.fileno())
         at_point("lane-marked", epoch, lane)
@@ -154,35 +169,28 @@ def _publish(final: Path, epoch: SinkEpoch, lane: int, lines: Iterator[bytes]) -
         try:
             os.link(temporary, final)  # step 4
         except FileExistsError:
-            return _agreed(final, lane, digest)  # step 5
+            return _agreed(final, lane.number, digest)  # step 5
         _sync_folder(final.parent)
         at_point("lane-committed", epoch, lane)
     finally:
         temporary.unlink(missing_ok=True)
-    return LaneReport(lane, "published", digest.records, digest.value())
-
-
-def _digest(lines: Iterator[bytes]) -> MultisetDigest:
-    digest = MultisetDigest()
-    for line in lines:
-        digest.add(line)
-    return digest
+    return LaneReport(lane.number, "published", digest.records, digest.value())
 
 
 def _compared(final: Path, lane: int, computed: MultisetDigest) -> LaneReport:
     with final.open("rb") as file:
-        published = _digest(iter(file))
+        published = MultisetDigest.of(file)
     same = (published.records, published.value()) == (computed.records, computed.value())
     return LaneReport(lane, "audited", computed.records, computed.value(), diverged=not same)
 
 
 def _agreed(final: Path, lane: int, computed: MultisetDigest) -> LaneReport:
-    """Somebody published this lane while its rows were computed: that is the same rows, or the epoch stops."""
+    """The audit of a lane that another attempt published while this one computed its rows."""
     report = _compared(final, lane, computed)
     if report.diverged:
         raise ReplayDivergence(
-            f"{final.name} was published by another attempt meanwhile, with other rows.",
-            kept="the published file stands.",
+            f"Another attempt published {final.name} at the same time, with other rows.",
+            kept="the published file was not changed.",
         )
     return report
 

@@ -1,6 +1,6 @@
-"""Poison records as ordinary rows for their dead-letter topic.
+"""Converts poison records to ordinary rows for their dead-letter topic.
 
-Nothing here may differ in a replay: headers name job and epoch, never an attempt or a time of day.
+The rows are the same in a replay: headers name job and epoch, never an attempt or the current time.
 """
 
 from __future__ import annotations
@@ -26,21 +26,19 @@ _SCHEMA: Final = pa.schema(
 
 
 class DeadLetters:
-    """Turns the rows of one lane whose ``poison`` is not null into rows for their dead-letter topic.
-
-    Attributes:
-        count: How many there were so far.
+    """Converts the poison records of one lane (rows whose column ``poison`` is not null) to rows for their
+    dead-letter topic.
     """
 
     def __init__(self, job: str, epoch: int) -> None:
         self._job = job
         self._epoch = epoch
-        self.count = 0
+        self.count = 0  # number of poison records so far
 
     def ordinary(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """`batches` without the column ``poison``; the records that they held there are rows in the same places.
+        """Replace each row with a poison record by its dead-letter row, and drop the column ``poison``.
 
-        The order of rows stays: a job may send rows of its own to the dead-letter topic too.
+        The order of rows does not change, because a job may send its own rows to the dead-letter topic too.
         """
         for batch in batches:
             if COLUMN not in batch.schema.names:
@@ -51,16 +49,16 @@ class DeadLetters:
             if poison.null_count == len(poison):
                 yield rest
                 continue
-            at = 0
+            start = 0
             for poisonous, run in groupby(poison.is_valid().to_pylist()):
                 length = sum(1 for _ in run)
                 if poisonous:
-                    letters = [self._letter(one) for one in poison.slice(at, length).to_pylist()]
+                    letters = [self._letter(record) for record in poison.slice(start, length).to_pylist()]
                     self.count += length
                     yield pa.RecordBatch.from_pylist(letters, schema=_SCHEMA)
                 else:
-                    yield rest.slice(at, length)
-                at += length
+                    yield rest.slice(start, length)
+                start += length
 
     def _letter(self, poison: dict[str, Any]) -> dict[str, Any]:
         causes = {

@@ -1,20 +1,21 @@
 """The commit protocol of one lane: one sink partition's part of an epoch is one Kafka transaction.
 
-For lane *p* of epoch *e* under owner *o*:
+For one lane of epoch *e* under owner *o* (the same steps as in `docs/protocol.md`):
 
-1. A new transactional producer with the lane's own id; ``init_transactions()`` fences every earlier attempt
-   and aborts its open transaction. It is opened before input is read, so that this hides behind Spark's work.
-2. Read the tail of the lane's log partition. Newest claim or marker not of owner *o* → `Superseded`. Where the
-   partition still ends with what *o* itself wrote last, its end says so without reading.
-3. The newest marker is for this very epoch → already published: write nothing, recompute the digest and
-   compare (*replay audit*). It is for a later epoch, or holds something else → `CheckpointMismatch`.
-4. begin; produce the rows, then the marker; commit.
-5. Retriable → the same call again. Aborted → the epoch fails. Fatal, timed out or unknown → new producer,
-   read the tail: a marker of mine means committed; otherwise the epoch fails and is replayed.
+1. Open a new producer with the lane's transactional id. ``init_transactions()`` (KIP-98) fences every earlier attempt
+   and aborts its open transaction. The producer opens before the input is read, in parallel with Spark's work.
+2. Read the tail of the lane's log partition. If its newest claim or marker is not of owner *o*: `Superseded`. If the
+   partition still ends with the record that *o* itself wrote last, its end offset proves that without a read.
+3. If the newest marker is for epoch *e*, the lane is published: write nothing, recompute the digest and compare
+   (*replay audit*). If it is for a later epoch, or for other input: `CheckpointMismatch`.
+4. Begin the transaction; produce the rows, then the marker; commit.
+5. Retriable error: commit again. Aborted: the epoch fails. Fenced, timed out or fatal: open a new producer and read the
+   tail. The marker of this attempt there proves the commit; otherwise the epoch fails and is replayed.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,14 +24,12 @@ from typing import Final
 import msgspec
 
 from clonos.errors import CheckpointMismatch, CheckpointOutdated, EpochFailed, OutcomeUnknown
-from clonos.faults import reach
-from clonos.lanes import MultisetDigest
+from clonos.extend.lanes import MultisetDigest, at_point, require_owner
+from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.log.control import lane_id
-from clonos.log.reading import LogReader, Tail, shared_reader
-from clonos.log.records import Held, Marker, Owner, encode
-from clonos.log.transaction import TransactionalProducer, Unknown
-from clonos.settings import KafkaSettings
-from clonos.sinks import LaneReport
+from clonos.log.reading import Tail
+from clonos.log.records import EpochIdentity, Marker, encode
+from clonos.log.transaction import TransactionalProducer, Unknown, dispose_opened
 from clonos_sinks.kafka.rows import Row, identity
 from clonos_sinks.kafka.targets import Limits, Targets
 
@@ -38,40 +37,44 @@ _PLACED_BY_KEY: Final = -1
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """One lane of one epoch, and where its markers go."""
+    """One lane of one epoch in a Spark task, with the settings of its Kafka transaction."""
 
-    kafka: KafkaSettings
-    job: str
-    sink: str
-    topic: str
-    owner: Owner
-    query: str
-    epoch: int
-    lane: int
-    held: Held
-    partition: int
+    epoch: SinkEpoch
+    assigned: SinkLane
     timeout_ms: int
-    replay: bool = False
-    limits: Limits = Limits()
-    known: int = -1
+    limits: Limits = Limits()  # record and request size limits of the cluster
 
-    def point(self, name: str) -> None:
-        """Tell a test that this lane reached a point of the protocol."""
-        reach(name, query=self.query, epoch=self.epoch, lane=self.lane, replay=self.replay)
+    @property
+    def number(self) -> int:
+        """The lane's number."""
+        return self.assigned.number
+
+    @property
+    def identity(self) -> EpochIdentity:
+        """Job, query and number of the epoch, and the owner that runs it."""
+        return self.epoch.identity
+
+    def __str__(self) -> str:
+        """For messages: ``Lane 0 of orders``."""
+        return f"Lane {self.number} of {self.identity.query}"
+
+    def at_point(self, name: str) -> None:
+        """Trigger the injected faults for this lane at a named point of the protocol, in tests (`clonos.faults`)."""
+        at_point(name, self.epoch, self.assigned)
 
 
 def publish(lane: Lane, rows: Iterator[Row], *, eager: bool) -> LaneReport:
-    """Publish `rows` once (the five steps of this module's docstring).
+    """Publish `rows` in one transaction, or compare them if an earlier attempt published the lane.
 
     Args:
-        lane: Which lane.
-        rows: Its output; consumed to the end, so that Spark's state is committed as well.
-        eager: Open the producer before the first row is known (a lane with input almost always has output).
+        lane: The lane.
+        rows: The lane's rows; read to the end, so that Spark commits its state.
+        eager: Open the producer before the first row is known. A lane with input almost always has output.
 
     Raises:
         Superseded: A newer generation owns the lane.
         CheckpointMismatch: The lane's newest marker does not fit this epoch.
-        OutcomeUnknown: The commit's outcome was unknown and no marker of ours is there.
+        OutcomeUnknown: The commit's outcome is unknown, and the log has no marker of this attempt.
         EpochFailed: The transaction was aborted.
     """
     with ThreadPoolExecutor(1, "clonos-lane") as opener:
@@ -80,118 +83,121 @@ def publish(lane: Lane, rows: Iterator[Row], *, eager: bool) -> LaneReport:
         try:
             first = next(rows, None)
             if first is None:
-                lane.point("state-committed")
-                return LaneReport(lane.lane, "empty", 0, b"")
+                lane.at_point("state-committed")
+                return LaneReport(lane.number, "empty", 0, b"")
             producer = opening.result() if opening else _open(lane)  # step 1
             opening = None
-            lane.point("lane-initialised")
-            reader = shared_reader(lane.kafka, lane.topic)
-            tail = _own_tail(lane, reader, known=lane.known)  # step 2
-            lane.point("lane-tail-read")
+            lane.at_point("lane-initialised")
+            tail = require_owner(lane.epoch, lane.assigned)  # step 2
+            lane.at_point("lane-tail-read")
             published = published_marker(lane, tail) if tail else None  # step 3
-            lane.point("lane-decided")
+            lane.at_point("lane-decided")
             if published is not None:
                 return audit(lane, first, rows, published)
             try:
                 return _commit(lane, producer, first, rows)
             except EpochFailed:
-                _own_tail(lane, reader)  # fenced by a takeover: say that
+                require_owner(lane.epoch, lane.assigned, reread=True)  # Superseded, if a takeover fenced the producer
                 raise
         finally:
             if opening is not None:
-                opening.add_done_callback(_dispose_opened)
+                opening.add_done_callback(dispose_opened)
             if producer is not None:
                 producer.dispose()
 
 
 def _open(lane: Lane) -> TransactionalProducer:
     return TransactionalProducer(
-        lane.kafka,
-        lane_id(lane.job, lane.sink, lane.lane),
-        lane.topic,
+        lane.epoch.kafka,
+        lane_id(lane.identity.job, lane.identity.query, lane.number),
+        lane.identity.log_topic,
         timeout_ms=lane.timeout_ms,
         batch_bytes=lane.limits.batch,
     )
 
 
-def _dispose_opened(opening: Future[TransactionalProducer]) -> None:
-    if opening.exception() is None:
-        opening.result().dispose()
-
-
-def _own_tail(lane: Lane, reader: LogReader, *, known: int = -1) -> Tail | None:
-    return reader.own_tail(lane.partition, lane.owner, f"Lane {lane.lane} of {lane.query}", known=known)
-
-
 def published_marker(lane: Lane, tail: Tail) -> Marker | None:
-    """The marker that says this lane of this epoch is published; None if it is not.
+    """The marker that proves that this lane of this epoch is published; None if it is not.
 
     Raises:
         CheckpointMismatch: The newest marker is of a later epoch, or of this one with other input.
     """
-    marker = tail.marker
-    if marker is None or marker.owner.lineage != lane.owner.lineage:
+    marker, epoch = tail.marker, lane.identity
+    if marker is None or marker.owner.lineage != epoch.owner.lineage:
         return None
-    if marker.epoch > lane.epoch:
-        raise CheckpointOutdated(
-            f"Lane {lane.lane} of {lane.query} already published epoch {marker.epoch}; this is epoch {lane.epoch}."
-        )
-    if marker.epoch < lane.epoch:
+    if marker.epoch > epoch.epoch:
+        raise CheckpointOutdated(f"{lane} already published epoch {marker.epoch}; this is epoch {epoch.epoch}.")
+    if marker.epoch < epoch.epoch:
         return None
-    if (marker.held, marker.query, marker.lane) != (lane.held, lane.query, lane.lane):
+    read = lane.assigned.input_slice
+    if (marker.input_slice, marker.query, marker.lane) != (read, epoch.query, lane.number):
         raise CheckpointMismatch(
-            f"Lane {lane.lane} of {lane.query} published epoch {lane.epoch} from {marker.held}, not {lane.held}.",
-            hint="the replay does not read what the first attempt read; do not change topics or options in between.",
+            f"{lane} published epoch {epoch.epoch} from {marker.input_slice}, not {read}.",
+            hint="the replay reads other input than the first attempt; do not change topics or options in between.",
         )
     return marker
 
 
 def audit(lane: Lane, first: Row | None, rows: Iterator[Row], published: Marker) -> LaneReport:
-    """Compare what a replay computes with what is published; writes nothing."""
-    digest = MultisetDigest()
-    if first is not None:
-        digest.add(identity(first))
-    for row in rows:
-        digest.add(identity(row))
+    """Compare the rows of a replay with the rows that the marker `published` describes; writes nothing.
+
+    Args:
+        lane: The lane.
+        first: The first row if the caller has taken it from `rows`, else None.
+        rows: The other rows; read to the end.
+        published: The marker.
+
+    Returns:
+        A report with the outcome ``audited``; `diverged` states whether the rows differ, apart from their order.
+    """
+    digest = MultisetDigest.of(map(identity, rows if first is None else itertools.chain([first], rows)))
     same = digest.value() == published.digest and digest.records == published.records
-    return LaneReport(lane.lane, "audited", digest.records, digest.value(), diverged=not same)
+    return LaneReport(lane.number, "audited", digest.records, digest.value(), diverged=not same)
 
 
 def _commit(lane: Lane, producer: TransactionalProducer, first: Row, rows: Iterator[Row]) -> LaneReport:
     digest = MultisetDigest()
-    targets = Targets(lane.kafka, producer.producer, lane.limits)
+    targets = Targets(lane.epoch.kafka, producer.producer, lane.limits)
     producer.begin()  # step 4
     try:
-        lane.point("lane-begun")
+        lane.at_point("lane-begun")
         targets.admit(first)
         _produce(producer, first, digest)
         for row in rows:
             targets.admit(row)
             _produce(producer, row, digest)
             if digest.records == 2:
-                lane.point("lane-produced")
-        lane.point("state-committed")
+                lane.at_point("lane-produced")
+        lane.at_point("state-committed")
+        epoch = lane.identity
         marker = Marker(
-            lane.owner, lane.query, lane.epoch, lane.lane, lane.held, records=digest.records, digest=digest.value()
+            owner=epoch.owner,
+            query=epoch.query,
+            epoch=epoch.epoch,
+            lane=lane.number,
+            input_slice=lane.assigned.input_slice,
+            records=digest.records,
+            digest=digest.value(),
         )
         offsets: list[int] = []
         producer.produce(
-            lane.topic,
+            epoch.log_topic,
             encode(marker),
-            partition=lane.partition,
+            partition=lane.assigned.log_partition,
             timestamp=time.time_ns() // 1_000_000,
             on_delivery=lambda error, message: None if error else offsets.append(message.offset()),
         )
     except BaseException:
-        producer.abort()  # this may have been the last attempt: readers would wait for its transaction to time out
+        producer.abort()  # this may be the last attempt: readers would wait until the transaction times out
         raise
-    lane.point("lane-marked")
+    lane.at_point("lane-marked")
     try:
         producer.commit()
     except Unknown as unknown:  # step 5
         _resolve(lane, marker, str(unknown))
-    lane.point("lane-committed")
-    return LaneReport(lane.lane, "published", digest.records, digest.value(), offset=offsets[-1] if offsets else -1)
+    lane.at_point("lane-committed")
+    offset = offsets[-1] if offsets else -1
+    return LaneReport(lane.number, "published", digest.records, digest.value(), marker_offset=offset)
 
 
 def _produce(producer: TransactionalProducer, row: Row, digest: MultisetDigest) -> None:
@@ -208,14 +214,13 @@ def _produce(producer: TransactionalProducer, row: Row, digest: MultisetDigest) 
         producer.producer.poll(0)
 
 
-def _resolve(lane: Lane, marker: Marker, why: str) -> None:
-    """Find out whether a commit of unknown outcome happened; returns if it did.
+def _resolve(lane: Lane, marker: Marker, reason: str) -> None:
+    """Read the outcome of an unknown commit from the log; returns if the commit happened.
 
-    The marker's digest and this attempt's owner make it recognisable. If it is not there the rows are
-    consumed already, so committing again would publish a marker without them: the epoch must be replayed.
+    The marker's owner and digest identify this attempt. Without the marker the epoch must be replayed: the rows are
+    consumed, so a second commit would publish a marker without them.
     """
-    successor = _open(lane)  # whatever the old transaction was, it is committed or aborted after this
-    successor.dispose()
-    tail = _own_tail(lane, shared_reader(lane.kafka, lane.topic))
+    _open(lane).dispose()  # after this, the old transaction is either committed or aborted
+    tail = require_owner(lane.epoch, lane.assigned, reread=True)
     if tail is None or tail.record != marker:
-        raise OutcomeUnknown(f"Lane {lane.lane} of {lane.query} epoch {lane.epoch} was not committed: {why}.")
+        raise OutcomeUnknown(f"{lane} was not committed in epoch {lane.identity.epoch}: {reason}.")

@@ -1,5 +1,7 @@
-"""Arrow batches as Kafka records. Columns: ``value``, and optionally ``key``, ``topic``, ``partition``,
-``headers`` (array of structs of key and value) and ``timestamp``, as in Spark's own Kafka sink.
+"""Converts Arrow batches to Kafka records.
+
+The columns are those of Spark's own Kafka sink: ``value``, and optionally ``key``, ``topic``, ``partition``,
+``headers`` (array of structs of key and value) and ``timestamp``.
 """
 
 from __future__ import annotations
@@ -28,18 +30,18 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Row(NamedTuple):
-    """One record to publish; None where Kafka's default applies."""
+    """One record to publish. A field that is None has Kafka's default."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     partition: int | None
     headers: Headers | None
-    timestamp: int | None
+    timestamp: int | None  # in ms since 1970
 
 
 identity: Final = msgspec.msgpack.Encoder().encode
-"""All that a consumer can see of a record, as bytes; default timestamps are left out."""
+"""Encodes the parts of a record that a consumer sees; a default timestamp is left out."""
 
 _TEXT = (StringType, BinaryType)
 _ALLOWED: dict[str, tuple[type[DataType], ...]] = {
@@ -57,13 +59,13 @@ def check_schema(schema: StructType, *, default_topic: str | None) -> None:
     """Refuse columns that cannot become Kafka records.
 
     Raises:
-        SpecError: Naming the column and what it may be.
+        SpecError: A column has an unknown name or type. The error names the column and the allowed types.
     """
     for field in schema.fields:
         allowed = _ALLOWED.get(field.name)
         if allowed is None:
             raise SpecError(
-                f"The Kafka sink does not know the column {field.name!r}.",
+                f"The Kafka sink has no column {field.name!r}.",
                 hint=f"select only {', '.join(_ALLOWED)}; put the rest into value, as with to_json(struct(…)).",
             )
         if not isinstance(field.dataType, allowed):
@@ -73,8 +75,8 @@ def check_schema(schema: StructType, *, default_topic: str | None) -> None:
             )
     if POISON_COLUMN in schema.names and not same_columns(schema[POISON_COLUMN].dataType):
         raise SpecError(
-            "The column 'poison' is not one that ctx.decode made.",
-            hint="leave it as it is, or give yours another name.",
+            "The column 'poison' does not come from ctx.decode.",
+            hint="do not change that column, or rename yours.",
         )
     if "value" not in schema.names:
         raise SpecError(
@@ -93,7 +95,7 @@ def rows_of(batch: pa.RecordBatch, default_topic: str | None) -> Iterator[Row]:
         return batch.column(names.index(name)).to_pylist() if name in names else absent
 
     def data(name: str) -> list[Any]:
-        # As bytes by Arrow, not one by one: what is done here in Python is most of what a record costs.
+        # Arrow converts whole columns: the Python work here is most of the cost of a record.
         return batch.column(names.index(name)).cast(pa.binary()).to_pylist() if name in names else absent
 
     stamps = (
@@ -107,17 +109,16 @@ def rows_of(batch: pa.RecordBatch, default_topic: str | None) -> Iterator[Row]:
         data("key"),
         data("value"),
         column("partition"),
-        [_headers(one) for one in column("headers")] if "headers" in names else absent,
+        [_headers(headers) for headers in column("headers")] if "headers" in names else absent,
         absent if stamps is None else stamps.to_pylist(),
     )
 
 
-def _topics(named: list[str | None], default: str | None) -> list[str]:
-    targets = [default if name is None else name for name in named]
-    found = [target for target in targets if target is not None]
-    if len(found) != len(targets):
+def _topics(names: list[str | None], default: str | None) -> list[str]:
+    topics = [topic for name in names if (topic := default if name is None else name) is not None]
+    if len(topics) != len(names):
         raise SpecError("A row names no topic.", kept="the epoch was not published.", hint="fill the column 'topic'.")
-    return found
+    return topics
 
 
 def _bytes(value: object) -> bytes | None:
@@ -129,4 +130,4 @@ def _bytes(value: object) -> bytes | None:
 def _headers(value: object) -> Headers | None:
     if not isinstance(value, list):
         return None
-    return tuple((str(one["key"]), _bytes(one["value"])) for one in value)
+    return tuple((str(header["key"]), _bytes(header["value"])) for header in value)

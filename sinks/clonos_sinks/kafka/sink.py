@@ -1,4 +1,4 @@
-"""What a job names as its Kafka sink, and how an epoch's lanes are run on Spark."""
+"""`KafkaSink`: the sink that a job names. It runs the lanes of an epoch as Spark tasks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from clonos.errors import (
     BrokerLimit,
     ClonosError,
     EpochFailed,
-    RecordRefused,
+    RecordRejected,
     TopicMissing,
 )
-from clonos.kafka import client_config, unanswered
-from clonos.lanes import MultisetDigest, publish_rest, run_lanes
-from clonos.log.records import Held, Marker, whole_epoch
+from clonos.extend.lanes import MultisetDigest, publish_rest, run_lanes
+from clonos.extend.sink import DeliveryMode, LaneReport, OutputMode, SinkEpoch, SinkLane
+from clonos.kafka import client_config, produce, unanswered
+from clonos.log.records import InputSlice, Marker, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS, MAX_RECORD_BYTES
 from clonos.settings import KafkaSettings
-from clonos.sinks import DeliveryMode, LaneReport, OutputMode, SinkEpoch
 from clonos_sinks.kafka.dead_letters import DeadLetters
 from clonos_sinks.kafka.lane import Lane, audit, publish
 from clonos_sinks.kafka.rows import Row, check_schema, identity, rows_of
@@ -37,12 +37,17 @@ class KafkaSink:
     """Publishes a DataFrame's rows to Kafka, each epoch exactly once.
 
     Args:
-        name: Stable name of the sink; also that of its query.
-        topic: Where rows without a ``topic`` column value go.
+        name: Stable name of the sink and of its query.
+        topic: Topic of the rows without a ``topic`` column value.
         output_mode: Spark's output mode.
-        delivery: ``exactly-once``: one transaction for each lane; ``atomic-epoch``: one for the whole epoch, which
-            becomes visible at once; ``at-least-once``: no transactions and no markers.
-        transaction_timeout_ms: ``transaction.timeout.ms`` of the lanes.
+        delivery: ``exactly-once``: one transaction (KIP-98) for each lane. ``atomic-epoch``: one transaction for the
+            whole epoch, which becomes visible at once. ``at-least-once``: no transactions and no markers.
+        transaction_timeout_ms: ``transaction.timeout.ms`` of the lanes. It doubles with each failed attempt at an
+            epoch, up to the broker's limit.
+
+    Example::
+
+        ctx.sink(totals, topic="totals", delivery="atomic-epoch", transaction_timeout_ms=120_000)
     """
 
     publishes_dead_letters = True
@@ -65,13 +70,20 @@ class KafkaSink:
         self._limits = Limits()
 
     def check(self, kafka: KafkaSettings) -> None:
-        """Fail closed at start: the topic exists, the broker allows the transaction timeout."""
+        """Fail at start if the topic does not exist or the broker does not allow the transaction timeout.
+
+        Raises:
+            TopicMissing: The default topic does not exist.
+            BrokerLimit: The transaction timeout is above the broker's maximum.
+            BrokerUnavailable: Kafka did not answer.
+            KafkaAccessDenied: Kafka refused the client.
+        """
         admin = AdminClient(client_config(kafka))
         try:
             metadata = admin.list_topics(timeout=15)
             if self.topic is not None:
-                known = metadata.topics.get(self.topic)
-                if known is None or known.error is not None:
+                topic = metadata.topics.get(self.topic)
+                if topic is None or topic.error is not None:
                     raise TopicMissing(
                         f"The sink topic {self.topic!r} does not exist.",
                         kept="nothing was started.",
@@ -86,7 +98,7 @@ class KafkaSink:
         self._limit_ms = limit
         if self.transaction_timeout_ms > limit:
             raise BrokerLimit(
-                f"The sink asks for transactions of up to {self.transaction_timeout_ms} ms, the broker allows {limit}.",
+                f"The sink's transaction timeout is {self.transaction_timeout_ms} ms, the broker allows {limit} ms.",
                 kept="nothing was started.",
                 hint="lower transaction_timeout_ms or raise the broker's transaction.max.timeout.ms.",
             )
@@ -95,90 +107,71 @@ class KafkaSink:
         """Refuse columns that cannot become Kafka records."""
         check_schema(frame.schema, default_topic=self.topic)
 
-    def lanes(self, held: tuple[Held, ...]) -> tuple[Held, ...]:
-        """One lane for each partition; in ``atomic-epoch`` one for all."""
-        return whole_epoch(held) if self.delivery == "atomic-epoch" else held
+    def lanes(self, slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
+        """One lane for each partition of the epoch; with ``atomic-epoch`` one lane for all partitions."""
+        return whole_epoch(slices) if self.delivery == "atomic-epoch" else slices
 
     def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
-        """Publish what is not yet published of `epoch`."""
-        if self.delivery == "atomic-epoch" and epoch.held:
-            # Not coalesce: the tasks before it keep their parallelism, and their indices. What one of them
-            # computed arrives in its order.
+        """Publish the lanes of `epoch` that are not published yet; returns one report for each lane."""
+        if self.delivery == "atomic-epoch" and epoch.lanes:
+            # Not coalesce, which would change the parallelism and the indices of the tasks before it. The rows of each
+            # earlier task arrive in order.
             frame = frame.repartition(1)
-        # An epoch that outlived its transaction gets more time, up to what the broker allows.
+        # An epoch that exceeded its transaction timeout gets more time, up to the broker's limit.
         timeout_ms = min(self._limit_ms, self.transaction_timeout_ms * 2**epoch.attempt)
 
-        def run(rows: DataFrame, what: KafkaPass) -> list[LaneReport]:
-            writer = functools.partial(_write_lane, self.name, self.topic, timeout_ms, self._limits, what)
-            return run_lanes(rows, epoch, writer)
+        def run(rows: DataFrame, mode: KafkaPass) -> list[LaneReport]:
+            return run_lanes(rows, epoch, functools.partial(_write_lane, self.topic, timeout_ms, self._limits, mode))
 
-        if self.delivery == "at-least-once" and not epoch.ended:
+        if self.delivery == "at-least-once" and not epoch.committed:
             return run(frame, "deliver")
-        published = {lane for lane, marker in epoch.markers.items() if marker.epoch == epoch.epoch}
-        return publish_rest(frame, epoch, published, run)
+        return publish_rest(frame, epoch, {lane.number for lane in epoch.lanes if _published(epoch, lane)}, run)
+
+
+def _published(epoch: SinkEpoch, lane: SinkLane) -> Marker | None:
+    """The lane's marker, if it is of this epoch."""
+    return lane.marker if lane.marker is not None and lane.marker.epoch == epoch.identity.epoch else None
 
 
 def _write_lane(
-    sink: str,
     topic: str | None,
     timeout_ms: int,
     limits: Limits,
-    what: KafkaPass,
+    mode: KafkaPass,
     epoch: SinkEpoch,
-    number: int,
+    assigned: SinkLane,
     batches: Iterator[pa.RecordBatch],
 ) -> LaneReport:
-    """One task: run the lane that this partition is, and report."""
-    lane = Lane(
-        epoch.kafka,
-        epoch.job,
-        sink,
-        epoch.topic,
-        epoch.owner,
-        epoch.query,
-        epoch.epoch,
-        number,
-        epoch.held[number],
-        epoch.partitions[number],
-        timeout_ms,
-        epoch.replay,
-        limits,
-        epoch.known[number] if epoch.known else -1,
-    )
-    letters = DeadLetters(epoch.job, epoch.epoch)
+    """Run one pass over one lane, in its task."""
+    lane = Lane(epoch, assigned, timeout_ms, limits)
+    letters = DeadLetters(lane.identity.job, lane.identity.epoch)
     rows = (row for batch in letters.ordinary(batches) for row in rows_of(batch, topic))
     try:
-        report = _lane(lane, rows, epoch.markers.get(number), what)
+        report = _run_pass(lane, rows, mode)
     except KafkaException as error:
-        raise EpochFailed(f"{lane.query} lane {number}: {error.args[0].str()}.") from error
+        raise EpochFailed(f"{lane}: {error.args[0].str()}.") from error
     return msgspec.structs.replace(report, dead_letters=letters.count) if report.outcome == "published" else report
 
 
-def _lane(lane: Lane, rows: Iterator[Row], marker: Marker | None, what: KafkaPass) -> LaneReport:
-    mine = marker if marker is not None and marker.epoch == lane.epoch else None
-    if what == "deliver":
+def _run_pass(lane: Lane, rows: Iterator[Row], mode: KafkaPass) -> LaneReport:
+    marker = _published(lane.epoch, lane.assigned)
+    if mode == "deliver":
         return deliver(lane, rows)
-    if what == "audit":
-        if mine is not None:
-            return audit(lane, None, rows, mine)
-        digest = MultisetDigest()
-        for row in rows:
-            digest.add(identity(row))
-        return LaneReport(lane.lane, "skipped" if digest.records else "empty", digest.records, digest.value())
-    if mine is not None:
-        return LaneReport(lane.lane, "skipped", mine.records, mine.digest)
-    return publish(lane, rows, eager=lane.held.kind in ("range", "epoch"))
+    if mode == "audit":
+        if marker is not None:
+            return audit(lane, None, rows, marker)
+        digest = MultisetDigest.of(map(identity, rows))
+        return LaneReport(lane.number, "skipped" if digest.records else "empty", digest.records, digest.value())
+    if marker is not None:
+        return LaneReport(lane.number, "skipped", marker.records, marker.digest)
+    return publish(lane, rows, eager=lane.assigned.input_slice.kind in ("range", "epoch"))
 
 
 def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
-    """At-least-once: produce and flush, without transaction and marker.
-
-    Raises:
-        EpochFailed: A record was not acknowledged.
-    """
+    """Publish the rows of a lane at least once: without a transaction and without a marker."""
     producer = Producer(
         client_config(
-            lane.kafka,
+            lane.epoch.kafka,
             enable_idempotence=True,
             linger_ms=5,
             partitioner="murmur2_random",
@@ -186,7 +179,7 @@ def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
             message_max_bytes=MAX_RECORD_BYTES,
         )
     )
-    targets = Targets(lane.kafka, producer, lane.limits)
+    targets = Targets(lane.epoch.kafka, producer, lane.limits)
     digest = MultisetDigest()
     failures: list[KafkaError] = []
 
@@ -203,17 +196,12 @@ def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
             more["headers"] = list(row.headers)
         if row.timestamp is not None:
             more["timestamp"] = row.timestamp
-        while True:
-            try:
-                producer.produce(row.topic, row.value, row.key, on_delivery=delivered, **more)
-                break
-            except BufferError:
-                producer.poll(0.05)
+        produce(producer, row.topic, row.value, row.key, on_delivery=delivered, **more)
         digest.add(identity(row))
     left = producer.flush(60)
     if failures or left:
-        why = failures[0].str() if failures else f"{left} records not sent"
+        reason = failures[0].str() if failures else f"{left} records not sent"
         too_large = any(error.code() == KafkaError.MSG_SIZE_TOO_LARGE for error in failures)
-        kind: type[ClonosError] = RecordRefused if too_large else EpochFailed
-        raise kind(f"{lane.query} lane {lane.lane}: {why}.")
-    return LaneReport(lane.lane, "published" if digest.records else "empty", digest.records, digest.value())
+        kind: type[ClonosError] = RecordRejected if too_large else EpochFailed
+        raise kind(f"{lane}: {reason}.")
+    return LaneReport(lane.number, "published" if digest.records else "empty", digest.records, digest.value())

@@ -18,7 +18,7 @@ def opinion(word):
 @clonos.operator(name="readers")
 def read(batches):
     for batch in batches:
-        yield batch.assign(heard=opinion.map(batch["word"]), lot=[clonos.random() for _ in batch["word"]])
+        yield batch.assign(word_opinion=opinion.map(batch["word"]), lot=[clonos.random() for _ in batch["word"]])
 
 
 @clonos.operator(name="talks", order_by="word")
@@ -29,7 +29,7 @@ def talk(key, rows):
                 json.dumps(
                     {
                         "word": row.word,
-                        "heard": row.heard,
+                        "word_opinion": row.word_opinion,
                         "lot": row.lot,
                         "said": opinion(key[0]),
                         "draw": clonos.random(),
@@ -44,9 +44,9 @@ def talk(key, rows):
 
 @clonos.job(name="cores")
 def cores(ctx):
-    # Ranges are split by this number, not by the cores.
+    # Spark splits the source's ranges by this number, not by the number of cores.
     lines = ctx.source(ctx.params["input"], options={"minPartitions": "5"})
     words = lines.select(F.col("value").cast("string").alias("word"))
-    heard = words.mapInPandas(read, "word string, heard string, lot double")
-    keyed = heard.withColumn("key", F.expr("cast(hash(word) % 50 AS string)"))
+    opinions = words.mapInPandas(read, "word string, word_opinion string, lot double")
+    keyed = opinions.withColumn("key", F.expr("cast(hash(word) % 50 AS string)"))
     ctx.sink(keyed.groupBy("key").applyInPandas(talk, "value string"), topic=ctx.params["output"], name="said")

@@ -1,4 +1,4 @@
-"""A job with everything in it: a service, derived values, a stateless and a stateful query."""
+"""A job with a service, derived values, a stateless and a stateful query."""
 
 import secrets
 
@@ -9,7 +9,7 @@ import clonos
 
 @clonos.service
 def ask(word: str) -> str:
-    """An answer that is never the same twice."""
+    """Return a different answer at each call."""
     return f"{word}-{secrets.token_hex(6)}"
 
 

@@ -1,6 +1,6 @@
-"""Two queries with state: a join of two streams that is summed up in windows, and a processor with timers.
+"""Two stateful queries: a stream-stream join summed in windows, and a processor with timers.
 
-Each reads the same few records an epoch, so that two runs have the same epochs.
+Each query reads a fixed number of records per epoch, so that two runs have the same epochs.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ SPELL_MS = 15_000
 
 
 class Spells(StatefulProcessor):
-    """Adds up the amounts of a key; a timer tells the sum of a spell and begins the next."""
+    """Adds up the amounts of a key; a timer emits the sum of a spell and resets it."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle

@@ -1,4 +1,4 @@
-"""A stateful processor with timers, which tells by a file whenever it is called."""
+"""A stateful processor with timers that appends a line to a file at each call."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 import clonos
 
 CALLS = Path(os.environ.get("CLONOS_HOME", "."), "calls")
-DUE_MS = 10_000  # a standby takes longer to get warm
+DUE_MS = 20_000
 
 
 def called(what: str) -> None:
@@ -21,7 +21,7 @@ def called(what: str) -> None:
 
 
 class Timed(StatefulProcessor):
-    """Tells a key once its time has come."""
+    """Emits a key when its timer is due."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle

@@ -1,4 +1,4 @@
-"""Tells by a file whenever one of its functions is called."""
+"""A job whose functions append a line to a file at each call."""
 
 import os
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ NAME, SOURCE, TARGET, DELIVERY = sys.argv[1:5]
 
 @clonos.service
 def ask(word: str) -> str:
-    """An answer that is never the same twice."""
+    """Return a different answer at each call."""
     return f"{word}-{secrets.token_hex(6)}"
 
 

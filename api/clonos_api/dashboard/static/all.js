@@ -1,5 +1,5 @@
-// A page about everything.
+// A page of all hosts or all events.
 import { TYPES, follow, refresh } from "./follow.js";
 
 follow(TYPES);
-setInterval(refresh, 10000); // what no event tells, such as when a host was heard of
+setInterval(refresh, 10000); // heartbeats have no events

@@ -1,4 +1,4 @@
-// A job's page: its events, its figures every two seconds, the chart of its epochs, its log as it grows.
+// A job's page: its events, its figures every two seconds, the chart of its epochs, its log.
 import { dress, listen } from "./page.js";
 import { TYPES, follow, refresh } from "./follow.js";
 
@@ -10,12 +10,12 @@ function colour(name) {
   const probe = document.createElement("span");
   probe.className = `mark ${name}`;
   document.body.append(probe);
-  const found = getComputedStyle(probe).color;
+  const { color } = getComputedStyle(probe);
   probe.remove();
-  return found;
+  return color;
 }
 
-// What the chart has no room for: state and partitions of the epochs under the pointer.
+// The tooltip: Spark batch, checkpoint size and lanes of the epochs under the pointer.
 function about(shown) {
   const box = document.createElement("div");
   box.append(new Date(shown[0].data[0]).toLocaleTimeString());
@@ -23,7 +23,7 @@ function about(shown) {
     const [, value, epoch] = data;
     const line = box.appendChild(document.createElement("div"));
     line.textContent = seriesType === "line"
-      ? `${seriesName} ${value} ms, epoch ${epoch.epoch}, checkpoint ${epoch.size}`
+      ? `${seriesName} ${value} ms, epoch ${epoch.epoch} / Spark batch ${epoch.epoch}, checkpoint ${epoch.size}`
       : `${seriesName} ${value} records, ${epoch.lanes ?? "?"} lanes`;
   }
   return box;
@@ -31,15 +31,15 @@ function about(shown) {
 
 function draw() {
   const data = document.getElementById("timeline-data");
-  const place = document.getElementById("timeline");
-  if (!data || !place || !globalThis.echarts) return;
+  const box = document.getElementById("timeline");
+  if (!data || !box || !globalThis.echarts) return;
   const points = JSON.parse(data.textContent);
-  const queries = [...new Set(points.map((one) => one.query))];
+  const queries = [...new Set(points.map((point) => point.query))];
   const text = getComputedStyle(document.body).color;
   const colours = [colour("busy"), colour("weak"), colour("good")];
-  if (chart?.getDom() !== place) {
+  if (chart?.getDom() !== box) {
     chart?.dispose();
-    chart = echarts.init(place, null, { renderer: "svg" });
+    chart = echarts.init(box, null, { renderer: "svg" });
   }
   const axis = { axisLabel: { color: text }, nameTextStyle: { color: text }, splitLine: { lineStyle: { opacity: 0.2 } } };
   chart.setOption({
@@ -51,11 +51,11 @@ function draw() {
     xAxis: { type: "time", axisLabel: { color: text, hideOverlap: true } },
     yAxis: [{ ...axis, type: "value", name: "ms" }, { ...axis, type: "value", name: "records", splitLine: { show: false } }],
     series: queries.flatMap((query) => {
-      const own = points.filter((one) => one.query === query);
+      const own = points.filter((point) => point.query === query);
       return [
-        { name: `${query}: took`, type: "line", showSymbol: false, data: own.map((one) => [one.at, one.ms, one]),
-          markPoint: { symbolSize: 30, data: own.filter((one) => one.replay).map((one) => ({ coord: [one.at, one.ms], value: "replay" })) } },
-        { name: `${query}: published`, type: "bar", yAxisIndex: 1, itemStyle: { opacity: 0.35 }, data: own.map((one) => [one.at, one.out, one]) },
+        { name: `${query}: duration`, type: "line", showSymbol: false, data: own.map((point) => [point.at, point.ms, point]),
+          markPoint: { symbolSize: 30, data: own.filter((point) => point.replay).map((point) => ({ coord: [point.at, point.ms], value: "replay" })) } },
+        { name: `${query}: published`, type: "bar", yAxisIndex: 1, itemStyle: { opacity: 0.35 }, data: own.map((point) => [point.at, point.out, point]) },
       ];
     }),
   });
@@ -64,18 +64,18 @@ function draw() {
 function lines() {
   if (!document.getElementById("lines")) return;
   let after = null;
-  const written = (event) => {
-    const place = document.getElementById("lines");
+  const append = (event) => {
+    const log = document.getElementById("lines");
     if (event.lastEventId) after = event.lastEventId;
     const line = document.createElement("div");
     line.textContent = event.data;
-    place.append(line);
-    while (place.childElementCount > LONGEST_LOG) place.firstElementChild.remove();
-    if (document.getElementById("follow").checked) place.scrollTop = place.scrollHeight;
+    log.append(line);
+    while (log.childElementCount > LONGEST_LOG) log.firstElementChild.remove();
+    if (document.getElementById("follow").checked) log.scrollTop = log.scrollHeight;
   };
   const from = () => new URLSearchParams({ follow: true, ...(after ? { after } : { tail: 500 }) });
-  const tell = (state) => { document.getElementById("lines").dataset.state = state; };
-  listen(() => `/api/v1/jobs/${job}/logs?${from()}`, { message: written }, { tell });
+  const show = (state) => { document.getElementById("lines").dataset.state = state; };
+  listen(() => `/api/v1/jobs/${job}/logs?${from()}`, { message: append }, { show });
 }
 
 follow(TYPES, job);

@@ -1,11 +1,11 @@
-// The overview, brought up to date by one stream: whole rows when they change, single cells for figures.
+// The overview, updated by one stream: whole rows when they change, single cells for figures.
 import { dress, fresh, listen } from "./page.js";
 
 const body = document.getElementById("rows");
 const filter = document.getElementById("filter");
 const trouble = document.getElementById("trouble");
 const count = document.getElementById("shown");
-const known = new Map(); // row → its HTML as it was sent
+const known = new Map(); // job id → HTML of its row, as received
 const around = {};
 
 const rowOf = (id) => document.getElementById(`j-${id}`);
@@ -45,7 +45,7 @@ function put(rows, order) {
     old.replaceWith(row);
     if (focused) row.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
   }
-  // Only what is out of place is moved.
+  // Move only the rows that are out of order.
   let next = body.firstElementChild;
   for (const id of order) {
     const row = rowOf(id);
@@ -55,18 +55,18 @@ function put(rows, order) {
   }
 }
 
-function frame(told) {
+function frame(update) {
   for (const part of ["head", "banner", "counts"]) {
-    if (around[part] === told[part]) continue;
-    around[part] = told[part];
-    document.getElementById(part).innerHTML = told[part];
+    if (around[part] === update[part]) continue;
+    around[part] = update[part];
+    document.getElementById(part).innerHTML = update[part];
   }
-  document.getElementById("none").hidden = told.order.length > 0;
-  document.getElementById("some").hidden = told.order.length === 0;
+  document.getElementById("none").hidden = update.order.length > 0;
+  document.getElementById("some").hidden = update.order.length === 0;
 }
 
-function figure(told) {
-  for (const [id, texts] of Object.entries(told)) {
+function figure(update) {
+  for (const [id, texts] of Object.entries(update)) {
     for (const cell of rowOf(id)?.querySelectorAll("[data-figure]") ?? []) {
       const text = texts[cell.dataset.figure];
       if (cell.textContent !== text) cell.textContent = text;
@@ -88,17 +88,17 @@ function drop(id) {
   known.delete(id);
 }
 
-function whole(told) {
-  const kept = new Set(told.order.map((id) => `j-${id}`));
-  for (const row of [...body.rows]) if (!kept.has(row.id)) drop(row.id.slice(2));
-  rows({ ...told, gone: [] });
-  figure(told.figures);
+function whole(update) {
+  const listed = new Set(update.order.map((id) => `j-${id}`));
+  for (const row of [...body.rows]) if (!listed.has(row.id)) drop(row.id.slice(2));
+  rows({ ...update, gone: [] });
+  figure(update.figures);
 }
 
-function rows(told) {
-  told.gone.forEach(drop);
-  frame(told);
-  put(told.rows, told.order);
+function rows(update) {
+  update.gone.forEach(drop);
+  frame(update);
+  put(update.rows, update.order);
   choose();
 }
 
@@ -113,6 +113,6 @@ document.addEventListener("keydown", (event) => {
     choose();
   }
 });
-// Nothing has changed, as of so many milliseconds ago.
+// Nothing has changed; the data are N milliseconds old.
 const beat = (event) => fresh(Number(event.data));
 listen(() => "/live", { board: timed(whole), rows: timed(rows), figures: timed(figure), beat });

@@ -1,4 +1,4 @@
-// What every page does: times in the viewer's zone, buttons that call the API, signing out.
+// Common to all pages: times in the viewer's zone, buttons that call the API, signing out.
 
 const shown = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
@@ -27,17 +27,17 @@ export function dress(root = document) {
 }
 
 export function note(text, kind = "") {
-  const made = document.createElement("div");
-  made.className = `note ${kind}`;
-  made.textContent = text;
-  document.getElementById("notes").append(made);
-  setTimeout(() => made.remove(), kind === "bad" ? 20000 : 6000);
+  const message = document.createElement("div");
+  message.className = `note ${kind}`;
+  message.textContent = text;
+  document.getElementById("notes").append(message);
+  setTimeout(() => message.remove(), kind === "bad" ? 20000 : 6000);
 }
 
-// The API's word on what went wrong: what, what was kept safe, what to do.
+// The text of an API error: what failed, what is safe, what to do.
 export async function problem(response) {
-  const told = await response.json().catch(() => ({}));
-  return [told.detail ?? told.title ?? `The control plane answered ${response.status}.`, told.kept, told.hint]
+  const body = await response.json().catch(() => ({}));
+  return [body.detail ?? body.title ?? `The control plane responded with ${response.status}.`, body.kept, body.hint]
     .filter(Boolean).join(" ");
 }
 
@@ -52,24 +52,26 @@ export function toSignIn() {
   location.assign(`/signin?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
-// When a page last had something from the store. A connection that looks open says nothing of that.
-let heard = Date.now();
-let tried = 0;
+// When the page last received data from the store. An open connection does not prove that data arrive.
+let updatedAt = Date.now();
+let retriedAt = 0;
 let stale = false;
 let watched = null;
 const STALE_MS = 25000;
 
 export function fresh(agoMs = 0) {
-  heard = Math.max(heard, Date.now() - agoMs);
-  look();
+  updatedAt = Math.max(updatedAt, Date.now() - agoMs);
+  checkAge();
 }
 
-function look() {
-  const now = Date.now() - heard > STALE_MS;
-  if (now) link("away", `✕ as of ${new Intl.DateTimeFormat(undefined, { timeStyle: "medium" }).format(heard)}`);
+function checkAge() {
+  const ageMs = Date.now() - updatedAt;
+  const now = ageMs > STALE_MS;
+  // In steps of five seconds: a screen reader reads each change.
+  if (now) link("away", `✕ last update ${ago(Math.floor(ageMs / 5000) * 5000)} ago`);
   else if (stale) link("live", "● live");
-  if (now && Date.now() - tried > STALE_MS) {
-    tried = Date.now();
+  if (now && Date.now() - retriedAt > STALE_MS) {
+    retriedAt = Date.now();
     document.dispatchEvent(new Event("stale"));
   }
   stale = now;
@@ -80,14 +82,14 @@ function look() {
 const AWAY_MS = 5000;
 const HIDDEN_MS = 30000;
 
-// A stream of the control plane that comes back whatever happens; `begun` is told each time that it does. A page that
-// nobody sees gives its stream back: a browser has six of them for one host. `place` gives the address to go on at.
-export function listen(place, handlers, { begun, tell = link } = {}) {
+// An event stream that reconnects after every failure; `onOpen` is called each time. A hidden page closes its stream:
+// a browser opens at most six connections to one host. `address` returns the URL to resume at.
+export function listen(address, handlers, { onOpen, show = link } = {}) {
   let source = null;
   let away = null;
   let hiding = null;
   const lost = () => {
-    away ??= setTimeout(() => tell("away", "✕ no word from the control plane"), AWAY_MS);
+    away ??= setTimeout(() => show("away", "✕ disconnected"), AWAY_MS);
   };
   const close = () => {
     source?.close();
@@ -95,19 +97,19 @@ export function listen(place, handlers, { begun, tell = link } = {}) {
   };
   const open = () => {
     if (source || document.hidden) return;
-    const own = (source = new EventSource(place()));
+    const own = (source = new EventSource(address()));
     own.onopen = () => {
       clearTimeout(away);
       away = null;
-      if (!stale) tell("live", "● live");
-      begun?.();
+      if (!stale) show("live", "● live");
+      onOpen?.();
     };
     own.onerror = async () => {
       lost();
       if (own.readyState !== EventSource.CLOSED || source !== own) return;
       source = null;
-      const answer = await fetch("/api/v1/hosts", { cache: "no-store", signal: AbortSignal.timeout(5000) }).catch(() => null);
-      if (answer?.status === 401) toSignIn();
+      const response = await fetch("/api/v1/hosts", { cache: "no-store", signal: AbortSignal.timeout(5000) }).catch(() => null);
+      if (response?.status === 401) toSignIn();
       else setTimeout(open, 1000);
     };
     for (const [type, handle] of Object.entries(handlers)) own.addEventListener(type, handle);
@@ -118,16 +120,16 @@ export function listen(place, handlers, { begun, tell = link } = {}) {
     else open();
   });
   document.addEventListener("stale", () => { close(); open(); });
-  watched ??= setInterval(look, 1000);
+  watched ??= setInterval(checkAge, 1000);
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
   open();
 }
 
-// What is asked is what is sent: a page may be brought up to date, and its buttons with it, while somebody reads.
+// The request is fixed when the dialog opens: a page update may replace the button in the meantime.
 async function ask({ dataset, textContent }) {
-  const { call: what, body, field, label, ask: title, text } = { ...dataset };
-  const word = textContent.trim();
+  const { call: request, body, field, label, ask: title, text } = { ...dataset };
+  const action = textContent.trim();
   const dialog = document.getElementById("ask");
   document.getElementById("ask-title").textContent = title;
   document.getElementById("ask-text").textContent = text ?? "";
@@ -140,55 +142,56 @@ async function ask({ dataset, textContent }) {
     element.append(`${label} `, input);
     fields.append(element);
   }
-  document.getElementById("ask-yes").textContent = word;
+  document.getElementById("ask-yes").textContent = action;
   dialog.returnValue = "no";
   dialog.showModal();
   await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
   if (dialog.returnValue !== "yes") return null;
-  const given = document.getElementById("ask-field")?.value.trim();
-  const [method, url] = what.split(" ");
-  const sent = body && JSON.stringify(given ? { ...JSON.parse(body), [field]: given } : JSON.parse(body));
-  return { method, url, sent, word };
+  const value = document.getElementById("ask-field")?.value.trim();
+  const [method, url] = request.split(" ");
+  const sent = body && JSON.stringify(value ? { ...JSON.parse(body), [field]: value } : JSON.parse(body));
+  return { method, url, sent, action };
 }
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-// Asked again with the same key, it is done once, whichever answer was lost.
-async function asking(url, how) {
+// A retry has the same idempotency key, so that the request is executed once even if a response was lost.
+async function send(url, options) {
   for (let left = 5; left > 0; left -= 1) {
-    const response = await fetch(url, { ...how, signal: AbortSignal.timeout(15000) }).catch(() => null);
+    const response = await fetch(url, { ...options, signal: AbortSignal.timeout(15000) }).catch(() => null);
     if (response && response.status !== 503) return response;
     if (left === 1) return response;
-    note("The control plane does not answer; asking again.");
+    note("The control plane is unavailable; retrying.");
     await pause(2000);
   }
 }
 
-// What takes a while is told again when it has ended.
-async function ending(word, place) {
-  for (let turns = 0; place && turns < 300; turns += 1) {
+// Shows a note when an operation has finished.
+async function awaitOperation(action, location) {
+  for (let turns = 0; location && turns < 300; turns += 1) {
     await pause(1000);
-    const response = await fetch(place, { cache: "no-store", signal: AbortSignal.timeout(5000) }).catch(() => null);
-    const told = response?.ok ? await response.json().catch(() => null) : null;
-    if (!told || told.state === "IN_PROGRESS") continue;
-    const why = told.failure ? [told.failure.what, told.failure.hint].filter(Boolean).join(" ") : told.state;
-    note(`${word}: ${told.state === "COMPLETED" ? "done." : why}`, told.state === "COMPLETED" ? "good" : "bad");
+    const response = await fetch(location, { cache: "no-store", signal: AbortSignal.timeout(5000) }).catch(() => null);
+    const operation = response?.ok ? await response.json().catch(() => null) : null;
+    if (!operation || operation.state === "IN_PROGRESS") continue;
+    const done = operation.state === "COMPLETED";
+    const why = operation.failure ? [operation.failure.what, operation.failure.hint].filter(Boolean).join(" ") : operation.state;
+    note(`${action}: ${done ? "done." : why}`, done ? "good" : "bad");
     document.dispatchEvent(new Event("refresh"));
     return;
   }
 }
 
 async function call(button) {
-  const asked = await ask(button);
-  if (asked === null) return;
-  const { method, url, sent, word } = asked;
+  const request = await ask(button);
+  if (request === null) return;
+  const { method, url, sent, action } = request;
   const headers = { "Idempotency-Key": crypto.randomUUID(), ...(sent && { "Content-Type": "application/json" }) };
-  const response = await asking(url, { method, headers, body: sent });
-  if (!response) note(`${word}: the control plane does not answer. It may have been done: look before you ask again.`, "bad");
-  else if (!response.ok) note(`${word}: ${await problem(response)}`, "bad");
+  const response = await send(url, { method, headers, body: sent });
+  if (!response) note(`${action}: the control plane is unavailable. The request may have been executed: check before you retry.`, "bad");
+  else if (!response.ok) note(`${action}: ${await problem(response)}`, "bad");
   else {
-    note(`${word}: asked for.`, "good");
-    if (response.status === 202) ending(word, response.headers.get("Location"));
+    note(`${action}: requested.`, "good");
+    if (response.status === 202) awaitOperation(action, response.headers.get("Location"));
   }
   document.dispatchEvent(new Event("refresh"));
 }
@@ -201,19 +204,19 @@ const others = new BroadcastChannel("session");
 if (document.getElementById("sign-out")) others.onmessage = toSignIn;
 document.getElementById("sign-out")?.addEventListener("click", async () => {
   const response = await fetch("/signout", { method: "POST" }).catch(() => null);
-  if (!response?.ok) return note("You are still signed in: the control plane does not answer. Try again.", "bad");
+  if (!response?.ok) return note("You are still signed in: the control plane is unavailable. Try again.", "bad");
   others.postMessage("out");
   location.assign("/signin");
 });
 const again = document.getElementById("again");
-// Loaded anew only once there is something to load: a browser's own page about a dead service would stay for good.
+// Reloads only when the service responds: the browser's own error page would not retry.
 async function reload() {
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" }).catch(() => null);
-  if (answer && answer.status < 500 && answer.status !== 429) location.reload();
+  const response = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" }).catch(() => null);
+  if (response && response.status < 500 && response.status !== 429) location.reload();
   else setTimeout(reload, 1000 * again.dataset.again);
 }
 if (again) setTimeout(reload, 1000 * again.dataset.again);
-// A session ends a month after this was said last; what hangs on a wall goes on.
+// A session lasts a month from its last renewal; an open page renews it daily.
 setInterval(() => fetch("/session/renewal", { method: "POST" }).catch(() => {}), 86400000);
 document.addEventListener("htmx:after:swap", () => dress());
 setInterval(dress, 5000);

@@ -1,4 +1,4 @@
-// Submitting: the code is uploaded once, then the API validates as one types, and creates what was validated.
+// Submits a job: uploads the code once, validates the specification on every change, then creates the job.
 import { note, problem } from "./page.js";
 
 const code = document.getElementById("code");
@@ -9,7 +9,7 @@ let artifact = null;
 let due = null;
 let turn = 0;
 
-function say(title, items = [], kind = "") {
+function show(title, items = [], kind = "") {
   const heading = document.createElement("h2");
   heading.textContent = title;
   const list = document.createElement("ul");
@@ -33,26 +33,26 @@ function say(title, items = [], kind = "") {
 const yaml = (path, body) => fetch(path, { method: "POST", body, headers: { "Content-Type": "application/yaml", "Idempotency-Key": crypto.randomUUID() } });
 
 async function look() {
-  const mine = ++turn;
+  const own = ++turn;
   if (!artifact) return;
   send.disabled = true;
   const response = await yaml(`/api/v1/jobs/validate?artifact=${artifact}`, spec.value).catch(() => null);
-  if (mine !== turn) return;
-  if (!response) return say("The control plane does not answer.", [], "bad");
+  if (own !== turn) return;
+  if (!response) return show("The control plane is unavailable.", [], "bad");
   if (!response.ok) {
-    const told = await response.json().catch(() => ({}));
-    const fields = (told.errors ?? told.problems ?? []).map((one) => [one.field ?? (one.loc ?? []).join("."), one.what ?? one.msg ?? "", one.hint]);
-    return say("✕ It would be refused.", fields.length ? fields : [["", told.detail ?? "", told.hint]], "bad");
+    const body = await response.json().catch(() => ({}));
+    const fields = (body.errors ?? body.problems ?? []).map((error) => [error.field ?? (error.loc ?? []).join("."), error.what ?? error.msg ?? "", error.hint]);
+    return show("✕ Invalid.", fields.length ? fields : [["", body.detail ?? "", body.hint]], "bad");
   }
-  const told = await response.json();
-  const found = told.findings.map((one) => [`${one.file}:${one.line}`, `${one.call}: ${one.why}`, one.instead]);
-  if (!told.valid) return say("✕ It would be refused.", told.problems.map((one) => [one.field, one.what, one.hint]), "bad");
+  const { valid, problems, findings: reported } = await response.json();
+  const findings = reported.map((finding) => [`${finding.file}:${finding.line}`, `${finding.call}: ${finding.why}`, finding.instead]);
+  if (!valid) return show("✕ Invalid.", problems.map((error) => [error.field, error.what, error.hint]), "bad");
   send.disabled = false;
-  say(found.length ? "▲ It can be submitted; a replay may compute something else here:" : "● It can be submitted.", found, found.length ? "weak" : "good");
+  show(findings.length ? "▲ Valid. A replay may differ at these calls:" : "● Valid.", findings, findings.length ? "weak" : "good");
 }
 
 code.addEventListener("change", async () => {
-  const mine = ++turn;
+  const own = ++turn;
   artifact = null;
   send.disabled = true;
   const [file] = code.files;
@@ -60,12 +60,12 @@ code.addEventListener("change", async () => {
   const form = new FormData();
   form.append("file", file);
   const response = await fetch("/api/v1/artifacts", { method: "POST", body: form, headers: { "Idempotency-Key": crypto.randomUUID() } }).catch(() => null);
-  if (mine !== turn) return;
-  if (!response?.ok) return say("✕ The code was not taken.", [["", response ? await problem(response) : "The control plane does not answer.", ""]], "bad");
-  const told = await response.json();
-  if (mine !== turn) return;
-  artifact = told.id;
-  if (told.main) spec.value = spec.value.replace(/^(\s+main:).*$/m, `$1 ${told.main}`);
+  if (own !== turn) return;
+  if (!response?.ok) return show("✕ The code was refused.", [["", response ? await problem(response) : "The control plane is unavailable.", ""]], "bad");
+  const uploaded = await response.json();
+  if (own !== turn) return;
+  artifact = uploaded.id;
+  if (uploaded.main) spec.value = spec.value.replace(/^(\s+main:).*$/m, `$1 ${uploaded.main}`);
   look();
 });
 spec.addEventListener("input", () => { clearTimeout(due); due = setTimeout(look, 300); });
@@ -75,6 +75,6 @@ document.getElementById("submit").addEventListener("submit", async (event) => {
   const start = document.getElementById("start").checked;
   const response = await yaml(`/api/v1/jobs?artifact=${artifact}&start=${start}`, spec.value).catch(() => null);
   if (response?.ok) return location.assign(`/jobs/${(await response.json()).id}`);
-  note(response ? await problem(response) : "The control plane does not answer; try again.", "bad");
+  note(response ? await problem(response) : "The control plane is unavailable. Try again.", "bad");
   send.disabled = false;
 });

@@ -1,4 +1,12 @@
-"""One module for each state that has work to do, and one for those at rest.
+"""Decisions by job state: pure functions ``(job, run, fleet, now) -> decisions``, without I/O and without a clock.
 
-``decide(job, run, fleet, now)`` gives what is to be written, and does nothing.
+- `inactive`: CREATED, STOPPED, FAILED, FINISHED, CANCELED. No driver; only a request leaves them.
+- `active`: STARTING, RUNNING, RECOVERING. The job needs a working driver: place, wait, fail over, give up.
+- `stopping`: STOPPING, CANCELLING, and the stop and cancel requests that lead there.
+- `moving`: planned moves, which take precedence over the state of the job while they are in progress.
+- `failures`: the failures that the reconciler itself reports.
+
+The invariants of `clonos_api.reconcile` hold after each list of decisions.
+
+These modules must not import the store (except the type of a planned move), the loop, or anything with I/O.
 """

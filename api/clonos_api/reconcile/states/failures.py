@@ -1,99 +1,113 @@
-"""What is told of a job that does not go on, where no driver told it."""
+"""Builds the failures that the reconciler itself reports, where no driver reported one."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from clonos.errors import NotMoved, UpgradeFailed
+from clonos.errors import MoveFailed, UpgradeFailed
 from clonos.resources.jobs import Failure
-from clonos_api.reconcile.facts import Host, Run
-from clonos_api.reconcile.placement import Nowhere
+from clonos_api.reconcile.facts import HostFacts, RunFacts
+from clonos_api.reconcile.placement import NoPlacement
 
 NO_HOST: Final = "no-host"
 SUPERSEDED: Final = "superseded"
-_KEPT: Final = "what is published stands; an epoch in doubt is replayed at the next start."
+_PUBLISHED: Final = "published output stands; an epoch in doubt is replayed at the next start."
 
 
-def no_host(nowhere: Nowhere) -> Failure:
-    """No host takes it, for now."""
+def no_host(reason: NoPlacement) -> Failure:
+    """Returns the failure of a job that no host accepts at the moment."""
     return Failure(
-        error=NO_HOST, what=nowhere.why, kept=_KEPT, hint=nowhere.hint, domain="environment", retry=not nowhere.lasting
+        error=NO_HOST,
+        what=reason.why,
+        kept=_PUBLISHED,
+        hint=reason.hint,
+        domain="environment",
+        retry=not reason.permanent,
     )
 
 
-def host_lost(host: Host | None) -> Failure:
-    """Its host is not heard of."""
+def host_lost(host: HostFacts | None) -> Failure:
+    """Returns the failure of a run whose host sends no heartbeats."""
     return Failure(
         error="host-lost",
-        what=f"Host {host.name if host else '(removed)'} is not heard of any more.",
-        kept=_KEPT,
-        hint="if it comes back, its agent ends the driver; whatever that one still does is fenced or exactly once.",
+        what=f"Host {host.name if host else '(removed)'} is unreachable.",
+        kept=_PUBLISHED,
+        hint="if it returns, its agent kills the driver; output of that driver is fenced or exactly once.",
         domain="environment",
         retry=True,
     )
 
 
-def ended(run: Run) -> Failure:
-    """Its driver ended, and no attempt follows."""
+def driver_ended(run: RunFacts) -> Failure:
+    """Returns the failure of a run whose driver exited and is not restarted."""
     code = "an unknown exit code" if run.exit_code is None else f"exit code {run.exit_code}"
     return run.failure or Failure(
         error="driver-ended",
         what=f"The driver ended with {code}.",
-        kept=_KEPT,
+        kept=_PUBLISHED,
         hint="see its log.",
         domain="run",
     )
 
 
-def too_late(what: str, run: Run) -> Failure:
-    """It took longer than is allowed."""
-    cause = f" Before: {run.failure.what}" if run.failure else ""
+def deadline_passed(what: str, run: RunFacts) -> Failure:
+    """Returns the failure of a job that stayed in a state beyond its deadline; `what` is the text for users."""
+    cause = f" Previous failure: {run.failure.what}" if run.failure else ""
     return Failure(
-        error="deadline-passed", what=what + cause, kept=_KEPT, hint="see its log.", domain="run", retry=True
+        error="deadline-passed", what=what + cause, kept=_PUBLISHED, hint="see its log.", domain="run", retry=True
     )
 
 
-def start_lost(why: str) -> Failure:
-    """The older point that it is to start at cannot be had."""
+def start_point_missing(why: str) -> Failure:
+    """Returns the failure of a start from an older point that is not available."""
     return Failure(
-        error="start-point-gone",
+        error="start-point-missing",
         what=why,
         kept="nothing was started.",
-        hint="start it from another savepoint, or where it ended.",
+        hint="start the job from another savepoint, or from its current checkpoint.",
         domain="user",
     )
 
 
 def not_moved(why: str, cause: Failure | None = None) -> Failure:
-    """A planned move that came to nothing; the job goes on as before."""
+    """Returns the failure of a planned move for the reason `why`; the job continues as before."""
     return Failure(
-        error=NotMoved.slug,
+        error=MoveFailed.slug,
         what=f"{why}: {cause.what}" if cause else f"{why}.",
-        kept=NotMoved.kept_default,
-        hint=cause.hint if cause and cause.hint else NotMoved.hint_default,
+        kept=MoveFailed.kept_default,
+        hint=cause.hint if cause and cause.hint else MoveFailed.hint_default,
         domain=cause.domain if cause else "environment",
         retry=cause.retry if cause else True,
     )
 
 
 def not_upgraded(version: int, previous: int, newest: int, cause: Failure) -> Failure:
-    """A new version that was tried and failed."""
+    """Returns the failure of an upgrade: `version` failed before its first epoch.
+
+    The older version `previous` is restored under the new number `newest`.
+    """
     return Failure(
         error=UpgradeFailed.slug,
         what=f"Version {version} did not finish its first epoch: {cause.what}",
-        kept=f"version {previous} is the job's again, as version {newest}; what is published stands.",
+        kept=f"version {previous} is restored as version {newest}; published output stands.",
         hint=UpgradeFailed.hint_default,
         domain=cause.domain,
     )
 
 
-def untaken() -> Failure:
-    """A savepoint that nobody took, or deleted, while somebody waited for it."""
+def move_overtaken(why: str) -> Failure:
+    """Returns the failure of a planned move that a newer request replaced."""
+    what = f"The move was given up: {why}."
+    return Failure(error="overtaken", what=what, kept="the newest request counts.", domain="user")
+
+
+def savepoint_given_up() -> Failure:
+    """Returns the failure of a savepoint that no agent took or deleted in time."""
     return Failure(
         error="savepoint-given-up",
-        what="No agent took (or deleted) the savepoint while somebody waited for it.",
+        what="No agent took (or deleted) the savepoint before the request ended.",
         kept="the job's own checkpoint.",
-        hint="see that the job's host is READY, and ask again; a savepoint that FAILED can be deleted.",
+        hint="make sure that the job's host is READY, and retry; a savepoint that FAILED can be deleted.",
         domain="environment",
         retry=True,
     )

@@ -1,9 +1,10 @@
-"""Planned moves, whatever the job's state: another host, a drained host, another version; through a standby each time.
+"""Planned moves: to another host, off a draining host, or to another version; always through a standby.
 
-1. A standby is made ready; the driver works as ever. What goes wrong until here is not the job's trouble.
-2. The hand-over. To another host, the standby claims the log from the driver, which ends as superseded. To another
+1. Prepare: a standby gets READY while the driver continues. A failure in this step ends the move, not the job.
+2. Hand over: to another host, the standby claims the log from the driver, which exits as superseded. To another
    version, the driver finishes its epoch first: an epoch in doubt must be replayed by the code that planned it.
-3. The standby is the job's driver. A new version is to finish an epoch; one that falls before makes the job go back.
+3. Prove: the standby is the job's driver. A new version must finish an epoch, or run for `PROVE_S` without input; if it
+   fails before, the job reverts.
 """
 
 from __future__ import annotations
@@ -15,223 +16,250 @@ from typing import Final
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
 from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PROVE_S, RECOVER_S
-from clonos_api.reconcile.facts import Host, Job, Run, Waiting
-from clonos_api.reconcile.placement import HOST_LABEL, Fleet, Placed, place
-from clonos_api.reconcile.states import failures, wishes
-from clonos_api.reconcile.writes import (
+from clonos_api.reconcile.decisions import (
+    AddStandby,
+    AdoptStandby,
+    BeginRecovery,
+    Decision,
     EndMove,
-    Fall,
     HandOver,
-    Lose,
-    Move,
-    Note,
-    Order,
-    PlaceStandby,
-    Promote,
-    Revert,
-    Take,
-    Wait,
-    Write,
+    MarkLost,
+    PromoteStandby,
+    RevertVersion,
+    SetDeadline,
+    SetMoveStandby,
+    Transition,
+    UpdateRun,
 )
-from clonos_api.store.moves import Moving
+from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyFacts
+from clonos_api.reconcile.placement import HOST_LABEL, Fleet, Placement, has_room, place
+from clonos_api.reconcile.states import failures, stopping
+from clonos_api.store.planned_moves import Moving
 
-# Standbys that may end before one is READY.
-TRIES: Final = 3
-_MARGIN_S: Final = 30.0  # over what the agent keeps by itself
-_RESTING: Final = frozenset(
+# Standbys that may fail before one is READY.
+MAX_STANDBYS: Final = 3
+_MARGIN_S: Final = 30.0  # in addition to the timeout that the agent enforces
+_WITHOUT_DRIVER: Final = frozenset(
     {JobState.CREATED, JobState.STOPPED, JobState.FAILED, JobState.FINISHED, JobState.CANCELLING, JobState.CANCELED}
 )
 
 
-def decide(job: Job, run: Run | None, fleet: Fleet, now: datetime) -> list[Write] | None:
-    """Bring a planned move on; None: there is none, or it leaves the job's state to decide."""
-    moving = job.moving
-    if moving is None:
+def decide(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision] | None:
+    """Decides for a job with a planned move; None: the module of the job's state decides."""
+    move = job.planned_move
+    if move is None:
         return None
     if job.desired is not DesiredState.RUNNING or job.restart:
-        return [EndMove(_overtaken("somebody asked for something else"))]
-    if job.state in _RESTING:
-        ended = job.failure or _overtaken(f"the job is {job.state}")
-        return [EndMove(None if job.state is JobState.FINISHED else moving.failure or ended)]
-    if moving.failure is not None:
-        return [EndMove(moving.failure)] if job.state is JobState.RUNNING else None
-    if moving.handed_at is None:
-        return _prepare(job, moving, run, fleet, now)
-    if run is not None and run.id == moving.standby:
-        return _prove(job, moving, run, fleet, now)
+        return [EndMove(failures.move_overtaken("a newer request changed the job"))]
+    if job.state in _WITHOUT_DRIVER:
+        failure = move.failure or job.failure or failures.move_overtaken(f"the job is {job.state}")
+        return [EndMove(None if job.state is JobState.FINISHED else failure)]
+    if move.failure is not None:
+        return [EndMove(move.failure)] if job.state is JobState.RUNNING else None
+    if move.handed_at is None:
+        return _prepare(job, move, run, fleet, now)
+    if run is not None and run.id == move.standby:
+        return _prove(job, move, run, fleet, now)
     if run is None or job.state is not JobState.RUNNING:
-        return [EndMove(_overtaken("the job was placed anew"))]
-    if moving.cause == "upgrade":
-        return _make_room(job, moving, run, fleet, now)
-    return _hand_over(job, moving, run, fleet, now)
+        return [EndMove(failures.move_overtaken("the job was placed again"))]
+    if move.cause == "upgrade":
+        return _make_room(job, move, run, fleet, now)
+    return _await_claim(job, move, run, fleet, now)
 
 
-def _prepare(job: Job, moving: Moving, run: Run | None, fleet: Fleet, now: datetime) -> list[Write] | None:
-    if job.state is not JobState.RUNNING or run is None or _fallen(run, fleet):
-        # That comes first.
+# Step 1: prepare
+
+
+def _prepare(job: JobFacts, move: Moving, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision] | None:
+    if job.state is not JobState.RUNNING or run is None or _driver_failed(run, fleet):
+        # The recovery of the driver comes first.
         late = EndMove(failures.not_moved(f"Job {job.name} did not run long enough"))
-        return [late] if now >= moving.until and moving.cause != "drain" else None
-    if _there(moving, run, fleet):
+        return [late] if now >= move.until and move.cause != "drain" else None
+    if _target_reached(move, run, fleet):
         return [EndMove()]
-    if moving.cause == "upgrade" and job.version != moving.version:
-        return [EndMove(_overtaken("the job was changed again"))]
-    if (ready := _ready(job, moving, run, fleet)) is not None:
-        return _handed(moving, run, ready)
-    if any(one.run == moving.standby and not one.over and fleet.alive(one.agent) for one in job.standbys):
-        if now < moving.until:
+    if move.cause == "upgrade" and job.version != move.version:
+        return [EndMove(failures.move_overtaken("the job was changed again"))]
+    if (ready := _suitable_standby(job, move, run, fleet, ready=True)) is not None:
+        return _begin_hand_over(move, run, ready)
+    if any(s.run == move.standby and not s.ended and fleet.alive(s.host) for s in job.standbys):
+        if now < move.until:
             return None
-        return _give_up(job, moving, run, fleet, failures.not_moved("No standby was READY in time"))
-    if moving.standby is not None:
-        failure = job.relief.failure if job.relief is not None else None
-        if moving.failed + 1 < TRIES and (failure is None or failure.retry):
-            return [Note(None, failed=True)]
-        ended = failures.not_moved("The standby that was to take over ended", failure or failures.ended(_or(job, run)))
-        return _give_up(job, moving, run, fleet, ended)
-    if now >= moving.until:
-        return _give_up(job, moving, run, fleet, failures.not_moved("No host was free for a standby"))
-    if (warming := _best(job, moving, run, fleet)) is not None:
-        return [Note(warming.run)]
-    found = _place(job, moving, run, fleet)
-    return None if found is None else [PlaceStandby(found.agent, found.why, newest=moving.cause == "upgrade")]
+        return _give_up(job, move, run, fleet, failures.not_moved("No standby was READY in time"))
+    if move.standby is not None:
+        return _standby_failed(job, move, run, fleet)
+    if now >= move.until:
+        return _give_up(job, move, run, fleet, failures.not_moved("No host was free for a standby"))
+    if (warming := _suitable_standby(job, move, run, fleet)) is not None:
+        return [SetMoveStandby(warming.run)]
+    placement = _place(job, move, run, fleet)
+    if placement is None:
+        return None
+    return [AddStandby(placement.host, placement.why, newest=move.cause == "upgrade", for_move=True)]
 
 
-def _handed(moving: Moving, run: Run, ready: Waiting) -> list[Write]:
-    if moving.cause == "upgrade":
-        room = Order(run.id, "STOP", StopMode.GRACEFUL, MAKE_ROOM_S)
-        return [HandOver(ready.run, claim=False), room, Fall(run.id, "upgrade")]
-    return [Fall(run.id, "move"), HandOver(ready.run, claim=True)]
+def _standby_failed(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet) -> list[Decision] | None:
+    """The selected standby ended before the hand-over: another one is selected, a limited number of times."""
+    cause = job.successor.failure if job.successor is not None else None
+    if move.failed + 1 < MAX_STANDBYS and (cause is None or cause.retry):
+        return [SetMoveStandby(None, failed=True)]
+    cause = cause or failures.driver_ended(job.successor if job.successor is not None else run)
+    return _give_up(job, move, run, fleet, failures.not_moved("The standby ended before the hand-over", cause))
 
 
-def _hand_over(job: Job, moving: Moving, run: Run, fleet: Fleet, now: datetime) -> list[Write] | None:
-    """The standby claims, or the driver goes on."""
-    relief = job.relief
-    if (relief is not None and (relief.claimed or relief.works)) or _fallen(run, fleet):
-        assert moving.standby is not None
-        left: Write = Order(run.id, "GONE") if fleet.alive(run.agent) else Lose(run.id)
-        return [left, Take(moving.standby), Move(JobState.RECOVERING, RECOVER_S)]
-    if relief is None or not relief.ours or relief.over or not fleet.alive(relief.agent):
-        cause = relief.failure if relief is not None else None
-        return _give_up(job, moving, run, fleet, failures.not_moved("The standby ended while it took over", cause))
-    if now >= _after(moving.handed_at, HAND_OVER_S):
-        return _give_up(job, moving, run, fleet, failures.not_moved("The standby did not take over in time"))
+def _begin_hand_over(move: Moving, run: RunFacts, ready: StandbyFacts) -> list[Decision]:
+    if move.cause == "upgrade":
+        stop = UpdateRun(run.id, "STOPPED", StopMode.GRACEFUL, MAKE_ROOM_S)
+        return [HandOver(ready.run, claim=False), stop, BeginRecovery(run.id, "upgrade")]
+    return [BeginRecovery(run.id, "move"), HandOver(ready.run, claim=True)]
+
+
+# Step 2: hand over
+
+
+def _await_claim(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: datetime) -> list[Decision] | None:
+    """To another host: waits for the claim of the standby; without a claim the driver continues."""
+    standby = job.successor
+    if (standby is not None and (standby.claimed or standby.running)) or _driver_failed(run, fleet):
+        assert move.standby is not None
+        left: Decision = UpdateRun(run.id, "ABSENT") if fleet.alive(run.host) else MarkLost(run.id)
+        return [left, AdoptStandby(move.standby), Transition(JobState.RECOVERING, RECOVER_S)]
+    if standby is None or standby.discarded or standby.done or not fleet.alive(standby.host):
+        cause = standby.failure if standby is not None else None
+        return _give_up(job, move, run, fleet, failures.not_moved("The standby ended during the hand-over", cause))
+    if now >= _after(move.handed_at, HAND_OVER_S):
+        return _give_up(job, move, run, fleet, failures.not_moved("The standby did not take over in time"))
     return []
 
 
-def _make_room(job: Job, moving: Moving, run: Run, fleet: Fleet, now: datetime) -> list[Write] | None:
-    """The old driver finishes its epoch; then the new one is promoted."""
-    lost = not run.ours or not fleet.alive(run.agent)
-    ended = run.over or run.state == "EXITED" or run.driver_state in ("STOPPED", "FINISHED")
+def _make_room(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: datetime) -> list[Decision] | None:
+    """To another version: waits until the driver has finished its epoch, then promotes the standby."""
+    lost = run.discarded or not fleet.alive(run.host)
+    ended = run.done or run.state == "EXITED" or run.driver_state in ("STOPPED", "FINISHED")
     if run.finished:
         return None
-    if not (lost or ended) and now < _after(moving.handed_at, MAKE_ROOM_S + _MARGIN_S):
+    if not (lost or ended) and now < _after(move.handed_at, MAKE_ROOM_S + _MARGIN_S):
         return []
-    left: Write = Lose(run.id) if lost else Order(run.id, "GONE")
-    recovering = Move(JobState.RECOVERING, RECOVER_S)
-    relief = next((one for one in job.standbys if one.run == moving.standby and one.ready), None)
-    if relief is not None and fleet.alive(relief.agent):
-        return [left, Fall(run.id, "upgrade"), Promote(relief.run, relief.agent), recovering]
-    failure = job.relief.failure if job.relief is not None else None
-    told = failures.not_moved("The standby of the new version ended while it was to take over", failure)
-    return [left, Fall(run.id, "upgrade"), EndMove(told), recovering]
+    left: list[Decision] = [MarkLost(run.id) if lost else UpdateRun(run.id, "ABSENT"), BeginRecovery(run.id, "upgrade")]
+    recovering = Transition(JobState.RECOVERING, RECOVER_S)
+    standby = next((s for s in job.standbys if s.run == move.standby and s.ready), None)
+    if standby is not None and fleet.alive(standby.host):
+        return [*left, PromoteStandby(standby.run, standby.host), recovering]
+    cause = job.successor.failure if job.successor is not None else None
+    failure = failures.not_moved("The standby of the new version ended before its promotion", cause)
+    return [*left, EndMove(failure), recovering]
 
 
-def _prove(job: Job, moving: Moving, run: Run, fleet: Fleet, now: datetime) -> list[Write] | None:
-    """The standby is the driver now."""
-    if moving.cause != "upgrade":
+# Step 3: prove
+
+
+def _prove(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: datetime) -> list[Decision] | None:
+    """The standby is the driver: a new version must finish an epoch, or run for `PROVE_S` without input."""
+    if move.cause != "upgrade":
         return [EndMove()] if job.state is JobState.RUNNING else None
     if run.epochs or run.finished:
         return [EndMove()]
-    late = now >= _after(moving.taken_at, PROVE_S)
-    lost = not run.ours or not fleet.alive(run.agent)
-    if late and job.state is JobState.RUNNING and run.works:
+    late = now >= _after(move.taken_at, PROVE_S)
+    lost = run.discarded or not fleet.alive(run.host)
+    if late and job.state is JobState.RUNNING and run.running:
         return [EndMove()]  # it has no input
-    if not (lost or late or run.over or run.state == "EXITED"):
+    if not (lost or late or run.done or run.state == "EXITED"):
         return None
-    cause = run.failure or (failures.host_lost(fleet.hosts.get(run.agent)) if lost else failures.ended(run))
-    if job.version != moving.version:
-        return [EndMove(failures.not_moved(f"Version {moving.version} failed", cause))]
-    told = failures.not_upgraded(moving.version, moving.previous, job.version + 1, cause)
-    left: Write = Lose(run.id) if lost else Order(run.id, "GONE")
-    back: list[Write] = [left, Fall(run.id, "upgrade", cause), Revert(moving.previous, told)]
-    older = [one for one in job.standbys if one.ready and one.version == moving.previous and fleet.alive(one.agent)]
-    if older:
-        best = min(older, key=lambda one: (one.agent == run.agent, one.state != "READY", one.run))
-        back.append(Promote(best.run, best.agent))
-    if job.state is JobState.RECOVERING:
-        return [*back, Wait(RECOVER_S, cause)]
-    return [*back, Move(JobState.RECOVERING, RECOVER_S, cause)]
+    cause = run.failure or (failures.host_lost(fleet.hosts.get(run.host)) if lost else failures.driver_ended(run))
+    if job.version != move.version:
+        return [EndMove(failures.not_moved(f"Version {move.version} failed", cause))]
+    return _revert(job, move, run, fleet, cause, lost=lost)
 
 
-def _give_up(job: Job, moving: Moving, run: Run, fleet: Fleet, failure: Failure) -> list[Write] | None:
-    """It goes on where it was; off a host that is drained it has to go all the same, cold, once there is room."""
-    if moving.cause != "drain" or _there(moving, run, fleet):
-        return [EndMove(failure)]
-    if fleet.free > fleet.owed and isinstance(place(job, fleet), Placed):
-        return [EndMove(failure), *wishes.stop(run, StopRequest())]
-    return None if moving.handed_at is None else [EndMove(failure)]
-
-
-def _fallen(run: Run, fleet: Fleet) -> bool:
-    return not run.ours or run.over or run.fell or not fleet.alive(run.agent) or fleet.silent(run.agent)
-
-
-def _there(moving: Moving, run: Run, fleet: Fleet) -> bool:
-    """Whether the driver is where, and what, it is to be: it fell meanwhile, or its host is drained no more."""
-    match moving.cause:
-        case "upgrade":
-            return run.version == moving.version
-        case "drain":
-            return fleet.hosts[run.agent].state is not HostState.DRAINING
-        case _:
-            return run.agent == moving.to if moving.to is not None else run.agent != moving.leaves
-
-
-def _fits(moving: Moving, run: Run, host: Host | None) -> bool:
-    if host is None or host.state is not HostState.READY or host.silent:
-        return False
-    if moving.cause == "upgrade":
-        return True
-    return host.id == moving.to if moving.to is not None else host.id != run.agent
-
-
-def _fitting(job: Job, moving: Moving, run: Run, fleet: Fleet) -> list[Waiting]:
-    version = moving.version if moving.cause == "upgrade" else run.version
-    return [
-        one
-        for one in job.standbys
-        if not one.over and one.version == version and _fits(moving, run, fleet.hosts.get(one.agent))
+def _revert(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, cause: Failure, *, lost: bool) -> list[Decision]:
+    """Restores the previous version, with one of its standbys as driver if one is ready."""
+    failure = failures.not_upgraded(move.version, move.previous, job.version + 1, cause)
+    reverted: list[Decision] = [
+        MarkLost(run.id) if lost else UpdateRun(run.id, "ABSENT"),
+        BeginRecovery(run.id, "upgrade", cause),
+        RevertVersion(move.previous, failure),
     ]
+    previous = [s for s in job.standbys if s.ready and s.version == move.previous and fleet.alive(s.host)]
+    if previous:
+        best = min(previous, key=lambda s: (s.host == run.host, s.state != "READY", s.run))
+        reverted.append(PromoteStandby(best.run, best.host))
+    if job.state is JobState.RECOVERING:
+        return [*reverted, SetDeadline(RECOVER_S, cause)]
+    return [*reverted, Transition(JobState.RECOVERING, RECOVER_S, cause)]
 
 
-def _ready(job: Job, moving: Moving, run: Run, fleet: Fleet) -> Waiting | None:
-    ready = [one for one in _fitting(job, moving, run, fleet) if one.state == "READY"]
-    return min(ready, key=lambda one: (one.agent == run.agent, one.run), default=None)
+# Shared
 
 
-def _best(job: Job, moving: Moving, run: Run, fleet: Fleet) -> Waiting | None:
-    """One that is on the way to be READY."""
-    return min(_fitting(job, moving, run, fleet), key=lambda one: (one.agent == run.agent, one.run), default=None)
+def _give_up(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, failure: Failure) -> list[Decision] | None:
+    """Ends the move; the driver continues. It must leave a draining host all the same, cold, once a slot is free."""
+    if move.cause != "drain" or _target_reached(move, run, fleet):
+        return [EndMove(failure)]
+    if has_room(job, fleet):
+        return [EndMove(failure), *stopping.stop(run, StopRequest())]
+    return None if move.handed_at is None else [EndMove(failure)]
 
 
-def _place(job: Job, moving: Moving, run: Run, fleet: Fleet) -> Placed | None:
-    """A host for a standby that is to be the driver."""
-    if fleet.free <= fleet.owed:
+def _driver_failed(run: RunFacts, fleet: Fleet) -> bool:
+    lost = not fleet.alive(run.host) or fleet.unresponsive(run.host)
+    return run.discarded or run.done or run.restarting or lost
+
+
+def _target_reached(move: Moving, run: RunFacts, fleet: Fleet) -> bool:
+    """Whether the driver has its target host or version without the move: it recovered there, or the drain ended."""
+    match move.cause:
+        case "upgrade":
+            return run.version == move.version
+        case "drain":
+            return fleet.hosts[run.host].state is not HostState.DRAINING
+        case _:
+            return run.host == move.to if move.to is not None else run.host != move.leaves
+
+
+def _suits(move: Moving, run: RunFacts, host: HostFacts | None) -> bool:
+    if host is None or host.state is not HostState.READY or host.unresponsive:
+        return False
+    if move.cause == "upgrade":
+        return True
+    return host.id == move.to if move.to is not None else host.id != run.host
+
+
+def _suitable_standby(
+    job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, *, ready: bool = False
+) -> StandbyFacts | None:
+    """Returns a standby for the move, a READY one if `ready`; preferably on another host than the driver."""
+    version = move.version if move.cause == "upgrade" else run.version
+    suitable = [
+        standby
+        for standby in job.standbys
+        if not standby.ended
+        and standby.version == version
+        and _suits(move, run, fleet.hosts.get(standby.host))
+        and (standby.state == "READY" or not ready)
+    ]
+    return min(suitable, key=lambda s: (s.host == run.host, s.run), default=None)
+
+
+def _place(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet) -> Placement | None:
+    """Returns a host for a standby that takes over; None: there is none."""
+    if fleet.free <= fleet.reserved:
         return None
-    if moving.cause == "drain":
-        found = place(job, fleet)
-        return Placed(found.agent, f"to leave a drained host; {found.why}") if isinstance(found, Placed) else None
+    if move.cause == "drain":
+        placement = place(job, fleet)
+        if not isinstance(placement, Placement):
+            return None
+        return Placement(placement.host, f"to leave a draining host; {placement.why}")
     label = job.labels.get(HOST_LABEL)
     bound = {job.home} if job.local else {host.id for host in fleet.open.values()}
     hosts = [
         host
         for host in fleet.open.values()
-        if host.id in bound and label in (None, host.name) and _fits(moving, run, host)
+        if host.id in bound and label in (None, host.name) and _suits(move, run, host)
     ]
-    driver = fleet.hosts.get(run.agent)
+    driver = fleet.hosts.get(run.host)
     best = min(
         hosts,
         key=lambda host: (
-            host.id == run.agent,
+            host.id == run.host,
             driver is not None and host.domain == driver.domain,
             Fraction(host.used, host.slots),
             host.name,
@@ -240,17 +268,8 @@ def _place(job: Job, moving: Moving, run: Run, fleet: Fleet) -> Placed | None:
     )
     if best is None:
         return None
-    what = f"version {moving.version} is to take over" if moving.cause == "upgrade" else "the job is to move here"
-    return Placed(best.id, f"{what} ({best.used} of {best.slots} slots taken)")
-
-
-def _overtaken(why: str) -> Failure:
-    kept = "what was asked for last counts."
-    return Failure(error="overtaken", what=f"The move was given up: {why}.", kept=kept, domain="user")
-
-
-def _or(job: Job, run: Run) -> Run:
-    return job.relief if job.relief is not None else run
+    target = f"for version {move.version}" if move.cause == "upgrade" else "the job moves here"
+    return Placement(best.id, f"{target} ({best.used} of {best.slots} slots taken)")
 
 
 def _after(moment: datetime | None, seconds: float) -> datetime:

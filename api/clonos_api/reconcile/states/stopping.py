@@ -1,60 +1,112 @@
-"""STOPPING: its driver is ending; it always does in time."""
+"""STOPPING and CANCELLING: the driver has to exit. Both states end in time, even if the host never responds."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode
-from clonos_api.reconcile.deadlines import FORCE_S, SAVEPOINT_S
-from clonos_api.reconcile.facts import Job, Run
+from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
+from clonos_api.reconcile.deadlines import CANCEL_S, FORCE_S, SAVEPOINT_S, STOP_MARGIN_S
+from clonos_api.reconcile.decisions import (
+    AcknowledgeRestart,
+    CloseRun,
+    Decision,
+    GiveUpSavepoint,
+    MarkLost,
+    SetDeadline,
+    TakeSavepoint,
+    Transition,
+    UpdateRun,
+)
+from clonos_api.reconcile.facts import JobFacts, RunFacts
 from clonos_api.reconcile.placement import Fleet
-from clonos_api.reconcile.states import failures, wishes
-from clonos_api.reconcile.writes import Close, GiveUpSave, Lose, Move, Order, Save, Wait, Write
+from clonos_api.reconcile.states import failures
+
+# Requests to end, in any state that may have a driver
 
 
-def decide(job: Job, run: Run | None, fleet: Fleet, now: datetime) -> list[Write]:
-    """Wait for the run's end, then copy the checkpoint if that was asked for; force it when its time is over."""
+def requested(job: JobFacts, run: RunFacts | None) -> list[Decision] | None:
+    """Returns the decisions for a pending stop, cancel or restart request; None: there is none."""
     if job.desired is DesiredState.CANCELED:
-        return wishes.cancel(run)
+        return cancel(run)
+    if job.desired is DesiredState.STOPPED:
+        return stop(run, job.stop or StopRequest())
+    if job.restart:
+        # Without a driver the next placement is the new start.
+        has_driver = run is not None and not run.discarded
+        return stop(run, job.stop or StopRequest()) if has_driver else [AcknowledgeRestart()]
+    return None
+
+
+def cancel(run: RunFacts | None) -> list[Decision]:
+    """Returns the decisions that kill the driver of a cancelled job."""
+    if run is None or run.discarded or run.done:
+        return [Transition(JobState.CANCELED)]
+    return [UpdateRun(run.id, "STOPPED", StopMode.FORCE), Transition(JobState.CANCELLING, CANCEL_S)]
+
+
+def stop(run: RunFacts | None, request: StopRequest) -> list[Decision]:
+    """Returns the decisions that stop the driver in the requested mode."""
+    if run is None or run.discarded:
+        return [Transition(JobState.STOPPED)]
+    within_s = request.timeout_s + STOP_MARGIN_S
+    return [UpdateRun(run.id, "STOPPED", request.mode, request.timeout_s), Transition(JobState.STOPPING, within_s)]
+
+
+# The states
+
+
+def stopping(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
+    """Decides for a STOPPING job: waits until the driver has exited, takes the requested savepoint, and kills the
+    driver after the deadline.
+    """
+    if job.desired is DesiredState.CANCELED:
+        return cancel(run)
     late = job.deadline is None or now >= job.deadline
-    if run is None or not run.ours:
-        return _done(job, None)
-    if run.over:
-        close: list[Write] = [] if run.ended else [Close(run.id)]
+    if run is None or run.discarded:
+        return _stopped(job, None)
+    if run.done:
+        close: list[Decision] = [] if run.ended else [CloseRun(run.id)]
         if run.finished and not job.restart:
-            return [*close, Move(JobState.FINISHED)]
-        return [*close, *_saved(job, run, fleet, late)]
-    if not fleet.alive(run.agent):
-        return [Lose(run.id), *_done(job, failures.host_lost(fleet.hosts.get(run.agent)))]
-    forced = run.stop_mode is StopMode.FORCE
-    if not forced and (late or _wants_force(job)):
-        return [Order(run.id, "STOP", StopMode.FORCE), Wait(FORCE_S, job.failure)]
+            return [*close, Transition(JobState.FINISHED)]
+        return [*close, *_driver_ended(job, run, fleet, late)]
+    if not fleet.alive(run.host):
+        return [MarkLost(run.id), *_stopped(job, failures.host_lost(fleet.hosts.get(run.host)))]
+    force = job.stop is not None and job.stop.mode is StopMode.FORCE
+    if run.stop_mode is not StopMode.FORCE and (late or force):
+        return [UpdateRun(run.id, "STOPPED", StopMode.FORCE), SetDeadline(FORCE_S, job.failure)]
     if late:
-        return [
-            Order(run.id, "GONE"),
-            *_done(job, failures.too_late(f"The driver of job {job.name} did not end.", run)),
-        ]
+        failure = failures.deadline_passed(f"The driver of job {job.name} did not end.", run)
+        return [UpdateRun(run.id, "ABSENT"), *_stopped(job, failure)]
     return []
 
 
-def _wants_force(job: Job) -> bool:
-    return job.stop is not None and job.stop.mode is StopMode.FORCE
+def cancelling(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
+    """Decides for a CANCELLING job: waits until the run has ended, at most until the deadline."""
+    if run is None or run.discarded:
+        return [Transition(JobState.CANCELED)]
+    if run.done:
+        return [*([] if run.ended else [CloseRun(run.id)]), Transition(JobState.CANCELED)]
+    if not fleet.alive(run.host):
+        return [MarkLost(run.id), Transition(JobState.CANCELED)]
+    if job.deadline is None or now >= job.deadline:
+        return [UpdateRun(run.id, "ABSENT"), Transition(JobState.CANCELED)]
+    return []
 
 
-def _saved(job: Job, run: Run, fleet: Fleet, late: bool) -> list[Write]:
-    """The rest of a stop whose driver has ended."""
-    wanted = job.stop is not None and job.stop.mode is StopMode.CHECKPOINT
-    if not wanted or run.exit_code != 0 or job.savepoint in ("COMPLETED", "FAILED"):
-        return _done(job, run.failure)
-    if not fleet.alive(run.agent):
-        give_up: list[Write] = [GiveUpSave()] if job.savepoint else []
-        return [*give_up, *_done(job, failures.host_lost(fleet.hosts.get(run.agent)))]
+def _driver_ended(job: JobFacts, run: RunFacts, fleet: Fleet, late: bool) -> list[Decision]:
+    """Takes the savepoint, if requested, of a stop whose driver has ended."""
+    savepoint = job.stop is not None and job.stop.mode is StopMode.CHECKPOINT
+    if not savepoint or run.exit_code != 0 or job.savepoint in ("COMPLETED", "FAILED"):
+        return _stopped(job, run.failure)
+    if not fleet.alive(run.host):
+        give_up: list[Decision] = [GiveUpSavepoint()] if job.savepoint else []
+        return [*give_up, *_stopped(job, failures.host_lost(fleet.hosts.get(run.host)))]
     if job.savepoint is None:
-        return [Save(run.agent), Wait(SAVEPOINT_S, job.failure)]
-    return [GiveUpSave(), *_done(job, None)] if late else []
+        return [TakeSavepoint(run.host), SetDeadline(SAVEPOINT_S, job.failure)]
+    return [GiveUpSavepoint(), *_stopped(job, None)] if late else []
 
 
-def _done(job: Job, failure: Failure | None) -> list[Write]:
+def _stopped(job: JobFacts, failure: Failure | None) -> list[Decision]:
     if job.desired is DesiredState.RUNNING:
-        return [Move(JobState.STARTING, fresh=True)]
-    return [Move(JobState.STOPPED, failure=failure)]
+        return [Transition(JobState.STARTING)]
+    return [Transition(JobState.STOPPED, failure=failure)]

@@ -1,0 +1,101 @@
+"""Checks requests for planned moves (a move to another host, or an upgrade), and begins the possible ones."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, Literal
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.errors import StateConflict
+from clonos.jobs.spec import JobSpec
+from clonos.resources.hosts import HostState
+from clonos.resources.jobs import DesiredState, JobState
+from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PROVE_S, RECOVER_S
+from clonos_api.reconcile.placement import HOST_LABEL
+from clonos_api.settings import ApiSettings
+from clonos_api.store import hosts, operations, planned_moves, runs
+from clonos_api.store.db.clock import now
+from clonos_api.store.planned_moves import Moving
+from clonos_api.store.tables import HostRow, JobRow, JobVersionRow, OperationRow, RunRow
+
+# Longer than the deadlines of the move itself, so that these report the cause of a failure.
+_MARGIN_S: Final = HAND_OVER_S + MAKE_ROOM_S + PROVE_S + RECOVER_S
+
+
+async def to_host(session: AsyncSession, job: JobRow, name: str | None, settings: ApiSettings) -> HostRow | None:
+    """Returns the host `name` (or id) as the target of a move; None if the request names no host.
+
+    Raises `StateConflict` if the job cannot move, or not to this host.
+    """
+    spec = JobSpec.model_validate(job.spec).spec
+    locations = CheckpointLocations.of(settings)
+    checkpoint = locations.of_job(job.name, spec.checkpoint)
+    if locations.is_local(checkpoint):
+        raise StateConflict(
+            f"Job {job.name} cannot move: its checkpoint {checkpoint} is a path of its host.",
+            kept="the job continues there.",
+            hint="use a checkpoint that all hosts can access (a shared directory, HDFS, S3).",
+        )
+    host = await hosts.get(session, name) if name is not None else None
+    label = job.labels.get(HOST_LABEL)
+    if label is not None and (host is None or host.name != label):
+        raise StateConflict(
+            f"The label {HOST_LABEL} of job {job.name} names host {label}.", hint="change the label first."
+        )
+    if host is not None and host.state != HostState.READY:
+        raise StateConflict(f"Host {host.name} is {host.state}.", kept="the job continues on its host.")
+    return host
+
+
+async def begin(
+    session: AsyncSession,
+    job: JobRow,
+    kind: Literal["move", "upgrade"],
+    timeout_s: float,
+    by: str,
+    *,
+    to: HostRow | None = None,
+) -> OperationRow:
+    """Begins a planned move, requested by the subject `by`; a standby must be READY within `timeout_s` seconds.
+
+    Returns its operation, which is completed already if the driver has the target host or version.
+    """
+    run = await _driver(session, job)
+    # A move that has begun its hand-over must not be replaced.
+    current = planned_moves.of(job)
+    if current is not None and (current.handed_at is not None or current.failure is not None):
+        raise StateConflict(f"The driver of job {job.name} is being replaced.", hint="retry when the move has ended.")
+    arguments = {"to": to.name if to is not None else None} if kind == "move" else {"version": job.version}
+    operation = await operations.begin(
+        session, kind, job=job.id, arguments=arguments, timeout_s=timeout_s + _MARGIN_S, by=by
+    )
+    reached = run.order["version"] == job.version if kind == "upgrade" else to is not None and to.id == run.host
+    if reached:
+        result = {"run": run.id, "generation": job.generation, "version": run.order["version"]}
+        return await operations.complete(session, operation, result)
+    moving = Moving(
+        cause=kind,
+        operation=operation.id,
+        leaves=run.host,
+        to=to.id if to is not None else None,
+        version=job.version if kind == "upgrade" else run.order["version"],
+        previous=run.order["version"],
+        kept=await _standbys_before(session, job) if kind == "upgrade" else 0,
+        until=await now(session) + timedelta(seconds=timeout_s),
+    )
+    await planned_moves.begin(session, job, moving)
+    return operation
+
+
+async def _standbys_before(session: AsyncSession, job: JobRow) -> int:
+    """Returns the number of standbys of the previous version; the job may revert to that version."""
+    previous = await session.get(JobVersionRow, (job.id, job.version - 1))
+    return 0 if previous is None else JobSpec.model_validate(previous.spec).spec.standby.dedicated_replicas
+
+
+async def _driver(session: AsyncSession, job: JobRow) -> RunRow:
+    if job.desired_state != DesiredState.RUNNING or job.state != JobState.RUNNING or job.run is None:
+        raise StateConflict(f"Job {job.name} is {job.state}: only a running job can move or upgrade.")
+    return await runs.get(session, job.run)

@@ -1,0 +1,181 @@
+"""Checks the contents of a submitted specification.
+
+The code of a job has the permissions of its uid, but agents and JVMs outside of it read its *specification*. Therefore
+only options that are known to be harmless are accepted: none that load code, run commands, read files of the host or
+send credentials to other addresses. Secrets are references.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from clonos.errors import ArchiveInvalid, SpecError
+from clonos.jobs.secret_refs import references
+from clonos.jobs.spec import JobSpec
+from clonos.resources.archives import check_name
+from clonos.resources.failures import SpecRefused
+from clonos.resources.service import FieldProblem
+from clonos.telemetry.redaction import is_reference, looks_secret
+from clonos_api.admission.allowed_options import KAFKA, REFUSED, SPARK, SPARK_PREFIXES
+
+_MAX_LENGTH: Final = 65_536
+_MAX_ENTRIES: Final = 200
+_DRIVER_MB: Final = 65_536
+_MASTERS: Final = re.compile(r"auto|local(\[(\d{1,4}|\*)\])?|spark://[A-Za-z0-9._,:\[\]-]{1,255}")
+_SCHEMES: Final = frozenset({"", "file", "hdfs", "s3a", "abfs", "abfss", "gs"})
+_LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
+_SPARK_KEY: Final = re.compile(r"spark\.[A-Za-z0-9_.-]{1,200}")
+# Spark replaces ``${env:…}``, ``${system:…}`` and ``${spark.…}`` in its configuration.
+_SUBSTITUTED: Final = re.compile(r"\$\{(?!secret:)")
+_BY_REFERENCE: Final = "store it with the agents and write ${secret:NAME} here."
+
+
+def check_spec(spec: JobSpec) -> list[FieldProblem]:
+    """Returns the problems of a submitted specification."""
+    part = spec.spec
+    problems = [
+        *_check_labels(spec.metadata.labels),
+        *_check_params(part.params),
+        *_check_spark_conf(part.spark_conf),
+    ]
+    if not _MASTERS.fullmatch(part.master):
+        problems.append(
+            FieldProblem(field="spec.master", what="this master cannot be used", hint="auto, local[n], or spark://….")
+        )
+    if part.checkpoint is not None:
+        problems += check_location(part.checkpoint, "spec.checkpoint")
+    if part.main:
+        problems += _check_main(part.main)
+    if part.driver.memory_mb > _DRIVER_MB:
+        problems.append(FieldProblem(field="spec.driver.memory", what=f"{_DRIVER_MB}m is the maximum"))
+    return problems
+
+
+def refuse(problems: list[FieldProblem]) -> None:
+    """Raises `SpecRefused` with all problems of a request, if there are any."""
+    if problems:
+        raise SpecRefused(problems)
+
+
+def check_location(location: str, field: str) -> list[FieldProblem]:
+    """Returns the problems of a directory for checkpoints or savepoints.
+
+    It must be a path or a file system's URI without credentials.
+    """
+    try:
+        parsed = urlsplit(location)
+        valid_port = parsed.port is None or parsed.port > 0
+    except ValueError:
+        return [FieldProblem(field=field, what="this is neither a path nor a URI")]
+    if not location or len(location) > 1024 or _has_controls(location) or not valid_port:
+        return [FieldProblem(field=field, what="this is neither a path nor a URI")]
+    if parsed.scheme.lower() not in _SCHEMES:
+        hint = f"use a path, or one of {', '.join(sorted(filter(None, _SCHEMES)))}."
+        return [FieldProblem(field=field, what=f"{parsed.scheme}: is no file system for checkpoints", hint=hint)]
+    # abfss://container@account… names no user.
+    named = parsed.username is not None and not parsed.scheme.startswith("abfs")
+    if named or parsed.password is not None or parsed.query or parsed.fragment:
+        return [FieldProblem(field=field, what="a location holds no credentials and no query", hint=_BY_REFERENCE)]
+    if ".." in parsed.path.split("/") or "\\" in location:
+        return [FieldProblem(field=field, what="a location has no '..' and no backslash")]
+    return []
+
+
+def check_kafka_options(options: Mapping[str, object], field: str = "options") -> list[FieldProblem]:
+    """Returns the problems of options of Kafka clients: options that are not in the list of allowed ones.
+
+    Names are those of librdkafka or Java, with or without the prefix ``kafka.``.
+    """
+    problems = []
+    for name, value in options.items():
+        plain, path = name.removeprefix("kafka."), f"{field}.{_shown(name)}"
+        refused = _refused(plain)
+        if refused is not None:
+            problems.append(FieldProblem(field=path, what=refused, hint="leave it out; the agents' settings have it."))
+        elif plain not in KAFKA:
+            hint = "leave it out. docs/security.md lists what can be set."
+            problems.append(FieldProblem(field=path, what="this Kafka option cannot be set by a job", hint=hint))
+        else:
+            problems += _check_value(plain, str(value), path)
+    return problems
+
+
+def _check_params(params: Mapping[str, str]) -> Iterator[FieldProblem]:
+    if len(params) > _MAX_ENTRIES:
+        yield FieldProblem(field="spec.params", what=f"{_MAX_ENTRIES} parameters are the most")
+        return
+    for name, value in params.items():
+        path = f"spec.params.{_shown(name)}"
+        if not name or len(name) > 200 or _has_controls(name) or len(value) > _MAX_LENGTH or "\0" in value:
+            yield FieldProblem(field=path, what="the name or value is too long, or holds control characters")
+        elif name.startswith("kafka."):
+            yield from check_kafka_options({name: value}, "spec.params")
+        else:
+            yield from _check_value(name, value, path)
+
+
+def _check_spark_conf(conf: Mapping[str, str]) -> Iterator[FieldProblem]:
+    if len(conf) > _MAX_ENTRIES:
+        yield FieldProblem(field="spec.sparkConf", what=f"{_MAX_ENTRIES} settings are the most")
+        return
+    for name, value in conf.items():
+        path = f"spec.sparkConf.{_shown(name)}"
+        refused = _refused(name)
+        if not _SPARK_KEY.fullmatch(name):
+            yield FieldProblem(field=path, what="this is no setting of Spark", hint="names start with 'spark.'.")
+        elif refused is not None:
+            yield FieldProblem(field=path, what=refused, hint="leave it out; who runs the agents can set it there.")
+        elif name not in SPARK and not name.startswith(SPARK_PREFIXES):
+            hint = "leave it out. docs/security.md lists what can be set."
+            yield FieldProblem(field=path, what="this Spark setting cannot be set by a job", hint=hint)
+        elif _has_controls(value) or len(value) > _MAX_LENGTH or _SUBSTITUTED.search(value):
+            what = "the value holds control characters or a ${…} that Spark would replace"
+            yield FieldProblem(field=path, what=what, hint="${secret:NAME} is the only reference.")
+        else:
+            yield from _check_value(name, value, path)
+
+
+def _check_value(name: str, value: str, path: str) -> Iterator[FieldProblem]:
+    """Checks that secrets are references, and that references have valid names."""
+    try:
+        references([value])
+    except SpecError as error:
+        yield FieldProblem(field=path, what=error.what, hint=error.hint)
+        return
+    if looks_secret(name) and value and not is_reference(value):
+        yield FieldProblem(
+            field=path, what="this looks like a secret, and would be stored and shown", hint=_BY_REFERENCE
+        )
+    elif re.search(r"://[^\s/@:]*:[^\s/@]+@", re.sub(r"\$\{secret:[^}]*\}", "", value)):
+        yield FieldProblem(field=path, what="the address holds a password", hint=_BY_REFERENCE)
+
+
+def _check_main(main: str) -> list[FieldProblem]:
+    try:
+        check_name(main.removeprefix("./"))
+    except ArchiveInvalid as error:
+        return [FieldProblem(field="spec.main", what=error.what, hint="a path inside of the uploaded code.")]
+    return []
+
+
+def _check_labels(labels: Mapping[str, str]) -> list[FieldProblem]:
+    if len(labels) > 64 or any(not _LABEL.fullmatch(name) or len(value) > 255 for name, value in labels.items()):
+        what = "at most 64, with names of 1 to 63 of a-z, A-Z, 0-9, '.', '_', '/', '-' and values of up to 255"
+        return [FieldProblem(field="metadata.labels", what=what)]
+    return []
+
+
+def _refused(name: str) -> str | None:
+    lower = name.lower()
+    return next((why for pattern, why in REFUSED if pattern.search(lower)), None)
+
+
+def _has_controls(text: str) -> bool:
+    return any(ord(char) < 0x20 or ord(char) == 0x7F for char in text)
+
+
+def _shown(name: str) -> str:
+    return ascii(name[:100])[1:-1]

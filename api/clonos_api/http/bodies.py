@@ -1,0 +1,133 @@
+"""Bodies as JSON or YAML, and versions as ETags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final, TypeVar
+
+import yaml
+from fastapi import Header, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from clonos.errors import SpecError, VersionStale
+from clonos.resources.jobs import JobCreate
+from clonos.standby.states import StandbyState
+
+JSON: Final = "application/json"
+YAML: Final = "application/yaml"
+_YAML_TYPES: Final = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
+# The YAML parser is slow; a specification has a few dozen lines.
+_LONGEST_YAML: Final = 100_000
+_DEEPEST: Final = 50
+
+Body = TypeVar("Body", bound=BaseModel)
+
+Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of results.")]
+StandbyStates = Annotated[list[StandbyState] | None, Query(description="States; a standby matches any of them.")]
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", max_length=200, description="The ETag of the job, from an earlier response.")
+]
+
+
+def etag(version: int) -> str:
+    """The version of a resource as the value of the header ``ETag``."""
+    return f'"{version}"'
+
+
+def matched_version(if_match: str | None, newest: int) -> int:
+    """Check that the header ``If-Match`` of a change names the version `newest`, or ``*``; return `newest`.
+
+    Without the header the status is 428; if it names only other versions, 412.
+    """
+    if if_match is None:
+        raise HTTPException(428, "This change needs If-Match with the ETag of the job.")
+    etags = {tag.strip() for tag in if_match.split(",")}
+    if "*" not in etags and etag(newest) not in etags:
+        raise VersionStale(f"If-Match names {if_match}, and the newest version is {etag(newest)}.")
+    return newest
+
+
+def document_of(model: type[Body]) -> Callable[[Request], Awaitable[Body]]:
+    """A FastAPI dependency that reads the body as `model`, from JSON or YAML."""
+
+    async def read(request: Request) -> Body:
+        return checked(model, await read_document(request))
+
+    return read
+
+
+async def job_create(
+    request: Request,
+    artifact: Annotated[
+        str | None, Query(description="SHA-256 of the code, if the body is a bare job specification.")
+    ] = None,
+    start: Annotated[
+        bool, Query(description="Whether to start the job at once, if the body is a bare job specification.")
+    ] = True,
+) -> JobCreate:
+    """The request to create a job: a `JobCreate`, or a bare specification such as a ``job.yaml``."""
+    body = await read_document(request)
+    if isinstance(body, dict) and "metadata" in body:
+        body = {"spec": body, "start": start, **({"artifact": artifact} if artifact is not None else {})}
+    return checked(JobCreate, body)
+
+
+async def read_document(request: Request) -> Any:
+    """Parse the body of a request from JSON or YAML; other media types get status 415."""
+    media_type = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    content = await request.body()
+    if media_type == JSON:
+        return _json(content)
+    if media_type in _YAML_TYPES:
+        return await run_in_threadpool(_yaml, content)
+    raise HTTPException(415, f"The body is {media_type!r}; send {JSON} or {YAML}.")
+
+
+def checked(model: type[Body], value: Any) -> Body:
+    """Validate the parsed body `value` as `model`; the error names each wrong field."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        details = [
+            {**detail, "loc": ("body", *detail["loc"])}
+            for detail in error.errors(include_url=False, include_context=False)
+        ]
+        raise RequestValidationError(details) from error
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _wrong("json_invalid", f"The body is not JSON: {error}") from error
+
+
+def _yaml(content: bytes) -> Any:
+    if len(content) > _LONGEST_YAML:
+        raise _wrong("yaml_too_long", f"A YAML body has at most {_LONGEST_YAML} bytes; send JSON.")
+    try:
+        _check_shape(content)
+        return yaml.safe_load(content)
+    except (yaml.YAMLError, SpecError, ValueError, RecursionError) as error:
+        raise _wrong("yaml_invalid", f"The body is not usable YAML: {error}") from error
+
+
+def _check_shape(content: bytes) -> None:
+    """Refuse aliases and deep nesting, which make a short text a large value."""
+    depth = 0
+    for event in yaml.parse(content, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise SpecError("it has an alias (*name); write the value out")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            raise SpecError(f"it is nested more than {_DEEPEST} deep")
+
+
+def _wrong(kind: str, message: str) -> RequestValidationError:
+    return RequestValidationError([{"type": kind, "loc": ("body",), "msg": message, "input": None}])

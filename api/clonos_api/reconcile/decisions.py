@@ -1,0 +1,214 @@
+"""The decisions of the reconciler, as data. `applying` writes all decisions about one job in one transaction.
+
+Pure functions return them: `decide.decide` about a job and its driver, `standbys.decide` about its standbys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clonos.resources.jobs import Failure, JobState, StopMode
+
+RecoveryCause = Literal["crash", "host-lost", "restart", "move", "upgrade"]
+
+# The job
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Changes the state of the job. `transitions.RULES` has the allowed changes and their effects."""
+
+    to: JobState
+    # Seconds until the deadline of the new state; None: the state waits for nothing, or for a host.
+    within_s: float | None = None
+    failure: Failure | None = None  # failure to show with the new state; None: no failure
+
+
+@dataclass(frozen=True)
+class SetDeadline:
+    """Sets the deadline and the failure of the job's current state."""
+
+    within_s: float | None  # seconds until the deadline; None: no deadline
+    failure: Failure | None = None  # failure to show; None: no failure
+
+
+@dataclass(frozen=True)
+class AcknowledgeRestart:
+    """Clears the job's pending restart request, because the start in progress satisfies it."""
+
+
+@dataclass(frozen=True)
+class RecordFirstClaim:
+    """Records the first claim after a start: the requested start point is used up, and the checkpoint is on `host`."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class TakeSavepoint:
+    """Creates a host task for `host`: copy the checkpoint of the stopped job."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class GiveUpSavepoint:
+    """Fails the savepoint of a stopping job, because its copy timed out."""
+
+
+# The job's run
+
+
+@dataclass(frozen=True)
+class PlaceRun:
+    """Creates a run of the job on a host; `why` is the reason for this host."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True)
+class UpdateRun:
+    """Changes the desired state of a run; the host's agent then stops or kills the driver."""
+
+    run: str
+    desired: Literal["STOPPED", "ABSENT"]
+    mode: StopMode = StopMode.GRACEFUL
+    timeout_s: float = 60.0  # after this time the agent kills a driver that has not stopped
+
+
+@dataclass(frozen=True)
+class CloseRun:
+    """Marks a run as ended although its agent has not reported its end."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class MarkLost:
+    """Marks a run as LOST because its host is unreachable. If the host returns, its agent kills the driver."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class BeginRecovery:
+    """Records the start of a recovery, after the failure of a run or for a planned move."""
+
+    run: str  # run of the driver that failed, or that the planned move replaces
+    cause: RecoveryCause
+    failure: Failure | None = None
+
+
+# Standbys
+
+
+@dataclass(frozen=True)
+class AddStandby:
+    """Creates a standby of the job on a host; `why` is the reason for this host."""
+
+    host: str
+    why: str
+    newest: bool = False  # whether the standby has the newest version of the job; otherwise it has the driver's version
+    for_move: bool = False  # whether the planned move waits for this standby
+
+
+@dataclass(frozen=True)
+class DropStandby:
+    """Ends a standby of the job; `why` is the reason."""
+
+    run: str
+    why: str
+
+
+@dataclass(frozen=True)
+class PromoteStandby:
+    """Makes the standby with the id `run` the job's driver."""
+
+    run: str
+    host: str
+
+
+@dataclass(frozen=True)
+class SetTakeoverWait:
+    """Changes how long the agent of the driver waits for a standby before it restarts a failed driver."""
+
+    run: str
+    seconds: float
+
+
+# The planned move
+
+
+@dataclass(frozen=True)
+class BeginMove:
+    """Begins a planned move because the driver's host drains; a standby must be READY within `within_s` seconds."""
+
+    within_s: float
+
+
+@dataclass(frozen=True)
+class SetMoveStandby:
+    """Selects the standby that the planned move waits for; None: there is none."""
+
+    standby: str | None
+    failed: bool = False  # whether the previously selected standby counts as failed
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Begins the last step of a planned move: the standby `run` replaces the driver."""
+
+    run: str
+    claim: bool  # the standby claims the log from the running driver; otherwise that driver stops first
+
+
+@dataclass(frozen=True)
+class AdoptStandby:
+    """Records that the standby `run` has claimed the log: it is the job's run from now on."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class RevertVersion:
+    """Rolls the job back to an older version because the newest one failed.
+
+    The planned move ends when the older version runs.
+    """
+
+    version: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class EndMove:
+    """Ends the planned move; `failure` is None if it succeeded."""
+
+    failure: Failure | None = None
+
+
+Decision = (
+    Transition
+    | SetDeadline
+    | AcknowledgeRestart
+    | RecordFirstClaim
+    | TakeSavepoint
+    | GiveUpSavepoint
+    | PlaceRun
+    | UpdateRun
+    | CloseRun
+    | MarkLost
+    | BeginRecovery
+    | AddStandby
+    | DropStandby
+    | PromoteStandby
+    | SetTakeoverWait
+    | BeginMove
+    | SetMoveStandby
+    | HandOver
+    | AdoptStandby
+    | RevertVersion
+    | EndMove
+)

@@ -1,0 +1,405 @@
+"""Loads the rows that the reconciler needs. SQL filters out jobs that are already in their desired state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Literal, cast
+
+from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.jobs.spec import JobSpec
+from clonos.resources.hosts import HostState
+from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopMode, StopRequest
+from clonos.standby.launch_request import pool_eligible
+from clonos.standby.states import StandbyState
+from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyDemand, StandbyFacts
+from clonos_api.reconcile.placement import Fleet
+from clonos_api.reconcile.transitions import TRANSIENT
+from clonos_api.store import hosts, planned_moves, standbys
+from clonos_api.store.db.clock import now
+from clonos_api.store.tables import GenerationRow, HostRow, JobRow, RunRow, SavepointRow, StandbyRow
+
+_S, _D = JobState, DesiredState
+_MAX_IDS: Final = 500  # in one statement
+# Missing heartbeats of an unresponsive host; a lease has as many.
+_MISSING: Final = 4
+# All hosts are unresponsive at the same time: the fault is probably here, so each needs to miss more than this.
+_ALL_UNRESPONSIVE: Final = timedelta(seconds=3)
+# A standby that failed by itself is not replaced before this.
+_REPLACE_AFTER: Final = timedelta(seconds=15)
+
+
+@dataclass
+class JobCase:
+    """The row of a job, with the related rows that the reconciler's decisions need."""
+
+    job: JobRow
+    run: RunRow | None  # the job's newest run since its last start
+    claimed: bool = False  # whether a driver of that run has claimed the causal log
+    unreachable_runs: int = 0  # `JobFacts.unreachable_runs`
+    savepoint: SavepointRow | None = None  # the newest savepoint since the job entered its state
+    # savepoint that the next start restores; None if it restores none, or if the savepoint does not exist
+    start: SavepointRow | None = None
+    failed_domain: str | None = None  # failure domain of the lost host that ran the job last
+    # Standbys that could take over, with their runs.
+    standbys: list[tuple[StandbyRow, RunRow]] = field(default_factory=list)
+    successor: RunRow | None = None  # run that takes over in a planned move
+    successor_claimed: bool = False  # whether a driver of `successor` has claimed the causal log
+    epochs: int = 0  # number of epochs that drivers of `run` finished; loaded only for a planned move
+
+    def facts(self, locations: CheckpointLocations) -> tuple[JobFacts, RunFacts | None]:
+        """Returns the facts about the job and its run, as `decide.decide` needs them."""
+        row = self.job
+        start = StartFrom.model_validate(row.start_from) if row.start_from else None
+        local = locations.is_local(self.checkpoint(locations))
+        standby = JobSpec.model_validate(row.spec).spec.standby
+        job = JobFacts(
+            id=row.id,
+            name=row.name,
+            state=JobState(row.state),
+            desired=DesiredState(row.desired_state),
+            since=row.state_since,
+            deadline=row.state_deadline,
+            stop=StopRequest.model_validate(row.stop) if row.stop else None,
+            restart=row.restart_nonce != row.observed_nonce,
+            labels=row.labels,
+            local=local,
+            home=row.home,
+            start_from=start is not None,
+            start_error=self._start_error(start),
+            failure=Failure.model_validate(row.failure) if row.failure else None,
+            unreachable_runs=self.unreachable_runs,
+            savepoint=self._savepoint_state(),
+            failed_domain=self.failed_domain,
+            version=row.version,
+            standbys=tuple(standby_facts(*rows) for rows in self.standbys),
+            self_promotion=standby.self_promote_after_s > 0,
+            relocatable=not local and standby.mode != "none",
+            prefers_pool=start is None and pool_eligible(self._driver_spec().spec),
+            planned_move=planned_moves.of(row),
+            successor=run_facts(self.successor, claimed=self.successor_claimed) if self.successor is not None else None,
+        )
+        run = run_facts(self.run, claimed=self.claimed, epochs=self.epochs) if self.run is not None else None
+        return job, run
+
+    def _driver_spec(self) -> JobSpec:
+        """Returns the specification of the next driver: a recovery keeps the version."""
+        return JobSpec.model_validate(self.run.order["spec"] if self.run is not None else self.job.spec)
+
+    def checkpoint(self, locations: CheckpointLocations) -> str:
+        """Returns the location of the job's checkpoint."""
+        specified = (self.job.spec.get("spec") or {}).get("checkpoint")
+        return locations.of_job(self.job.name, specified)
+
+    def restore(self, locations: CheckpointLocations) -> str | None:
+        """Returns the checkpoint or savepoint that the job's next start restores; None: the job continues with its
+        own checkpoint.
+        """
+        if not self.job.start_from:
+            return None
+        return self.start.location if self.start is not None else self.checkpoint(locations)
+
+    def _start_error(self, start: StartFrom | None) -> str | None:
+        if start is None or start.savepoint is None or (self.start is not None and self.start.state == "COMPLETED"):
+            return None
+        why = "does not exist" if self.start is None else f"is {self.start.state}"
+        return f"Savepoint {start.savepoint} {why}."
+
+    def _savepoint_state(self) -> Literal["IN_PROGRESS", "COMPLETED", "FAILED"] | None:
+        if self.savepoint is None:
+            return None
+        state = self.savepoint.state
+        return "COMPLETED" if state == "DELETING" else cast(Literal["IN_PROGRESS", "COMPLETED", "FAILED"], state)
+
+
+def run_facts(row: RunRow, *, claimed: bool, epochs: int = 0) -> RunFacts:
+    """Converts the row of a run to `RunFacts`; `claimed` and `epochs` are those facts, which the row does not have."""
+    return RunFacts(
+        id=row.id,
+        host=row.host,
+        desired=row.order["desired"],
+        stop_mode=StopMode(row.order["stop_mode"]),
+        state=row.state,
+        driver_state=row.driver_state,
+        claimed=claimed,
+        attempts=row.attempts,
+        exit_code=row.exit_code,
+        failure=Failure.model_validate(row.failure) if row.failure else None,
+        ended=row.ended_at is not None,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        version=row.order["version"],
+        epochs=epochs,
+        attempts_exhausted=row.consecutive_failures > row.order["restart"]["attempts"],
+    )
+
+
+def standby_facts(row: StandbyRow, run: RunRow) -> StandbyFacts:
+    """Converts the row of a standby and of its run to `StandbyFacts`."""
+    ended = run.ended_at is not None or run.order["desired"] != "RUNNING"
+    return StandbyFacts(
+        run=run.id,
+        host=run.host,
+        state=row.state,
+        version=run.order["version"],
+        ended=ended,
+        self_promoted=not ended and run.state == "RUNNING" and run.driver_state == "RUNNING",
+    )
+
+
+def host_facts(row: HostRow, used: int, *, unresponsive: bool = False) -> HostFacts:
+    """Converts the row of a host to `HostFacts`; `used` and `unresponsive` are facts that the row does not have."""
+    return HostFacts(
+        id=row.id,
+        name=row.name,
+        state=HostState(row.state),
+        domain=row.failure_domain,
+        slots=row.slots,
+        used=used,
+        unresponsive=unresponsive,
+        pool_available=row.pool_available,
+    )
+
+
+@dataclass
+class Snapshot:
+    """The rows and facts that one round of the reconciler works on."""
+
+    now: datetime
+    cases: list[JobCase]  # jobs that may need a decision, longest in their state first
+    hosts: list[HostRow]
+    fleet: Fleet
+    standbys: dict[str, list[tuple[StandbyRow, RunRow]]]  # standbys that could take over, with their runs, by job id
+    unresponsive_in_s: float | None = None  # time until the next host becomes unresponsive unless it sends a heartbeat
+
+
+async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snapshot:
+    """Loads the jobs that may need a decision, and all hosts, for one round of the reconciler.
+
+    `heartbeats_valid`: whether missing heartbeats mean an unresponsive host, because this replica has run for long
+    enough.
+    """
+    moment = await now(session)
+    host_rows = await hosts.every(session)
+    used = await hosts.loads(session)
+    remaining_s = {row.id: _unresponsive_in_s(row, moment) for row in host_rows if row.state == HostState.READY}
+    unresponsive = _unresponsive(host_rows, remaining_s, moment) if heartbeats_valid else set()
+    of_jobs: dict[str, list[tuple[StandbyRow, RunRow]]] = {}
+    for standby, run in await standbys.waiting(session):
+        of_jobs.setdefault(run.job, []).append((standby, run))
+    self_promoted = {job for job, rows in of_jobs.items() if any(standby_facts(*row).self_promoted for row in rows)}
+    rows = (
+        await session.execute(
+            select(JobRow, RunRow)
+            .outerjoin(RunRow, RunRow.id == JobRow.run)
+            .outerjoin(HostRow, HostRow.id == RunRow.host)
+            .where(JobRow.deleted_at.is_(None), _may_need_decision(unresponsive, self_promoted))
+            .order_by(JobRow.state_since, JobRow.id)
+        )
+    ).all()
+    cases = [JobCase(job, run, standbys=of_jobs.get(job.id, [])) for job, run in rows]
+    await _load_runs(session, cases, {row.id: row.failure_domain for row in host_rows})
+    await _load_savepoints(session, cases)
+    await _load_successors(session, cases)
+    reserved = sum(_needs_slot(case) for case in cases)
+    facts = [host_facts(row, used.get(row.id, 0), unresponsive=row.id in unresponsive) for row in host_rows]
+    next_s = min((seconds for seconds in remaining_s.values() if seconds > 0), default=None)
+    return Snapshot(moment, cases, host_rows, Fleet(facts, reserved), of_jobs, next_s)
+
+
+def _unresponsive(hosts: list[HostRow], remaining_s: dict[str, float], moment: datetime) -> set[str]:
+    """Returns hosts with missing heartbeats. If all hosts miss some, the fault is probably on this side."""
+    unresponsive = {host for host, seconds in remaining_s.items() if seconds <= 0}
+    if len(unresponsive) < len(remaining_s):
+        return unresponsive
+    return {row.id for row in hosts if row.id in unresponsive and row.heartbeat_at <= moment - _ALL_UNRESPONSIVE}
+
+
+def _unresponsive_in_s(row: HostRow, moment: datetime) -> float:
+    return (row.heartbeat_at - moment).total_seconds() + _MISSING * row.heartbeat_interval_s
+
+
+def _may_need_decision(unresponsive: Iterable[str], self_promoted: Iterable[str]) -> ColumnElement[bool]:
+    """Selects, in SQL, the jobs that are not `transitions.settled` or not well; it may select a settled job as well."""
+    job, run = JobRow, RunRow
+    driver_not_well = or_(
+        run.id.is_(None),
+        run.ended_at.is_not(None),
+        run.state != "RUNNING",
+        func.coalesce(run.driver_state, "") != "RUNNING",
+        HostRow.state != HostState.READY,
+        run.host.in_(sorted(unresponsive)),
+    )
+    return or_(
+        job.state.in_(TRANSIENT),
+        job.moving.is_not(None),
+        job.id.in_(sorted(self_promoted)),
+        and_(job.restart_nonce != job.observed_nonce, job.state != _S.CANCELED),
+        and_(job.state == _S.RUNNING, or_(job.desired_state != _D.RUNNING, driver_not_well)),
+        and_(job.state.in_((_S.CREATED, _S.STOPPED)), job.desired_state != _D.STOPPED),
+        and_(job.state == _S.FAILED, job.desired_state != _D.RUNNING),
+        and_(job.state == _S.FINISHED, job.desired_state == _D.CANCELED),
+    )
+
+
+async def _load_runs(session: AsyncSession, cases: list[JobCase], domains: dict[str, str]) -> None:
+    """Adds the claims and the older runs of jobs that need a driver."""
+    active = {case.job.id: case for case in cases if case.job.state in (_S.STARTING, _S.RECOVERING, _S.RUNNING)}
+    for ids in _chunks(active):
+        newest = select(GenerationRow.job, func.max(GenerationRow.generation)).where(GenerationRow.job.in_(ids))
+        of_run = (
+            select(GenerationRow.job, GenerationRow.run, func.max(GenerationRow.generation))
+            .where(GenerationRow.job.in_(ids))
+            .group_by(GenerationRow.job, GenerationRow.run)
+        )
+        newest_of = dict((await session.execute(newest.group_by(GenerationRow.job))).all())
+        for job, run, generation in await session.execute(of_run):
+            case = active[job]
+            if run == case.job.run:
+                case.claimed = True
+            elif generation == newest_of[job] and case.run is not None:
+                case.unreachable_runs += 1  # a driver of an earlier run claimed the log after the newest run
+        open_runs = select(RunRow.job, RunRow.id, RunRow.host, RunRow.order).where(
+            RunRow.job.in_(ids), RunRow.ended_at.is_(None)
+        )
+        for job, run, host, spec in await session.execute(open_runs.order_by(RunRow.id)):
+            case = active[job]
+            if spec.get("standby") or run == (case.job.moving or {}).get("standby"):
+                continue  # it has never been a driver
+            if case.run is not None and (case.run.state == "LOST" or run != case.run.id):
+                case.unreachable_runs += run != case.run.id
+                case.failed_domain = domains.get(host)
+
+
+async def _load_savepoints(session: AsyncSession, cases: list[JobCase]) -> None:
+    """Adds the savepoints that stops wait for, and those that starts are from."""
+    stopping = {
+        case.job.id: case
+        for case in cases
+        if case.job.state == _S.STOPPING and (case.job.stop or {}).get("mode") == StopMode.CHECKPOINT
+    }
+    for ids in _chunks(stopping):
+        query = select(SavepointRow).where(SavepointRow.job.in_(ids)).order_by(SavepointRow.created_at)
+        for row in await session.scalars(query):
+            if row.created_at >= stopping[row.job].job.state_since:
+                stopping[row.job].savepoint = row
+    starts: dict[str, list[JobCase]] = {}
+    for case in cases:
+        if savepoint := (case.job.start_from or {}).get("savepoint"):
+            starts.setdefault(savepoint, []).append(case)
+    for ids in _chunks(starts):
+        for row in await session.scalars(select(SavepointRow).where(SavepointRow.id.in_(ids))):
+            for case in starts[row.id]:
+                case.start = row
+
+
+async def _load_successors(session: AsyncSession, cases: list[JobCase]) -> None:
+    """Adds the runs that planned moves wait for."""
+    moves = {standby: case for case in cases if (standby := (case.job.moving or {}).get("standby"))}
+    for ids in _chunks(moves):
+        for run in await session.scalars(select(RunRow).where(RunRow.id.in_(ids))):
+            moves[run.id].successor = run
+        counts = select(GenerationRow.run, func.sum(GenerationRow.epochs)).where(GenerationRow.run.in_(ids))
+        for run_id, epochs in await session.execute(counts.group_by(GenerationRow.run)):
+            case = moves[run_id]
+            case.successor_claimed = True
+            case.epochs = int(epochs) if run_id == case.job.run else 0
+
+
+async def load_standby_demands(
+    session: AsyncSession, snapshot: Snapshot, locations: CheckpointLocations
+) -> list[tuple[StandbyDemand, JobCase]]:
+    """Loads the jobs that need standbys or have some, each with its `StandbyDemand`."""
+    requested = JobRow.spec["spec"]["standby"]["replicas"].as_integer() > 0
+    query = (
+        select(JobRow, RunRow)
+        .outerjoin(RunRow, RunRow.id == JobRow.run)
+        .where(JobRow.deleted_at.is_(None), or_(requested, JobRow.id.in_(snapshot.standbys)))
+        .order_by(JobRow.id)
+    )
+    rows = (await session.execute(query)).all()
+    # Standbys that failed by themselves; a dropped standby is replaced immediately.
+    failed = (
+        select(StandbyRow.job, func.count())
+        .join(RunRow, RunRow.id == StandbyRow.id)
+        .where(
+            StandbyRow.state == StandbyState.FAILED,
+            StandbyRow.since > snapshot.now - _REPLACE_AFTER,
+            RunRow.order["desired"].as_string() != "ABSENT",
+            RunRow.order["standby"].as_boolean(),
+        )
+    )
+    failures = dict((await session.execute(failed.group_by(StandbyRow.job))).all()) if rows else {}
+    return [
+        (
+            standby_demand(job, run, locations, failed_recently=failures.get(job.id, 0)),
+            JobCase(job, run, standbys=snapshot.standbys.get(job.id, [])),
+        )
+        for job, run in rows
+    ]
+
+
+def standby_demand(
+    job: JobRow, run: RunRow | None, locations: CheckpointLocations, *, failed_recently: int = 0
+) -> StandbyDemand:
+    """Computes the facts that decide a job's standbys, from its row and the row of its driver's run.
+
+    Args:
+        job: The job.
+        run: The run of the job's driver; None if there is none.
+        locations: Locations of checkpoints.
+        failed_recently: As in `StandbyDemand`.
+    """
+    local = locations.is_local(JobCase(job, run).checkpoint(locations))
+    move = planned_moves.of(job)
+    continues = run is not None and run.order["desired"] == "RUNNING"
+    return StandbyDemand(
+        id=job.id,
+        state=JobState(job.state),
+        desired=DesiredState(job.desired_state),
+        replicas=max(
+            JobSpec.model_validate(job.spec).spec.standby.dedicated_replicas, move.kept if move is not None else 0
+        ),
+        version=run.order["version"] if run is not None else job.version,
+        previous_version=move.previous if move is not None else None,
+        successor=move.standby if move is not None else None,
+        host=run.host if run is not None else None,
+        run=run.id if run is not None and continues else None,
+        takeover_wait_s=run.order["restart"].get("takeover_wait_s", 0.0) if run is not None and continues else 0.0,
+        bound=job.home if local else None,
+        failed_recently=failed_recently,
+    )
+
+
+def _needs_slot(case: JobCase) -> bool:
+    """Whether the job needs a slot that it does not have yet."""
+    if case.job.desired_state != _D.RUNNING:
+        return False
+    without = case.run is None or case.run.order["desired"] == "ABSENT" or case.run.state == "LOST"
+    return case.job.state == _S.STOPPING or (case.job.state in (_S.STARTING, _S.RECOVERING) and without)
+
+
+async def unchanged(session: AsyncSession, cases: list[JobCase]) -> list[JobCase]:
+    """Locks the rows of jobs and their runs; returns the cases whose rows have not changed since `load`."""
+    jobs = (
+        select(JobRow.id, JobRow.row_version).where(JobRow.id.in_([case.job.id for case in cases])).order_by(JobRow.id)
+    )
+    versions = dict((await session.execute(jobs.with_for_update(key_share=True))).all())
+    ids = [case.run.id for case in cases if case.run is not None]
+    if ids:
+        runs = select(RunRow.id, RunRow.row_version).where(RunRow.id.in_(ids)).order_by(RunRow.id)
+        versions |= dict((await session.execute(runs.with_for_update(key_share=True))).all())
+    return [
+        case
+        for case in cases
+        if all(versions.get(row.id) == row.row_version for row in (case.job, case.run) if row is not None)
+    ]
+
+
+def _chunks(ids: Iterable[str]) -> list[list[str]]:
+    every = list(ids)
+    return [every[at : at + _MAX_IDS] for at in range(0, len(every), _MAX_IDS)]

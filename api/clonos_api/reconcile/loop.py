@@ -1,0 +1,347 @@
+"""The reconciler's loop on the leader: load, decide, apply; on each event and every second.
+
+No state is carried from one round to the next, so that a new leader continues where the previous one stopped. The
+decisions about a job are written in one transaction that checks the leader's fencing token. Simple decisions about
+several jobs share a transaction; if it fails, each job gets its own, so that one failing job does not block the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
+from clonos.resources.jobs import DesiredState, JobState
+from clonos_api.reconcile import decisions as d
+from clonos_api.reconcile import ending, standbys
+from clonos_api.reconcile.applying import apply
+from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.reconcile.decide import decide
+from clonos_api.reconcile.facts import JobFacts
+from clonos_api.reconcile.load import JobCase, Snapshot, load, load_standby_demands, standby_facts, unchanged
+from clonos_api.reconcile.placement import Fleet
+from clonos_api.reconcile.tidying import EVERY_S, tidy
+from clonos_api.reconcile.transitions import begins_new_start
+from clonos_api.settings import ApiSettings
+from clonos_api.store import hosts, lease
+from clonos_api.store.db.database import Database
+from clonos_api.store.retention import prune
+
+ROUND_S: Final = 1.0
+# A burst of events is one round.
+_PAUSE_S: Final = 0.05
+_MAX_STEPS: Final = 4
+# Jobs in one transaction; reports about them wait for its duration.
+_BATCH_SIZE: Final = 20
+# Decisions that change only jobs, their runs and the work of their agents.
+_SIMPLE: Final = (
+    d.Transition,
+    d.SetDeadline,
+    d.AcknowledgeRestart,
+    d.RecordFirstClaim,
+    d.PlaceRun,
+    d.UpdateRun,
+    d.CloseRun,
+)
+_PRUNE_EVERY_S: Final = 60.0
+# After an outage of the service, agents reconnect within this time; until then no host counts as lost.
+_REJOIN_S: Final = 5.0
+
+_log = structlog.get_logger("clonos.reconcile")
+
+Applied = tuple[JobFacts, list[d.Decision]]
+
+
+async def run(database: Database, settings: ApiSettings) -> None:
+    """Runs the reconciler while this replica is the leader, until cancelled; then releases the leader's lease."""
+    holder = f"{settings.replica}:{os.getpid()}:{secrets.token_hex(4)}"
+    leader = lease.Leader(database, holder[:64])
+    _log.info("waiting-for-lease", holder=holder)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(leader.run(), name="clonos-lease")
+        while True:
+            token = leader.fencing_token
+            if token is None:
+                await _lease_changed(leader)
+                continue
+            _log.info("lease-acquired", token=token)
+            term = Term(database, settings, leader, token)
+            pruning = group.create_task(_repeat("retention", _PRUNE_EVERY_S, term.prune), name="clonos-retention")
+            tidying = group.create_task(_repeat("tidying", EVERY_S, term.tidy), name="clonos-tidying")
+            try:
+                await term.lead()
+            finally:
+                pruning.cancel()
+                tidying.cancel()
+            _log.warning("lease-lost", token=token)
+
+
+class Term:
+    """One uninterrupted period in which this replica is the leader, with its fencing token."""
+
+    def __init__(self, database: Database, settings: ApiSettings, leader: lease.Leader, token: int) -> None:
+        self.database = database
+        self.fencing_token = token
+        self._leader = leader
+        self._notifier = database.notifier
+        self._locations = CheckpointLocations.of(settings)
+        self._rejoin_s = settings.host_lease_s + _REJOIN_S
+        self._available_since = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._last_round = self._available_since
+        self._batch_size = _BATCH_SIZE
+        self._next_s = ROUND_S
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica still holds the leader's lease that it acquired for this period."""
+        return self._leader.fencing_token == self.fencing_token
+
+    async def lead(self) -> None:
+        """Runs rounds of the reconciler until the lease is lost."""
+        while self.leads:
+            seq = self._notifier.seq
+            again = False
+            self._next_s = ROUND_S
+            try:
+                again = await self.round()
+            except DatabaseUnavailable as error:
+                _log.warning("database-unavailable", why=error.what)
+                await asyncio.sleep(ROUND_S / 2)
+            except ConcurrentUpdate:
+                continue
+            except Exception:
+                _log.exception("round-failed")
+                await asyncio.sleep(ROUND_S)
+            await asyncio.sleep(_PAUSE_S)
+            if not again:
+                await self._notifier.wait_event(seq, self._next_s)
+
+    async def round(self) -> bool:
+        """Runs one round: load, decide, apply. Returns whether the next round has to follow immediately."""
+        async with self.database.reading() as session:
+            snapshot = await load(session, heartbeats_valid=self._heartbeats_valid)
+            pending = await ending.read(session)
+        self._update_availability()
+        if snapshot.unresponsive_in_s is not None:
+            self._next_s = min(ROUND_S, snapshot.unresponsive_in_s)
+        if await self._lose_hosts(snapshot):
+            return True
+        again = False
+        for at in range(0, len(snapshot.cases), self._batch_size):
+            if not self.leads:
+                return False
+            try:
+                again |= await self._reconcile_batch(snapshot.cases[at : at + self._batch_size], snapshot)
+            except _BatchFailed:
+                return True
+        self._batch_size = _BATCH_SIZE
+        again |= await self._reconcile_standbys(snapshot)
+        for operation in [entry for entry in pending if ending.is_due(entry, snapshot.hosts, self._locations)]:
+            if not self.leads:
+                return False
+            with _Isolated("operation", operation.operation.id):
+                async with self._transaction() as session:
+                    await ending.end(session, operation, snapshot.hosts, self._locations)
+        if any(entry.operation.deadline < snapshot.now for entry in pending):
+            async with self._transaction() as session:
+                await ending.expire(session)
+        return again
+
+    async def _reconcile_batch(self, cases: list[JobCase], snapshot: Snapshot) -> bool:
+        """Reconciles several jobs; returns whether one of them was changed concurrently.
+
+        Jobs with simple decisions share one transaction, because most round trips belong to the transaction itself. If
+        it fails (`_BatchFailed`), each job needs its own.
+        """
+        again = False
+        simple = []
+        for case in cases:
+            decisions = decide(*case.facts(self._locations), snapshot.fleet, snapshot.now)
+            if decisions and len(cases) > 1 and all(isinstance(decision, _SIMPLE) for decision in decisions):
+                simple.append(case)
+            elif decisions:
+                again |= await self._reconcile_alone(case, snapshot)
+        if not simple:
+            return again
+        applied: list[Applied] = []
+        try:
+            async with self._transaction() as session:
+                current = await unchanged(session, simple)
+                for case in current:
+                    applied += await self._reconcile_job(session, case, snapshot, only=_SIMPLE)
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:
+            # The snapshot counts slots as taken that are free: the next round loads it again.
+            self._batch_size = 1
+            raise _BatchFailed from error
+        _log_applied(applied)
+        return again or len(current) < len(simple)
+
+    async def _reconcile_alone(self, case: JobCase, snapshot: Snapshot) -> bool:
+        """Reconciles one job in its own transaction; returns whether it was changed concurrently."""
+        with _Isolated("job", case.job.id) as isolated:
+            async with self._transaction() as session:
+                applied = await self._reconcile_job(session, case, snapshot)
+            _log_applied(applied)
+        return isolated.concurrent
+
+    async def _reconcile_job(
+        self,
+        session: AsyncSession,
+        case: JobCase,
+        snapshot: Snapshot,
+        *,
+        only: tuple[type[d.Decision], ...] | None = None,
+    ) -> list[Applied]:
+        """Applies the decisions about a job and those that follow: its host is lost, it recovers, it is placed."""
+        applied: list[Applied] = []
+        for _ in range(_MAX_STEPS):
+            job, run = case.facts(self._locations)
+            decisions = decide(job, run, snapshot.fleet, snapshot.now)
+            if not decisions or (only is not None and not all(isinstance(decision, only) for decision in decisions)):
+                break
+            case = await apply(session, case, decisions, self._locations)
+            _take_slots(snapshot.fleet, job, decisions)
+            applied.append((job, decisions))
+        return applied
+
+    async def _reconcile_standbys(self, snapshot: Snapshot) -> bool:
+        """Adds, moves and drops standbys, after all drivers are placed; returns whether a job changed concurrently."""
+        async with self.database.reading() as session:
+            demands = await load_standby_demands(session, snapshot, self._locations)
+        again = False
+        for demand, case in demands:
+            decisions = standbys.decide(demand, [standby_facts(*rows) for rows in case.standbys], snapshot.fleet)
+            if not self.leads:
+                return False
+            if not decisions:
+                continue
+            with _Isolated("job", case.job.id) as isolated:
+                async with self._transaction() as session:
+                    await apply(session, case, decisions, self._locations)
+                _log_standbys(case.job.name, decisions)
+            again |= isolated.concurrent
+        return again
+
+    async def _lose_hosts(self, snapshot: Snapshot) -> bool:
+        """Marks hosts with an expired lease as lost; after an outage of the service, hosts can reconnect first."""
+        expired = [
+            host for host in snapshot.hosts if host.state in ("READY", "DRAINING") and host.lease_until < snapshot.now
+        ]
+        if not expired or not self._heartbeats_valid:
+            return False
+        async with self._transaction() as session:
+            lost = await hosts.lose_expired(session)
+        for host in lost:
+            _log.warning("host-lost", host=host.name)
+        return bool(lost)
+
+    async def tidy(self) -> None:
+        """Ends rows that would otherwise wait forever (`clonos_api.reconcile.tidying`)."""
+        async with self._transaction() as session:
+            ended = await tidy(session)
+        if ended:
+            _log.info("tidied", ended=ended)
+
+    async def prune(self) -> None:
+        """Deletes old rows of the history (`clonos_api.store.retention`)."""
+        await prune(self.database, check=lambda session: lease.check(session, self.fencing_token))
+
+    @contextlib.asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[AsyncSession]:
+        """A transaction that fails if the lease is lost."""
+        async with self.database.transaction() as session:
+            await lease.check(session, self.fencing_token)
+            yield session
+
+    @property
+    def _heartbeats_valid(self) -> bool:
+        """Whether the service has been available for long enough to have received heartbeats of all live hosts."""
+        return self._last_round - self._available_since >= self._rejoin_s
+
+    def _update_availability(self) -> None:
+        moment = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if moment - self._last_round > 2 * ROUND_S:
+            # The database was unavailable or this machine was suspended: heartbeats may be missing for that reason.
+            self._available_since = moment
+        self._last_round = moment
+
+
+def _take_slots(fleet: Fleet, job: JobFacts, decisions: Sequence[d.Decision]) -> None:
+    """Updates the free and the reserved slots for the decisions about the next jobs."""
+    for decision in decisions:
+        if isinstance(decision, d.PlaceRun):
+            fleet.take(decision.host, pool_driver=job.prefers_pool)
+            fleet.reserved = max(0, fleet.reserved - 1)
+        elif isinstance(decision, d.AddStandby):
+            fleet.take(decision.host)
+        elif isinstance(decision, d.Transition):
+            leaves = decision.to is JobState.STOPPING and job.desired is DesiredState.RUNNING
+            starts = begins_new_start(job.state, decision.to) and job.state is not JobState.STOPPING
+            fleet.reserved += leaves or starts
+
+
+def _log_applied(applied: list[Applied]) -> None:
+    for job, decisions in applied:
+        for decision in decisions:
+            if isinstance(decision, d.Transition):
+                _log.info("job-state-changed", job=job.name, source=str(job.state), target=str(decision.to))
+
+
+def _log_standbys(job: str, decisions: Sequence[d.Decision]) -> None:
+    for decision in decisions:
+        if isinstance(decision, d.AddStandby):
+            _log.info("standby-added", job=job, host=decision.host, why=decision.why)
+        elif isinstance(decision, d.DropStandby):
+            _log.info("standby-dropped", job=job, run=decision.run, why=decision.why)
+
+
+class _BatchFailed(Exception):
+    """Several jobs cannot be reconciled in one transaction."""
+
+
+class _Isolated(contextlib.AbstractContextManager["_Isolated"]):
+    """Logs a failure about one job or operation, so that the others continue."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self._subject = {kind: name}
+        self.concurrent = False  # a concurrent change prevented it
+
+    def __enter__(self) -> _Isolated:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, ConcurrentUpdate):
+            self.concurrent = True
+            return True
+        if error is None or isinstance(error, DatabaseUnavailable) or not isinstance(error, Exception):
+            return False
+        _log.error("not-reconciled", **self._subject, exc_info=error)
+        return True
+
+
+async def _lease_changed(leader: lease.Leader) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ROUND_S / 2):
+            await leader.changed()
+
+
+async def _repeat(name: str, every_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Repeats background work of the leader, also after a failure."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await work()
+        except (DatabaseUnavailable, ConcurrentUpdate) as error:
+            _log.warning(f"{name}-failed", why=error.what)
+        except Exception:
+            _log.exception(f"{name}-failed")

@@ -1,0 +1,68 @@
+"""Builds the run specifications that agents receive, from a job's row."""
+
+from __future__ import annotations
+
+from clonos.jobs.spec import JobSpec
+from clonos.resources.hosts import RunRestartPolicy, RunSpec
+from clonos.resources.jobs import StartFrom
+from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.store.db.rows import new_id
+from clonos_api.store.tables import JobRow, RunRow
+
+
+def driver_spec(job: JobRow, previous: RunRow | None, locations: CheckpointLocations, restore: str | None) -> RunSpec:
+    """Builds the specification of a new run that drives the job.
+
+    Args:
+        job: The job.
+        previous: The job's newest run since its last start; the new run keeps its version. None: the newest version.
+        locations: Locations of checkpoints.
+        restore: Checkpoint or savepoint to restore first; None: the job continues with its own checkpoint.
+    """
+    spec = _job_spec(job, locations) if previous is None else JobSpec.model_validate(previous.order["spec"])
+    policy = spec.spec.restart_policy
+    run = new_id()
+    return RunSpec(
+        run=run,
+        job=job.id,
+        name=job.name,
+        version=job.version if previous is None else previous.order["version"],
+        spec=spec,
+        artifact=job.artifact if previous is None else previous.order["artifact"],
+        desired="RUNNING",
+        restart=RunRestartPolicy(
+            attempts=policy.attempts,
+            initial_backoff_ms=policy.initial_backoff_ms,
+            max_backoff_ms=policy.max_backoff_ms,
+            earlier_failures=previous.consecutive_failures if previous else 0,
+        ),
+        start_from=StartFrom.model_validate(job.start_from) if job.start_from else None,
+        restore_location=restore,
+        # A run that replaces another before its first claim repeats the request key: the log accepts each key once.
+        request_key="" if not job.start_from else (previous.order.get("request_key") if previous else None) or run,
+        earlier_attempts=previous.attempts if previous else 0,
+        accept_new_code=previous.order.get("accept_new_code", False) if previous else _reverts(job),
+    )
+
+
+def standby_spec(job: JobRow, driver: RunRow | None, locations: CheckpointLocations) -> RunSpec:
+    """Builds the specification of a new standby of the job, with the version of the run `driver`; None: the newest
+    version.
+    """
+    spec = driver_spec(job, driver, locations, None)
+    restart = spec.restart.model_copy(update={"earlier_failures": 0})
+    waiting = {"standby": True, "start_from": None, "request_key": "", "earlier_attempts": 0, "accept_new_code": False}
+    return spec.model_copy(update={**waiting, "restart": restart})
+
+
+def _job_spec(job: JobRow, locations: CheckpointLocations) -> JobSpec:
+    spec = JobSpec.model_validate(job.spec)
+    if locations.shared and not spec.spec.checkpoint:
+        checkpoint = locations.of_job(job.name)
+        spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"checkpoint": checkpoint})})
+    return spec
+
+
+def _reverts(job: JobRow) -> bool:
+    """Whether the newest version failed, and may have left an epoch in doubt."""
+    return bool(job.moving and job.moving.get("failure"))

@@ -1,0 +1,247 @@
+"""STARTING, RUNNING, RECOVERING: the job needs a driver that works.
+
+STARTING and RECOVERING place a run and wait until its driver works, or give up at the deadline. RUNNING watches the
+driver. In all three a ready standby takes over from a driver that has failed.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from clonos.resources.hosts import HostState
+from clonos.resources.jobs import Failure, JobState, StopRequest
+from clonos_api.reconcile.deadlines import CLAIM_S, PREPARE_S, RECOVER_S, due
+from clonos_api.reconcile.decisions import (
+    BeginMove,
+    BeginRecovery,
+    Decision,
+    MarkLost,
+    PlaceRun,
+    PromoteStandby,
+    RecordFirstClaim,
+    RecoveryCause,
+    SetDeadline,
+    Transition,
+    UpdateRun,
+)
+from clonos_api.reconcile.facts import JobFacts, RunFacts, StandbyFacts
+from clonos_api.reconcile.placement import Fleet, Placement, has_room, place
+from clonos_api.reconcile.states import failures, stopping
+
+# The states
+
+
+def starting(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
+    """Decides for a STARTING job: places a run and waits for its first claim."""
+    late = f"The driver of job {job.name} did not claim its log in time."
+    return _until_running(job, run, fleet, now, CLAIM_S, late)
+
+
+def running(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
+    """Decides for a RUNNING job: recovers it after a failure of the driver, moves it off a draining host, or does
+    nothing.
+    """
+    if (request := stopping.requested(job, run)) is not None:
+        return request
+    if adopted := _adopt_self_promoted(job, run, fleet):
+        return adopted
+    if run is None or run.discarded:
+        return [Transition(JobState.RECOVERING, failure=job.failure)]
+    if run.done:
+        return _driver_ended(job, run, fleet)
+    if not fleet.alive(run.host):
+        return _host_lost(job, run, fleet)
+    if failover := _host_unresponsive(job, run, fleet):
+        return failover
+    if run.exited and (standby := _standby_for(job, run, fleet)) is not None:
+        # The failover does not wait for the reason of the exit.
+        return [UpdateRun(run.id, "ABSENT"), *_take_over(job, run, standby, "crash", run.failure)]
+    if run.restarting:
+        cause: RecoveryCause = "restart" if run.driver_state == "RESTARTING" else "crash"
+        return [BeginRecovery(run.id, cause, run.failure), Transition(JobState.RECOVERING, RECOVER_S, run.failure)]
+    if job.planned_move is not None or fleet.hosts[run.host].state is not HostState.DRAINING:
+        return []
+    if job.relocatable and (_standby_elsewhere(job, run, fleet) or has_room(job, fleet)):
+        return [BeginMove(PREPARE_S)]
+    return stopping.stop(run, StopRequest()) if has_room(job, fleet) else []
+
+
+def recovering(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
+    """Decides for a RECOVERING job: waits until a newer generation runs; places a run or promotes another standby
+    if necessary.
+    """
+    request = stopping.requested(job, run)
+    if request is None and (adopted := _adopt_self_promoted(job, run, fleet)):
+        return adopted
+    standby = _standby_for(job, run, fleet) if run is not None and not (run.discarded or run.done) else None
+    # Its agent would restart the driver cold. This also replaces a promoted standby that has failed.
+    if run is not None and run.exited and standby is not None and request is None:
+        return [
+            UpdateRun(run.id, "ABSENT"),
+            PromoteStandby(standby.run, standby.host),
+            SetDeadline(RECOVER_S, run.failure or job.failure),
+        ]
+    return _until_running(job, run, fleet, now, RECOVER_S, f"Job {job.name} did not recover in time.")
+
+
+# Until the driver works
+
+
+def _until_running(
+    job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime, within_s: float, late: str
+) -> list[Decision]:
+    """Places the job and waits until its driver works; each attempt may take `within_s`, then `late` is the failure."""
+    if (request := stopping.requested(job, run)) is not None:
+        return request
+    if run is None or run.discarded:
+        if job.start_error:
+            return [Transition(JobState.FAILED, failure=failures.start_point_missing(job.start_error))]
+        return _place(job, fleet, within_s)
+    claim = _first_claim(job, run)
+    if run.done:
+        return [*claim, *_driver_ended(job, run, fleet)]
+    if not fleet.alive(run.host):
+        return _host_lost(job, run, fleet)
+    if run.running:
+        return [*claim, Transition(JobState.RUNNING)]
+    return claim or _wait(job, run, now, within_s, late)
+
+
+def _place(job: JobFacts, fleet: Fleet, within_s: float) -> list[Decision]:
+    """Creates a run on a host, or shows why there is no host."""
+    placement = place(job, fleet)
+    cause = job.failure if job.failure and job.failure.error != failures.NO_HOST else None
+    if isinstance(placement, Placement):
+        return [PlaceRun(placement.host, placement.why), SetDeadline(within_s, cause)]
+    failure = failures.no_host(placement)
+    # The placement is retried every second; only a change is written.
+    return [] if _same(job.failure, failure) and job.deadline is None else [SetDeadline(None, failure)]
+
+
+def _first_claim(job: JobFacts, run: RunFacts) -> list[Decision]:
+    """Records the changes of a start's first claim."""
+    other_host = job.local and job.home != run.host
+    return [RecordFirstClaim(run.host)] if (run.claimed or run.running) and (job.start_from or other_host) else []
+
+
+def _wait(job: JobFacts, run: RunFacts, now: datetime, within_s: float, late: str) -> list[Decision]:
+    """Waits for the driver, and gives up at the deadline."""
+    until = due(job, run, within_s)
+    if now >= until:
+        return [UpdateRun(run.id, "ABSENT"), Transition(JobState.FAILED, failure=failures.deadline_passed(late, run))]
+    extended = job.deadline is None or abs((until - job.deadline).total_seconds()) > 1
+    new_failure = run.failure is not None and not _same(run.failure, job.failure)
+    changed = extended or new_failure
+    return [SetDeadline((until - now).total_seconds(), run.failure or job.failure)] if changed else []
+
+
+# Failures of the driver or its host
+
+
+def _host_lost(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
+    """The job recovers on another host."""
+    failure = failures.host_lost(fleet.hosts.get(run.host))
+    standby = _standby_for(job, run, fleet)
+    if standby is None:
+        return [MarkLost(run.id), BeginRecovery(run.id, "host-lost", failure), *_recover(job, failure)]
+    return [MarkLost(run.id), *_take_over(job, run, standby, "host-lost", failure)]
+
+
+def _host_unresponsive(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
+    """Heartbeats of the driver's host are missing: a standby takes over. Without one, the lease of the host decides.
+
+    A driver that is still alive there is fenced by the claim of the standby, and then killed.
+    """
+    standby = _standby_for(job, run, fleet) if fleet.unresponsive(run.host) else None
+    if standby is None:
+        return []
+    failure = failures.host_lost(fleet.hosts.get(run.host))
+    return [UpdateRun(run.id, "ABSENT"), *_take_over(job, run, standby, "host-lost", failure)]
+
+
+def _driver_ended(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
+    """The driver ended, and its agent starts no other."""
+    if run.finished:
+        return [Transition(JobState.FINISHED)]
+    failure = failures.driver_ended(run)
+    superseded = failure.error == failures.SUPERSEDED
+    standby = _standby_for(job, run, fleet) if job.self_promotion and superseded else None
+    if standby is not None:
+        # One of the job's standbys claimed the log and has not reported it yet. If another one did, its claim fences
+        # the promoted standby, and the next round repeats this.
+        return [UpdateRun(run.id, "ABSENT"), *_take_over(job, run, standby, "crash", failure)]
+    if superseded and job.unreachable_runs:
+        # a driver of this job on an unreachable host claimed the log: the job has not failed. A new run fences it.
+        recover = _recover(job, failure)
+        return [UpdateRun(run.id, "ABSENT"), BeginRecovery(run.id, "host-lost", failure), *recover]
+    return [Transition(JobState.FAILED, failure=failure)]
+
+
+def _adopt_self_promoted(job: JobFacts, run: RunFacts | None, fleet: Fleet) -> list[Decision]:
+    """Records the promotion of a standby that took over by itself while the control plane was unavailable."""
+    standby = next((s for s in job.standbys if s.self_promoted and fleet.alive(s.host)), None)
+    if standby is None or run is None or job.planned_move is not None:
+        return []
+    lost = not fleet.alive(run.host)
+    failure = failures.host_lost(fleet.hosts.get(run.host)) if lost else run.failure
+    left: list[Decision] = [MarkLost(run.id)] if lost else [] if run.ended else [UpdateRun(run.id, "ABSENT")]
+    return [*left, *_take_over(job, run, standby, "host-lost" if lost else "crash", failure)]
+
+
+def _recover(job: JobFacts, failure: Failure) -> list[Decision]:
+    """RECOVERING without a run yet: the deadline begins with its placement."""
+    return [] if job.state is JobState.RECOVERING else [Transition(JobState.RECOVERING, failure=failure)]
+
+
+def _take_over(
+    job: JobFacts,
+    run: RunFacts,
+    standby: StandbyFacts,
+    cause: RecoveryCause,
+    failure: Failure | None,
+) -> list[Decision]:
+    """RECOVERING with a promoted standby: the deadline begins now."""
+    again = job.state is JobState.RECOVERING
+    return [
+        BeginRecovery(run.id, cause, failure),
+        PromoteStandby(standby.run, standby.host),
+        SetDeadline(RECOVER_S, failure) if again else Transition(JobState.RECOVERING, RECOVER_S, failure),
+    ]
+
+
+# Standbys
+
+
+def _standby_for(job: JobFacts, run: RunFacts, fleet: Fleet) -> StandbyFacts | None:
+    """Returns the standby that can take over from a run immediately; None: there is none.
+
+    It has the version of the driver, because a changed specification counts from the next start. A standby on another
+    host is preferred: the host of the driver may be the cause of the failure.
+    """
+    if job.start_from:
+        return None
+    ready = [
+        standby
+        for standby in job.standbys
+        if standby.ready
+        and standby.version == run.version
+        and fleet.alive(standby.host)
+        and not fleet.unresponsive(standby.host)
+    ]
+    return min(ready, key=lambda s: (s.host == run.host, s.state != "READY", s.run), default=None)
+
+
+def _standby_elsewhere(job: JobFacts, run: RunFacts, fleet: Fleet) -> bool:
+    """Whether a ready standby is on a host that does not drain."""
+    return any(
+        standby.ready and standby.version == run.version and fleet.hosts[standby.host].state is HostState.READY
+        for standby in job.standbys
+        if standby.host in fleet.hosts
+    )
+
+
+def _same(failure: Failure | None, other: Failure | None) -> bool:
+    """Whether two failures are equal, apart from their time."""
+    if failure is None or other is None:
+        return failure is other
+    return failure.model_copy(update={"at": None}) == other.model_copy(update={"at": None})

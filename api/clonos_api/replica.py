@@ -1,0 +1,214 @@
+"""The state that the routes and background tasks of one replica share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import structlog
+from fastapi import Depends, HTTPException
+from starlette.requests import HTTPConnection
+
+from clonos.errors import DatabaseUnavailable, Unauthenticated
+from clonos.resources.service import Event
+from clonos_api.auth import Principal
+from clonos_api.auth.bootstrap import bootstrap
+from clonos_api.auth.known_agents import KnownAgents
+from clonos_api.reconcile import loop
+from clonos_api.settings import ApiSettings
+from clonos_api.store.db import schema
+from clonos_api.store.db.database import Database
+from clonos_api.streams.feed import EventFeed, LogWatch, retry_until_available
+from clonos_api.streams.open_requests import OpenRequest, OpenRequests
+from clonos_api.streams.push_interval import PushInterval
+
+_log = structlog.get_logger("clonos.api")
+_CHECK_EVERY_S: Final = 5.0
+_RESTART_AFTER_S: Final = 1.0
+_RECENT_S: Final = 60.0
+
+# Concurrent pushes of agents; heartbeats need the other connections (`Database.transaction`).
+_PUSHES: Final = 2
+
+
+@dataclass
+class Replica:
+    """The shared state of one replica: its database, event streams and background tasks."""
+
+    settings: ApiSettings
+    database: Database
+    feed: EventFeed  # new events, for event streams
+    log_watch: LogWatch  # wakes streams of logs when their job's log grows
+    open_requests: OpenRequests  # streams and long polls, which end when their token is revoked
+    known_agents: KnownAgents  # cache of agents' tokens
+    push_interval: PushInterval  # interval of agents' pushes
+    streams: int = 0  # number of open event streams
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # name → background task
+    schema_trouble: str = ""  # reason why the database's tables cannot be used; empty if they can
+    waits: set[asyncio.Task[int]] = field(default_factory=set)  # the long polls in progress
+    ending: bool = False  # whether the service is stopping
+    at_end: list[Callable[[], object]] = field(default_factory=list)  # called when the service stops
+    # limits concurrent pushes, which leaves connections for heartbeats
+    pushing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PUSHES))
+    _later: set[asyncio.Task[None]] = field(default_factory=set)
+    _failures: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: ApiSettings) -> Replica:
+        """Creates a replica; starts nothing."""
+        database = Database(settings.database)
+        open_requests, known = OpenRequests(), KnownAgents()
+
+        def on_event(event: Event) -> None:
+            open_requests.on_event(event)
+            known.on_event(event)
+
+        return cls(
+            settings=settings,
+            database=database,
+            feed=EventFeed(database, on_event=on_event),
+            log_watch=LogWatch(database),
+            open_requests=open_requests,
+            known_agents=known,
+            push_interval=PushInterval(settings.host_lease_s),
+        )
+
+    async def prepare(self) -> None:
+        """Upgrades the tables of an embedded (SQLite) database, and checks that the tables have the version of
+        this service.
+        """
+        if self.database.dialect == "sqlite":
+            self.settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            await asyncio.to_thread(schema.upgrade, self.settings.database)
+        await self._check_schema()
+
+    async def watch_schema(self) -> None:
+        """Checks the version of the database's tables repeatedly, until it is the version of this service."""
+        while self.schema_trouble:
+            await asyncio.sleep(_CHECK_EVERY_S)
+            await self._check_schema()
+
+    async def _check_schema(self) -> None:
+        try:
+            has, needs = await asyncio.to_thread(schema.current, self.settings.database), schema.newest()
+            if has != needs:
+                raise DatabaseUnavailable(
+                    f"The tables are of version {has or 'none'}, not {needs}: run clonos db upgrade."
+                )
+            if self.settings.auth and await bootstrap(self.database, self.settings.admin_token_file):
+                _log.info("Created the first token", file=str(self.settings.admin_token_file))
+        except DatabaseUnavailable as error:
+            if error.what != self.schema_trouble:
+                _log.error("The database cannot be used", why=error.what)
+            self.schema_trouble = error.what
+        else:
+            self.schema_trouble = ""
+
+    async def reconcile(self) -> None:
+        """Runs the reconciler while this replica is the leader, until cancelled."""
+        await loop.run(self.database, self.settings)
+
+    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs `work` as the background task `name`; restarts it after an unexpected failure."""
+
+        async def run() -> None:
+            while True:
+                try:
+                    return await work()
+                except Exception as error:
+                    _log.exception("A background task failed and restarts", part=name)
+                    self._failures[name] = (time.monotonic(), f"{type(error).__name__} (see the log)")
+                    await asyncio.sleep(_RESTART_AFTER_S)
+
+        self.tasks[name] = asyncio.create_task(run(), name=f"clonos-{name}")
+
+    def later(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs `work` in the background as soon as the database is available."""
+        task = asyncio.create_task(retry_until_available(work))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def failing(self) -> dict[str, str]:
+        """Returns the background tasks that failed within the last minute, with the reason."""
+        since = time.monotonic() - _RECENT_S
+        return {name: why for name, (at, why) in self._failures.items() if at > since}
+
+    def end_waits(self) -> None:
+        """Stops the service: ends streams, answers long polls and cancels background tasks."""
+        self.ending = True
+        self.feed.close()
+        self.log_watch.close()
+        for callback in self.at_end:
+            callback()
+        for wait in self.waits:
+            wait.cancel()
+        # The leader releases its lease while connections end.
+        for task in (*self.tasks.values(), *self._later):
+            task.cancel()
+
+    async def wait_for_work(self, caller: Principal, host: str, after: int, timeout_s: float) -> None:
+        """Waits until the work of `host` (id) has another revision than `after`, at most `timeout_s` seconds.
+
+        It ends earlier when the service stops, or with `Unauthenticated` when the token of `caller` is revoked.
+        """
+        if self.ending or timeout_s <= 0:
+            return
+        wait = asyncio.create_task(self.database.notifier.wait_work(host, after, timeout_s))
+        self.waits.add(wait)
+        with self.open_requests.opened(caller.token, caller.expires_at, timeout_s, wait.cancel) as request:
+            try:
+                await asyncio.wait((wait,))
+            finally:
+                self.waits.discard(wait)
+                wait.cancel()
+        if request.revoked:
+            raise Unauthenticated("The token is not valid.")
+
+    @contextmanager
+    def stream(self, caller: Principal, wake: Callable[[], object]) -> Iterator[OpenRequest]:
+        """Registers an open event stream of `caller` inside the context.
+
+        `wake` is called when the stream has to check whether it must end, for example because its token is revoked.
+        """
+        self.streams += 1
+        try:
+            with self.open_requests.opened(
+                caller.token, caller.expires_at, self.settings.limits.stream_s, wake
+            ) as request:
+                yield request
+        finally:
+            self.streams -= 1
+
+    def check_streams(self) -> None:
+        """Refuses a new event stream, with HTTP status 503, if too many are open."""
+        if self.streams >= self.settings.limits.streams:
+            raise HTTPException(503, f"Too many open streams ({self.streams}).", {"Retry-After": "5"})
+
+
+def replica_of(connection: HTTPConnection) -> Replica:
+    """Returns the replica that received a request, from the state of the application."""
+    replica: Replica = connection.app.state.replica
+    return replica
+
+
+# Async on purpose: FastAPI runs sync dependencies in a thread pool, and the thread hop costs more than the request
+# under load.
+async def _replica(connection: HTTPConnection) -> Replica:
+    return replica_of(connection)
+
+
+async def _store(connection: HTTPConnection) -> Database:
+    return replica_of(connection).database
+
+
+async def _settings(connection: HTTPConnection) -> ApiSettings:
+    return replica_of(connection).settings
+
+
+ReplicaDep = Annotated[Replica, Depends(_replica)]
+DatabaseDep = Annotated[Database, Depends(_store)]
+SettingsDep = Annotated[ApiSettings, Depends(_settings)]

@@ -1,0 +1,45 @@
+"""The database's clock. Leases, deadlines and expiries are compared with it alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, cast, literal, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import FunctionElement
+from sqlalchemy.types import Float
+
+from clonos_api.store.tables import Utc
+
+
+class _Clock(FunctionElement[datetime]):
+    type = Utc()
+    inherit_cache = True
+    name = "clock"
+
+
+@compiles(_Clock, "postgresql")
+def _postgresql(element: _Clock, compiler: Any, **options: Any) -> str:
+    # Not now(), which is constant within a transaction.
+    seconds = compiler.process(element.clauses, **options)
+    return f"(clock_timestamp() + make_interval(secs => {seconds}))"
+
+
+@compiles(_Clock, "sqlite")
+def _sqlite(element: _Clock, compiler: Any, **options: Any) -> str:
+    # Six digits, as SQLAlchemy writes times: SQLite compares times as text.
+    seconds = compiler.process(element.clauses, **options)
+    return f"(strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', {seconds})) || '000')"
+
+
+def clock(plus_s: float = 0.0) -> ColumnElement[datetime]:
+    """The database's time plus `plus_s` seconds, as an expression within a statement."""
+    return _Clock(cast(literal(plus_s), Float(53)))
+
+
+async def now(session: AsyncSession) -> datetime:
+    """The database's time; SQLite has a resolution of one millisecond."""
+    moment: datetime = (await session.execute(select(clock()))).scalar_one()
+    return moment.astimezone(UTC)

@@ -1,0 +1,345 @@
+"""The control plane's database: connections, transactions and errors.
+
+A transaction either commits completely or raises. Every wait has a timeout: for a connection, a lock, a statement and a
+dead peer. If the database restarts, open transactions raise `DatabaseUnavailable`; the next transaction reconnects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import event, func, text
+from sqlalchemy import select as select_rows
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from clonos.errors import DatabaseUnavailable, SpecError, StateConflict
+from clonos_api.store.db import commit_hooks
+from clonos_api.store.db.notifier import EVENTS, Notifier, has_notifications
+from clonos_api.store.db.sqlite import Connections
+from clonos_api.store.tables import EventRow, HostRow
+
+_CONNECT_S: Final = 2  # the smallest value that psycopg accepts
+_RETRY_S: Final = 0.1
+_STATEMENT_MS: Final = 15_000
+_LOCK_MS: Final = 5_000
+# Maximum time that a stopped replica (SIGSTOP, a sleeping laptop) holds its locks. Longer locks would keep agents from
+# renewing their leases through the other replicas, and their hosts would be marked lost.
+_IDLE_MS: Final = 2_000
+_WATCH_S: Final = 0.25
+_READ: Final = "clonos_read"
+_NO_PARENT: Final = "23503"
+# deadlock, lock not available, query cancelled (statement_timeout), too many connections, starting up or shutting down
+_TRANSIENT: Final = frozenset(
+    {"40P01", "40001", "55P03", "57014", "53300", "57P01", "57P02", "57P03", "25P03", "25P04"}
+)
+
+
+@dataclass(frozen=True)
+class Actor:
+    """The user or agent that requested a write, for the audit log."""
+
+    subject: str
+    token: str | None = None  # id of the token; None for the local operator
+
+
+class Database:
+    """The control plane's database.
+
+    PostgreSQL ends the transaction of a stopped client after 2 s (`_IDLE_MS`). SQLite does not: while a process is
+    stopped in the midst of a write, other writers get `DatabaseUnavailable`. Several replicas on SQLite are for tests.
+
+    Args:
+        url: ``sqlite+aiosqlite:///file`` or ``postgresql+psycopg://…``.
+        pool_size: Connections for requests. On PostgreSQL agents have a second pool of this size, and the lease has a
+            connection of its own.
+        wait_s: Timeout in seconds for a connection, and for an unavailable database.
+
+    Raises:
+        SpecError: The URL names another kind of database.
+    """
+
+    def __init__(self, url: str, *, pool_size: int = 10, wait_s: float = 5.0) -> None:
+        self.url = make_url(url)
+        self.notifier = Notifier()  # wakes the waiters of this process after each commit
+        self._wait_s = wait_s
+        self._connections = Connections()
+        if self.url.drivername == "sqlite+aiosqlite":
+            self._engine = self._agent_engine = self._reserved = _sqlite_engine(
+                self.url, pool_size, wait_s, self._connections
+            )
+        elif self.url.drivername == "postgresql+psycopg":
+            self._engine = _postgresql_engine(self.url, pool_size, wait_s)
+            self._agent_engine = _postgresql_engine(self.url, pool_size, wait_s, synchronous_commit="off")
+            self._reserved = _postgresql_engine(self.url, 1, wait_s)
+        else:
+            raise SpecError(
+                f"{self.url.drivername} is not a supported database.",
+                hint="use sqlite+aiosqlite:///FILE or postgresql+psycopg://USER@HOST/NAME.",
+            )
+        # SQLite has one writer. The writers of this process queue here, in order, instead of in SQLite's busy loop.
+        self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def dialect(self) -> str:
+        """The kind of the database: ``sqlite`` or ``postgresql``."""
+        return self._engine.dialect.name
+
+    @asynccontextmanager
+    async def transaction(
+        self, *, by: Actor | None = None, reserved: bool = False, from_agent: bool = False
+    ) -> AsyncIterator[AsyncSession]:
+        """A transaction that may write; it commits at the end of the body, and rolls back if the body raises.
+
+        Args:
+            by: The requester; the store then adds an audit entry for each change.
+            reserved: Use the connection that is reserved for the leader's lease.
+            from_agent: The write is a report that the agent re-sends if it is lost. On PostgreSQL it commits
+                asynchronously (`synchronous_commit=off`) and uses the agents' pool, so that agents never delay users or
+                the leader. A transaction that adds events or changes work commits synchronously, because others see
+                both at once.
+
+        Raises:
+            DatabaseUnavailable: The database is unavailable. If that happens at the commit, the outcome is unknown.
+        """
+        async with AsyncExitStack() as stack:
+            if self._writer is not None:
+                await _within(self._writer.acquire(), self._wait_s)
+                stack.callback(self._writer.release)
+            engine = self._reserved if reserved else self._agent_engine if from_agent else self._engine
+            session = await self._begin(engine, read=False)
+            stack.push_async_callback(self._close_session, session)
+            session.info[commit_hooks.ACTOR] = by
+            with _translated():
+                yield session
+                await session.flush()
+                await commit_hooks.run_hooks(session)
+                if from_agent and self.dialect == "postgresql" and has_notifications(session):
+                    # Otherwise readers could see an event number that the server reuses after a crash.
+                    await session.execute(text("SET LOCAL synchronous_commit = on"))
+                await session.commit()
+        self.notifier.committed(session.info)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        """A transaction that only reads, inside the context."""
+        async with self._reading(self._engine) as session:
+            yield session
+
+    @asynccontextmanager
+    async def statements(self) -> AsyncIterator[AsyncSession]:
+        """A session for single statements of agents, on PostgreSQL only.
+
+        Each statement commits immediately and does not wake waiting requests (`notifier`).
+        """
+        async with self._reading(self._agent_engine) as session:
+            yield session
+
+    @asynccontextmanager
+    async def _reading(self, engine: AsyncEngine) -> AsyncIterator[AsyncSession]:
+        session = await self._begin(engine, read=True)
+        try:
+            with _translated():
+                yield session
+        finally:
+            await self._close_session(session)
+
+    async def _begin(self, engine: AsyncEngine, *, read: bool) -> AsyncSession:
+        """Open a session with a working connection; retries until the timeout."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            session = AsyncSession(engine, expire_on_commit=False, autoflush=False)
+            try:
+                with _translated():
+                    await session.connection(execution_options=self._options(read))
+                return session
+            except DatabaseUnavailable:
+                await self._close_session(session)
+                if time.monotonic() + _RETRY_S >= deadline:
+                    raise
+            except BaseException:
+                await self._close_session(session)
+                raise
+            await asyncio.sleep(_RETRY_S)
+
+    def _options(self, read: bool) -> dict[str, Any]:
+        # With READ COMMITTED each statement sees the newest commits, with or without a transaction. Autocommit saves
+        # the round trips for BEGIN and ROLLBACK.
+        autocommit = read and self.dialect == "postgresql"
+        return {_READ: read, **({"isolation_level": "AUTOCOMMIT"} if autocommit else {})}
+
+    async def watch_commits(self) -> None:
+        """Poll for the commits of other replicas and wake the waiters of this process, until cancelled."""
+        while True:
+            with contextlib.suppress(DatabaseUnavailable):
+                async with self.reading() as session:
+                    newest = (await session.execute(select_rows(func.max(EventRow.seq)))).scalar()
+                    hosts = (await session.execute(select_rows(HostRow.id, HostRow.revision))).all()
+                self.notifier.update({EVENTS: newest or 0, **dict(hosts)})
+            await asyncio.sleep(_WATCH_S)
+
+    async def _close_session(self, session: AsyncSession) -> None:
+        """Close a session completely even if the caller is cancelled, so that its connection returns to the pool."""
+        closing = asyncio.create_task(_closed(session))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)
+
+    async def close(self) -> None:
+        """Close all connections, after the sessions of cancelled transactions."""
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=self._wait_s)
+        for engine in (self._engine, self._agent_engine, self._reserved):
+            await engine.dispose()
+        await self._connections.wait_closed(self._wait_s)
+
+
+async def _within(awaitable: Any, seconds: float) -> None:
+    # Not `asyncio.wait_for`: in Python 3.11 it loses a cancellation that arrives when the awaitable completes.
+    try:
+        async with asyncio.timeout(seconds):
+            await awaitable
+    except TimeoutError as error:
+        raise DatabaseUnavailable(f"The database was busy for {seconds:g} s.") from error
+
+
+async def _closed(session: AsyncSession) -> None:
+    try:
+        await session.close()
+    except (DBAPIError, OSError, sqlite3.Error):
+        await session.invalidate()  # the connection is lost: there is nothing to roll back
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (DataError, OverflowError, UnicodeEncodeError) as error:
+        reason = str(getattr(error, "orig", error)).splitlines()[0]
+        raise SpecError(f"A value cannot be stored: {reason}.", kept="nothing was changed.", hint="fix it.") from error
+    except IntegrityError as error:
+        if getattr(error.orig, "sqlstate", None) != _NO_PARENT and "FOREIGN KEY" not in str(error.orig):
+            raise
+        raise StateConflict("A resource that this request needs was deleted.") from error
+    except DBAPIError as error:
+        if not _is_unavailable(error):
+            raise
+        raise DatabaseUnavailable(f"The database does not answer: {str(error.orig).splitlines()[0]}") from error
+    except PoolTimeout as error:
+        raise DatabaseUnavailable("All connections to the database are in use.") from error
+
+
+def _is_unavailable(error: DBAPIError) -> bool:
+    state = getattr(error.orig, "sqlstate", None)
+    if error.connection_invalidated or state in _TRANSIENT:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        return isinstance(error.orig, sqlite3.OperationalError) and _sqlite_unavailable(error.orig)
+    return isinstance(error, OperationalError | InterfaceError | InternalError) and state is None
+
+
+def _sqlite_unavailable(error: sqlite3.OperationalError) -> bool:
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    return code in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_READONLY,
+    )
+
+
+def _postgresql_engine(url: URL, pool_size: int, wait_s: float, **more: str) -> AsyncEngine:
+    options = {
+        **more,
+        "statement_timeout": _STATEMENT_MS,
+        "lock_timeout": _LOCK_MS,
+        "idle_in_transaction_session_timeout": _IDLE_MS,
+        "timezone": "UTC",
+    }
+    engine = create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=wait_s,
+        pool_recycle=1800,
+        connect_args={
+            "connect_timeout": _CONNECT_S,
+            "tcp_user_timeout": _STATEMENT_MS,
+            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+            "application_name": "clonos",
+        },
+    )
+    event.listen(engine.sync_engine, "checkout", _checked_out)
+    return engine
+
+
+def _checked_out(connection: Any, _record: Any, _proxy: Any) -> None:
+    """Let the pool reconnect if the server has closed an idle connection.
+
+    An idle connection is readable only after the server closed it or announced its shutdown. This check needs no round
+    trip.
+    """
+    idle = connection.driver_connection
+    readable = select.poll()
+    if not idle.closed:
+        readable.register(idle.fileno(), select.POLLIN)
+    if idle.closed or readable.poll(0):
+        raise DisconnectionError("The server has closed the connection.")
+
+
+def _sqlite_engine(url: URL, pool_size: int, wait_s: float, connections: Connections) -> AsyncEngine:
+    if not url.database or url.database == ":memory:":
+        raise SpecError("SQLite needs a file.", hint="use sqlite+aiosqlite:///FILE.")
+    engine = create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=wait_s,
+        connect_args={"async_creator_fn": connections},
+    )
+    sqlite_connection(engine.sync_engine, wait_s)
+    return engine
+
+
+def sqlite_connection(engine: Any, wait_s: float) -> None:
+    """Configure each new connection of a synchronous SQLite engine for the store; `wait_s` limits waits for locks."""
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # the driver sends BEGIN too late: `_begun` sends it
+        cursor = connection.cursor()
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            f"busy_timeout = {int(wait_s * 1000)}",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Any) -> None:
+        # SQLite rejects a read transaction that begins to write after another writer, regardless of busy_timeout.
+        read = connection.get_execution_options().get(_READ, False)
+        connection.exec_driver_sql("BEGIN" if read else "BEGIN IMMEDIATE")

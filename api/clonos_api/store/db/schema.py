@@ -1,0 +1,83 @@
+"""The schema's revision, managed by the Alembic migrations in `migrations/`.
+
+All functions are synchronous: call them before the service starts, or in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import NullPool
+
+from clonos.errors import DatabaseUnavailable
+from clonos_api.store.db.database import sqlite_connection
+
+# In the wheel, and in a checkout.
+_DIRECTORIES: Final = (Path(__file__).parents[2] / "migrations", Path(__file__).parents[4] / "migrations")
+_LOCK: Final = 0x6D69677261  # "migra"
+_WAIT_S: Final = 30.0
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Migrate the database's tables to `revision`. Concurrent upgrades wait for each other."""
+    with _connected(url) as (connection, config):
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+def downgrade(url: str, revision: str = "base") -> None:
+    """Migrate the database's tables back to `revision`; ``base`` is before the first. Rows of newer tables are lost."""
+    with _connected(url) as (connection, config):
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+
+
+def current(url: str) -> str | None:
+    """The current revision of the database's tables; None if they have not been created."""
+    with _connected(url) as (connection, _):
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def newest() -> str:
+    """The newest revision of the tables, which this version of Clonos requires."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    assert head is not None, "no migrations"
+    return head
+
+
+def _config() -> Config:
+    config = Config()
+    directory = next(directory for directory in _DIRECTORIES if (directory / "env.py").exists())
+    config.set_main_option("script_location", str(directory).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[tuple[Connection, Config]]:
+    """Run all migrations in one transaction, also on SQLite: a failed migration changes nothing."""
+    parsed = make_url(url)
+    sqlite = parsed.get_backend_name() == "sqlite"
+    options: dict[str, Any] = {} if sqlite else {"connect_args": {"connect_timeout": 5}}
+    engine = create_engine(parsed.set(drivername="sqlite") if sqlite else parsed, poolclass=NullPool, **options)
+    if sqlite:
+        sqlite_connection(engine, _WAIT_S)
+    try:
+        with engine.begin() as connection:
+            if not sqlite:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            yield connection, _config()
+    except OperationalError as error:
+        raise DatabaseUnavailable(f"The database does not answer: {str(error.orig).splitlines()[0]}") from error
+    finally:
+        engine.dispose()

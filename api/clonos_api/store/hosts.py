@@ -1,0 +1,219 @@
+"""Rows of hosts. A heartbeat extends the host's lease, by the database's clock, and brings back a LOST host.
+
+Events: ``host.registered``, ``host.back``, ``host.lost``, ``host.drained``, ``host.undrained``, ``host.removed``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.errors import ConcurrentUpdate, StateConflict
+from clonos.resources.hosts import HostRegister, HostState
+from clonos_api.store import audit, events
+from clonos_api.store.db.clock import clock, now
+from clonos_api.store.db.commit_hooks import before_commit
+from clonos_api.store.db.notifier import notify
+from clonos_api.store.db.rows import insert_new, new_id, require_row
+from clonos_api.store.db.swap import swap
+from clonos_api.store.tables import HostRow, RunRow
+
+_ALIVE = (HostState.READY, HostState.DRAINING)
+_BUMPED: Final = "clonos.bumped"
+_BUMP_FIRST: Final = 5
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """The values of a heartbeat that the row of its host stores."""
+
+    lease_s: float  # lifetime of the host's lease after this heartbeat, in seconds
+    heartbeat_interval_s: float = 1.0  # announced time until the next heartbeat, in seconds
+    pool_available: int = 0  # number of warm pool drivers without a job
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of the host's row to set, with their values."""
+        return {
+            "heartbeat_at": clock(),
+            "heartbeat_interval_s": self.heartbeat_interval_s,
+            "pool_available": self.pool_available,
+            "lease_until": clock(self.lease_s),
+        }
+
+
+async def register(session: AsyncSession, body: HostRegister, *, lease_s: float) -> HostRow:
+    """Register a host, or repeat a registration whose response was lost. The host's lease begins.
+
+    The newest process with a name is the host's agent; an older one gets `ConcurrentUpdate` and exits.
+    """
+    columns = {
+        "instance": body.instance,
+        "failure_domain": body.failure_domain or body.name,
+        "slots": body.slots,
+        "versions": body.versions,
+        "labels": body.labels,
+        "limits": body.limits,
+        **Liveness(lease_s).columns,
+    }
+    query = select(HostRow).where(HostRow.name == body.name).with_for_update()
+    existing = (await session.scalars(query)).one_or_none()
+    if existing is None:
+        row = await insert_new(
+            session,
+            HostRow,
+            id=new_id(),
+            name=body.name,
+            state=HostState.READY,
+            registered_at=clock(),
+            **columns,
+        )
+        if row is None:
+            raise ConcurrentUpdate(f"Another agent registered as {body.name} at the same time.")
+    else:
+        removed = existing.state == HostState.REMOVED
+        drained = existing.drained and not removed
+        same = existing.instance == body.instance and not removed
+        if not same:
+            columns["registered_at"] = clock()
+        row = await swap(session, existing, state=_present(drained), drained=drained, **columns)
+        if same:
+            return row
+    events.append(session, "host.registered", host=row.id, data={"name": row.name, "instance": row.instance})
+    return row
+
+
+async def heartbeat(session: AsyncSession, host: str, instance: str, liveness: Liveness) -> HostRow:
+    """Apply a heartbeat of the agent process `instance`: extend the lease of its host.
+
+    Call `runs.report` first, because rows of runs are locked before those of hosts.
+    """
+    statement = (
+        update(HostRow)
+        .where(HostRow.id == host, HostRow.instance == instance, HostRow.state != HostState.REMOVED)
+        .values(**liveness.columns)
+        .returning(HostRow)
+        .execution_options(synchronize_session=False, populate_existing=True)
+    )
+    row = (await session.scalars(statement)).one_or_none()
+    if row is None:
+        row = await check(session, host, instance)
+    if row.state == HostState.LOST:
+        row = await swap(session, row, state=_present(row.drained))
+        events.append(session, "host.back", host=row.id, data={"name": row.name})
+    return row
+
+
+async def unchanged(session: AsyncSession, host: str, instance: str, liveness: Liveness) -> tuple[int, bool] | None:
+    """Apply a heartbeat that changes no run: extend the lease of a READY or DRAINING host with one statement.
+
+    Returns the host's work revision, and whether the host drains. None if the host has another state or another agent:
+    then `heartbeat` has to handle the request.
+    """
+    statement = (
+        update(HostRow)
+        .where(HostRow.id == host, HostRow.instance == instance, HostRow.state.in_(_ALIVE))
+        .values(**liveness.columns)
+        .returning(HostRow.revision, HostRow.state)
+        .execution_options(synchronize_session=False)
+    )
+    row = (await session.execute(statement)).one_or_none()
+    return None if row is None else (row.revision, row.state == HostState.DRAINING)
+
+
+async def check(session: AsyncSession, host: str, instance: str) -> HostRow:
+    """The row of a host that is not removed; `ConcurrentUpdate` if `instance` is not its current agent process."""
+    row = await session.get(HostRow, host, populate_existing=True)
+    row = require_row(row if row is None or row.state != HostState.REMOVED else None, f"host {host}")
+    if row.instance != instance:
+        raise ConcurrentUpdate(
+            f"Another process is now the agent {row.name}.", hint="stop this process, or give it another name."
+        )
+    return row
+
+
+async def get(session: AsyncSession, host: str) -> HostRow:
+    """The row of a host, by its id or name, also of a removed host."""
+    query = select(HostRow).where((HostRow.id == host) | (HostRow.name == host))
+    rows = (await session.scalars(query.execution_options(populate_existing=True))).all()
+    return require_row(min(rows, key=lambda row: row.id != host, default=None), f"host {host!r}")
+
+
+async def every(session: AsyncSession) -> list[HostRow]:
+    """All hosts that are not removed, by name."""
+    return list(await session.scalars(select(HostRow).where(HostRow.state != HostState.REMOVED).order_by(HostRow.name)))
+
+
+async def loads(session: AsyncSession) -> dict[str, int]:
+    """The number of runs that have not ended, by host id."""
+    query = select(RunRow.host, func.count()).where(RunRow.ended_at.is_(None)).group_by(RunRow.host)
+    return dict((await session.execute(query)).all())
+
+
+async def lose_expired(session: AsyncSession) -> list[HostRow]:
+    """Mark the hosts whose lease has expired as LOST, and return their rows."""
+    statement = (
+        update(HostRow)
+        .where(HostRow.state.in_(_ALIVE), HostRow.lease_until < clock())
+        .values(state=HostState.LOST, row_version=HostRow.row_version + 1)
+        .returning(HostRow)
+        .execution_options(synchronize_session=False, populate_existing=True)
+    )
+    rows = list(await session.scalars(statement))
+    for row in rows:
+        data = {"name": row.name, "heartbeat_at": row.heartbeat_at.isoformat()}
+        events.append(session, "host.lost", host=row.id, data=data)
+    return rows
+
+
+async def drain(session: AsyncSession, host: HostRow, drained: bool) -> HostRow:
+    """Drain a host, so that no run is placed on it (`drained`), or end that."""
+    state = _present(drained) if host.state in _ALIVE else host.state
+    row = await swap(session, host, drained=drained, state=state)
+    what = "drained" if drained else "undrained"
+    events.append(session, f"host.{what}", host=row.id, data={"name": row.name})
+    await audit.asked(session, f"host.{what}", row.id, name=row.name)
+    return row
+
+
+async def remove(session: AsyncSession, host: HostRow) -> HostRow:
+    """Remove a host, whose lost runs count as ended from then on; `StateConflict` if it has other runs."""
+    runs = (await session.scalars(select(RunRow).where(RunRow.host == host.id, RunRow.ended_at.is_(None)))).all()
+    if any(run.state != "LOST" for run in runs):
+        raise StateConflict(f"Host {host.name} has {len(runs)} runs.", hint="drain the host first.")
+    moment = await now(session)
+    for run in sorted(runs, key=lambda run: run.id):
+        await swap(session, run, ended_at=moment)
+    row = await swap(session, host, state=HostState.REMOVED, drained=False)
+    events.append(session, "host.removed", host=row.id, data={"name": row.name})
+    await audit.asked(session, "host.remove", row.id, name=row.name)
+    return row
+
+
+def bump(session: AsyncSession, host: str) -> None:
+    """Increment a host's work revision when this transaction commits, so that the agent fetches its work.
+
+    All hosts are changed in one statement at the end. An earlier change could deadlock with a heartbeat that holds the
+    row of a run.
+    """
+    session.info.setdefault(_BUMPED, set()).add(host)
+    before_commit(session, _BUMP_FIRST, _bump)
+
+
+async def _bump(session: AsyncSession) -> None:
+    statement = (
+        update(HostRow)
+        .where(HostRow.id.in_(sorted(session.info.pop(_BUMPED))))
+        .values(revision=HostRow.revision + 1)
+        .returning(HostRow.id, HostRow.revision)
+        .execution_options(synchronize_session=False)
+    )
+    for host, revision in await session.execute(statement):
+        notify(session, revision, host)
+
+
+def _present(drained: bool) -> HostState:
+    return HostState.DRAINING if drained else HostState.READY

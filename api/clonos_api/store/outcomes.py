@@ -1,0 +1,73 @@
+"""Applies the result of a host task to its savepoint, and to the operation that waits for the savepoint."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.errors import ConcurrentUpdate, NotFound, SpecError
+from clonos.jobs.spec import explain
+from clonos.resources.hosts import TaskResult
+from clonos.resources.jobs import Failure
+from clonos_api.store import operations, savepoints
+from clonos_api.store.tables import TaskRow
+
+_NO_REASON: Final = Failure(
+    error="internal", what="The agent's task failed without a reason.", hint="check the agent's log."
+)
+
+
+class Copied(BaseModel):
+    """The result of a host task that has copied a checkpoint to a savepoint."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    epochs: dict[str, int] = Field(default_factory=dict)  # query → newest finished epoch in the savepoint
+    size_bytes: int | None = None  # of the savepoint; None if unknown
+
+
+async def settle(session: AsyncSession, task: TaskRow, result: TaskResult) -> None:
+    """Apply the result of a host task: complete, fail or remove its savepoint, and end its operation.
+
+    Call this once per task, for the first result.
+    """
+    savepoint = await savepoints.get(session, str(task.arguments["savepoint"]))
+    failure = None if result.ok else (result.failure or _NO_REASON)
+    if task.kind == "delete-savepoint":
+        if savepoint.state == "DELETING":
+            if failure is None:
+                await savepoints.remove(session, savepoint)
+            else:
+                await savepoints.fail(session, savepoint, failure)
+    elif savepoint.state == "IN_PROGRESS":
+        if failure is None:
+            copied = _copied(result)
+            await savepoints.complete(session, savepoint, epochs=copied.epochs, size_bytes=copied.size_bytes)
+        else:
+            await savepoints.fail(session, savepoint, failure)
+    if task.operation is not None:
+        await _end(session, task.operation, {"savepoint": savepoint.id}, failure)
+
+
+def _copied(result: TaskResult) -> Copied:
+    try:
+        return Copied.model_validate(result.result)
+    except ValidationError as error:
+        raise SpecError(
+            f"Invalid result of a savepoint task: {explain(error)}.", kept="nothing was changed."
+        ) from error
+
+
+async def _end(session: AsyncSession, operation: str, result: dict[str, str], failure: Failure | None) -> None:
+    try:
+        row = await operations.get(session, operation)
+        if row.state != "IN_PROGRESS":
+            return  # it expired before
+        if failure is None:
+            await operations.complete(session, row, dict(result))
+        else:
+            await operations.fail(session, row, failure)
+    except (ConcurrentUpdate, NotFound):
+        return

@@ -1,0 +1,66 @@
+"""Rows of the store as resources of the API. Most fields of a resource are the columns with their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from clonos.resources import base
+from clonos.resources.hosts import Host, Standby
+from clonos.resources.jobs import Generation, Job, Recovery, Run
+from clonos_api.store.db.paging import Page
+from clonos_api.store.tables import Base, GenerationRow, HostRow, JobRow, RecoveryRow, RunRow, StandbyRow
+
+R = TypeVar("R", bound=base.Resource)
+
+Names = Mapping[str, str]
+"""Host id → name."""
+
+
+def resource(model: type[R], row: Base, **others: Any) -> R:
+    """A row as a resource of the type `model`; `others` are the fields that are no columns."""
+    columns = {name: getattr(row, name) for name in model.model_fields if name not in others}
+    return model.model_validate({**columns, **others})
+
+
+def page(model: type[R], rows: Page[Any]) -> base.Page[R]:
+    """A page of resources whose fields are all columns."""
+    return listed((resource(model, row) for row in rows.rows), rows.next)
+
+
+def listed(items: Iterable[R], next_cursor: str | None = None) -> base.Page[R]:
+    """A page of resources as the API returns it; `next_cursor` is None on the last page."""
+    return base.Page(data=list(items), has_more=next_cursor is not None, next=next_cursor)
+
+
+def job(row: JobRow, host: str | None) -> Job:
+    """Convert the row of a job; `host` is the name of the host of its newest run."""
+    return resource(Job, row, host=host)
+
+
+def run(row: RunRow, hosts: Names) -> Run:
+    """Convert the row of a run; `hosts` has the names of hosts by their ids."""
+    version, standby = row.order["version"], row.order.get("standby", False)
+    return resource(Run, row, host=hosts.get(row.host, row.host), version=version, standby=standby)
+
+
+def generation(row: GenerationRow, host: str) -> Generation:
+    """Convert the row of a generation; `host` is the name of its driver's host."""
+    return resource(Generation, row, host=host)
+
+
+def recovery(row: RecoveryRow) -> Recovery:
+    """Convert the row of a recovery."""
+    columns = {"id": row.id, "job": row.job, "started_at": row.started_at, "ended_at": row.ended_at}
+    return Recovery.model_validate({**row.body, **columns})
+
+
+def host(row: HostRow, runs: int) -> Host:
+    """Convert the row of a host; `runs` is its number of open runs."""
+    return resource(Host, row, runs=runs, free=max(0, row.slots - runs))
+
+
+def standby(row: StandbyRow, hosts: Names, lag_epochs: int | None) -> Standby:
+    """Convert the row of a standby; `lag_epochs` is the number of committed epochs that it has not read yet."""
+    why = row.body.get("placement_reason", "")
+    return resource(Standby, row, host=hosts.get(row.host, row.host), placement_reason=why, lag_epochs=lag_epochs)

@@ -1,0 +1,97 @@
+"""The platform that ``clonos up`` starts, with the job under test on it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from clonos.resources.hosts import Standby
+from clonos.testing.harness import PlatformJob, ProcessGroup, Stack
+
+_JOBS: Final = Path(__file__).parent.parent / "jobs"
+
+
+class Platform(Stack):
+    """A platform and the job under test.
+
+    Args:
+        home: ``CLONOS_HOME``.
+        pool_size: Pool drivers of each host.
+
+    Attributes:
+        job: The job that was submitted last.
+    """
+
+    job: PlatformJob
+
+    def __init__(self, home: Path, *, pool_size: int = 0) -> None:
+        super().__init__(home, "--pool-size", str(pool_size))
+
+    def submit(
+        self, main: str, params: dict[str, str], *, standbys: int, interval_ms: int = 0, mode: str = "dedicated"
+    ) -> PlatformJob:
+        """Start a job of `bench.jobs`, with at least `interval_ms` between epochs; it becomes the job under test."""
+        name = f"bench-{secrets.token_hex(3)}"
+        folder = self.home / name
+        folder.mkdir()
+        (folder / "job.py").write_text((_JOBS / main).read_text())
+        trigger = {"interval": f"{interval_ms}ms"}
+        body = {"main": "job.py", "params": params, "standby": {"replicas": standbys, "mode": mode}, "trigger": trigger}
+        spec = {"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": name}, "spec": body}
+        (folder / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
+        self.cli("submit", str(folder))
+        self.job = PlatformJob(self.client, name)
+        return self.job
+
+    def standby(self) -> ProcessGroup | None:
+        """The live process of a standby in any state."""
+        processes = (self.job.process(standby.id) for standby in self.job.standbys())
+        return next((process for process in processes if process is not None), None)
+
+    def await_rehearsed_standby(self, *, with_state: bool) -> None:
+        """Wait until a standby is READY and has rehearsed, with the job's state if `with_state`."""
+
+        def rehearsed() -> bool:
+            standby = self.job.ready_standby()
+            return standby is not None and self._rehearsed(standby, with_state=with_state)
+
+        self.job.until(rehearsed, "a standby has rehearsed")
+
+    def _rehearsed(self, standby: Standby, *, with_state: bool) -> bool:
+        events_file = self.home / "agent" / standby.host / "runs" / standby.id / "events.jsonl"
+        with contextlib.suppress(FileNotFoundError):
+            events = [json.loads(line) for line in events_file.read_text().splitlines() if '"rehearsed"' in line]
+            return any("snapshot" in event["state"].values() or not with_state for event in events)
+        return False
+
+    def await_pool_driver(self) -> None:
+        """Wait until the job's host has a pool driver that is ready."""
+
+        def ready() -> bool:
+            name = self.job.get().host
+            return any(host.pool_available > 0 for host in self.client.hosts.list().data if host.name == name)
+
+        self.job.until(ready, "a pool driver is ready")
+
+    def agent(self) -> tuple[str, ProcessGroup] | None:
+        """Name of the job's host and process of its agent; None if the job has no host or the agent exited."""
+        host = self.job.get().host
+        agent = ProcessGroup(self.state()["agents"][host]["pid"]) if host is not None else None
+        return (host, agent) if host is not None and agent is not None and agent.running else None
+
+    def stop_job(self, *, gracefully: bool = False) -> None:
+        """Stop or cancel the job, and wait until it ended."""
+        stop = self.client.jobs.stop if gracefully else self.client.jobs.cancel
+        stop(self.job.name)
+        self.job.until(lambda: self.job.get().state in ("STOPPED", "CANCELED"), "the job ended")
+
+
+@contextlib.contextmanager
+def platform(home: Path, *, pool_size: int = 0) -> Iterator[Platform]:
+    """Start the platform, and stop it at the end of the context."""
+    with Platform(home, pool_size=pool_size) as started:
+        yield started

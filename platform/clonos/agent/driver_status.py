@@ -1,0 +1,92 @@
+"""The status of a driver, computed from its event file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from clonos.driver.states import DriverState
+from clonos.standby.states import StandbyState
+
+# Only the end of the file is read: the file of a driver that ran for days is large, and its end has the newest status.
+_TAIL_BYTES: Final = 1 << 20
+_FAILURE_EVENTS: Final = frozenset({"failed", "superseded"})
+
+
+class DriverStatus:
+    """Reads the event file of one attempt, and keeps what its driver reported last.
+
+    Args:
+        path: The event file.
+        start: Offset in bytes at which the attempt's events begin.
+
+    Attributes:
+        state: State of the driver (`DriverState`).
+        standby: State of the standby (`StandbyState`), if the attempt was started as one.
+        generation: Generation of the driver's newest claim.
+        progressed: Whether the attempt has finished an epoch.
+        failure_event: The event with the reason of the driver's failure.
+        summary: The event ``summary``, which a driver writes last.
+        stalled_at: When the standby last reported that the job's driver makes no progress; seconds since 1970.
+    """
+
+    def __init__(self, path: Path, start: int) -> None:
+        self._path = path
+        self._offset = self._start = start
+        self.state: str | None = None
+        self.standby: str | None = None
+        self.generation = 0
+        self.progressed = False
+        self.failure_event: dict[str, Any] | None = None
+        self.summary: dict[str, Any] | None = None
+        self.stalled_at = 0.0
+
+    def read(self) -> None:
+        """Read the events that were appended since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                end = file.seek(0, 2)
+                skipped = end - self._offset > _TAIL_BYTES
+                self._offset = end - _TAIL_BYTES if skipped else self._offset
+                file.seek(self._offset)
+                data = file.read(_TAIL_BYTES)
+        except OSError:
+            return
+        complete = data.rfind(b"\n") + 1
+        self._offset += complete
+        for line in data[:complete].split(b"\n")[1 if skipped else 0 :]:
+            self._apply(line)
+
+    def heartbeat_at(self) -> float | None:
+        """Time of the driver's newest heartbeat, in seconds since 1970; None before the attempt's first event.
+
+        A heartbeat is a touch of the event file.
+        """
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime if status.st_size > self._start else None
+
+    def _apply(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+            name, generation = event["event"], int(event.get("generation") or 0)
+        except (ValueError, TypeError, KeyError):
+            return  # half a line of a killed driver, or text that the job itself wrote into the file
+        self.generation = max(self.generation, generation)
+        if name == "state" and event.get("state") in DriverState.__members__:
+            self.state = event["state"]
+        elif name == "standby" and event.get("state") in StandbyState.__members__:
+            self.standby = event["state"]
+        elif name == "primary-stalled":
+            self.stalled_at = float(event.get("at") or 0.0)
+        elif name == "epoch":
+            self.progressed = True
+            self.state = self.state or DriverState.RUNNING
+        elif name in _FAILURE_EVENTS:
+            self.failure_event = event
+            self.state = DriverState.FAILED if name == "failed" else DriverState.SUPERSEDED
+        elif name == "summary":
+            self.summary = event

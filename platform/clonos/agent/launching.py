@@ -1,0 +1,113 @@
+"""Starts a run's driver: as a new process, or in a pool driver that is warm already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+
+from clonos.agent.directories import RunDirectory
+from clonos.agent.environment import driver_environment, launch_environment
+from clonos.agent.memory import MemoryLimits, join
+from clonos.agent.priority import lower_priority, restore_priority
+from clonos.agent.process import launch
+from clonos.agent.run_attempt import RunAttempt
+from clonos.agent.settings import AgentSettings
+from clonos.agent.warm_pool import PoolDriver, WarmPool
+from clonos.jobs.spec import JobSpec
+from clonos.resources.hosts import RunSpec
+from clonos.standby.launch_request import LaunchRequest, pool_eligible
+
+
+def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSpec) -> list[str]:
+    """The command line that starts the driver of a run."""
+    paths = {"{spec}": str(directory.spec), "{events}": str(directory.events)}
+    command = [paths.get(argument, argument) for argument in settings.command]
+    if spec.standby:
+        command += ["--standby", str(directory.promotion)]
+    if spec.accept_new_code:
+        command.append("--accept-new-code")
+    return command
+
+
+def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec) -> bool:
+    """Whether a pool driver can run the job. A pool driver cannot start as a standby or restore a checkpoint."""
+    starts_normally = not spec.standby and spec.restore_location is None and "run" in settings.command
+    return starts_normally and pool_eligible(job.spec)
+
+
+async def launch_in_pool(settings: AgentSettings, pool: WarmPool, attempt: RunAttempt, command: list[str]) -> bool:
+    """Start the attempt in a warm pool driver; returns whether a pool driver accepted it."""
+    driver = pool.take()
+    if driver is None:
+        return False
+    try:
+        # Before the request: an agent that restarts after a crash then adopts the driver, or kills the process.
+        attempt.write(pid=driver.pid, identity=driver.identity, pool_driver=driver.name)
+        if _request_launch(settings, attempt, driver, command):
+            return True
+    except BaseException:
+        await asyncio.to_thread(pool.kill, driver)
+        raise
+    await asyncio.to_thread(pool.kill, driver)
+    attempt.write(pid=None, identity="", pool_driver="")
+    return False
+
+
+def launch_process(settings: AgentSettings, attempt: RunAttempt, spec: RunSpec, command: list[str]) -> int:
+    """Start the attempt as a new driver process; returns its process id.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    directory = attempt.directory
+    pid = launch(
+        _with_restore(spec, directory, command),
+        directory=directory.work,
+        environment=driver_environment(settings, directory, attempt.record.attempt),
+        log=directory.log,
+        uid=settings.uid,
+        gid=settings.gid,
+    )
+    if spec.standby:
+        lower_priority(pid)
+    return pid
+
+
+def limit_memory(settings: AgentSettings, memory: MemoryLimits, run: str, pid: int) -> None:
+    """Put a run's driver process into a cgroup with the memory limit of the settings, if they have one."""
+    if settings.memory_limit_mb is not None and (group := memory.create(run, settings.memory_limit_mb)):
+        join(group, pid)
+
+
+def _request_launch(settings: AgentSettings, attempt: RunAttempt, driver: PoolDriver, command: list[str]) -> bool:
+    directory = attempt.directory
+    request = LaunchRequest(
+        arguments=tuple(command[command.index("run") :]),
+        environment=launch_environment(directory, attempt.record.attempt),
+        directory=directory.work,
+        log=directory.log,
+    )
+    if settings.uid is not None:
+        os.chown(directory.log, settings.uid, -1)  # the pool driver opens the log itself
+    restore_priority(driver.pid)
+    if driver.launch(request):
+        with contextlib.suppress(ProcessLookupError):
+            attempt.watch(driver.pid, driver.identity)
+            return True
+    return False
+
+
+def _with_restore(spec: RunSpec, directory: RunDirectory, command: list[str]) -> list[str]:
+    """`command`, preceded by the restore of the job's checkpoint if `spec` has one (`clonos.agent.restoring`)."""
+    location = spec.restore_location
+    if location is None:
+        return command
+    start = spec.start_from
+    epoch = "-" if start is None or start.epoch is None else str(start.epoch)
+    publish_again = "publish-again" if start is not None and start.publish_again else "-"
+    request_key = spec.request_key or spec.run
+    restore = [sys.executable, "-m", "clonos.agent.restoring", str(directory.spec), str(directory.events)]
+    restore += [location, epoch, request_key, publish_again]
+    return [*restore, *command, "--new-lineage", "--request-key", request_key]

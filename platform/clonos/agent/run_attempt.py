@@ -1,0 +1,150 @@
+"""The newest attempt of a run: its record on disk, its driver process and what the driver reported."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from clonos.agent import restart_policy
+from clonos.agent.directories import RunDirectory
+from clonos.agent.driver_status import DriverStatus
+from clonos.agent.host_context import HostContext
+from clonos.agent.process import DriverProcess, find_driver, identity, kill_all
+from clonos.agent.responsiveness import ResponsivenessTimer
+from clonos.driver.states import DriverState
+from clonos.resources.hosts import RunSpec
+from clonos.standby.states import StandbyState
+
+_log = structlog.get_logger("clonos.agent")
+# A pool driver reports its first event long before, once it starts a job.
+_FIRST_EVENT_S: Final = 30.0
+_WAITING: Final = frozenset({StandbyState.READY, StandbyState.STALE})
+_ALIVE: Final = frozenset({DriverState.RUNNING, DriverState.RESTARTING, DriverState.STOPPING})
+
+
+class RunAttempt:
+    """The newest attempt of a run: its record on disk and its driver process, which an earlier agent process may
+    have started.
+
+    Args:
+        context: The parts of the agent that all runs share.
+        directory: Directory of the run.
+        on_exit: Called when the driver exits.
+
+    Attributes:
+        record: The record of the run, as on disk.
+        status: What the driver's events report.
+        process: The driver's process; None while there is none.
+    """
+
+    def __init__(self, context: HostContext, directory: RunDirectory, on_exit: Callable[[], None]) -> None:
+        self._context = context
+        self.directory = directory
+        self._on_exit = on_exit
+        self._timer = ResponsivenessTimer(context.settings.driver_heartbeat_timeout_s)
+        self._generation = 0
+        self.record = directory.record()
+        self.status = DriverStatus(directory.events, self.record.events_offset)
+        self.process: DriverProcess | None = None
+
+    @property
+    def generation(self) -> int:
+        """Generation of the newest claim of all attempts of the run."""
+        self._generation = max(self._generation, self.status.generation)
+        return self._generation
+
+    @property
+    def is_idle_pool_driver(self) -> bool:
+        """Whether the driver is a former pool driver that has not begun with the job."""
+        return restart_policy.is_idle_pool_driver(self.record, self.status)
+
+    @property
+    def is_waiting_standby(self) -> bool:
+        """Whether the driver is a standby that can be promoted."""
+        return self.status.standby in _WAITING
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the driver has started up: it works, or it waits as a standby."""
+        return self.status.state in _ALIVE or (self.status.state is None and self.is_waiting_standby)
+
+    def write(self, **fields: Any) -> None:
+        """Change fields of the run's record, first on disk, then in memory."""
+        record = self.record.model_copy(update=fields)
+        self.directory.folder.mkdir(parents=True, exist_ok=True)
+        self.directory.write_record(record)
+        self.record = record
+        self._context.changed()
+
+    def begin(self, spec: RunSpec) -> None:
+        """Record the start of the run's next attempt, before its driver is started.
+
+        An agent that restarts after a crash searches for the driver of a recorded attempt.
+        """
+        start = self.directory.events.stat().st_size
+        now = datetime.now(UTC)
+        self.write(
+            attempt=self.record.attempt + 1,
+            started=now,
+            pid=None,
+            identity="",
+            pool_driver="",
+            events_offset=start,
+            ended=None,
+            standby=spec.standby,
+            consecutive_failures=restart_policy.failures_before_attempt(spec, self.record),
+            driver_since=None if spec.standby else now,
+        )
+        self.status = DriverStatus(self.directory.events, start)
+
+    def watch(self, pid: int, identity_: str) -> None:
+        """Supervise the process with this id as the attempt's driver; `identity_` is the process's `identity`.
+
+        Raises:
+            ProcessLookupError: The process has exited.
+        """
+        self.process = DriverProcess(pid, identity_, self._on_exit)
+        self._timer = ResponsivenessTimer(self._context.settings.driver_heartbeat_timeout_s)
+        self.write(pid=pid, identity=identity_)
+
+    async def adopt(self) -> bool:
+        """Supervise the driver that an earlier agent process started for the attempt, if it still runs; returns
+        whether it does.
+        """
+        pid, known = self.record.pid, self.record.identity
+        if pid is None:
+            # The earlier agent was killed between the start of the driver and the write of its id.
+            pid = await asyncio.to_thread(find_driver, self.directory.run, self.record.attempt)
+            known = (identity(pid) or "") if pid is not None else ""
+        if pid is None or not known or identity(pid) != known:
+            return False
+        try:
+            self.watch(pid, known)
+        except ProcessLookupError:
+            return False
+        _log.info("driver-adopted", run=self.directory.run, pid=pid)
+        self._context.changed()
+        return True
+
+    def unresponsive_s(self) -> float | None:
+        """The limit in seconds that an unresponsive driver has exceeded; None if the driver responds."""
+        if self._timer.expired(self.status.heartbeat_at()):
+            return self._context.settings.driver_heartbeat_timeout_s
+        if self.is_idle_pool_driver and restart_policy.is_older_than(self.record, _FIRST_EVENT_S):
+            return _FIRST_EVENT_S
+        return None
+
+    async def kill(self) -> None:
+        """Kill all processes of the attempt that still run, and remove its temporary files."""
+        run, record = self.directory.run, self.record
+        killed = await asyncio.to_thread(kill_all, run, record.pid, record.identity)
+        if record.pool_driver:
+            killed += await asyncio.to_thread(self._context.pool.kill_remaining, record.pool_driver)
+        await asyncio.to_thread(self.directory.clear)
+        self._context.memory.remove(run)
+        if killed:
+            _log.info("processes-killed", run=run, count=killed)

@@ -1,0 +1,397 @@
+"""Supervises one run: brings its driver to the desired state.
+
+The supervision is level-triggered: each step compares the newest run specification with the newest attempt, so that a
+missed specification does not matter.
+
+======================== ============================== ============================
+desired state            driver runs                    no driver
+======================== ============================== ============================
+``RUNNING``              promote, or check its health   start it, after the back-off
+``STOPPED``              stop it                        record that the run is final
+``ABSENT``               kill it                        remove the run
+======================== ============================== ============================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import structlog
+import yaml
+
+from clonos.agent import launching, restart_policy
+from clonos.agent.attempt_outcome import AttemptOutcome, outcome_of
+from clonos.agent.checkpoint_sizes import measure_checkpoint
+from clonos.agent.directories import RunDirectory
+from clonos.agent.host_context import HostContext
+from clonos.agent.priority import restore_priority
+from clonos.agent.process import identity
+from clonos.agent.run_attempt import RunAttempt
+from clonos.agent.waiting import is_set_within
+from clonos.driver.states import DriverState
+from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault
+from clonos.jobs.spec import JobSpec
+from clonos.resources.failures import failure_of
+from clonos.resources.hosts import RunReport, RunSpec
+from clonos.resources.jobs import Failure, StopMode
+from clonos.resources.spec_secrets import from_folder, resolved
+from clonos.standby.promotion import promote
+from clonos.standby.states import StandbyState
+from clonos.telemetry.events import HEARTBEAT_S
+
+Desired = Literal["WAIT", "RUNNING", "STOPPED", "ABSENT"]
+
+_log = structlog.get_logger("clonos.agent")
+_RETRY_S: Final = 1.0
+_POLL_S: Final = 0.02
+# A standby reports each second or so that the driver makes no progress.
+_STALLED_REPORT_S: Final = 5.0
+
+
+class RunSupervisor:
+    """Brings the driver of one run to its desired state: starts, restarts, promotes, stops and kills it.
+
+    Args:
+        context: The parts of the agent that all runs share.
+        directory: Directory of the run.
+    """
+
+    def __init__(self, context: HostContext, directory: RunDirectory) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._directory = directory
+        self._wake = asyncio.Event()
+        self._attempt = RunAttempt(context, directory, self._wake.set)
+        self._spec: RunSpec | None = None
+        self._removed = False
+        self._agent_exits = False
+        self._stopping = False
+        self._next_start_at = 0.0
+        self._blocked: Failure | None = None
+        self._unresponsive: Failure | None = None
+        self._outcome: AttemptOutcome | None = None
+        self._checkpoint_bytes: dict[str, int] | None = None
+        self._log = _log.bind(run=directory.run)
+
+    def apply(self, spec: RunSpec) -> None:
+        """Set the newest specification of the run; its field `desired` is the run's desired state."""
+        if spec != self._spec:
+            self._spec = spec
+            self._wake.set()
+
+    def remove(self) -> None:
+        """Kill the driver, because the host's work no longer contains the run; `supervise` returns afterwards."""
+        self._removed = True
+        self._wake.set()
+
+    def stop_for_exit(self) -> None:
+        """Stop the driver because the agent exits, although the run's desired state is RUNNING."""
+        self._agent_exits = True
+        self._wake.set()
+
+    @property
+    def pool_driver(self) -> str:
+        """Name of the pool driver that became the run's driver; empty if the driver was started for the run."""
+        return self._attempt.record.pool_driver
+
+    @property
+    def running(self) -> bool:
+        """Whether the run has a live driver process."""
+        return self._attempt.process is not None
+
+    async def measure(self) -> None:
+        """Measure the sizes of the job's checkpoints on this host, for the next report."""
+        if self.running and self._spec is not None:
+            self._checkpoint_bytes = await asyncio.to_thread(measure_checkpoint, self._spec, self._settings.home)
+
+    def report(self) -> RunReport:
+        """The state of the run, for the next heartbeat."""
+        attempt, record, spec = self._attempt, self._attempt.record, self._spec
+        attempt.status.read()
+        state: Literal["PENDING", "STARTING", "RUNNING", "STOPPING", "EXITED"]
+        exit_code, failure = record.exit_code, self._blocked or record.failure
+        consecutive_failures = record.consecutive_failures
+        if self._outcome is not None and self._outcome.retry and not self._stopping:
+            state, exit_code, failure = "EXITED", self._outcome.exit_code, self._outcome.failure
+            if spec is not None:
+                consecutive_failures = restart_policy.failures_with_this_attempt(spec.restart, record, attempt.status)
+        elif attempt.process is not None:
+            state = "STOPPING" if self._stopping else "RUNNING" if attempt.is_alive else "STARTING"
+            if spec is not None and restart_policy.is_healthy(spec.restart, record, attempt.status):
+                consecutive_failures = 0  # the next failure is the first
+        else:
+            state = "EXITED" if record.ended is not None else "PENDING"
+        return RunReport(
+            run=self._directory.run,
+            state=state,
+            driver_state=attempt.status.state or attempt.status.standby,
+            attempts=(spec.earlier_attempts if spec else 0) + record.attempt,
+            consecutive_failures=consecutive_failures,
+            pid=attempt.process.pid if attempt.process else None,
+            generation=attempt.generation,
+            exit_code=exit_code,
+            failure=failure,
+            final=record.final,
+            checkpoint_bytes=self._checkpoint_bytes,
+            started_at=record.started,
+            ended_at=record.ended,
+        )
+
+    async def supervise(self) -> None:
+        """Supervise the run until it is removed. A cancellation leaves the driver running."""
+        try:
+            while not (self._removed and not self.running and not self._attempt.record.open):
+                try:
+                    await self._step()
+                except (OSError, ClonosError) as error:
+                    # A full disk, or an unavailable artifact: the desired state stays, so retry.
+                    self._report_blocked(error)
+                    self._wake.clear()
+                    await self._wait(_RETRY_S * random.uniform(0.5, 1.5))
+            with contextlib.suppress(OSError):
+                await self._attempt.kill()
+        finally:
+            if self._attempt.process is not None:
+                self._attempt.process.detach()
+
+    @property
+    def _desired(self) -> Desired:
+        if self._removed:
+            return "ABSENT"
+        return self._spec.desired if self._spec is not None else "WAIT"
+
+    @property
+    def _may_run(self) -> bool:
+        return self._desired == "RUNNING" and not self._agent_exits
+
+    async def _step(self) -> None:
+        self._wake.clear()
+        process, record = self._attempt.process, self._attempt.record
+        if process is not None:
+            await (self._finish(process.exit_code) if process.exited else self._step_with_driver())
+        elif record.open and not await self._attempt.adopt():
+            await self._finish(None)
+        elif record.open:
+            pass  # adopted
+        elif self._desired in ("STOPPED", "ABSENT") and not record.final:
+            self._attempt.write(ended=record.ended or datetime.now(UTC), final=True)
+        elif self._may_run and not record.final:
+            pause_s = self._next_start_at - time.monotonic()
+            await (self._wait(pause_s) if pause_s > 0 else self._start())
+        elif not self._removed:
+            await self._wait()
+
+    async def _step_with_driver(self) -> None:
+        if self._desired == "ABSENT":
+            await self._attempt.kill()
+        elif self._desired == "STOPPED" or self._agent_exits:
+            await self._stop()
+        elif self._must_promote():
+            await self._promote()
+            return
+        elif (unresponsive_s := self._attempt.unresponsive_s()) is not None:
+            await self._kill_unresponsive(unresponsive_s)
+        await self._wait(HEARTBEAT_S)
+
+    async def _wait(self, timeout_s: float | None = None) -> None:
+        """Wait until there is a change."""
+        await is_set_within(self._wake, timeout_s)
+
+    async def _start(self) -> None:
+        spec, settings, attempt = self._spec, self._settings, self._attempt
+        assert spec is not None
+        job = await self._prepare(spec)
+        if job is None:
+            return
+        # After a pool driver that never started the job, the next one might not either.
+        skip_pool = attempt.is_idle_pool_driver
+        attempt.begin(spec)
+        command = launching.driver_command(settings, self._directory, spec)
+        use_pool = not skip_pool and launching.may_use_pool(settings, spec, job)
+        if use_pool and await launching.launch_in_pool(settings, self._context.pool, attempt, command):
+            self._blocked = None
+            self._log.info("pool-driver-launched", pid=attempt.record.pid, attempt=attempt.record.attempt)
+            return
+        try:
+            pid = launching.launch_process(settings, attempt, spec, command)
+        except OSError as error:
+            fault = EnvironmentFault(f"The driver cannot be started: {error}.", kept="nothing was started.")
+            self._record_outcome(AttemptOutcome(None, failure_of(fault), retry=True))
+            return
+        # The agent is its parent: a driver that has exited already stays a zombie until the agent reaps it.
+        attempt.watch(pid, identity(pid) or "")
+        launching.limit_memory(settings, self._context.memory, self._directory.run, pid)
+        self._blocked = None
+        attempts = spec.earlier_attempts + attempt.record.attempt
+        self._log.info("driver-started", job=spec.name, pid=pid, attempt=attempts)
+
+    async def _prepare(self, spec: RunSpec) -> JobSpec | None:
+        """Install the job's code and write its specification; None if the run must not start."""
+        main = spec.spec.spec.main or "job.py"
+        try:
+            if not await self._while_may_run(
+                self._context.artifacts.install(spec.artifact, main, self._directory.code)
+            ):
+                return None
+            job = resolved(spec.spec, from_folder(self._settings.secrets_folder))
+        except ClonosError as error:
+            if error.retry:
+                raise
+            self._blocked = None
+            self._attempt.write(ended=datetime.now(UTC), failure=failure_of(error), final=True)
+            return None
+        raw = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        raw["spec"] = {**raw.get("spec", {}), "main": f"code/{main}"}
+        self._directory.create(yaml.safe_dump(raw, sort_keys=False), self._settings.uid, self._settings.gid)
+        return job
+
+    async def _while_may_run(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do `work`, unless the desired state changes; whether it was completed and the run may still start."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not task.done() and self._may_run:
+                await self._wait()
+                self._wake.clear()
+        finally:
+            self._wake.set()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        if task.cancelled():
+            return False
+        task.result()
+        return self._may_run
+
+    def _must_promote(self) -> bool:
+        if not self._attempt.record.standby or self._spec is None:
+            return False
+        if not self._spec.standby:
+            return True
+        if self._must_self_promote(self._spec):
+            self._log.warning("standby-self-promotion", pid=self._attempt.record.pid)
+            return True
+        return False
+
+    def _must_self_promote(self, spec: RunSpec) -> bool:
+        """Whether this host alone can see that the job's driver makes no progress; the log decides who owns the job."""
+        if not spec.spec.spec.standby.self_promote_after_s or not self._context.is_isolated():
+            return False
+        status = self._attempt.status
+        status.read()
+        return self._attempt.is_waiting_standby and time.time() - status.stalled_at < _STALLED_REPORT_S
+
+    async def _promote(self) -> None:
+        """Promote the standby. If it does not read its mailbox yet, the next step tries again."""
+        attempt, spec = self._attempt, self._spec
+        assert attempt.process is not None
+        assert spec is not None
+        received = attempt.status.standby in (StandbyState.PROMOTING, StandbyState.PROMOTED)
+        if received or promote(self._directory.promotion, accept_new_code=spec.accept_new_code):
+            restore_priority(attempt.process.pid)
+            self._log.info("standby-promoted", pid=attempt.process.pid)
+            failures = restart_policy.failures_before_attempt(spec, attempt.record)
+            attempt.write(standby=False, consecutive_failures=failures, driver_since=datetime.now(UTC))
+        else:
+            attempt.status.read()
+            await self._wait(_POLL_S)
+
+    async def _kill_unresponsive(self, unresponsive_s: float) -> None:
+        """Report the failure first, so that a standby can take over, then kill the driver."""
+        if self._unresponsive is None:
+            error = DriverUnresponsive(f"The driver has been unresponsive for {unresponsive_s:g} s.")
+            self._unresponsive = failure_of(error)
+            self._outcome = AttemptOutcome(None, self._unresponsive, retry=True)
+            self._log.warning("driver-unresponsive", pid=self._attempt.record.pid, why=error.what)
+            self._context.changed()
+        await self._attempt.kill()
+
+    async def _stop(self) -> None:
+        """Stop the driver, by force after the timeout; returns once it has exited."""
+        process = self._attempt.process
+        assert process is not None
+        self._stopping = True
+        self._context.changed()
+        started = time.monotonic()
+        while not process.exited:
+            spec = self._spec
+            force = self._desired == "ABSENT" or (
+                spec is not None and spec.desired == "STOPPED" and spec.stop_mode is StopMode.FORCE
+            )
+            timeout_s = self._settings.stop_grace_s if self._agent_exits else spec.stop_timeout_s if spec else 0.0
+            left_s = started + timeout_s - time.monotonic()
+            if force or left_s <= 0:
+                await self._attempt.kill()
+                await self._wait(_RETRY_S)
+            else:
+                process.terminate()
+                await self._wait_for_stop(left_s)
+            self._wake.clear()
+        self._wake.set()
+
+    async def _wait_for_stop(self, timeout_s: float) -> None:
+        """Wait until there is a change. The commit of the last epoch is reported at once: a standby may wait for it."""
+        status, deadline = self._attempt.status, time.monotonic() + timeout_s
+        while status.state != DriverState.STOPPED and time.monotonic() < deadline:
+            if await is_set_within(self._wake, _POLL_S):
+                return
+            status.read()
+            if status.state == DriverState.STOPPED:
+                self._context.changed()
+        await self._wait(max(0.0, deadline - time.monotonic()))
+
+    async def _finish(self, exit_code: int | None) -> None:
+        """The driver exited: kill the processes that it left, and decide whether another attempt follows."""
+        self._attempt.status.read()
+        self._outcome = self._outcome_of(exit_code)
+        # A standby on another host must not wait until the last process has exited.
+        self._context.changed()
+        await self._attempt.kill()
+        self._attempt.status.read()
+        self._record_outcome(self._outcome_of(exit_code).with_time_of(self._outcome.failure))
+
+    def _outcome_of(self, exit_code: int | None) -> AttemptOutcome:
+        if self._unresponsive is not None:
+            return AttemptOutcome(exit_code, self._unresponsive, retry=True)
+        outcome = outcome_of(exit_code, self._attempt.status)
+        if self._attempt.is_idle_pool_driver:
+            return AttemptOutcome(exit_code, outcome.failure, retry=True)
+        return outcome
+
+    def _record_outcome(self, outcome: AttemptOutcome) -> None:
+        attempt = self._attempt
+        policy = self._spec.restart if self._spec is not None else None
+        failure, final, consecutive_failures = outcome.failure, not outcome.retry, 0
+        if self._stopping or self._desired in ("STOPPED", "ABSENT"):
+            # Killed or stopped as requested: no failure.
+            failure = failure if (outcome.exit_code or 0) > 0 else None
+            final = not self._agent_exits
+        elif outcome.retry and policy is not None:
+            consecutive_failures = restart_policy.failures_with_this_attempt(policy, attempt.record, attempt.status)
+            if consecutive_failures > policy.attempts:
+                final = True
+                failure = failure_of(restart_policy.exhausted(consecutive_failures, failure))
+            self._next_start_at = time.monotonic() + restart_policy.pause_s(policy, consecutive_failures)
+        attempt.process = self._outcome = self._unresponsive = None
+        self._stopping = False
+        attempt.write(
+            ended=datetime.now(UTC),
+            exit_code=outcome.exit_code,
+            failure=failure,
+            final=final,
+            consecutive_failures=consecutive_failures,
+        )
+        self._log.info("driver-ended", pid=attempt.record.pid, exit_code=outcome.exit_code, final=final)
+
+    def _report_blocked(self, error: OSError | ClonosError) -> None:
+        failure = failure_of(error if isinstance(error, ClonosError) else ClonosError(f"This host: {error}."))
+        if self._blocked is None or (failure.error, failure.what) != (self._blocked.error, self._blocked.what):
+            self._log.warning("run-blocked", why=failure.what)
+            self._blocked = failure
+            self._context.changed()

@@ -1,0 +1,65 @@
+"""Carries typed errors (`ClonosError`) from a Python worker to the driver.
+
+Spark passes only the text of a worker's traceback to the driver, so the error is encoded in that text.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from clonos import errors
+from clonos.errors import ClonosError
+
+_PATTERN: Final = re.compile(r"clonos-error:([A-Za-z0-9+/=]+)")
+
+
+class CarriedError(Exception):
+    """The exception that a Python worker raises in place of a `ClonosError`, so that the error reaches the driver.
+
+    Its text encodes the error; `uncarry` decodes it in the driver.
+    """
+
+
+def carry(error: ClonosError) -> CarriedError:
+    """Convert an error to an exception whose text has the readable message first and the encoded error last."""
+    parts = (type(error).__name__, error.what, error.kept, error.hint)
+    packed = base64.b64encode(msgspec.msgpack.encode(parts)).decode()
+    return CarriedError(f"{error}\nclonos-error:{packed}")
+
+
+@contextlib.contextmanager
+def carrying() -> Iterator[None]:
+    """A context for code of a Python worker: it converts a `ClonosError` raised inside to a `CarriedError`.
+
+    The driver gets the typed error back with `uncarry`. Other exceptions pass unchanged.
+    """
+    try:
+        yield
+    except ClonosError as error:
+        raise carry(error) from error
+
+
+def uncarry(text: str) -> ClonosError | None:
+    """Decode the `ClonosError` in a worker's traceback; None if the text has none.
+
+    A class that `clonos.errors` does not define arrives as `EpochFailed`, so that the restart policy applies.
+    """
+    match = _PATTERN.search(text)
+    if match is None:
+        return None
+    try:
+        name, what, kept, hint = msgspec.msgpack.decode(
+            base64.b64decode(match.group(1)), type=tuple[str, str, str, str]
+        )
+    except (ValueError, msgspec.DecodeError):
+        return None
+    cls = getattr(errors, name, None)
+    if not (isinstance(cls, type) and issubclass(cls, ClonosError)):
+        cls = errors.EpochFailed
+    return cls(what, kept=kept, hint=hint)

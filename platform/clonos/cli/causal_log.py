@@ -1,0 +1,116 @@
+"""``clonos causal-log``: read the causal logs in the configured (else the embedded) Kafka; it never writes."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clonos.cli.options import Listed, Output
+from clonos.errors import SpecError
+from clonos.signals import stop_on_signals
+
+if TYPE_CHECKING:
+    from clonos.log.history import Entered, Keep
+
+app = typer.Typer(no_args_is_help=True, help="Read causal logs.")
+
+KINDS = ("claim", "assign-lanes", "plan", "determinants", "marker", "epoch-committed", "resolution", "foreign")
+_WIDE = 1_000
+
+
+@app.command("ls")
+def list_jobs(output: Listed = Output.TABLE) -> None:
+    """List the jobs with a causal log in the configured Kafka, else in the embedded Kafka."""
+    import msgspec
+    from rich.console import Console
+
+    from clonos.cli.record_text import overview_json, overview_table
+    from clonos.embedded.reachable import reachable_kafka
+    from clonos.log.survey import survey
+    from clonos.settings import Settings
+
+    overviews = survey(reachable_kafka(Settings()))
+    if output is Output.JSON:
+        for job in overviews:
+            typer.echo(msgspec.json.encode(overview_json(job)))
+    elif not overviews:
+        typer.echo("No job has a causal log in this Kafka.")
+    else:
+        # Wide enough for every figure; a narrow terminal wraps lines.
+        Console(highlight=False, width=_WIDE).print(overview_table(overviews))
+
+
+@app.command()
+def cat(
+    job: Annotated[str, typer.Argument(help="Name of the job.")],
+    epoch: Annotated[str | None, typer.Option(help="Show one epoch (12) or a range of epochs (10..12).")] = None,
+    query: Annotated[str | None, typer.Option(help="Show records of this query only.")] = None,
+    partition: Annotated[list[int] | None, typer.Option(help="Show this log partition only; may be repeated.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help=f"Show these kinds only, comma-separated: {', '.join(KINDS)}.")
+    ] = None,
+    tail: Annotated[int | None, typer.Option(min=1, help="Show the last N records.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new records until Ctrl-C.")] = False,
+    entries: Annotated[
+        int, typer.Option(min=0, help="Maximum number of determinants shown per record (text only).")
+    ] = 10,
+    output: Annotated[Output, typer.Option("--output", "-o", help="Output format.")] = Output.TABLE,
+) -> None:
+    """Show the records of a job's causal log, in order of time."""
+    from clonos.cli.record_text import printer
+    from clonos.embedded.reachable import reachable_kafka
+    from clonos.log.history import History
+    from clonos.settings import Settings
+
+    keep = record_filter(epoch, query, partition, kind)
+    history = History(reachable_kafka(Settings()), job)
+    stop = threading.Event()
+    if follow:
+        stop_on_signals(stop.set)
+    show = printer(job, output, entries)
+    try:
+        for entered in history.read(keep, last=tail):
+            show(entered)
+        if follow:
+            for entered in history.follow(keep, stop):
+                show(entered)
+    finally:
+        history.close()
+
+
+def record_filter(epoch: str | None, query: str | None, partitions: Sequence[int] | None, kinds: str | None) -> Keep:
+    """The filter of ``cat``'s options: a record passes if it matches all of them. None: no such condition.
+
+    Args:
+        epoch: An epoch (``12``) or a range (``10..12``).
+        query: Name of a query.
+        partitions: Numbers of log partitions.
+        kinds: Kinds of records, separated by commas.
+    """
+    epochs = _epochs(epoch) if epoch is not None else None
+    names = {name.strip() for name in kinds.split(",") if name.strip()} if kinds is not None else None
+    if names is not None and (not names or not names <= set(KINDS)):
+        raise SpecError(f"--kind {kinds} is unknown.", hint=f"use some of {', '.join(KINDS)}.")
+
+    def keep(entered: Entered) -> bool:
+        record = entered.record
+        return (
+            (not partitions or entered.partition in partitions)
+            and (names is None or entered.kind in names)
+            and (epochs is None or getattr(record, "epoch", None) in epochs)
+            and (query is None or getattr(record, "query", None) == query)
+        )
+
+    return keep
+
+
+def _epochs(text: str) -> range:
+    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if first > last:
+        raise SpecError(f"--epoch {text} is not an epoch.", hint="use a number (12) or a range (10..12).")
+    return range(first, last + 1)

@@ -1,0 +1,121 @@
+"""Responses of the control plane: their errors, which of them to retry, and how long to wait before a retry.
+
+Shared by the blocking transport (`clonos.client.transport`) and the agent's (`clonos.client.agent_api`).
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from clonos.errors import BY_SLUG, ApiError, ClonosError
+from clonos.resources.base import Problem
+from clonos.resources.jobs import Failure
+
+T = TypeVar("T")
+
+# The control plane is overloaded, restarting, or behind a proxy that cannot reach it: the same request may succeed.
+RETRYABLE: Final = frozenset({408, 425, 429, 502, 503, 504})
+
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
+@dataclass
+class Backoff:
+    """Delays between retries: their upper bound doubles from `first_s` up to `longest_s`.
+
+    Each delay is a random time between half of the bound and the bound, so that clients do not retry simultaneously.
+    """
+
+    first_s: float
+    longest_s: float
+    _current_s: float = field(default=0.0, init=False)
+
+    def reset(self) -> None:
+        """Begin again with `first_s`, after a success."""
+        self._current_s = 0.0
+
+    def next_s(self, at_least_s: float | None = None) -> float:
+        """The next delay in seconds; it is added to `at_least_s`, such as the ``Retry-After`` of a response."""
+        self._current_s = min(2 * self._current_s, self.longest_s) or self.first_s
+        return (at_least_s or 0.0) + self._current_s * random.uniform(0.5, 1.0)
+
+
+def tls_context(ca: Path | None) -> ssl.SSLContext:
+    """A TLS context that trusts the authorities in the PEM file `ca`; None: those of this machine."""
+    return ssl.create_default_context(cafile=ca)
+
+
+def retry_after_s(response: httpx.Response) -> float | None:
+    """Seconds in ``Retry-After``; None without the header, or if it holds a date."""
+    value = response.headers.get("Retry-After", "")
+    return float(value) if value.isdecimal() else None
+
+
+def reason_of(error: Exception) -> str:
+    """The text of a connection error; its class name if httpx left the text empty."""
+    return str(error) or type(error).__name__
+
+
+def decode(kind: type[T], content: bytes | str) -> T:
+    """Parse a response body of the API as `kind`. Fields that a newer control plane added are ignored.
+
+    Raises:
+        ApiError: The body has another format.
+    """
+    try:
+        adapter = _adapters.get(kind) or _adapters.setdefault(kind, TypeAdapter(kind))
+        resource: T = adapter.validate_json(content, extra="ignore")
+    except ValidationError as error:
+        raise ApiError(
+            f"The response does not have the format of the API: {error.errors()[0]['msg']}.",
+            hint="check that the address is that of a Clonos control plane of this client's version.",
+        ) from error
+    return resource
+
+
+def error_of_slug(slug: str, what: str, *, kept: str = "", hint: str = "") -> ClonosError:
+    """The exception of the class in `clonos.errors` with this slug; without such a class, an `ApiError` that names the
+    slug.
+
+    `what` is what happened, `kept` what was kept safe, `hint` what to do next.
+    """
+    cls = BY_SLUG.get(slug)
+    if cls is None or cls is ClonosError:
+        text = f"{slug}: {what}" if slug not in ("", ClonosError.slug) else what
+        return ApiError(text, kept=kept, hint=hint)
+    return cls(what, kept=kept, hint=hint)
+
+
+def error_of_response(response: httpx.Response) -> ClonosError:
+    """Convert an error response (a problem document, RFC 9457, already read) to the exception that it describes."""
+    request = f"{response.request.method} {response.request.url.path}"
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except ValidationError:
+        return ApiError(f"{request} returned {response.status_code} {response.reason_phrase}.")
+    slug = problem.type.rpartition("/")[2] if problem.type != "about:blank" else ""
+    what = problem.detail or problem.title or f"{request} returned {problem.status}."
+    details = "; ".join(": ".join(filter(None, (_location(error), _message(error)))) for error in problem.errors)
+    if details and details not in what:
+        what = f"{what.rstrip('.')}: {details}."
+    return error_of_slug(slug, what, kept=problem.kept, hint=problem.hint)
+
+
+def error_of_failure(failure: Failure) -> ClonosError:
+    """Convert the REST `failure` of a job or operation to the exception that it describes."""
+    return error_of_slug(failure.error, failure.what, kept=failure.kept, hint=failure.hint)
+
+
+def _location(error: dict[str, str]) -> str:
+    return next((error[name] for name in ("field", "pointer", "loc", "where") if error.get(name)), "")
+
+
+def _message(error: dict[str, str]) -> str:
+    return next((error[name] for name in ("what", "detail", "msg", "message") if error.get(name)), "")

@@ -1,0 +1,83 @@
+"""`KillableJob`, the interface of a job that the demo kills and restarts, and its implementation without a control
+plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from clonos.testing.harness import ChildProcess, Killed
+
+
+class KillableJob(Protocol):
+    """A job that the demo starts, kills, restarts and stops."""
+
+    def start(self) -> None:
+        """Start the job; after a kill, ensure that it is started again."""
+
+    def check_running(self) -> None:
+        """Raise `ClonosError` if the job exited although the demo did not kill it."""
+
+    def tail(self) -> str:
+        """The last lines of the job's output, for error messages."""
+
+    def allow_standby(self, allowed: bool) -> bool:
+        """Allow or prevent a standby of the job; returns whether the job is ready for the kill: a standby is READY, or
+        none exists.
+        """
+
+    def kill(self) -> Killed:
+        """Kill the job's driver and all its child processes with SIGKILL."""
+
+    def taken_over(self) -> bool:
+        """Whether a standby took over after the last kill: it is the current driver."""
+
+    def stop(self) -> int:
+        """Stop the job gracefully; returns the exit code of its driver."""
+
+
+class DirectJob:
+    """A job as a child process of the demo, which starts it again after each kill.
+
+    Args:
+        command: The command that runs the job.
+        environment: Added to the environment of this process.
+        log: File for stdout and stderr of every start.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self._command = command
+        self._environment = environment
+        self._log = log
+        self._process: ChildProcess | None = None
+
+    def start(self) -> None:
+        """Start the job's command as a child process."""
+        self._process = ChildProcess(self._command, self._environment, self._log)
+
+    def check_running(self) -> None:
+        """Raise if the job's command exited although the demo did not kill it."""
+        if self._process is not None:
+            self._process.check_running()
+
+    def tail(self) -> str:
+        """The last lines of the command's output, for error messages."""
+        return self._process.tail(15) if self._process is not None else ""
+
+    def allow_standby(self, allowed: bool) -> bool:
+        """Whether `allowed` is False: a job without a control plane never has a standby."""
+        return not allowed
+
+    def taken_over(self) -> bool:
+        """False: a job without a control plane has no standby."""
+        return False
+
+    def kill(self) -> Killed:
+        """Kill the command and all its child processes with SIGKILL."""
+        return self._process.kill() if self._process is not None else Killed.nothing()
+
+    def stop(self) -> int:
+        """Stop the command with SIGTERM and kill its remaining child processes; returns the command's exit code."""
+        return self._process.stop() if self._process is not None else 0

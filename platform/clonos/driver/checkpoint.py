@@ -1,0 +1,265 @@
+"""Reads and repairs Spark's checkpoint of one query: its offset log and its commit log.
+
+Local files are read directly; all other access is through Hadoop.
+
+An entry ``offsets/e`` has a version line, a line of metadata (watermark, timestamp, conf) and a line of offsets for
+each source, or ``-`` for a source without offsets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from clonos.errors import CausalLogDamaged, CheckpointDamaged, CheckpointOutdated, CheckpointUnwritable
+from clonos.extend.source import Progress
+from clonos.log.control import RETAINED_EPOCHS, ControlState
+from clonos.log.records import Plan
+from clonos.spark.internals import hadoop_configuration, jvm_of
+
+_WIDTH: Final = "spark.sql.shuffle.partitions"
+_PROBE_BYTES: Final = 4096  # too many for a full disk
+
+
+class CheckpointDirectory:
+    """One query's checkpoint directory.
+
+    Args:
+        spark: The session; its Hadoop configuration defines the file systems.
+        location: Path or URI of the directory.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self.location = location
+        jvm = jvm_of(spark)
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._fs: Any = self._path(location).getFileSystem(hadoop_configuration(spark))
+        self._jvm = jvm
+        # A location without a scheme is in Hadoop's default file system.
+        uri: str = self._path(location).makeQualified(self._fs.getUri(), self._fs.getWorkingDirectory()).toString()
+        self._local = "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else None
+
+    @property
+    def local(self) -> Path | None:
+        """Path of the directory, if it is on a local file system of this host; else None."""
+        return Path(self._local) if self._local is not None else None
+
+    def check(self) -> None:
+        """Refuse a checkpoint that cannot be written, or from which Spark could not start. Call it before a claim.
+
+        Raises:
+            CheckpointUnwritable: No directory or file can be created in it.
+            CheckpointDamaged: The metadata, the newest commit or an offset-log entry that Spark reads is truncated.
+        """
+        probe = self._path(f"{self.location}/.clonos-probe-{uuid.uuid4()}")
+        try:
+            self._fs.mkdirs(self._path(self.location))
+            try:
+                stream = self._fs.create(probe, True)
+                try:
+                    stream.write(bytes(_PROBE_BYTES))
+                finally:
+                    stream.close()
+            finally:
+                with contextlib.suppress(Py4JJavaError):
+                    self._fs.delete(probe, False)
+            metadata = self._read("metadata")
+            commits = self.commits()
+            commit = self._read("commits", commits[-1]) if commits else None
+            entries = {epoch: self.read_offsets(epoch) for epoch in commits[-2:]}
+        except (Py4JJavaError, OSError) as error:
+            reason = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+            raise CheckpointUnwritable(
+                f"The checkpoint {self.location} cannot be used: {reason}",
+            ) from error
+        if not _is_json(metadata or "") and (metadata is not None or commits):
+            replacement = json.dumps({"id": str(uuid.uuid4())})
+            raise self._damaged("metadata", f"restore it, or write {replacement} to it: nothing depends on the old id.")
+        for name, sound in [
+            *[(f"commits/{epoch}", _is_commit(commit or "")) for epoch in commits[-1:]],
+            *[(f"offsets/{epoch}", entry is None or _is_entry(entry)) for epoch, entry in entries.items()],
+        ]:
+            if not sound:
+                raise self._damaged(name, replay_from(int(name.partition("/")[2])))
+
+    def _damaged(self, name: str, hint: str) -> CheckpointDamaged:
+        return CheckpointDamaged(f"{self.location}/{name} is missing, truncated or not written by Spark.", hint=hint)
+
+    def offsets(self) -> list[int]:
+        """The epochs that have an entry in the offset log, ascending."""
+        return self._epochs("offsets")
+
+    def commits(self) -> list[int]:
+        """The epochs that have an entry in the commit log, ascending."""
+        return self._epochs("commits")
+
+    def read_offsets(self, epoch: int) -> str | None:
+        """The offset-log entry of `epoch`, verbatim; None if there is none."""
+        return self._read("offsets", epoch)
+
+    def _read(self, *name: object) -> str | None:
+        if self._local is not None:  # every epoch reads here: faster than through Hadoop
+            try:
+                return Path(self._local, *map(str, name)).read_text(encoding="utf-8", errors="replace")
+            except FileNotFoundError:
+                return None
+        path = self._path("/".join([self.location, *map(str, name)]))
+        if not self._fs.exists(path):
+            return None
+        stream = self._fs.open(path)
+        try:
+            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            return text
+        finally:
+            stream.close()
+
+    def write_offsets(self, epoch: int, text: str) -> None:
+        """Replace ``offsets/epoch`` with `text`. A crash in between leaves no entry."""
+        path = self._entry("offsets", epoch)
+        temporary = self._path(f"{self.location}/offsets/.{epoch}.restored.tmp")
+        stream = self._fs.create(temporary, True)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+        self._fs.delete(path, False)
+        if not self._fs.rename(temporary, path):
+            raise CheckpointUnwritable(f"{path.toString()} could not be restored.")
+
+    def settings(self) -> dict[str, str]:
+        """The Spark setting with the number of shuffle partitions of the query's newest epoch, so that a restart
+        keeps the number.
+
+        Spark itself restores the number only for a query with state.
+        """
+        for epoch in self.offsets()[-1:]:
+            conf = json.loads((self.read_offsets(epoch) or "").splitlines()[1])["conf"]
+            return {name: conf[name] for name in (_WIDTH,) if name in conf}
+        return {}
+
+    def drop_state(self) -> None:
+        """Remove the state store's files of a query that has committed no epoch, so that its first epoch starts
+        without state.
+        """
+        self._fs.delete(self._path(f"{self.location}/state"), True)
+
+    def drop_offsets(self, epoch: int) -> None:
+        """Remove the offset-log entry of `epoch`, so that Spark plans the epoch again."""
+        self._fs.delete(self._entry("offsets", epoch), False)
+
+    def _entry(self, log: str, epoch: int) -> Any:
+        return self._path(f"{self.location}/{log}/{epoch}")
+
+    def _epochs(self, log: str) -> list[int]:
+        if self._local is not None:  # every takeover reads here: faster than through Hadoop
+            try:
+                return sorted(int(file.name) for file in Path(self._local, log).iterdir() if file.name.isdigit())
+            except FileNotFoundError:
+                return []
+        folder = self._path(f"{self.location}/{log}")
+        if not self._fs.exists(folder):
+            return []
+        names = (status.getPath().getName() for status in self._fs.listStatus(folder))
+        return sorted(int(name) for name in names if name.isdigit())
+
+
+def replay_from(epoch: int) -> str:
+    """The hint for a damaged checkpoint file: how the plans in the causal log, from `epoch` on, can replace it."""
+    return (
+        f"restore it from a copy; or remove commits/{epoch} and any later commits: if the log still holds their plans "
+        f"(it retains at least {RETAINED_EPOCHS}), these epochs are replayed and publish nothing twice."
+    )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_commit(text: str) -> bool:
+    version, _, body = text.partition("\n")
+    return version.startswith("v") and _is_json(body)
+
+
+def _is_entry(text: str) -> bool:
+    version, *lines = text.splitlines() or [""]
+    return version.startswith("v") and len(lines) > 1 and all(line == "-" or _is_json(line) for line in lines)
+
+
+def epoch_time(entry: str) -> int:
+    """The timestamp of the epoch in an offset-log entry, in ms since 1970."""
+    return int(json.loads(entry.splitlines()[1])["batchTimestampMs"])
+
+
+def progress_of(entry: str) -> Progress:
+    """Topic → partition → next offset in an offset-log entry, over all Kafka sources."""
+    progress: Progress = {}
+    for line in entry.splitlines()[2:]:
+        if not line.startswith("{"):
+            continue
+        offsets = json.loads(line)
+        for topic, partitions in offsets.items():
+            if isinstance(partitions, dict):
+                progress.setdefault(topic, {}).update({int(p): int(offset) for p, offset in partitions.items()})
+    return progress
+
+
+def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) -> list[str]:
+    """Make the checkpoint agree with the log before its query starts: the log's plan has priority (invariant 6).
+
+    * ``offsets/`` entries beyond the first epoch without a commit are removed. A superseded driver wrote them, or
+      their epochs are replayed one by one.
+    * An entry without a plan is removed: nothing was published from it, and Spark writes a new one. A crash may have
+      truncated it, or it may name partitions that its sources no longer have. A valid entry of a query's first epoch
+      stays: without it Spark would treat the checkpoint as new, and refuse it because of its state.
+    * The entry of the epoch in doubt is restored from the plan if it is missing or differs. A host crash may lose it,
+      because Spark does not sync it.
+
+    Returns:
+        One line for each repair, for the job's events.
+
+    Raises:
+        CheckpointOutdated: The checkpoint is older than the published output, and the log no longer holds the plans
+            in between.
+        CausalLogDamaged: The checkpoint has committed epochs that the log does not hold.
+    """
+    commits, offsets = checkpoint.commits(), checkpoint.offsets()
+    committed = commits[-1] if commits else -1
+    planned = max(state.newest_plan(query), state.committed.get(query, -1))
+    if committed > state.committed.get(query, -1):
+        raise CausalLogDamaged(
+            f"The checkpoint of {query} has committed epoch {committed}, the causal log only "
+            f"{state.committed.get(query, -1)}.",
+            hint="restore the log topic, or start a new lineage (--new-lineage) with a new output topic.",
+        )
+    in_doubt = committed + 1
+    repairs: list[str] = []
+    if planned >= in_doubt:
+        plan: Plan | None = state.plan(query, in_doubt)
+        if plan is None:
+            raise CheckpointOutdated(
+                f"The checkpoint of {query} ends at epoch {committed}, but epoch {planned} was already published and "
+                f"the log no longer holds the plan of {in_doubt}."
+            )
+        if checkpoint.read_offsets(in_doubt) != plan.offsets:
+            checkpoint.write_offsets(in_doubt, plan.offsets)
+            repairs.append(f"restored offsets/{in_doubt} from the plan")
+    elif in_doubt in offsets and (in_doubt > 0 or not _is_entry(checkpoint.read_offsets(in_doubt) or "")):
+        checkpoint.drop_offsets(in_doubt)
+        if in_doubt == 0:
+            checkpoint.drop_state()
+        repairs.append(f"removed offsets/{in_doubt}: it was not planned")
+    for epoch in offsets:
+        if epoch > in_doubt:
+            checkpoint.drop_offsets(epoch)
+            repairs.append(f"removed offsets/{epoch}")
+    return repairs

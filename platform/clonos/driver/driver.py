@@ -1,0 +1,387 @@
+"""The driver: runs one job until it is stopped, superseded or finished, or fails for good.
+
+A failed query is restarted in the same warm session, always under a new claim. The claim voids late writes of old
+Python workers and aborts their transactions. All queries of a job share one claim, so all of them are restarted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from clonos.causal.counting import count
+from clonos.causal.derived import set_driver_params
+from clonos.driver.checkpoint import CheckpointDirectory, progress_of, reconcile
+from clonos.driver.epochs import EpochRunner
+from clonos.driver.options import RunOptions
+from clonos.driver.repeatable import check_sources
+from clonos.driver.restart_budget import RestartBudget
+from clonos.driver.running import Running
+from clonos.driver.states import DriverState, StateMachine
+from clonos.errors import ClonosError, Superseded
+from clonos.extend.source import Progress
+from clonos.formats.poison import drops
+from clonos.formats.registry import Pins
+from clonos.jobs.context import JobContext, Query
+from clonos.jobs.definition import Job
+from clonos.kafka import await_brokers
+from clonos.log.claiming import Claimant, Ownership
+from clonos.log.prepared import Prepared
+from clonos.log.records import Resolution
+from clonos.settings import KafkaSettings
+from clonos.spark.user_session import alive
+from clonos.telemetry.events import Events, error_fields
+
+_POLL_S = 0.1
+_BROKERS_TIMEOUT_S = 10.0
+
+
+class Driver:
+    """Runs one job on a session.
+
+    Args:
+        job: The job.
+        spark: A session that `clonos.spark.session` built, or that `clonos.spark.user_session` has checked.
+        kafka: The cluster.
+        events: Receives the job's events.
+        options: The options of this run; `RunOptions.checkpoint` must be set.
+        on_progress: Called with a query and its source offsets, at its start and after each epoch.
+        on_defined: Called with the topics that the job reads, and those that it writes.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        spark: SparkSession,
+        kafka: KafkaSettings,
+        events: Events,
+        options: RunOptions,
+        *,
+        on_progress: Callable[[str, Progress], None] | None = None,
+        on_defined: Callable[[frozenset[str], frozenset[str]], None] | None = None,
+    ) -> None:
+        self._job = job
+        self._spark = spark
+        self._kafka = kafka
+        self._checkpoint = options.checkpoint.rstrip("/")
+        self._events = events
+        self._options = options
+        self._on_progress = on_progress
+        self._on_defined = on_defined
+        self._machine = StateMachine()
+        self._asked_to_stop = False
+        self._wake = threading.Event()
+        self._budget = RestartBudget(job.spec.spec.restart_policy)
+        self._context = JobContext(spark, job.spec, kafka)
+        self._claimant = Claimant(kafka, job.spec.name)
+        self._failing: str | None = None
+        self._running: list[Running] = []
+
+    @property
+    def state(self) -> DriverState:
+        """The driver's state, for example ``RUNNING`` or ``RESTARTING``."""
+        return self._machine.state
+
+    @property
+    def streams(self) -> list[StreamingQuery]:
+        """Spark's query objects that the newest start or restart has created."""
+        return [running.stream for running in self._running if running.stream is not None]
+
+    def busy(self) -> set[str]:
+        """The queries that have an epoch in progress."""
+        return {running.query.name for running in self._running if running.runner.busy.locked()}
+
+    @property
+    def queries(self) -> list[Query]:
+        """The job's queries; empty before `define`."""
+        return self._context.queries
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether a graceful stop of this driver was requested."""
+        return self._asked_to_stop
+
+    def stop(self) -> None:
+        """Request a graceful stop: the epoch in progress is finished first.
+
+        This only sets a flag, because a signal handler may interrupt code that holds a lock.
+        """
+        self._asked_to_stop = True
+
+    def accept_new_code(self) -> None:
+        """Allow the replay of epochs in doubt with the current code, although other code planned them."""
+        self._options = replace(self._options, accept_new_code=True)
+
+    def define(self, pins: Pins | None = None) -> None:
+        """Build the queries, with `pins` as the Schema Registry's answers, and refuse an invalid job before the
+        claim.
+        """
+        # Assigned only when complete: after an error half way, the job would run with some of its queries.
+        self._context = self._build_context(pins, rehearsal=False)
+        if self._on_defined is not None:
+            read = frozenset[str]().union(*(source.topics() for source in self._context.sources))
+            # Only sinks that write one topic have this attribute.
+            topics = {getattr(query.sink, "topic", None) for query in self._context.queries}
+            self._on_defined(read, frozenset(topic for topic in topics if isinstance(topic, str)))
+
+    def rehearsed(self) -> list[Query]:
+        """Define the job with sources that filter out all rows, for `clonos.standby.rehearsal`, and return its
+        queries.
+
+        Call `define` afterwards, before `run`.
+        """
+        return self._build_context(None, rehearsal=True).queries
+
+    def _build_context(self, pins: Pins | None, *, rehearsal: bool) -> JobContext:
+        set_driver_params(dict(self._job.spec.spec.params))
+        count.attach(self._spark.sparkContext)
+        drops.attach(self._spark.sparkContext)
+        context = JobContext(self._spark, self._job.spec, self._kafka, rehearsal=rehearsal)
+        context.pins = pins or context.pins
+        self._job.define(context)
+        for query in context.queries:
+            check_sources(query.frame)
+        return context
+
+    def local_checkpoints(self) -> dict[str, Path]:
+        """The checkpoint of each query (by name) that is on a local file system of this host."""
+        folders = {
+            query.name: CheckpointDirectory(self._spark, query.location(self._checkpoint)).local
+            for query in self.queries
+        }
+        return {name: folder for name, folder in folders.items() if folder is not None}
+
+    def check(self) -> None:
+        """Refuse unusable checkpoints, and sources that no longer hold records which the next epoch needs.
+
+        This claims nothing.
+        """
+        for query in self._context.queries:
+            checkpoint = CheckpointDirectory(self._spark, query.location(self._checkpoint))
+            checkpoint.check()
+            for source in self._context.sources:
+                source.check_retained(self._kafka, _resume_from(checkpoint))
+
+    def run(self, prepared: Prepared | None = None) -> None:
+        """Run the job until it is stopped, finished or superseded, or fails.
+
+        Args:
+            prepared: Connections for the first claim. The caller has called `check` already, so that the claim is
+                not delayed.
+        """
+        try:
+            if not self._context.queries:
+                self.define()
+            if prepared is None:
+                self.check()
+            while True:
+                error = self._attempt(prepared)
+                prepared = None
+                if error is None:
+                    return
+                if not alive(self._spark):
+                    raise error
+                self._check_after(error)
+                pause = self._budget.pause(error)
+                self._to(DriverState.RESTARTING)
+                self._events.emit("restart", **error_fields(error), attempt=self._budget.attempts, pause_s=pause)
+                if self._stopped_within(pause):
+                    self._to(DriverState.STOPPED)
+                    return
+        except Superseded as error:
+            self._to(DriverState.SUPERSEDED)
+            self._events.emit("superseded", **error_fields(error))
+            raise
+        except ClonosError as error:
+            self._to(DriverState.FAILED)
+            self._events.emit("failed", **error_fields(error))
+            raise
+        except Exception as error:
+            self._to(DriverState.FAILED)
+            self._events.emit("failed", error="unexpected", what=f"{type(error).__name__}: {error}")
+            raise
+
+    def _check_after(self, error: ClonosError) -> None:
+        """Check whether a failure came from the checkpoint or a source: a full disk, for example, has many symptoms."""
+        try:
+            self.check()
+        except ClonosError as cause:
+            if not (cause.retry and error.retry):
+                raise
+
+    def _stopped_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self._asked_to_stop and time.monotonic() < deadline:
+            time.sleep(min(_POLL_S, seconds))
+        return self._asked_to_stop
+
+    def _to(self, state: DriverState) -> None:
+        self._machine.to(state)
+        self._events.emit("state", state=state)
+
+    def _attempt(self, prepared: Prepared | None) -> ClonosError | None:
+        """Claim the log and run the queries; returns the error if a restart may fix it."""
+        self._to(DriverState.CLAIMING)
+        restart = bool(self._claimant.claim_ids)
+        try:
+            if restart:
+                # An unavailable or refusing broker would otherwise show up later, as a timeout without a reason.
+                await_brokers(self._kafka, timeout_s=_BROKERS_TIMEOUT_S)
+            # A new lineage builds on the commits of the checkpoint. The claim itself holds them, so that a crash right
+            # after the claim leaves no partial lineage.
+            lineage = self._committed() if self._options.new_lineage and not restart else None
+            own = self._claimant.claim(new_lineage=lineage, request_key=self._options.request_key, prepared=prepared)
+        except ClonosError as error:
+            if not error.retry:
+                raise
+            return error
+        self._events.generation = own.owner.generation
+        self._events.emit(
+            "claimed",
+            lineage=own.owner.lineage,
+            lanes=len(own.state.lanes),
+            claim_id=own.owner.claim_id,
+            # Of the sinks: the code may set another mode than the specification.
+            delivery={query.name: query.sink.delivery for query in self._context.queries},
+            sharing_depth=str(self._job.spec.spec.sharing_depth),
+        )
+        running: list[Running] = []
+        try:
+            self._to(DriverState.RECONCILING)
+            self._pin(own)
+            running = [self._prepare(query, own) for query in self._context.queries]
+            for started in running:
+                started.start(self._job, self._wake)
+            self._running = running
+            self._to(DriverState.RUNNING)
+            self._watch(running)
+            return None
+        except ClonosError as error:
+            if not error.retry:
+                raise
+            return error
+        finally:
+            for started in running:
+                started.stop()
+            own.control.dispose()
+
+    def _committed(self) -> dict[str, int]:
+        """Query → newest epoch that its checkpoint has committed."""
+        epochs = {}
+        for query in self._context.queries:
+            commits = CheckpointDirectory(self._spark, query.location(self._checkpoint)).commits()
+            if commits:
+                epochs[query.name] = commits[-1]
+        return epochs
+
+    def _prepare(self, query: Query, own: Ownership) -> Running:
+        location = query.location(self._checkpoint)
+        checkpoint = CheckpointDirectory(self._spark, location)
+        if self._options.accept_new_code:
+            self._resolve_with_new_code(query, own)
+        for repair in reconcile(checkpoint, query.name, own.state):
+            self._events.emit("reconciled", query=query.name, done=repair)
+        start = _resume_from(checkpoint)
+        for source in self._context.sources:
+            source.check_retained(self._kafka, start)
+        self._note_progress(query.name, start)
+        runner = EpochRunner(
+            self._spark,
+            self._job,
+            query,
+            checkpoint,
+            own,
+            self._events.emit,
+            self._publish_progress,
+            pins=self._context.pins.answers,
+            attempt=self._budget.attempts,
+        )
+        return Running(query, location, runner, checkpoint.settings())
+
+    def _pin(self, own: Ownership) -> None:
+        """Define the job again if an epoch in doubt was planned with other answers of a Schema Registry.
+
+        The "latest version" may have changed since another process, or an earlier start of this one, read it.
+        """
+        pins, pinned = self._context.pins, dict[str, int]()
+        if not pins.answers:
+            return
+        committed = self._committed()
+        for query in self._context.queries:
+            # Also an epoch that is committed in the log, but not in Spark's checkpoint: it is replayed too.
+            plan = own.state.plan(query.name, committed.get(query.name, -1) + 1)
+            pinned |= plan.pins if plan is not None else {}
+        if any(pins.answers.get(lookup, answer) != answer for lookup, answer in pinned.items()):
+            self.define(Pins(pins.registry, pins.answers | pinned))
+            self._events.emit("pinned", schemas=pinned)
+
+    def _resolve_with_new_code(self, query: Query, own: Ownership) -> None:
+        """Record the user's decision that epochs which Spark has not committed may be replayed with new code."""
+        committed = self._committed().get(query.name, -1)
+        for epoch in own.state.plans_beyond(query.name, committed):
+            record = Resolution(own.owner, query.name, epoch, "new-code", self._job.code)
+            own.state.take(own.control.append(record), record)
+
+    def _publish_progress(self, query: str, progress: Progress) -> None:
+        """Commit to one consumer group for each query: two queries may be at different offsets of one topic."""
+        for source in self._context.sources:
+            source.publish_progress(self._kafka, f"clonos.{self._job.spec.name}.{query}", progress)
+        self._note_progress(query, progress)
+
+    def _note_progress(self, query: str, progress: Progress) -> None:
+        if self._on_progress is not None:
+            topics = frozenset[str]().union(*(source.topics() for source in self._context.sources))
+            self._on_progress(query, {topic: offsets for topic, offsets in progress.items() if topic in topics})
+
+    def _watch(self, queries: list[Running]) -> None:
+        """Wait until a query fails, all are finished, or a stop is requested."""
+        finished = 0
+        while True:
+            self._wake.wait(_POLL_S)
+            if self._asked_to_stop:
+                self._to(DriverState.STOPPING)
+                for running in queries:
+                    running.stop(gracefully=True)
+                self._to(DriverState.STOPPED)
+                self._events.emit("stopped")
+                return
+            # After a failure only an epoch of the query that failed resets the restart budget.
+            total = sum(running.runner.finished for running in queries if self._failing in (None, running.query.name))
+            if total > finished:
+                finished = total
+                self._failing = None
+                self._budget.progressed()
+            if self._job.spec.spec.trigger.available_now:
+                for running in queries:
+                    running.finish_if_idle()
+            # Checked before the failures: a query that fails in between is handled in the next round.
+            done = all(running.done for running in queries)
+            for running in queries:
+                try:
+                    running.raise_failure()
+                except ClonosError:
+                    self._failing = running.query.name
+                    raise
+            if done:
+                self._to(DriverState.FINISHED)
+                self._events.emit("finished")
+                return
+            self._wake.clear()
+
+
+def _resume_from(checkpoint: CheckpointDirectory) -> Progress:
+    """The start offsets of the next epoch: the end offsets of the newest commit."""
+    commits = checkpoint.commits()
+    entry = checkpoint.read_offsets(commits[-1]) if commits else None
+    return progress_of(entry) if entry else {}
+
+
+def default_checkpoint(home: Path, job: str) -> str:
+    """Location of a job's checkpoints, below `home`, if neither the run nor the specification names one."""
+    return f"file://{(home / 'jobs' / job / 'checkpoint').resolve()}"

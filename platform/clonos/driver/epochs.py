@@ -1,0 +1,381 @@
+"""One epoch on the driver: plan, publish, commit. This is the commit protocol of docs/protocol.md.
+
+Spark calls the runner for epoch *e* of one query after it has written ``offsets/e``:
+
+1. If the log holds a plan for *e*, this is a replay of that plan: Spark's offset-log entry, ranges, lanes and code
+   must be those of the plan. Otherwise the epoch is fresh: commit a plan before any task starts.
+2. Publish the scope of the causal services to the tasks.
+3. The sink publishes every lane that is not yet published.
+4. Commit the epoch to the log, before Spark writes ``commits/e``.
+5. Publish the progress for lag tools, report the epoch, audit the replay.
+
+Plans and determinants are the causal log of Clonos (Silvestre et al., SIGMOD 2021, doi 10.1145/3448016.3457320).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+
+from clonos.causal.counting import count
+from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
+from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of
+from clonos.driver.planned import Planned, read_plan
+from clonos.driver.repeatable import check_order
+from clonos.errors import (
+    CheckpointMismatch,
+    CheckpointOutdated,
+    EpochFailed,
+    ForeignRecord,
+    ReplayDivergence,
+    SourceNotRepeatable,
+    Superseded,
+)
+from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
+from clonos.extend.source import Progress
+from clonos.faults import reach
+from clonos.formats.poison import drops
+from clonos.jobs.context import Query
+from clonos.jobs.definition import Job
+from clonos.log.claiming import Ownership
+from clonos.log.control import RETAINED_EPOCHS
+from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, show_scans
+from clonos.log.truncation import truncate
+from clonos.spark.internals import batch_partitions, running_query
+from clonos.telemetry.events import Emit
+
+
+class PlanRestored(EpochFailed):
+    """Spark's offset-log entry differed from the log's plan. The entry is restored; start the query again."""
+
+    slug = "plan-restored"
+
+
+class NotStarted(EpochFailed):
+    """The epoch was not started, because the job is stopping."""
+
+    slug = "not-started"
+
+
+class _Times(NamedTuple):
+    """Monotonic times of one epoch, in seconds."""
+
+    started: float
+    planned: float
+    published: float
+    committed: float
+
+
+class EpochRunner:
+    """Runs the epochs of one query for one owner. Spark calls it through ``foreachBatch``.
+
+    Args:
+        spark: The session.
+        job: The job.
+        query: The query.
+        checkpoint: The query's checkpoint.
+        ownership: The job's causal log, as claimed.
+        emit: Receives the ``epoch`` and ``truncated`` events.
+        on_progress: Called with the query and the end offsets after each epoch.
+        pins: Schema Registry request → schema id, for the requests of the job's definition.
+        attempt: Number of restarts since the last finished epoch.
+
+    Attributes:
+        failure: The exception of the last epoch; Spark keeps only its text.
+        finished: Number of epochs that this runner has finished.
+        idle: Whether no epoch is in progress and the newest epoch had no input.
+        busy: Lock that is held while an epoch is in progress.
+        stopping: Set this to True to refuse further epochs.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: Job,
+        query: Query,
+        checkpoint: CheckpointDirectory,
+        ownership: Ownership,
+        emit: Emit,
+        on_progress: Callable[[str, Progress], None],
+        *,
+        pins: dict[str, int] | None = None,
+        attempt: int = 0,
+    ) -> None:
+        self.failure: BaseException | None = None
+        self.finished = 0
+        self.idle = False
+        self.busy = threading.Lock()
+        self.stopping = False
+        self._spark = spark
+        self._job = job
+        self._query = query
+        self._checkpoint = checkpoint
+        self._own = ownership
+        self._emit = emit
+        self._on_progress = on_progress
+        self._pins = pins or {}
+        self._attempt = attempt
+        self._jquery: Any = None
+        # Markers read at the claim are valid only for epochs that were in doubt then.
+        self._markers = {
+            lane: marker
+            for (sink, lane), partition in ownership.state.lanes.items()
+            if sink == query.name and (marker := self._usable(ownership.markers.get(partition))) is not None
+        }
+
+    def _usable(self, marker: Marker | None) -> Marker | None:
+        return marker if marker is not None and marker.owner.lineage == self._own.owner.lineage else None
+
+    def __call__(self, frame: DataFrame, epoch: int) -> None:
+        """Run one epoch."""
+        with self.busy, structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
+            try:
+                if self.stopping:
+                    raise NotStarted(f"Epoch {epoch} of {self._query.name} was not started: the job is stopping.")
+                self._run(frame, epoch)
+                self.finished += 1
+            except BaseException as failure:
+                self.failure = failure
+                raise
+
+    def _run(self, frame: DataFrame, epoch: int) -> None:
+        started = time.monotonic()
+        name = self._query.name
+        self.idle = False
+        # Step 1: plan.
+        logged_plan = self._own.state.plan(name, epoch)
+        replay = logged_plan is not None
+        reach("offsets-logged", query=name, epoch=epoch, replay=replay)
+        entry = self._checkpoint.read_offsets(epoch)
+        if entry is None:
+            raise EpochFailed(f"offsets/{epoch} of {name} is not in the checkpoint {self._checkpoint.location}.")
+        planned = self._planned(frame)
+        committed = epoch <= self._own.state.committed.get(name, -1)
+        if logged_plan is not None:
+            plan = self._replayed_plan(logged_plan, planned, entry)
+        else:
+            plan = self._fresh_plan(planned, epoch, entry, committed)
+        identity = EpochIdentity(
+            job=self._own.job, log_topic=self._own.topic, query=name, epoch=epoch, owner=self._own.owner, replay=replay
+        )
+        planned_at = time.monotonic()
+        reach("plan-committed", query=name, epoch=epoch, replay=replay)
+        # Step 2: scope of the causal services.
+        self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._scope(identity, plan)))
+        # Step 3: publish.
+        reports = self._write(frame, self._sink_epoch(identity, plan, planned.lanes(), committed))
+        self._note_tails(plan, reports)
+        # Tasks between epochs (there should be none) do not belong to this epoch.
+        self._spark.sparkContext.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
+        published_at = time.monotonic()
+        # Step 4: commit.
+        records = sum(report.records for report in reports)
+        if not committed:
+            with self._own.lock:
+                end = EpochCommitted(self._own.owner, name, epoch, records)
+                self._own.state.take(self._own.control.append(end), end)
+        times = _Times(started, planned_at, published_at, time.monotonic())
+        reach("epoch-committed", query=name, epoch=epoch, replay=replay)
+        # Step 5: progress, report, audit.
+        progress = progress_of(entry)
+        self._on_progress(name, progress)
+        read = sum(part.until - part.start for scan in plan.scans for part in scan)
+        self._report(identity, reports, times, progress, read=read, records=records, committed=committed)
+        self._attempt = 0
+        self._audit(epoch, reports, records if committed else None)
+        self.idle = read == 0 and not replay  # after a replay there may be input
+        if epoch % RETAINED_EPOCHS == RETAINED_EPOCHS - 1 and not replay:
+            with self._own.lock:
+                self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
+        reach("epoch-done", query=name, epoch=epoch, replay=replay)
+
+    def _report(
+        self,
+        identity: EpochIdentity,
+        reports: list[LaneReport],
+        times: _Times,
+        progress: Progress,
+        *,
+        read: int,
+        records: int,
+        committed: bool,
+    ) -> None:
+        """Emit the ``epoch`` event."""
+        operators = count.take(identity.query)
+        dropped = drops.take(identity.query, identity.epoch, str(identity.owner))
+        self._emit(
+            "epoch",
+            query=identity.query,
+            epoch=identity.epoch,
+            replay=identity.replay,
+            records_in=read,
+            records_out=records,
+            published_lanes=sum(report.outcome != "empty" for report in reports),
+            skipped_lanes=sum(report.outcome in ("skipped", "audited") for report in reports),
+            diverged_lanes=sum(report.diverged for report in reports),
+            recorded_determinants=sum(tally.recorded for tally in operators.values()),
+            recorded_bytes=sum(tally.bytes for tally in operators.values()),
+            replayed_determinants=sum(tally.replayed for tally in operators.values()),
+            dead_letters=sum(report.dead_letters for report in reports),
+            # The replay of a committed epoch only audits: its dropped records were reported when it was committed.
+            dropped=0 if committed else dropped,
+            duration_ms=round((time.monotonic() - times.started) * 1000),
+            spans=_spans(
+                plan=times.planned - times.started,
+                publish=times.published - times.planned,
+                commit=times.committed - times.published,
+            ),
+            operators={operator: tally._asdict() for operator, tally in operators.items()},
+            offsets=progress,
+        )
+
+    def _write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
+        try:
+            return self._query.sink.write(frame, epoch)
+        except Superseded as error:
+            with self._own.lock:
+                self._own.control.check_owner()
+            # A driver that takes over claims control before any lane.
+            raise ForeignRecord(f"{error.what} But no driver other than {self._own.owner} claimed the job.") from error
+
+    def _audit(self, epoch: int, reports: list[LaneReport], replayed: int | None) -> None:
+        """Refuse a replay that differs from the published output: state must not continue from it.
+
+        Args:
+            epoch: The epoch.
+            reports: The sink's reports.
+            replayed: Number of records of the replay of a committed epoch; None if the epoch was not committed yet.
+        """
+        name = self._query.name
+        wrong = [report.lane for report in reports if report.diverged]
+        end = self._own.state.commits.get(name)
+        if replayed is not None and end is not None and end.epoch == epoch and end.records != replayed:
+            # A lane without rows has no marker to compare with, but the commit record holds the sum of all lanes.
+            wrong = wrong or [report.lane for report in reports if report.outcome != "audited"]
+        if wrong:
+            raise ReplayDivergence(
+                f"The replay of epoch {epoch} of {name} differs from the published lanes {wrong}.",
+                kept="the published output stands; the replay published nothing.",
+            )
+
+    def _planned(self, frame: DataFrame) -> Planned:
+        if self._jquery is None:
+            self._jquery = running_query(self._spark)
+        planned = read_plan(self._jquery.lastExecution(), batch_partitions(frame))
+        return planned._replace(input_slices=self._query.sink.lanes(planned.input_slices))
+
+    def _replayed_plan(self, plan: Plan, planned: Planned, entry: str) -> Plan:
+        """The log's plan, checked against Spark's plan and the job.
+
+        Raises:
+            PlanRestored: Spark's offset-log entry differed; it is now that of the plan.
+            CheckpointMismatch: Code, schemas, delivery mode, ranges or lanes differ.
+        """
+        epoch, name = plan.epoch, self._query.name
+        if plan.offsets != entry:
+            self._checkpoint.write_offsets(epoch, plan.offsets)
+            raise PlanRestored(f"offsets/{epoch} of {name} was not the log's plan.")
+        resolution = self._own.state.resolutions.get((name, epoch))
+        accepted = resolution is not None and resolution.code == self._job.code
+        if plan.code != self._job.code and not accepted:
+            raise CheckpointMismatch(
+                f"The job's code changed while epoch {epoch} of {name} was in doubt.",
+                hint="run the old code once to finish the epoch, or accept the new code for it with --accept-new-code.",
+            )
+        # The driver defines the job with the plan's pins, but two queries in doubt may have different pins.
+        changed = [lookup for lookup, answer in plan.pins.items() if self._pins.get(lookup, answer) != answer]
+        if changed and not accepted:
+            raise CheckpointMismatch(
+                f"The replay of epoch {epoch} of {name} would use other schemas than its plan: {'; '.join(changed)}.",
+                hint="name versions in place of the latest one, and accept that for the epoch with --accept-new-code.",
+            )
+        if plan.delivery != self._query.sink.delivery:
+            raise CheckpointMismatch(
+                f"Epoch {epoch} of {name} was planned for {plan.delivery} delivery, the sink is now "
+                f"{self._query.sink.delivery}.",
+                hint=f"go back to delivery={plan.delivery!r} until the epoch is finished, then change it.",
+            )
+        if plan.scans != planned.scans or plan.input_slices != planned.input_slices:
+            raise CheckpointMismatch(
+                f"The replay of epoch {epoch} of {name} would read {show_scans(planned.scans)} into "
+                f"{len(planned.input_slices)} partitions; its plan reads {show_scans(plan.scans)} into "
+                f"{len(plan.input_slices)}.",
+                hint="do not change topics, source options or spark.sql.shuffle.partitions while an epoch is in doubt.",
+            )
+        return plan
+
+    def _fresh_plan(self, planned: Planned, epoch: int, entry: str, committed: bool) -> Plan:
+        name = self._query.name
+        if committed:
+            raise CheckpointOutdated(
+                f"Epoch {epoch} of {name} was already published; the log no longer holds its plan."
+            )
+        try:
+            check_order(name, epoch, entry)
+        except SourceNotRepeatable:
+            # Nothing is planned or published: once its sources are fixed, the query must plan this epoch again.
+            self._checkpoint.drop_offsets(epoch)
+            raise
+        with self._own.lock:
+            partitions = self._own.ensure_lanes(name, len(planned.input_slices))
+            plan = Plan(
+                self._own.owner,
+                name,
+                epoch,
+                input_slices=planned.input_slices,
+                scans=planned.scans,
+                log_partitions=partitions,
+                start_offsets={partition: self._own.tail_offsets[partition] for partition in partitions},
+                seed=secrets.randbits(63),
+                code=self._job.code,
+                offsets=entry,
+                timestamp_ms=epoch_time(entry),
+                pins=self._pins,
+                delivery=self._query.sink.delivery,
+            )
+            self._own.state.take(self._own.control.append(plan), plan)
+        return plan
+
+    def _scope(self, identity: EpochIdentity, plan: Plan) -> EpochScope:
+        return EpochScope(
+            identity,
+            plan.timestamp_ms,
+            plan.seed,
+            depth=self._job.spec.spec.sharing_depth,
+            log_partitions=plan.log_partitions,
+            start_offsets=plan.start_offsets,
+            claim_offsets={partition: self._own.claimed[partition] for partition in plan.log_partitions},
+            params=dict(self._job.spec.spec.params),
+        )
+
+    def _sink_epoch(self, identity: EpochIdentity, plan: Plan, numbers: tuple[int, ...], committed: bool) -> SinkEpoch:
+        lanes = [
+            SinkLane(
+                number,
+                task,
+                plan.input_slices[task],
+                plan.log_partitions[number],
+                tail_offset=-1 if identity.replay else self._own.tail_offsets[plan.log_partitions[number]],
+                marker=self._markers.get(number) if identity.replay else None,
+            )
+            for task, number in enumerate(numbers)
+        ]
+        lanes.sort(key=lambda lane: lane.number)
+        return SinkEpoch(identity, self._own.kafka, tuple(lanes), committed, self._attempt)
+
+    def _note_tails(self, plan: Plan, reports: list[LaneReport]) -> None:
+        for report in reports:
+            if report.marker_offset >= 0:
+                partition = plan.log_partitions[report.lane]
+                self._own.tail_offsets[partition] = max(report.marker_offset, self._own.tail_offsets[partition])
+
+
+def _spans(**seconds: float) -> list[dict[str, Any]]:
+    """The phases of an epoch, as its event holds them."""
+    return [{"name": name, "duration_ms": round(duration * 1000, 1)} for name, duration in seconds.items()]

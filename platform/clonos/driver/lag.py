@@ -1,0 +1,189 @@
+"""Measures the lag of each query behind its source topics, in a background thread. No epoch waits for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from clonos.extend.source import Progress
+from clonos.kafka import client_config
+from clonos.settings import KafkaSettings
+from clonos.telemetry.events import Emit
+
+_EVERY_S: Final = 3.0
+# Retention deletes records within minutes: every tenth poll checks it.
+_POLLS_PER_RETENTION_CHECK: Final = 10
+# At this unread share of a partition, retention may soon delete unread records.
+_UNREAD_PERCENT: Final = 80
+_UNREAD_RECORDS: Final = 100
+_MAX_PARTITIONS: Final = 200
+_TIMEOUT_S: Final = 5.0
+
+
+class LagMeter:
+    """Compares the end offsets of each source topic with the offsets that its queries have read, and reports changes.
+
+    Args:
+        kafka: The cluster.
+        emit: Receives ``lag`` events: a query, and its unread records by topic and by partition. Also ``retention``
+            events: a query's topics that delete records and hold mostly unread ones, with the unread share in percent.
+        stalled: Called in the polling thread with a query and the seconds for which its input waited without progress.
+        stalled_s: Seconds without progress before `stalled` is called; 0: never.
+        every_s: Pause between two polls, in seconds.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        emit: Emit,
+        *,
+        stalled: Callable[[str, float], None] | None = None,
+        stalled_s: float = 0.0,
+        every_s: float = _EVERY_S,
+    ) -> None:
+        self._kafka = kafka
+        self._emit = emit
+        self._every_s = every_s
+        self._busy: Callable[[], Collection[str]] = frozenset
+        self._stalled = stalled
+        self._stalled_s = stalled_s
+        self._stalls_checked_at = time.monotonic()
+        self._waiting_since: dict[str, float] = {}  # query → first poll that found unread input
+        self._progress: dict[str, Progress] = {}
+        self._reported_lag: dict[str, dict[str, dict[int, int]]] = {}
+        self._reported_retention: dict[str, dict[str, int]] = {}
+        self._polls = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True, name="clonos-lag")
+
+    def start(self, busy: Callable[[], Collection[str]] = frozenset) -> None:
+        """Start polling in a background thread.
+
+        `busy` returns the queries with an epoch in progress, which therefore have input.
+        """
+        self._busy = busy
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop polling, without waiting for a poll in progress."""
+        self._stopped.set()
+
+    def note(self, query: str, progress: Progress) -> None:
+        """Record that `query` has read its sources up to `progress` (topic → partition → next offset)."""
+        self._progress[query] = progress
+        self._waiting_since.pop(query, None)
+
+    def _poll(self) -> None:
+        admin: AdminClient | None = None
+        while not self._stopped.wait(self._every_s):
+            admin = admin or AdminClient(client_config(self._kafka))
+            self.poll_once(admin)
+            self._check_stalls()
+
+    def _check_stalls(self) -> None:
+        now = time.monotonic()
+        if now - self._stalls_checked_at > self._every_s + 2 * _TIMEOUT_S:
+            self._waiting_since.clear()  # this process was suspended in between, and so were its queries
+        self._stalls_checked_at = now
+        for query, since in list(self._waiting_since.items()):
+            if self._stalled is not None and 0 < self._stalled_s < now - since and not self._stopped.is_set():
+                self._stalled(query, now - since)
+
+    def poll_once(self, admin: AdminClient) -> None:
+        """Poll Kafka once and emit the changes.
+
+        If Kafka does not answer, nothing is emitted, because the job itself reports that.
+        """
+        all_progress, busy = dict(self._progress), self._busy()
+        partitions = {
+            TopicPartition(topic, partition)
+            for progress in all_progress.values()
+            for topic, read in progress.items()
+            for partition in read
+        }
+        try:
+            ends = list_offsets(admin, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            begins = None
+            if self._polls % _POLLS_PER_RETENTION_CHECK == 0:
+                begins = list_offsets(admin, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        except (KafkaException, TimeoutError):
+            self._waiting_since.clear()  # whether input waits is unknown
+            return
+        self._polls += 1
+        for query, progress in all_progress.items():
+            if begins is not None:
+                self._report_retention(query, close_to_retention(progress, begins, ends))
+            lag = {
+                topic: {number: max(0, ends.get((topic, number), next_) - next_) for number, next_ in read.items()}
+                for topic, read in progress.items()
+            }
+            sums = {topic: sum(behind.values()) for topic, behind in lag.items()}
+            if self._progress.get(query) is progress:  # otherwise the query has progressed in the meantime
+                if query in busy or any(sums.values()):
+                    self._waiting_since.setdefault(query, time.monotonic())
+                else:
+                    self._waiting_since.pop(query, None)
+            if lag and lag != self._reported_lag.get(query) and not self._stopped.is_set():
+                self._reported_lag[query] = lag
+                self._emit("lag", query=query, topics=sums, partitions=furthest_behind(lag))
+
+    def _report_retention(self, query: str, unread: dict[str, int]) -> None:
+        if unread != self._reported_retention.get(query, {}) and not self._stopped.is_set():
+            self._reported_retention[query] = unread
+            self._emit("retention", query=query, topics=unread)
+
+
+def list_offsets(
+    admin: AdminClient,
+    partitions: Collection[TopicPartition],
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[tuple[str, int], int]:
+    """Request the offsets of partitions that `spec` selects: (topic, partition) → offset.
+
+    Partitions that do not exist are left out.
+
+    Raises:
+        KafkaException, TimeoutError: Kafka did not answer.
+    """
+    if not partitions:
+        return {}
+    futures = admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=isolation, request_timeout=_TIMEOUT_S)
+    return {
+        (partition.topic, partition.partition): future.result(_TIMEOUT_S).offset
+        for partition, future in futures.items()
+    }
+
+
+def furthest_behind(lag: dict[str, dict[int, int]], limit: int = _MAX_PARTITIONS) -> dict[str, dict[int, int]]:
+    """The `limit` partitions with the largest lag: topic → partition → unread records, without partitions that
+    have no lag.
+    """
+    behind = [(records, topic, number) for topic, each in lag.items() for number, records in each.items() if records]
+    furthest: dict[str, dict[int, int]] = {}
+    for records, topic, number in sorted(behind, reverse=True)[:limit]:
+        furthest.setdefault(topic, {})[number] = records
+    return furthest
+
+
+def close_to_retention(
+    progress: Progress, begins: dict[tuple[str, int], int], ends: dict[tuple[str, int], int]
+) -> dict[str, int]:
+    """Topics that may soon delete unread records: topic → largest unread share of its partitions in percent.
+
+    `begins` and `ends` have the first and the end offset of each (topic, partition). A partition that begins at
+    offset 0 has never deleted a record, and does not count.
+    """
+    shares: dict[str, int] = {}
+    for topic, read in progress.items():
+        for partition, next_ in read.items():
+            begin, end = begins.get((topic, partition), 0), ends.get((topic, partition), 0)
+            unread = end - max(next_, begin)
+            if begin > 0 and unread >= _UNREAD_RECORDS and 100 * unread >= _UNREAD_PERCENT * (end - begin):
+                shares[topic] = max(shares.get(topic, 0), 100 * unread // (end - begin))
+    return shares

@@ -1,0 +1,99 @@
+"""Detects transactions that stay open in the topics that a job writes: read_committed consumers wait behind them.
+
+Python clients cannot list a broker's transactions (KIP-664). Instead this compares a partition's last stable offset,
+which is the end for ``read_committed``, with its end. As long as a smaller last stable offset does not move, the
+transaction at that offset is open. Its producer is unknown.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from typing import Final
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from clonos.driver.lag import list_offsets
+from clonos.kafka import client_config
+from clonos.settings import KafkaSettings
+from clonos.telemetry.events import Emit
+
+_EVERY_S: Final = 3.0
+# Younger transactions usually belong to an epoch in progress.
+_OLD_S: Final = 5.0
+_TIMEOUT_S: Final = 5.0
+_Partition = tuple[str, int]
+
+
+class OpenTransactions:
+    """Polls the topics that a job writes, and reports transactions that stay open; reports once more when none is
+    left.
+
+    Args:
+        kafka: The cluster.
+        emit: Receives ``open-transactions`` events: topic → time (seconds since 1970) since which its readers wait.
+        old_s: Minimum age of a reported transaction, in seconds.
+    """
+
+    def __init__(self, kafka: KafkaSettings, emit: Emit, *, old_s: float = _OLD_S) -> None:
+        self._kafka = kafka
+        self._emit = emit
+        self._old_s = old_s
+        self._topics: frozenset[str] = frozenset()
+        self._blocked: dict[_Partition, tuple[int, float]] = {}  # last stable offset, and the time of its first poll
+        self._reported = False
+        self._stopped = threading.Event()
+        # Not the thread of the lag meter: a slow request here must not delay the detection of a stall.
+        self._thread = threading.Thread(target=self._poll, daemon=True, name="clonos-open-transactions")
+
+    def watch(self, topics: Collection[str]) -> None:
+        """Set the topics to check, in place of the previous ones."""
+        self._topics = frozenset(topics)
+
+    def start(self) -> None:
+        """Start polling Kafka for open transactions, in a background thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop polling, without waiting for a poll in progress, which then reports nothing."""
+        self._stopped.set()
+
+    def _poll(self) -> None:
+        admin: AdminClient | None = None
+        while not self._stopped.wait(_EVERY_S):
+            if self._topics:
+                admin = admin or AdminClient(client_config(self._kafka))
+                self.poll_once(admin)
+
+    def poll_once(self, admin: AdminClient) -> None:
+        """Poll Kafka once and report open transactions. If Kafka does not answer, nothing is reported."""
+        try:
+            partitions = [partition for topic in self._topics for partition in _partitions(admin, topic)]
+            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            stable = list_offsets(admin, partitions, latest)
+            # Read last: a transaction that commits in between looks open now, and has moved at the next poll.
+            ends = list_offsets(admin, partitions, latest, IsolationLevel.READ_UNCOMMITTED)
+        except (KafkaException, TimeoutError):
+            return
+        now = time.monotonic()
+        blocked = {}
+        for partition, offset in stable.items():
+            if offset < ends[partition]:
+                previous = self._blocked.get(partition)
+                blocked[partition] = previous if previous is not None and previous[0] == offset else (offset, now)
+        self._blocked = blocked
+        topics: dict[str, float] = {}
+        for (topic, _), (_, since) in blocked.items():
+            if now - since >= self._old_s:
+                topics[topic] = max(now - since, topics.get(topic, 0.0))
+        # Repeated at each poll, because receivers discard earlier reports at a claim.
+        if (topics or self._reported) and not self._stopped.is_set():
+            self._reported = bool(topics)
+            self._emit("open-transactions", topics={topic: time.time() - age for topic, age in topics.items()})
+
+
+def _partitions(admin: AdminClient, topic: str) -> list[TopicPartition]:
+    metadata = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+    return [TopicPartition(topic, number) for number in metadata.partitions]

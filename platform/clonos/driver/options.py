@@ -1,0 +1,23 @@
+"""The options of one run: the arguments of ``clonos run`` that the driver needs beside the job's specification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of one run of a job."""
+
+    params: Mapping[str, str] = field(default_factory=dict)  # job parameters; they override those of the specification
+    conf: Mapping[str, str] = field(default_factory=dict)  # Spark configuration; it overrides that of the specification
+    # Location (path or URI) of the job's checkpoints, one directory for each query. Empty: the specification's, else
+    # `clonos.driver.driver.default_checkpoint`.
+    checkpoint: str = ""
+    events: Path | None = None  # file to which events are appended as JSON lines
+    new_lineage: bool = False  # start a new lineage: the output of older lineages no longer counts
+    # Idempotency key of `new_lineage`. A retry with the same key continues the lineage that the first request created.
+    request_key: str = ""
+    accept_new_code: bool = False  # replay epochs in doubt with the current code, although other code planned them

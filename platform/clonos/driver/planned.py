@@ -1,0 +1,103 @@
+"""Reads an epoch's source ranges, and the input slice of each sink partition, from Spark's query plan.
+
+Spark's partition index alone does not identify the same input in a replay. Inside ``foreachBatch`` the frame of the
+batch shows only the scan of an existing RDD; the last execution of the streaming query shows the real plan.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+from clonos.log.records import InputSlice
+
+_RANGE: Final = re.compile(r"KafkaOffsetRange\(([^,()]+)-(\d+),(-?\d+),(-?\d+),")
+
+
+class Planned(NamedTuple):
+    """The inputs of one epoch, from Spark's query plan."""
+
+    scans: tuple[tuple[InputSlice, ...], ...]  # for each streaming scan, its ranges in task order
+    input_slices: tuple[InputSlice, ...]  # the input slice of each sink partition, in task order
+
+    def lanes(self) -> tuple[int, ...]:
+        """Lane of each partition of the sink: the rank of the partition's input slice among those of the epoch, by
+        Spark's partition index.
+        """
+        order = sorted(range(len(self.input_slices)), key=lambda index: self.input_slices[index])
+        ranks = [0] * len(order)
+        for rank, index in enumerate(order):
+            ranks[index] = rank
+        return tuple(ranks)
+
+
+class _Unknown(Exception):
+    """A plan node whose input slices do not follow from those of its children."""
+
+
+def read_plan(execution: Any, partitions: int) -> Planned:
+    """Read the inputs of an epoch from ``StreamExecution.lastExecution`` (a JVM object) of a query whose sink has
+    `partitions` partitions.
+    """
+    root = execution.executedPlan()
+    scans: list[tuple[InputSlice, ...]] = []
+    leaves = root.collectLeaves()
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if _kind(leaf) == "MicroBatchScanExec":
+            scans.append(_ranges(leaf))
+    try:
+        slices = _slices(root)
+    except _Unknown:
+        slices = ()
+    if len(slices) != partitions:
+        # The plan does not lead to the sources (a coalesce, a static side). The verified order of the scans gives
+        # Spark's own index the same meaning in a replay.
+        slices = tuple(InputSlice("task", "", index, 0, partitions) for index in range(partitions))
+    return Planned(tuple(scans), slices)
+
+
+def _kind(node: Any) -> str:
+    name: str = node.getClass().getSimpleName()
+    return name
+
+
+def _ranges(scan: Any) -> tuple[InputSlice, ...]:
+    text: str = scan.inputPartitions().toString()
+    return tuple(
+        InputSlice("range", topic, int(partition), int(start), int(until))
+        for topic, partition, start, until in _RANGE.findall(text)
+    )
+
+
+def _slices(node: Any) -> tuple[InputSlice, ...]:
+    kind = _kind(node)
+    if kind == "MicroBatchScanExec":
+        return _ranges(node)
+    if kind == "ShuffleExchangeExec":
+        count = node.outputPartitioning().numPartitions()
+        return tuple(InputSlice("hash", "", index, 0, count) for index in range(count))
+    if kind == "ReusedExchangeExec":
+        return _slices(node.child())
+    if kind == "CoalesceExec":
+        raise _Unknown(kind)
+    children = node.children()
+    parts = [children.apply(index) for index in range(children.size())]
+    parts = [part for part in parts if not _kind(part).startswith("Broadcast")]
+    if not parts:
+        raise _Unknown(kind)
+    if kind == "UnionExec":
+        slices: list[InputSlice] = []
+        for number, part in enumerate(parts):
+            slices.extend(_in_child(part_slice, number) for part_slice in _slices(part))
+        return tuple(slices)
+    return _slices(parts[0])
+
+
+def _in_child(part: InputSlice, child: int) -> InputSlice:
+    """The slice, named after its child of a union: two shuffled children have the same hash partitions."""
+    return (
+        part
+        if part.kind == "range"
+        else InputSlice(part.kind, f"child-{child}{part.topic}", part.partition, part.start, part.until)
+    )

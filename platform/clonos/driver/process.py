@@ -1,0 +1,188 @@
+"""One driver process: JVM, session, driver, events and exit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from clonos.causal.epoch_scope import KAFKA_ENVIRONMENT, worker_environment
+from clonos.driver.advice import advise
+from clonos.driver.driver import Driver, default_checkpoint
+from clonos.driver.lag import LagMeter
+from clonos.driver.open_transactions import OpenTransactions
+from clonos.driver.options import RunOptions
+from clonos.driver.status import JobStatus
+from clonos.embedded.jars import ensure_jars
+from clonos.embedded.reachable import reachable_kafka
+from clonos.errors import ClonosError, DriverUnresponsive
+from clonos.faults import DRIVER_GROUP
+from clonos.jobs.definition import Job
+from clonos.jobs.spec import Spec
+from clonos.log.prepared import Prepared
+from clonos.settings import KafkaSettings, Settings
+from clonos.signals import stop_on_signals
+from clonos.spark.session import Session, build_session
+from clonos.spark.user_session import configure_workers
+from clonos.telemetry import logs
+from clonos.telemetry.events import Emit, Event, EventHandler, Events, error_fields
+from clonos.telemetry.openlineage import lineage
+from clonos.telemetry.tracing import Traces, tracing
+
+OnTopics = Callable[[str, Collection[str], Collection[str]], None]
+BeforeRun = Callable[[Driver, SparkSession, KafkaSettings, Emit, Path], Prepared | None]
+
+
+def run_job(
+    job: Job,
+    options: RunOptions,
+    *,
+    handlers: Iterable[EventHandler] = (),
+    advice: bool = True,
+    before_run: BeforeRun | None = None,
+    session: Session | None = None,
+) -> None:
+    """Run `job` in this process until it stops.
+
+    Args:
+        job: The job.
+        options: The options of this run.
+        handlers: Further receivers of the job's events.
+        advice: Emit ``lint`` events for the findings of the linter.
+        before_run: Called once the session exists, before the driver claims the log. Its last argument is a directory
+            that is removed with the session. Returns the connections for the first claim; None: the driver does not
+            run. If it raises, the run ends with that error.
+        session: An existing session, for example of a pool driver. It is used if it fits the job, and is stopped with
+            the job either way.
+
+    Raises:
+        ClonosError: The job could not continue; the error's `exit_code` is that of the process.
+    """
+    settings = Settings()
+    logs.bind_fields(job=job.spec.name)
+    status = JobStatus(job.spec.name)
+    with tracing("clonos-driver", settings.traces) as traces, lineage(job.spec.name, settings.lineage) as reporter:
+        others: list[EventHandler] = [] if traces is None else [partial(_trace, traces)]
+        others += [] if reporter is None else [reporter.take]
+        events = Events(job.spec.name, options.events, [_generation, status.take, *handlers, *others])
+        events.start_heartbeat()
+        try:
+            job = Job(job.function, job.spec.with_params(dict(options.params)), job.code, job.directory)
+            if advice:
+                advise(job, events.emit)
+            _run(job, options, settings, events, before_run, session, reporter.set_topics if reporter else None)
+        except ClonosError as error:
+            if status.state not in {"FAILED", "SUPERSEDED"}:
+                events.emit("failed", **error_fields(error))  # before the driver ran; it emits its own failures
+            raise
+        finally:
+            events.emit("summary", **status.summary())
+            events.close()
+
+
+def _trace(traces: Traces, event: Event) -> None:
+    if event["event"] == "epoch":
+        traces.epoch(event)
+
+
+def _generation(event: Event) -> None:
+    if event["event"] == "claimed":
+        logs.bind_fields(generation=event["generation"])
+
+
+def _run(
+    job: Job,
+    options: RunOptions,
+    settings: Settings,
+    events: Events,
+    before_run: BeforeRun | None,
+    session: Session | None,
+    on_topics: OnTopics | None,
+) -> None:
+    spec = job.spec.spec
+    kafka = reachable_kafka(settings)
+    _prepare_environment(job, kafka)
+    session = (session and _usable(session, spec, options.conf, kafka)) or build_session(
+        job.spec.name,
+        master=spec.master,
+        conf={**spec.spark_conf, **options.conf},
+        jars=ensure_jars(settings),
+        settings=settings,
+        heap_mb=spec.driver.memory_mb,
+    )
+    interval_s = (spec.trigger.interval_ms or 0) / 1000
+    stalled_s = spec.stall_timeout_s and spec.stall_timeout_s + interval_s
+    transactions = OpenTransactions(kafka, events.emit)
+    lag = LagMeter(kafka, events.emit, stalled=partial(_stalled, events), stalled_s=stalled_s)
+    checkpoint = options.checkpoint or spec.checkpoint or default_checkpoint(settings.home, job.spec.name)
+
+    def on_defined(read: frozenset[str], written: frozenset[str]) -> None:
+        transactions.watch(written)
+        if on_topics is not None:
+            on_topics(kafka.bootstrap_servers.partition(",")[0], read, written)
+
+    try:
+        # Workers on other hosts do not inherit this process's environment.
+        configure_workers(session.spark, kafka)
+        session.spark.sparkContext.environment.update(logs.environment())
+        driver = Driver(
+            job,
+            session.spark,
+            kafka,
+            events,
+            replace(options, checkpoint=checkpoint),
+            on_progress=lag.note,
+            on_defined=on_defined,
+        )
+        stop_on_signals(driver.stop)
+        prepared = None
+        if before_run is not None:
+            prepared = before_run(driver, session.spark, kafka, events.emit, session.scratch)
+            if prepared is None:
+                return
+        lag.start(driver.busy)
+        transactions.start()
+        driver.run(prepared)
+    finally:
+        lag.stop()
+        transactions.stop()
+        session.stop()
+
+
+def _usable(session: Session, spec: Spec, conf: Mapping[str, str], kafka: KafkaSettings) -> Session | None:
+    """The session, if it equals one that would be built for the job; otherwise stop it and return None.
+
+    The specification of the code is available only now. The JVM may have exited, and the workers may be configured for
+    another cluster.
+    """
+    configured = session.spark.sparkContext.environment.get(KAFKA_ENVIRONMENT)
+    same_cluster = configured in (None, worker_environment(kafka)[KAFKA_ENVIRONMENT])
+    if same_cluster and spec.any_jvm and not conf and session.gateway.running:
+        return session
+    with contextlib.suppress(Exception):  # Py4J's, about a JVM that exited
+        session.stop()
+    return None
+
+
+def _stalled(events: Events, query: str, seconds: float) -> None:
+    """Exit at once: a query that hangs cannot be stopped gracefully, and the next driver fences this one."""
+    error = DriverUnresponsive(f"Query {query} has finished no epoch for {seconds:.0f} s although input waits.")
+    events.emit("failed", **error_fields(error))
+    events.close()
+    os._exit(error.exit_code)
+
+
+def _prepare_environment(job: Job, kafka: KafkaSettings) -> None:
+    """Set the environment that Python workers inherit: the Kafka cluster and the path of the job's modules."""
+    os.environ.update(worker_environment(kafka))
+    os.environ[DRIVER_GROUP] = str(os.getpgrp())
+    if job.directory is not None:
+        paths = [str(job.directory), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

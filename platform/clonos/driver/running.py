@@ -1,0 +1,169 @@
+"""One started query: it runs Spark's streaming query with an `EpochRunner`, stops it, and converts its error."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql.streaming.query import StreamingQuery
+
+from clonos.causal.shape import runs_without_input
+from clonos.driver.epochs import EpochRunner, NotStarted
+from clonos.driver.restart_budget import classify
+from clonos.errors import ClonosError
+from clonos.jobs.context import Query
+from clonos.jobs.definition import Job
+from clonos.spark.user_session import promised_settings
+
+_log = logging.getLogger("clonos")
+# Spark treats this text as an interruption, so that a query that is being stopped logs no failure.
+INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling the epoch: java.lang.InterruptedException"
+_STOP_S = 30.0
+_SETTLE_S = 5.0
+_SETTLE_POLL_S = 0.01
+_MESSAGE_CHARACTERS = 500
+
+
+def _typed(failure: BaseException) -> ClonosError:
+    """The typed error, with `failure` as its cause."""
+    error = classify(failure)
+    if error is not failure:
+        error.__cause__ = failure
+    return error
+
+
+class Running:
+    """One query of a job that runs as a Spark streaming query.
+
+    Args:
+        query: The query's frame and sink.
+        location: Location of the query's checkpoint.
+        runner: Runs the query's epochs.
+        settings: Spark settings for this query only.
+    """
+
+    def __init__(self, query: Query, location: str, runner: EpochRunner, settings: Mapping[str, str]) -> None:
+        self._settings = settings
+        self.query = query
+        self.location = location
+        self.runner = runner
+        self.stream: StreamingQuery | None = None
+        self._parked = threading.Event()
+        self._finished = False
+
+    def start(self, job: Job, wake: threading.Event) -> None:
+        """Start the Spark query; `wake` is set when an epoch fails."""
+        runner = self.runner
+
+        def on_epoch(frame: Any, epoch: int) -> None:
+            try:
+                runner(frame, epoch)
+            except BaseException as failure:
+                wake.set()
+                if runner.stopping:
+                    self._await_stop()
+                elif not isinstance(failure, ClonosError | Py4JError):
+                    _log.error("an epoch failed unexpectedly", exc_info=failure)
+                raise EpochEnded(_for_spark(failure, stopping=runner.stopping)) from None
+
+        writer = (
+            self.query.frame.writeStream.queryName(f"{job.spec.name}.{self.query.name}")
+            .outputMode(self.query.sink.output_mode)
+            .option("checkpointLocation", self.location)
+            .foreachBatch(on_epoch)
+        )
+        trigger = job.spec.spec.trigger
+        if trigger.available_now:
+            writer = writer.trigger(availableNow=True)
+        elif trigger.interval_ms:
+            writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
+        try:
+            with promised_settings(self.query.frame.sparkSession, self._settings):
+                self.stream = writer.start()
+        except Exception as failure:
+            raise classify(failure) from failure
+
+    def finish_if_idle(self) -> None:
+        """Stop a query with a bounded input after it has processed all of it.
+
+        Spark would continue to run epochs for its timers.
+        """
+        if self.done or not self.runner.idle or self._failed() or not runs_without_input(self.query.frame):
+            return
+        self.stop(gracefully=True)
+        self._finished = not self._failed()  # the next epoch may have started in the meantime
+
+    def _failed(self) -> bool:
+        return self.runner.failure is not None and not isinstance(self.runner.failure, NotStarted)
+
+    @property
+    def done(self) -> bool:
+        """Whether the query has finished, was stopped or failed."""
+        return self._finished or (self.stream is not None and not self.stream.isActive)
+
+    def raise_failure(self) -> None:
+        """Raise the typed error if the query failed; otherwise do nothing."""
+        if self._finished:
+            return
+        if self.runner.failure is not None:
+            raise _typed(self.runner.failure)
+        if self.stream is not None and not self.stream.isActive:
+            failure = self.stream.exception()
+            if self.runner.failure is not None:
+                raise _typed(self.runner.failure)
+            if failure is not None:
+                raise _typed(failure)
+
+    def stop(self, *, gracefully: bool = False) -> None:
+        """Stop the query; `gracefully`: after the epoch in progress is finished and committed."""
+        if self.stream is None or not self.stream.isActive:
+            return
+        # Spark interrupts the epoch in progress. That is safe (the epoch would be replayed), but costs a replay.
+        self.runner.stopping = True
+        if gracefully and self.runner.busy.acquire(timeout=_STOP_S):
+            self.runner.busy.release()
+            self._settle(self.stream)
+        with contextlib.suppress(Exception):  # the query may fail at the same moment: it stops either way
+            self.stream.stop()
+
+    def _settle(self, stream: StreamingQuery) -> None:
+        """Wait until Spark has committed the epoch: then it waits for input, or starts the next epoch."""
+        deadline = time.monotonic() + _SETTLE_S
+        while not self._parked.wait(_SETTLE_POLL_S) and time.monotonic() < deadline:
+            if not stream.isActive or not stream.status["isTriggerActive"]:
+                return
+
+    def _await_stop(self) -> None:
+        """Block Spark's thread in an epoch that must not start, so that the stop interrupts nothing else."""
+        self._parked.set()
+        deadline = time.monotonic() + _STOP_S
+        while self.stream is not None and self.stream.isActive and time.monotonic() < deadline:
+            time.sleep(_SETTLE_POLL_S)
+
+
+class EpochEnded(Exception):
+    """The error that Spark receives for a failed epoch, with a short text. `EpochRunner.failure` is the real error."""
+
+
+def _not_logged_yet(record: logging.LogRecord) -> bool:
+    """Filter for Py4J's log of exceptions on their way to the JVM: an `EpochEnded` was already reported."""
+    return not (record.exc_info and isinstance(record.exc_info[1], EpochEnded))
+
+
+logging.getLogger("py4j.clientserver").addFilter(_not_logged_yet)
+
+
+def _for_spark(failure: BaseException, *, stopping: bool) -> str:
+    """A short text, because Spark matches it with a pattern that overflows its stack on long ones.
+
+    While a query is being stopped, the text is `INTERRUPTED`.
+    """
+    if stopping:
+        return INTERRUPTED
+    lines = str(failure).splitlines() or [""]
+    return f"{type(failure).__name__}: {lines[0][:_MESSAGE_CHARACTERS]}"

@@ -1,0 +1,119 @@
+"""A job: a decorated function that reads sources and publishes DataFrames to sinks.
+
+::
+
+    @clonos.job(name="shout")
+    def shout(ctx):
+        lines = ctx.source("lines")
+        ctx.sink(lines.select("key", F.upper(F.col("value").cast("string")).alias("value")), topic="shouted")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pyspark.sql import SparkSession
+
+from clonos.causal.naming import forget_uses
+from clonos.errors import ClonosError, JobCodeError, SpecError
+from clonos.jobs.context import JobContext
+from clonos.jobs.importing import line_in
+from clonos.jobs.spec import JobSpec, Metadata, Spec, explain
+
+JobFunction = Callable[[JobContext], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job function with its specification. The decorator `job` and `load_job` create it.
+
+    Attributes:
+        function: The job function.
+        spec: The specification.
+        code: Hash of the job's code files; empty before `load_job`.
+        directory: The folder of the job file; None before `load_job`.
+        builds_frames: Whether the function builds its DataFrames itself. False for `clonos.exactly_once`, whose
+            DataFrame exists already.
+    """
+
+    function: JobFunction
+    spec: JobSpec
+    code: str = ""
+    directory: Path | None = None
+    builds_frames: bool = True
+
+    def define(self, context: JobContext) -> None:
+        """Run the job function, which adds sources and queries to `context`.
+
+        Args:
+            context: Receives the sources and queries.
+
+        Raises:
+            JobCodeError: The function raised, or stopped the Spark session.
+            SpecError: The function defined no sink.
+        """
+        if self.builds_frames:
+            forget_uses()
+        failure: Exception | None = None
+        try:
+            self.function(context)
+        except ClonosError:
+            raise
+        except Exception as error:
+            failure = error
+        if _stopped(context.spark):
+            raise JobCodeError(
+                f"The job function of {self.spec.name} stopped the Spark session.",
+                kept="nothing was started.",
+                hint="remove spark.stop(): Clonos stops the session at the end of the job.",
+            ) from failure
+        if failure is not None:
+            where = line_in(Path(self.function.__code__.co_filename), failure)
+            raise JobCodeError(
+                f"The job function of {self.spec.name}{where} raised {type(failure).__name__}: {failure}",
+                kept="nothing was started.",
+            ) from failure
+        if not context.queries:
+            raise SpecError(f"The job {self.spec.name} has no sink.", hint="call ctx.sink(df, topic=…) in it.")
+        context.check_dead_letters()
+
+
+def _stopped(spark: SparkSession) -> bool:
+    context: Any = getattr(spark, "_sc", None)
+    return context is not None and context._jsc is None
+
+
+def job(*, name: str, **spec: Any) -> Callable[[JobFunction], Job]:
+    """Declare a job: a decorator for a function that takes a `JobContext`.
+
+    Args:
+        name: 1 to 100 of ``a-z``, ``0-9`` and ``-``. The causal log, the transactions and the consumer group are named
+            after it.
+        spec: Fields of `clonos.jobs.spec.Spec`, such as ``params``, ``spark_conf`` or ``trigger``. The fields of a
+            job.yaml take precedence.
+
+    Returns:
+        A decorator that returns a `Job`.
+
+    Raises:
+        SpecError: (when decorating) The name or a field is invalid.
+
+    Example::
+
+        @clonos.job(name="shout", trigger={"interval": "500ms"})
+        def shout(ctx: clonos.JobContext) -> None:
+            ctx.sink(ctx.source("lines").select("key", "value"), topic="shouted")
+    """
+
+    def wrap(function: JobFunction) -> Job:
+        try:
+            job_spec = JobSpec(metadata=Metadata(name=name), spec=Spec.model_validate(spec))
+        except ValidationError as error:
+            raise SpecError(f"Invalid specification of the job {name!r}: {explain(error)}.") from error
+        return Job(function, job_spec)
+
+    return wrap

@@ -1,0 +1,79 @@
+"""Loads a job from a Python or YAML file, with the hash of its code."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from clonos.errors import JobFileInvalid, SpecError
+from clonos.jobs.definition import Job
+from clonos.jobs.importing import import_file
+from clonos.jobs.spec import JobSpec, read_spec
+
+
+def load_job(path: Path) -> Job:
+    """Load the job in a Python file, or in the Python file that a YAML file names.
+
+    Args:
+        path: The Python or YAML file, or a folder with a ``job.yaml`` or ``job.py``. The fields of a YAML file take
+            precedence over those of the decorator.
+
+    Returns:
+        The job, with the hash of its code.
+
+    Raises:
+        JobFileInvalid: The file does not exist, or does not hold exactly one job.
+        JobNotImportable: The file raised while it was imported.
+        SessionRequired: The file uses Spark while it is imported, and there is no session yet.
+        SpecError: The YAML file is invalid.
+
+    Example::
+
+        job = clonos.load_job(Path("examples/wordcount/job.py"))
+    """
+    path = path.resolve()
+    if path.is_dir():
+        candidates = [path / name for name in ("job.yaml", "job.py") if (path / name).exists()]
+        if not candidates:
+            raise JobFileInvalid(f"The folder {path} holds neither a job.yaml nor a job.py.")
+        path = candidates[0]
+    if path.suffix in {".yaml", ".yml"}:
+        spec = read_spec(path)
+        main = path.parent / (spec.spec.main or "job.py")
+        if main.suffix in {".yaml", ".yml"}:
+            raise SpecError(f"{path} names {main.name} as its job file.", hint="main: is a Python file.")
+        inner = load_job(main)
+        return Job(inner.function, _merged(inner.spec, spec), inner.code, inner.directory)
+    if not path.is_file():
+        raise JobFileInvalid(f"There is no job file {path}.")
+    module = import_file(path)
+    jobs = list({id(value): value for value in vars(module).values() if isinstance(value, Job)}.values())
+    if not jobs:
+        raise JobFileInvalid(f"{path} holds no job.", hint="decorate one function in it with @clonos.job(name=…).")
+    if len(jobs) > 1:
+        names = ", ".join(job.spec.name for job in jobs)
+        raise JobFileInvalid(f"{path} holds {len(jobs)} jobs: {names}.", hint="put each into its own file.")
+    return Job(jobs[0].function, jobs[0].spec, code_hash(path), path.parent)
+
+
+def code_hash(path: Path) -> str:
+    """Hash of a Python file and of the imported modules in its folder and below."""
+    imported = {
+        Path(file).resolve()
+        for module in list(sys.modules.values())
+        if (file := getattr(module, "__file__", None)) and file.endswith(".py") and "site-packages" not in file
+    }
+    digest = hashlib.sha256()
+    for file in sorted({path, *(file for file in imported if file.is_relative_to(path.parent))}):
+        digest.update(str(file.relative_to(path.parent)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _merged(code: JobSpec, text: JobSpec) -> JobSpec:
+    """The decorator's fields, updated with those of the YAML file."""
+    fields: dict[str, Any] = {name: getattr(text.spec, name) for name in text.spec.model_fields_set}
+    for name in ("params", "spark_conf"):
+        fields[name] = {**getattr(code.spec, name), **fields.get(name, {})}
+    return JobSpec(metadata=text.metadata, spec=code.spec.model_copy(update=fields))

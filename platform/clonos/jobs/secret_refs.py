@@ -1,0 +1,48 @@
+"""References to secrets, ``${secret:NAME}``, in a job's parameters and Spark configuration.
+
+Only the reference is stored, sent and shown. The agent of the host reads the secret from its own files before it starts
+the driver. The secret never leaves the host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from clonos.errors import SpecError
+
+# A name is a plain file name: no slash, and no dot at the start.
+_REFERENCE: Final = re.compile(r"\$\{secret:([^}]*)\}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def references(texts: Iterable[str]) -> frozenset[str]:
+    """The names of the secrets that `texts` refer to.
+
+    Raises:
+        SpecError: A reference has an invalid name.
+    """
+    return frozenset(_checked(name) for text in texts for name in _REFERENCE.findall(text))
+
+
+def resolve(text: str, read: Callable[[str], str]) -> str:
+    """Replace each reference in `text` by its secret.
+
+    Args:
+        text: The text.
+        read: Returns the secret of a name.
+
+    Raises:
+        SpecError: A reference has an invalid name.
+    """
+    return _REFERENCE.sub(lambda match: read(_checked(match[1])), text)
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise SpecError(
+            f"{name[:40]!r} is not a valid name of a secret.",
+            hint="use 1 to 100 of a-z, A-Z, 0-9, dot, _ and -, starting with a letter or digit.",
+        )
+    return name

@@ -1,0 +1,206 @@
+"""The job specification: one pydantic schema for YAML files, code, the REST API and the CLI."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from clonos.errors import SpecError
+from clonos.extend.sink import DeliveryMode
+from clonos.units import Mebibytes, Milliseconds, Seconds, require_units
+
+SharingDepth = Literal["0", "1", "full"]
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?")
+
+
+def check_name(name: str) -> str:
+    """Check and return the name of a job or sink: ``[a-z0-9-]``, no dots, because dots separate the parts of topic
+    names.
+
+    Raises:
+        ValueError: The name is invalid.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r}: use 1 to 100 of a-z, 0-9 and -, not starting or ending with -")
+    return name
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_units(cls, values: object) -> object:
+        if isinstance(values, dict):
+            require_units(cls, values)
+        return values
+
+
+class Trigger(_Part):
+    """When the epochs (micro-batches) of a job start.
+
+    Attributes:
+        interval_ms: Minimum time between the starts of two epochs; 0 starts the next epoch as soon as input arrives.
+        available_now: Process the input that exists at start, then finish.
+    """
+
+    interval_ms: Milliseconds = Field(0, alias="interval", ge=0, json_schema_extra={"default": "0s"})
+    available_now: bool = Field(False, alias="availableNow")
+
+
+class RestartPolicy(_Part):
+    """How often and after which delay a driver restarts its queries after failures. The terms are Flink's.
+
+    Attributes:
+        attempts: Number of consecutive restarts without a committed epoch; after these the job fails.
+        initial_backoff_ms: Delay before the first restart; each further restart doubles the delay.
+        max_backoff_ms: Longest delay.
+    """
+
+    attempts: int = Field(8, ge=0)
+    initial_backoff_ms: Milliseconds = Field(100, alias="initialBackoff", ge=0, json_schema_extra={"default": "100ms"})
+    max_backoff_ms: Milliseconds = Field(10_000, alias="maxBackoff", ge=0, json_schema_extra={"default": "10s"})
+
+
+class Standbys(_Part):
+    """Standbys of a job: warm drivers that take over when its driver fails.
+
+    Attributes:
+        replicas: Number of standbys, on different hosts if there are enough.
+        mode: ``dedicated``: standbys for this job alone. ``pool``: no standbys; the host that starts the job uses one
+            of its pool drivers, if it has one (``clonos agent --pool-size``). ``none``: no standbys and no pool driver.
+        self_promote_after_s: A standby promotes itself after this time without the control plane and without progress
+            in the causal log while input waits. 0: only the control plane promotes it.
+    """
+
+    replicas: int = Field(0, ge=0, le=8)
+    mode: Literal["dedicated", "pool", "none"] = "dedicated"
+    self_promote_after_s: Seconds = Field(0.0, alias="selfPromoteAfter", ge=0, json_schema_extra={"default": "0s"})
+
+    @property
+    def dedicated_replicas(self) -> int:
+        """The number of standbys to run: `replicas`, or 0 unless the mode is ``dedicated``."""
+        return self.replicas if self.mode == "dedicated" else 0
+
+
+class DriverResources(_Part):
+    """The resources of a driver process.
+
+    Attributes:
+        memory_mb: Heap of the driver's JVM, in MiB.
+    """
+
+    memory_mb: Mebibytes = Field(1024, alias="memory", ge=256, json_schema_extra={"default": "1g"})
+
+
+class Spec(_Part):
+    """The settings of a job: the field ``spec`` of a job.yaml.
+
+    Attributes:
+        main: The job file, relative to the YAML file.
+        params: Job parameters.
+        spark_conf: Spark configuration.
+        master: Spark master; ``auto``: this machine, two task slots per core.
+        checkpoint: Checkpoint location; default below ``CLONOS_HOME``.
+        delivery: Delivery mode of sinks that name none.
+        sharing_depth: Replicas that acknowledge a determinant: ``0`` (no recording), ``1`` (the leader) or ``full``
+            (all in-sync replicas).
+        driver: Resources of the driver process.
+        standby: Standbys; they need the control plane.
+        stall_timeout_s: The driver exits, so that another one continues, if input waits and no epoch commits for this
+            time plus the trigger's interval; 0: never.
+    """
+
+    main: str = ""
+    params: dict[str, str] = Field(default_factory=dict)
+    spark_conf: dict[str, str] = Field(default_factory=dict, alias="sparkConf")
+    master: str = "auto"
+    checkpoint: str | None = None
+    trigger: Trigger = Trigger()
+    delivery: DeliveryMode = "exactly-once"
+    sharing_depth: SharingDepth = Field("full", alias="sharingDepth")
+    restart_policy: RestartPolicy = Field(RestartPolicy(), alias="restartPolicy")
+    driver: DriverResources = DriverResources()
+    standby: Standbys = Standbys()
+    stall_timeout_s: Seconds = Field(600.0, alias="stallTimeout", ge=0, json_schema_extra={"default": "10min"})
+
+    @field_validator("params", "spark_conf", mode="before")
+    @classmethod
+    def _texts(cls, value: object) -> object:
+        """Convert numbers and booleans of YAML files to text."""
+        if isinstance(value, dict):
+            return {key: _text(item) for key, item in value.items()}
+        return value
+
+    @field_validator("sharing_depth", mode="before")
+    @classmethod
+    def _depth(cls, value: object) -> object:
+        return str(value) if isinstance(value, int) else value
+
+    @property
+    def any_jvm(self) -> bool:
+        """Whether a pool driver's JVM suits the job: master, driver memory and Spark configuration are the defaults."""
+        jvm_settings = {"master", "driver", "spark_conf"}
+        return self.model_dump(include=jvm_settings) == Spec().model_dump(include=jvm_settings)
+
+
+def _text(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+class Metadata(_Part):
+    """Name and labels of a job."""
+
+    name: str
+    labels: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _check(cls, name: str) -> str:
+        return check_name(name)
+
+
+class JobSpec(_Part):
+    """The specification of a job, as in a ``job.yaml``."""
+
+    api_version: Annotated[Literal["clonos/v1"], Field(alias="apiVersion")] = "clonos/v1"
+    kind: Literal["Job"] = "Job"
+    metadata: Metadata
+    spec: Spec = Spec()
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.metadata.name
+
+    def with_params(self, params: dict[str, str]) -> JobSpec:
+        """A copy of this specification in which `params` are added to the parameters, or replace them."""
+        spec = self.spec.model_copy(update={"params": {**self.spec.params, **params}})
+        return self.model_copy(update={"spec": spec})
+
+
+def read_spec(path: Path) -> JobSpec:
+    """Read the specification in a YAML file.
+
+    Raises:
+        SpecError: The file is missing or invalid; the message names the field.
+    """
+    try:
+        return JobSpec.model_validate(yaml.safe_load(path.read_text()))
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} is not YAML: {error}") from error
+    except ValidationError as error:
+        raise SpecError(f"{path} is not a job specification: {explain(error)}.") from error
+
+
+def explain(error: ValidationError) -> str:
+    """Convert a pydantic error to one readable line."""
+    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors())

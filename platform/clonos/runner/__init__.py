@@ -1,1 +1,0 @@
-"""The driver process of one job: define, claim, run, recover."""

@@ -1,0 +1,61 @@
+"""The daemon from which Spark forks its Python workers, with the workers' imports done.
+
+Spark's own daemon imports very little, so each worker spends most of its first second on imports. Workers that are
+forked from this daemon share its imported modules.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from importlib.metadata import entry_points
+
+import pandas  # noqa: F401
+import pyarrow  # noqa: F401
+import pyspark.daemon
+import pyspark.sql.pandas.serializers
+import pyspark.sql.pandas.types
+import pyspark.sql.streaming.transform_with_state_driver_worker
+import pyspark.worker
+
+import clonos.causal.stateful
+import clonos.causal.udf
+import clonos.causal.vectorised  # noqa: F401
+from clonos.causal.logged import task_fields
+from clonos.settings import Settings
+from clonos.spark import forks
+from clonos.telemetry.logs import configure_logs
+
+_work = pyspark.daemon.worker
+
+
+def work(sock: socket.socket, authenticated: bool) -> int:
+    """Serve one connection of Spark as PySpark's ``worker`` does, but without an error message at the end of a
+    session.
+
+    An idle worker may see the closed connection of its stopped JVM before the daemon stops the worker. PySpark's
+    worker then tries to report that to the JVM, and prints a traceback of a broken pipe after a successful job.
+
+    Returns:
+        0 if the worker accepts another task, another number if it must exit.
+    """
+    try:
+        return _work(sock, authenticated)
+    except ConnectionError:
+        return 1
+
+
+if __name__ == "__main__":
+    settings = Settings()
+    configure_logs(settings.log_format, settings.log_level, fields=task_fields)
+    for sink in entry_points(group="clonos.sinks"):
+        sink.load()
+    # PySpark's worker collects garbage after each task. The objects imported here are never garbage: scanning them took
+    # 25 to 45 ms of CPU per task, more than the task itself.
+    gc.collect()
+    gc.freeze()
+    if address := os.environ.get(forks.ADDRESS):
+        forks.serve(address)
+    pyspark.daemon.worker = work
+    pyspark.daemon.manager()

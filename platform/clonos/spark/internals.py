@@ -1,0 +1,48 @@
+"""Functions over Spark's private Python and JVM API, for the rest of the driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+def running_query(spark: SparkSession) -> Any:
+    """The JVM's ``StreamExecution`` of the query whose ``foreachBatch`` runs in this thread."""
+    query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    # The root session: the session of an epoch's frame is a clone that has no streams.
+    return spark._jsparkSession.streams().get(query_id).streamingQuery()
+
+
+def batch_partitions(frame: DataFrame) -> int:
+    """Number of partitions of the DataFrame that Spark passes to ``foreachBatch``.
+
+    The DataFrame is an existing RDD; its physical plan, which also has the number, would take 10 ms to build.
+    """
+    count: int = frame._jdf.queryExecution().logical().rdd().getNumPartitions()
+    return count
+
+
+def analyzed_leaves(frame: DataFrame) -> list[Any]:
+    """The leaves (sources) of a DataFrame's analyzed plan, as JVM objects."""
+    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
+    return [leaves.apply(index) for index in range(leaves.size())]
+
+
+def jvm_of(spark: SparkSession) -> Any:
+    """Py4J's view of the session's JVM."""
+    return spark._jvm
+
+
+def hadoop_configuration(spark: SparkSession) -> Any:
+    """The Hadoop configuration of the session, as a JVM object."""
+    return spark._jsc.hadoopConfiguration()
+
+
+def java_pattern(spark: SparkSession, text: str) -> Any:
+    """`text` as a ``java.util.regex.Pattern``.
+
+    Raises:
+        Py4JJavaError, IllegalArgumentException: `text` is not a regular expression of Java.
+    """
+    return jvm_of(spark).java.util.regex.Pattern.compile(text)

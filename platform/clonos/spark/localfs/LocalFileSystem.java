@@ -1,0 +1,86 @@
+package clonos;
+
+import java.io.IOException;
+import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermissions;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+/**
+ * Hadoop's local file system, which sets permissions by a system call instead of a process, copies what never changes
+ * by linking to it, and renames no file onto another.
+ */
+public final class LocalFileSystem extends org.apache.hadoop.fs.LocalFileSystem {
+  /** RocksDB's tables: most of a state's bytes, written once. */
+  private static final String UNCHANGING = ".sst";
+
+  public LocalFileSystem() {
+    super(new Raw());
+  }
+
+  @Override
+  public void copyFromLocalFile(boolean delSrc, Path src, Path dst) throws IOException {
+    if (delSrc || !linked(src, dst)) {
+      super.copyFromLocalFile(delSrc, src, dst);
+    }
+  }
+
+  @Override
+  public void copyToLocalFile(boolean delSrc, Path src, Path dst) throws IOException {
+    if (delSrc || !linked(src, dst)) {
+      super.copyToLocalFile(delSrc, src, dst);
+    }
+  }
+
+  private boolean linked(Path src, Path dst) throws IOException {
+    if (!src.getName().endsWith(UNCHANGING) || !dst.getName().endsWith(UNCHANGING)) {
+      return false;
+    }
+    // A copy would write into the existing file, and so into all files linked to it.
+    Files.deleteIfExists(pathToFile(dst).toPath());
+    try {
+      Files.createDirectories(pathToFile(dst).toPath().getParent());
+      Files.createLink(pathToFile(dst).toPath(), pathToFile(src).toPath());
+      return true;
+    } catch (IOException | UnsupportedOperationException error) {
+      return false; // another disk, or one without links
+    }
+  }
+
+  private static final class Raw extends RawLocalFileSystem {
+    /**
+     * Like HDFS, never replaces an existing file. Spark checks for the file and then renames. Between both steps a
+     * paused driver can be superseded: its rename would replace a file of its successor.
+     */
+    @Override
+    public boolean rename(Path src, Path dst) throws IOException {
+      java.nio.file.Path from = pathToFile(src).toPath();
+      java.nio.file.Path to = pathToFile(dst).toPath();
+      // A file of checksums follows its data file.
+      if (!Files.isRegularFile(from) || Files.isDirectory(to) || dst.getName().endsWith(".crc")) {
+        return super.rename(src, dst);
+      }
+      try {
+        Files.createLink(to, from);
+      } catch (FileAlreadyExistsException error) {
+        return false;
+      } catch (IOException | UnsupportedOperationException error) {
+        return super.rename(src, dst); // a disk without links
+      }
+      Files.delete(from);
+      return true;
+    }
+
+    @Override
+    public void setPermission(Path path, FsPermission permission) throws IOException {
+      if (permission.getStickyBit()) {
+        super.setPermission(path, permission); // the JDK cannot express it
+      } else {
+        Files.setPosixFilePermissions(
+            pathToFile(path).toPath(), PosixFilePermissions.fromString(permission.toString()));
+      }
+    }
+  }
+}

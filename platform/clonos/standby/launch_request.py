@@ -1,0 +1,41 @@
+"""The request with which an agent makes a pool driver (`clonos.standby.pool_driver`) the driver of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from clonos.jobs.spec import Spec
+
+# In the directory of a pool driver.
+MAILBOX: Final = "mailbox"
+LOG: Final = "driver.log"
+
+
+class LaunchRequest(BaseModel):
+    """The run that a pool driver has to drive.
+
+    Attributes:
+        arguments: Command line of ``clonos``, without the program.
+        environment: Environment variables of the driver; all others stay as they are.
+        directory: Working directory.
+        log: File for the output of the driver and of its JVM.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    directory: Path
+    log: Path
+
+    def message(self) -> bytes:
+        """Encode the request as a mailbox message."""
+        return self.model_dump_json().encode() + b"\n"
+
+
+def pool_eligible(spec: Spec) -> bool:
+    """Whether the specification of a job allows a pool driver. The job's code may still prevent it."""
+    return spec.standby.mode == "pool" and spec.any_jvm

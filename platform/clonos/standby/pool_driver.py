@@ -1,0 +1,163 @@
+"""A pool driver: a warm driver process without a job, for jobs with ``standby: {mode: pool}``.
+
+A pool driver has a JVM and a session with Python workers, and has run a stateful query over generated rows. It has not
+rehearsed a job's own queries, as a dedicated standby has. In return it can run any job.
+
+1. Its agent starts it with a directory of its own. Once warm, it opens a mailbox there (`clonos.standby.mailbox`).
+2. The agent sends a `LaunchRequest`. It can open the pipe for writing only while the pool driver reads it.
+3. The pool driver adopts the environment, directory and log of the run, and continues as ``clonos run``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from clonos.embedded.reachable import reachable_kafka
+from clonos.errors import ClonosError, EnvironmentFault
+from clonos.faults import DRIVER_GROUP
+from clonos.jobs.spec import Spec
+from clonos.settings import Settings
+from clonos.spark.session import Session, build_session
+from clonos.spark.user_session import configure_workers
+from clonos.standby.launch_request import LOG, MAILBOX, LaunchRequest
+from clonos.standby.mailbox import Mailbox
+from clonos.telemetry import logs, openlineage, tracing
+
+_WARM_UP_QUERIES: Final = 3
+_WARM_UP_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.5
+_COPY_POLL_S: Final = 0.2
+_TRUNCATE_BYTES: Final = 1 << 20
+
+
+class PoolDriver:
+    """This process as a pool driver.
+
+    Args:
+        folder: Directory of the pool driver.
+        agent: Process id of the agent; the pool driver exits when the agent does.
+    """
+
+    def __init__(self, folder: Path, agent: int) -> None:
+        self._folder = folder
+        self._modules = folder / "modules"
+        self._agent = agent
+
+    @contextlib.contextmanager
+    def warm(self) -> Iterator[Session]:
+        """A Spark session, inside the context, in which every step that needs no job has run once."""
+        settings = Settings()
+        logs.configure_logs(settings.log_format, settings.log_level)
+        # On the path of Python workers; empty until there is a job, whose modules are linked into it.
+        self._modules.mkdir(exist_ok=True)
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            [str(self._modules), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        )
+        os.environ[DRIVER_GROUP] = str(os.getpgrp())
+        with build_session("clonos", settings=settings, heap_mb=Spec().driver.memory_mb) as session:
+            # If Kafka is unavailable, the driver configures the workers later.
+            with contextlib.suppress(ClonosError):
+                configure_workers(session.spark, reachable_kafka(settings))
+            session.spark.sparkContext.environment.update(logs.environment())
+            _run_warm_up_queries(session)
+            if settings.traces.endpoint:
+                tracing.load()
+            if settings.lineage.url:
+                openlineage.load()
+            yield session
+
+    def wait(self, session: Session) -> LaunchRequest | None:
+        """Wait until the agent assigns a run; None if the agent or the JVM exited."""
+        mailbox = Mailbox(self._folder / MAILBOX)
+        try:
+            while not (message := mailbox.receive(_POLL_S)):
+                if os.getppid() != self._agent or not session.gateway.running:
+                    return None
+            return LaunchRequest.model_validate_json(message)
+        finally:
+            mailbox.close()
+
+    def adopt_run(self, request: LaunchRequest) -> None:
+        """Turn this process into the driver of the requested run: set its environment, directory, output and
+        modules.
+        """
+        os.environ.update(request.environment)
+        os.chdir(request.directory)
+        copied_bytes = (self._folder / LOG).stat().st_size
+        with request.log.open("ab") as log:
+            for stream in (1, 2):
+                os.dup2(log.fileno(), stream)
+        threading.Thread(target=_copy_log, args=(self._folder / LOG, copied_bytes, request.log), daemon=True).start()
+        _link_modules(Path(request.arguments[1]).parent / "code", self._modules)
+
+
+def _link_modules(code: Path, modules: Path) -> None:
+    """Let Python workers import the modules in the job's directory."""
+    for module in code.iterdir():
+        (modules / module.name).symlink_to(module)
+
+
+def _copy_log(source: Path, start: int, target: Path) -> None:
+    """Copy the JVM's output to the job's log, from byte `start` on, for the lifetime of the process.
+
+    The JVM keeps writing to the file that it was started with. That file is truncated after each `_TRUNCATE_BYTES`;
+    lines written at that moment are lost.
+    """
+    with source.open("r+b", buffering=0) as reader, target.open("ab", buffering=0) as writer:
+        reader.seek(start)
+        while True:
+            if chunk := reader.read(1 << 16):
+                with contextlib.suppress(OSError):  # the disk is full
+                    writer.write(chunk)
+            elif reader.tell() > _TRUNCATE_BYTES:  # codespell:ignore tell
+                reader.truncate(0)
+                reader.seek(0)
+            else:
+                time.sleep(_COPY_POLL_S)
+
+
+def _run_warm_up_queries(session: Session) -> None:
+    """Run a stateful query with Python workers, and interrupt it in an epoch as a crash does."""
+    spark = session.spark
+    for number in range(_WARM_UP_QUERIES):
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 8).load()
+        counted = (
+            rows.mapInArrow(_pass_through, rows.schema)
+            .groupBy((F.col("value") % 4).alias("key"))
+            .agg(F.count("*").alias("count"))
+        )
+        folder = session.scratch / f"warm-up-{number}"
+        done = threading.Event()
+        query = (
+            counted.writeStream.outputMode("update")
+            .option("checkpointLocation", f"file://{folder}")
+            .foreachBatch(partial(_collect_epoch, done))
+            .start()
+        )
+        try:
+            if not done.wait(_WARM_UP_TIMEOUT_S):
+                raise EnvironmentFault(f"A query over generated rows did not run: {query.exception()}.")
+        finally:
+            query.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _collect_epoch(done: threading.Event, frame: DataFrame, _number: int) -> None:
+    frame.mapInArrow(_pass_through, frame.schema).collect()
+    done.set()
+
+
+def _pass_through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches

@@ -1,0 +1,225 @@
+"""A standby driver from its start to its promotion: it warms up, follows the causal log and waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import SparkSession
+
+from clonos.causal.epoch_scope import worker_kafka
+from clonos.driver.checkpoint import progress_of
+from clonos.driver.driver import Driver
+from clonos.driver.lag import LagMeter
+from clonos.driver.process import BeforeRun
+from clonos.errors import ClonosError
+from clonos.log.prepared import Prepared
+from clonos.log.reading import shared_reader
+from clonos.log.topic import CONTROL
+from clonos.settings import KafkaSettings
+from clonos.standby.promotion import PromotionMailbox
+from clonos.standby.rehearsal import Rehearsal
+from clonos.standby.states import TRANSITIONS, StandbyState
+from clonos.standby.warming import Warming
+from clonos.telemetry.events import Emit, error_fields
+
+_POLL_S: Final = 0.1
+_REFRESH_INTERVAL_S: Final = 5.0
+_FOLLOW_INTERVAL_S: Final = 1.0
+_REPORT_INTERVAL_S: Final = 2.0
+# Spark stops Python workers that were idle for a minute.
+_WARM_WORKERS_INTERVAL_S: Final = 40.0
+
+
+def wait_for_promotion(pipe: Path, job: str, self_promote_after_s: float = 0.0) -> BeforeRun:
+    """The function that a driver process calls before its run if it starts as a standby: it warms up and waits for
+    the promotion.
+
+    Args:
+        pipe: Path of the named pipe through which the promotion arrives.
+        job: The job's name.
+        self_promote_after_s: Emit ``primary-stalled`` when the job's driver makes no progress for this time although
+            input waits; the agent may then promote the standby by itself. 0: never.
+    """
+    mailbox = PromotionMailbox(pipe)  # before the session starts: a promotion that arrives earlier is not lost
+
+    def wait(driver: Driver, spark: SparkSession, kafka: KafkaSettings, emit: Emit, scratch: Path) -> Prepared | None:
+        return Standby(driver, spark, kafka, job, mailbox, emit, scratch, self_promote_after_s).wait()
+
+    return wait
+
+
+class Standby:
+    """Warms a driver up, follows the causal log and waits for the promotion.
+
+    Args:
+        driver: The driver that takes over; it has not run yet.
+        spark: The driver's session.
+        kafka: The cluster.
+        job: The job's name.
+        mailbox: Receives the promotion.
+        emit: Receives the events of the standby and of its rehearsals.
+        scratch: A directory for rehearsals.
+        self_promote_after_s: As in `wait_for_promotion`.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        spark: SparkSession,
+        kafka: KafkaSettings,
+        job: str,
+        mailbox: PromotionMailbox,
+        emit: Emit,
+        scratch: Path,
+        self_promote_after_s: float = 0.0,
+    ) -> None:
+        self._driver = driver
+        self._spark = spark
+        self._kafka = kafka
+        self._job = job
+        self._emit = emit
+        self._scratch = scratch
+        self._mailbox = mailbox
+        self._prepared = Prepared(kafka, job)
+        self._state = StandbyState.STARTING
+        self._warming: Warming | None = None
+        self._workers_warmed_at = self._refreshed_at = self._followed_at = self._reported_at = time.monotonic()
+        self._reported_epochs: dict[str, int] = {}
+        self._metered_epochs: dict[str, int] = {}
+        stalled_s, every_s = self_promote_after_s, min(1.0, self_promote_after_s / 4) or 1.0
+        self._meter = LagMeter(kafka, _discard, stalled=self._report_stall, stalled_s=stalled_s, every_s=every_s)
+        if self_promote_after_s:
+            self._meter.start()
+
+    def wait(self) -> Prepared | None:
+        """Wait for the promotion.
+
+        Returns:
+            The connections for the claim; None if the process was asked to stop.
+
+        Raises:
+            ClonosError: The job cannot be defined.
+        """
+        try:
+            self._transition(StandbyState.WARMING)
+            self._warm()
+            while not self._mailbox.promoted(_POLL_S):
+                if self._driver.asked_to_stop:
+                    self._prepared.close()
+                    return None
+                self._keep_warm()
+            self._transition(StandbyState.PROMOTING)
+            if self._mailbox.accept_new_code:
+                self._driver.accept_new_code()
+            return self._prepared
+        finally:
+            if self._warming is not None:
+                self._warming.stop(wait=self._driver.asked_to_stop)
+            self._meter.stop()
+            self._mailbox.close()
+
+    def _report_stall(self, query: str, seconds: float) -> None:
+        """Report that the job's driver makes no progress; the agent decides about a self-promotion."""
+        self._emit("primary-stalled", query=query, seconds=round(seconds, 1))
+
+    def _warm(self) -> None:
+        """Rehearse until READY; a promotion interrupts."""
+        rehearsed = self._driver.rehearsed()
+        self._driver.define()
+        self._driver.check()
+        rehearsal = Rehearsal(self._spark, self._kafka, self._job, self._scratch)
+        queries, checkpoints = self._driver.queries, self._driver.local_checkpoints()
+        self._warming = Warming(rehearsal, rehearsed, queries, checkpoints, self._emit)
+        self._warming.run_first(self._interrupted)
+        if not self._interrupted():
+            self._refresh()
+            self._warm_workers()
+            self._transition(StandbyState.READY)
+            self._warming.start()
+
+    def _interrupted(self) -> bool:
+        return self._driver.asked_to_stop or self._mailbox.promoted(0.0)
+
+    def _keep_warm(self) -> None:
+        now = time.monotonic()
+        if now > self._workers_warmed_at + _WARM_WORKERS_INTERVAL_S:
+            self._warm_workers()
+        if now > self._refreshed_at + _REFRESH_INTERVAL_S:
+            self._refresh()
+        elif self._state is StandbyState.READY and now > self._followed_at + _FOLLOW_INTERVAL_S:
+            self._follow()
+        self._meter_progress()
+        if self._prepared.state.committed != self._reported_epochs and now > self._reported_at + _REPORT_INTERVAL_S:
+            self._reported_epochs, self._reported_at = dict(self._prepared.state.committed), now
+            self._emit("following", epochs=self._reported_epochs)
+
+    def _meter_progress(self) -> None:
+        """Pass the progress of the job's driver to the lag meter: the plan of the newest epoch holds it."""
+        state = self._prepared.state
+        for query, epoch in state.committed.items():
+            plan = state.plan(query, epoch)
+            if plan is not None and self._metered_epochs.get(query) != epoch:
+                self._metered_epochs[query] = epoch
+                self._meter.note(query, progress_of(plan.offsets))
+
+    def _follow(self) -> None:
+        """Read the new control records, so that a takeover reads only later ones."""
+        try:
+            self._prepared.follow()
+        except ClonosError as error:
+            self._become_stale(error)
+        self._followed_at = time.monotonic()
+
+    def _become_stale(self, error: ClonosError) -> None:
+        if self._state is StandbyState.READY:
+            self._emit("standby-trouble", **error_fields(error))
+            self._transition(StandbyState.STALE)
+
+    def _refresh(self) -> None:
+        """Check that a takeover would work, and follow the log; the state is STALE until a check passes."""
+        try:
+            self._driver.check()
+            self._prepared.refresh()
+        except ClonosError as error:
+            self._become_stale(error)
+        else:
+            if self._state is StandbyState.STALE:
+                self._transition(StandbyState.READY)
+        self._refreshed_at = self._followed_at = time.monotonic()
+
+    def _warm_workers(self) -> None:
+        """Start two Python workers for each task slot, because a replay cannot reuse the workers of skipped lanes."""
+        slots = self._spark.sparkContext.defaultParallelism
+        # Persisted, as in a replay with published lanes: a rehearsal has no row to persist.
+        rows = self._spark.range(0, slots, 1, slots).persist(StorageLevel.MEMORY_AND_DISK)
+        connect = partial(_connect_worker, self._prepared.topic)
+        try:
+            rows.mapInArrow(connect, "id long").mapInArrow(connect, "id long").collect()
+        finally:
+            rows.unpersist()
+        self._workers_warmed_at = time.monotonic()
+
+    def _transition(self, state: StandbyState) -> None:
+        if state not in TRANSITIONS[self._state]:
+            raise AssertionError(f"{self._state} → {state}")
+        self._state = state
+        self._emit("standby", state=state)
+
+
+def _discard(event: str, **fields: object) -> None:
+    """Drop an event: the job's driver reports its own lag."""
+
+
+def _connect_worker(topic: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Connect this worker to the log. The pause makes sure that no worker takes two tasks."""
+    if topic:
+        shared_reader(worker_kafka(), topic).bounds(CONTROL)
+    time.sleep(0.05)
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)

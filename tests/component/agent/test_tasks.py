@@ -1,0 +1,159 @@
+"""Tasks for savepoints are executed once and reported until acknowledged; drivers start from a savepoint."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from clonos.agent.restoring import require_unpublished, restore
+from clonos.errors import SavepointMissing, SpecError, WouldPublishAgain
+from clonos.log.control import ControlState
+from clonos.resources.hosts import HostTask
+from clonos.testing.harness import eventually
+from component.agent.api import FakeApi
+from component.agent.hosts import ThreadAgent, run_spec
+from component.agent.test_supervising import reported
+
+Host = Callable[..., ThreadAgent]
+
+
+def checkpoint(folder: Path, epochs: int, query: str = "q") -> Path:
+    """Write a checkpoint in the format of Spark."""
+    for log in ("offsets", "commits"):
+        (folder / query / log).mkdir(parents=True, exist_ok=True)
+        for epoch in range(epochs):
+            (folder / query / log / str(epoch)).write_text(f"{log} {epoch}")
+    (folder / query / "metadata").write_text("{}")
+    return folder
+
+
+def epochs_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "q" / "commits").iterdir())
+
+
+def test_savepoint_is_taken_and_deleted(api: FakeApi, host: Host, tmp_path: Path) -> None:
+    source, target = checkpoint(tmp_path / "checkpoint", 3), tmp_path / "saved" / "one"
+    create = HostTask(task="t1", kind="savepoint", arguments={"location": str(source), "target": str(target)})
+    api.assign(tasks=(create,))
+    agent = host()
+    eventually(lambda: api.results["t1"], "the result is reported")
+    assert api.results["t1"][0].ok
+    assert api.results["t1"][0].result["epochs"] == {"q": 2}
+    assert epochs_of(target) == ["0", "1", "2"]
+
+    agent.stop()
+    host()  # reports the stored result; executing the task again would fail, because the target exists
+    eventually(lambda: len(api.results["t1"]) == 2, "the result is reported again")
+    assert api.results["t1"][1].ok
+
+    remove = HostTask(task="t2", kind="delete-savepoint", arguments={"location": str(target)})
+    missing = HostTask(task="t3", kind="savepoint", arguments={"location": str(tmp_path / "nowhere"), "target": "x"})
+    api.assign(tasks=(remove, missing))
+    eventually(lambda: api.results["t2"] and api.results["t3"], "both results are reported")
+    assert api.results["t2"][0].ok
+    assert not target.exists()
+    failure = api.results["t3"][0].failure
+    assert failure is not None
+    assert failure.error == "savepoint-missing"
+    assert not (tmp_path / "agent" / "host-1" / "tasks" / "t1.json").exists(), "the work no longer contains the task"
+
+
+def test_task_fails_if_its_process_is_killed(api: FakeApi, host: Host) -> None:
+    api.assign(tasks=(HostTask(task="t1", kind="savepoint"),))
+    host(task_command=(sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
+    eventually(lambda: api.results["t1"], "the result is reported")
+    assert not api.results["t1"][0].ok
+
+
+def test_restore_is_executed_once_for_each_request_key(tmp_path: Path) -> None:
+    job, saved = checkpoint(tmp_path / "job", 5), checkpoint(tmp_path / "saved", 2)
+    (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
+    restore(f"file://{job}", str(saved), None, "w1")
+    assert epochs_of(job) == ["0", "1"]
+    assert epochs_of(tmp_path / "job.before-w1") == ["0", "1", "2", "3", "4"]
+    checkpoint(job, 4)  # the job continues from there
+    restore(f"file://{job}", str(saved), None, "w1")
+    assert epochs_of(job) == ["0", "1", "2", "3"]
+    restore(f"file://{job}", str(saved), None, "w2")  # another request key
+    assert epochs_of(job) == ["0", "1"]
+    assert epochs_of(tmp_path / "job.before-w2") == ["0", "1", "2", "3"]
+
+
+def test_only_the_newest_previous_checkpoint_remains(tmp_path: Path) -> None:
+    """Older ones become empty directories, which show that their requests were executed."""
+    job, saved = checkpoint(tmp_path / "job", 5), checkpoint(tmp_path / "saved", 2)
+    other = checkpoint(tmp_path / "job-2.before-w1", 2)
+    (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
+    for request_key in ("w1", "w2", "w3"):
+        restore(str(job), str(saved), None, request_key)
+        assert epochs_of(tmp_path / f"job.before-{request_key}") == (
+            ["0", "1"] if request_key != "w1" else [str(n) for n in range(5)]
+        )
+    assert [list((tmp_path / f"job.before-{request_key}").iterdir()) for request_key in ("w1", "w2")] == [[], []]
+    assert epochs_of(other) == ["0", "1"]  # another job's
+    checkpoint(job, 7)
+    restore(str(job), str(saved), None, "w1")  # a driver on a host considered lost repeats its request
+    assert epochs_of(job) == [str(n) for n in range(7)]
+
+
+def test_restore_refuses_to_publish_logged_epochs_again(tmp_path: Path) -> None:
+    job = checkpoint(tmp_path / "job", 5)
+    state = ControlState(committed={"q": 4})
+    checked: list[dict[str, int]] = []
+
+    def allow(epochs: Mapping[str, int]) -> None:
+        checked.append(dict(epochs))
+        require_unpublished(state, epochs)
+
+    with pytest.raises(WouldPublishAgain):
+        restore(str(job), str(job), 2, "w1", allow)
+    assert epochs_of(job) == ["0", "1", "2", "3", "4"]  # nothing has changed
+    assert not (tmp_path / "job.before-w1").exists()
+    restore(str(job), str(job), 4, "w2", allow)
+    state.committed["q"] = 9  # the job continued from there; a restart of its driver repeats the request
+    restore(str(job), str(job), 4, "w2", allow)
+    assert checked == [{"q": 2}, {"q": 4}]
+    saved = checkpoint(tmp_path / "saved", 2)
+    (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
+    with pytest.raises(WouldPublishAgain):
+        restore(str(job), str(saved), None, "w3", allow)
+    restore(str(job), str(saved), None, "w3")
+    assert epochs_of(job) == ["0", "1"]
+
+
+def test_restore_to_an_epoch_of_the_same_checkpoint(tmp_path: Path) -> None:
+    job = checkpoint(tmp_path / "job", 5)
+    for _ in range(2):
+        restore(str(job), f"file://{job}", 2, "w1")
+        assert epochs_of(job) == ["0", "1", "2"]
+    with pytest.raises(SavepointMissing):
+        restore(str(job), str(job), 7, "w2")
+    assert epochs_of(job) == ["0", "1", "2"]  # nothing has changed
+    restore(str(job), str(job), 1, "w2")
+    assert epochs_of(job) == ["0", "1"]
+    with pytest.raises(SpecError):
+        restore("s3a://bucket/job", "s3a://bucket/saved", None, "w1")
+
+
+def test_driver_starts_from_a_savepoint(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
+    saved = checkpoint(tmp_path / "saved", 2)
+    (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
+    code = api.upload(b"print(sys.argv[3:], flush=True); until_stopped()")
+    point = {"savepoint": "s1", "publish_again": True}
+    api.assign(run_spec(run, code, restore_location=str(saved), request_key="w1", start_from=point))
+    host()
+    report = reported(api, run, "RUNNING")
+    assert epochs_of(tmp_path / "jobs" / "fake" / "checkpoint") == ["0", "1"]
+    eventually(lambda: "['--new-lineage', '--request-key', 'w1']" in api.log[run], "the driver gets the request key")
+    assert report.attempts == 1
+    other = f"{run}x"
+    api.assign(run_spec(other, code, restore_location=str(tmp_path / "nowhere"), request_key="w2"))
+    failed = reported(api, other, "EXITED", final=True)
+    assert failed.failure is not None
+    assert failed.failure.error == "savepoint-missing"
+    api.assign()
+    eventually(lambda: not api.reports, "both runs are removed")

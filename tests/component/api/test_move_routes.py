@@ -1,0 +1,272 @@
+"""Planned moves through the routes, with the reconciler of the service and scripted hosts."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from scripted_job import ScriptedJob
+
+from clonos.testing.harness import eventually
+from support.scripted import CODE, upload
+
+BROKEN = {"error": "job-code-failed", "what": "It raised.", "domain": "user", "retry": False}
+
+
+def request(job: ScriptedJob, action: str, *, status: int = 202, key: str | None = None, **body: Any) -> dict[str, Any]:
+    headers = {"Idempotency-Key": key} if key else {}
+    answer = job.client.post(f"/jobs/{job.name}/{action}", json=body, headers=headers)
+    assert answer.status_code == status, answer.text
+    operation: dict[str, Any] = answer.json()
+    return operation
+
+
+def finished(job: ScriptedJob, operation: dict[str, Any]) -> dict[str, Any]:
+    """The operation, once it is no longer in progress."""
+
+    def matching() -> dict[str, Any] | None:
+        current: dict[str, Any] = job.client.get(f"/operations/{operation['id']}").json()
+        return current if current["state"] != "IN_PROGRESS" else None
+
+    result: dict[str, Any] = eventually(matching, "the operation finishes")
+    return result
+
+
+def other_host(job: ScriptedJob, *hosts: str) -> str:
+    return next(name for name in job.hosts if name not in hosts)
+
+
+def take_over(job: ScriptedJob, host: str, run: str, old: tuple[str, str], generation: int = 2) -> None:
+    """A standby is promoted while the driver runs; it starts as driver, and the old driver is fenced."""
+    target, order = job.await_order(standby=False, but=old[1])
+    assert (target, order["run"]) == (host, run)
+    assert job.runs(old[0])[old[1]] == "RUNNING", "the driver runs until then"
+    assert job.fetch()["run"] == old[1]
+    job.start_driver(host, run, generation)
+    eventually(lambda: job.runs(old[0]).get(old[1]) == "ABSENT", "its host kills the remains of the old driver")
+    superseded = {"error": "superseded", "what": "newer", "domain": "run", "retry": False}
+    job.report(old[0], old[1], "EXITED", "SUPERSEDED", exit_code=70, final=True, failure=superseded)
+
+
+def test_a_move_promotes_the_standby_that_is_ready(job: ScriptedJob) -> None:
+    primary, run, other, waiting = job.start_with_standby()
+    begun = time.time()
+    job.push_epochs(primary, run, 1, 0)
+    operation = request(job, "move", key="once", to=other)
+    assert request(job, "move", key="once", to=other)["id"] == operation["id"], (
+        "a retried request has the same operation"
+    )
+    take_over(job, other, waiting, (primary, run))
+    done = finished(job, operation)
+    assert (done["state"], done["result"]["run"]) == ("COMPLETED", waiting)
+    assert (job.fetch()["host"], job.fetch()["state"]) == (other, "RUNNING")
+    job.push_epochs(other, waiting, 2, 1)
+    recovery = job.recoveries()[0]
+    assert (recovery["cause"], recovery["outcome"], recovery["failure"]) == ("move", "COMPLETED", None)
+    assert (recovery["from_host"], recovery["to_host"], recovery["standby"]) == (primary, other, waiting)
+    assert 0 <= recovery["downtime_ms"] <= (time.time() - begun) * 1000
+    # Another standby replaces the promoted one.
+    assert job.await_order(standby=True)[0] != other
+    events = job.client.get("/events/history?type=job.generation").json()["data"]
+    assert events[-1]["data"]["cause"] == "move"
+    actions = [entry["action"] for entry in job.client.get("/audit").json()["data"]]
+    assert {"job.move", "operation.move"} <= set(actions)
+
+
+def test_a_move_to_a_host_without_a_standby_places_a_standby_first(job: ScriptedJob) -> None:
+    primary, run, other, regular = job.start_with_standby()
+    to = other_host(job, primary, other)
+    operation = request(job, "move", to=to)
+    host, order = job.await_order(standby=True, but=regular)
+    assert host == to
+    job.report(to, order["run"], "RUNNING", "READY")
+    take_over(job, to, order["run"], (primary, run))
+    assert finished(job, operation)["state"] == "COMPLETED"
+    assert job.fetch()["host"] == to
+    assert job.runs(other) == {regular: "RUNNING"}, "the job's own standby stays"
+
+
+def test_a_job_without_standbys_moves_through_a_temporary_standby(job: ScriptedJob) -> None:
+    primary, run, other, regular = job.start_with_standby()
+    spec = {**job.fetch()["spec"]}
+    spec["spec"] = {**spec["spec"], "standby": {"replicas": 0}}
+    version = job.fetch()["version"]
+    patched = job.client.patch(f"/jobs/{job.name}", json={"spec": spec}, headers={"If-Match": f'"{version}"'})
+    assert patched.status_code == 200, patched.text
+    assert job.await_order("ABSENT", standby=True)[1]["run"] == regular
+    job.report(other, regular, "EXITED", exit_code=-9, final=True)
+    operation = request(job, "move")
+    host, order = job.await_order(standby=True)
+    assert order["version"] == 1, "as its driver: a changed specification takes effect at the next start"
+    job.report(host, order["run"], "RUNNING", "READY")
+    take_over(job, host, order["run"], (primary, run))
+    assert finished(job, operation)["state"] == "COMPLETED"
+    assert not any(run["standby"] for host in job.hosts.values() for run in host.work()["runs"])
+
+
+def test_a_move_that_times_out_leaves_the_driver_in_place(job: ScriptedJob) -> None:
+    primary, run, other, regular = job.start_with_standby()
+    to = other_host(job, primary, other)
+    failed = finished(job, request(job, "move", to=to, timeout_s=0.5))
+    assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "move-failed")
+    assert job.runs(primary) == {run: "RUNNING"}
+    assert job.fetch()["state"] == "RUNNING"
+    eventually(lambda: set(job.runs(to).values()) <= {"ABSENT"}, "the unused standby is removed")
+    assert job.runs(other) == {regular: "RUNNING"}
+
+
+def test_a_move_whose_standby_crashes_leaves_the_driver_in_place(job: ScriptedJob) -> None:
+    primary, run, other, waiting = job.start_with_standby()
+    operation = request(job, "move", to=other)
+    job.await_order(standby=False, but=run)
+    job.report(other, waiting, "EXITED", "PROMOTING", exit_code=1, final=True, failure=BROKEN)
+    failed = finished(job, operation)
+    assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "move-failed")
+    assert job.runs(primary) == {run: "RUNNING"}
+    assert (job.fetch()["state"], job.fetch()["run"]) == ("RUNNING", run)
+    assert job.await_standby("FAILED")["id"] == waiting
+
+
+def test_an_impossible_move_is_refused_at_once(job: ScriptedJob) -> None:
+    primary, *_ = job.start_with_standby()
+    assert "no-such-host" in request(job, "move", to="no-such-host", status=404)["detail"]
+    drained = other_host(job, primary)
+    job.client.post(f"/hosts/{drained}/drain")
+    assert "DRAINING" in request(job, "move", to=drained, status=409)["detail"]
+    assert request(job, "move", to=primary)["state"] == "COMPLETED", "the job runs there already"
+    assert request(job, "upgrade")["state"] == "COMPLETED", "the job has the newest version already"
+    job.client.post(f"/jobs/{job.name}/stop")
+    eventually(lambda: job.fetch()["state"] != "RUNNING", "the job is stopping")
+    assert "STOPP" in request(job, "move", status=409)["detail"]
+
+
+def test_a_job_with_a_host_local_checkpoint_does_not_move(job: ScriptedJob) -> None:
+    spec = {"metadata": {"name": f"{job.name}-l"}, "spec": {"main": "job.py", "checkpoint": "/var/lib/here"}}
+    body = {"spec": spec, "artifact": upload(job.client)}
+    assert job.client.post("/jobs", json=body).status_code == 201
+    answer = job.client.post(f"/jobs/{job.name}-l/move")
+    assert answer.status_code == 409
+    assert "/var/lib/here is a path of its host" in answer.json()["detail"]
+    job.client.post(f"/jobs/{job.name}-l/cancel")
+
+
+def test_a_drained_host_hands_over_its_driver(job: ScriptedJob) -> None:
+    primary, run, other, waiting = job.start_with_standby()
+    assert job.client.post(f"/hosts/{primary}/drain").status_code == 200
+    take_over(job, other, waiting, (primary, run))
+    job.await_job(state="RUNNING")
+    assert job.recoveries()[0]["cause"] == "move"
+    assert job.await_order(standby=True)[0] not in (primary, other)
+
+
+# Upgrades
+
+
+def change_code(job: ScriptedJob, code: bytes = CODE + b"# newer\n") -> None:
+    body = {"artifact": upload(job.client, code)}
+    version = job.fetch()["version"]
+    answer = job.client.patch(f"/jobs/{job.name}", json=body, headers={"If-Match": f'"{version}"'})
+    assert answer.status_code == 200, answer.text
+
+
+def await_upgraded_standby(job: ScriptedJob, old: str, waiting: str, state: str = "READY") -> tuple[str, str]:
+    """Wait for a standby of the new version and report its state: its host and run."""
+
+    def matching() -> list[tuple[str, dict[str, Any]]]:
+        return [
+            (name, run)
+            for name, host in job.hosts.items()
+            for run in host.work()["runs"]
+            if run["standby"] and run["version"] == 2
+        ]
+
+    host, order = eventually(matching, "a standby of the new version is placed")[0]
+    assert order["run"] not in (old, waiting)
+    job.report(host, order["run"], "RUNNING", state)
+    return host, order["run"]
+
+
+def finish_old_driver(job: ScriptedJob, primary: str, run: str) -> None:
+    """The driver of the old version is requested to finish its epoch, and finishes it."""
+    host, order = job.await_order("STOPPED", standby=False)
+    assert (host, order["run"], order["stop_mode"]) == (primary, run, "graceful")
+    job.report(primary, run, "STOPPING", "STOPPED")
+
+
+def test_an_upgrade_starts_after_the_old_driver_has_finished(job: ScriptedJob) -> None:
+    primary, run, other, waiting = job.start_with_standby()
+    job.push_epochs(primary, run, 1, 0)
+    change_code(job)
+    operation = request(job, "upgrade")
+    host, new = await_upgraded_standby(job, run, waiting)
+    assert job.runs(other)[waiting] == "RUNNING", (
+        "a standby of the old version stays until the new version has an epoch"
+    )
+    finish_old_driver(job, primary, run)
+    assert job.await_order(standby=False, but=run)[1]["run"] == new
+    job.start_driver(host, new, 2)
+    job.await_job(state="RUNNING")
+    assert job.client.get(f"/operations/{operation['id']}").json()["state"] == "IN_PROGRESS", (
+        "the new version has no epoch yet"
+    )
+    job.push_epochs(host, new, 2, 1)
+    done = finished(job, operation)
+    assert (done["state"], done["result"]["version"]) == ("COMPLETED", 2)
+    assert (job.fetch()["observed_version"], job.fetch()["host"]) == (2, host)
+    recovery = job.recoveries()[0]
+    assert (recovery["cause"], recovery["outcome"], recovery["to_host"]) == ("upgrade", "COMPLETED", host)
+    eventually(lambda: job.runs(other).get(waiting) == "ABSENT", "standbys of the old version are removed")
+
+
+def test_an_upgrade_that_fails_to_warm_up_leaves_the_driver_in_place(job: ScriptedJob) -> None:
+    primary, run, _, waiting = job.start_with_standby()
+    change_code(job)
+    operation = request(job, "upgrade")
+    host, new = await_upgraded_standby(job, run, waiting, state="WARMING")
+    job.report(host, new, "EXITED", exit_code=14, final=True, failure=BROKEN)
+    failed = finished(job, operation)
+    assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "move-failed")
+    assert "It raised." in failed["failure"]["what"]
+    assert job.runs(primary) == {run: "RUNNING"}
+    assert job.fetch()["version"] == 2, "the requested version stays: fix the code, and upgrade again"
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["standby", "cold"])
+def test_an_upgrade_that_fails_at_once_is_rolled_back(job: ScriptedJob, guarded: bool) -> None:
+    primary, run, other, waiting = job.start_with_standby()
+    first = job.fetch()["artifact"]
+    change_code(job)
+    operation = request(job, "upgrade")
+    host, new = await_upgraded_standby(job, run, waiting)
+    finish_old_driver(job, primary, run)
+    assert job.await_order(standby=False, but=run)[1]["run"] == new
+    job.report(primary, run, "EXITED", "STOPPED", exit_code=0, final=True)
+    job.start_driver(host, new, 2)
+    if not guarded:
+        job.report(other, waiting, "EXITED", exit_code=1, final=True)
+        job.await_standby("FAILED")
+    job.report(host, new, "EXITED", "FAILED", exit_code=14, final=True, failure=BROKEN)
+
+    job.await_job(version=3)
+    assert job.fetch()["artifact"] == first
+    host, order = job.await_order(standby=False, but=new)
+    assert (order["artifact"], order["version"], order["accept_new_code"]) == (first, 3, True)
+    assert (order["run"] == waiting) == guarded, "a standby of the old version takes over, if there is one"
+    job.start_driver(host, order["run"], 3)
+    failed = finished(job, operation)
+    assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "upgrade-failed")
+    assert "It raised." in failed["failure"]["what"]
+    assert "version 1 is restored as version 3" in failed["failure"]["kept"]
+    assert (job.fetch()["state"], job.fetch()["observed_version"]) == ("RUNNING", 3)
+    versions = job.client.get(f"/jobs/{job.name}/versions").json()["data"]
+    assert [version["version"] for version in versions] == [3, 2, 1]
+
+
+def test_a_takeover_keeps_the_running_version(job: ScriptedJob) -> None:
+    """A recovery is no start: an epoch in doubt needs the code that planned it."""
+    primary, run, other, waiting = job.start_with_standby()
+    change_code(job)
+    job.report(primary, run, "EXITED", exit_code=-9)
+    host, order = job.await_order(standby=False, but=run)
+    assert (host, order["run"], order["version"]) == (other, waiting, 1)

@@ -1,0 +1,137 @@
+"""A control plane with sample jobs, hosts and recoveries, for tests and measurements of pages."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos_api.store import counters
+from clonos_api.store.db.database import Database
+from clonos_api.store.db.rows import new_id
+from clonos_api.store.lease import NAME as LEADER
+from clonos_api.store.tables import EpochRow, ExceptionRow, HostRow, JobRow, LeaseRow, RecoveryRow, StandbyRow
+from support.serving import Served, served
+from support.stored import host_row, job_row, run_row
+
+NAMES = ("orders", "clicks", "payments", "enrich", "fraud", "sessions")
+WARM = (("detect", 8), ("decide", 21), ("wake", 40), ("claim", 70), ("restore", 30), ("replay", 240), ("commit", 30))
+COLD = (("detect", 8), ("decide", 21), ("start", 5600), ("claim", 70), ("restore", 620), ("epoch", 540), ("commit", 80))
+DAY_S = 86_400
+
+
+@contextmanager
+def sample_platform(home: Path, *, jobs: int, hosts: int, seed: int = 1) -> Iterator[Served]:
+    """A replica with sample rows; no job runs."""
+    with served(home) as api:
+        with ThreadPoolExecutor(1) as apart:  # Playwright has a loop of its own in this thread
+            apart.submit(asyncio.run, fill(api.settings.database, jobs, hosts, random.Random(seed))).result()
+        yield api
+
+
+async def fill(url: str, jobs: int, hosts: int, chance: random.Random) -> None:
+    """Write the sample rows."""
+    database = Database(url)
+    now = datetime.now(UTC)
+    try:
+        async with database.transaction() as session:
+            later = now + timedelta(days=1)
+            session.add(LeaseRow(name=LEADER, holder="another", fencing_token=1, expires_at=later))
+            agents = [await host_row(session, f"host-{number + 1}", lease_s=DAY_S) for number in range(hosts)]
+            for agent in agents:
+                agent.slots = 2 + 3 * jobs // max(1, hosts)
+            for number in range(jobs):
+                await _job(session, number, agents, chance, now)
+    finally:
+        await database.close()
+
+
+async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance: random.Random, now: datetime) -> None:
+    job = await job_row(session, f"{chance.choice(NAMES)}-{number + 1}")
+    replicas = chance.choice((1, 1, 1, 0))
+    job.spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": replicas}}}
+    job.state = chance.choices(("RUNNING", "RECOVERING", "FAILED", "STOPPED"), (92, 2, 2, 4))[0]
+    since_s = chance.randint(5, DAY_S)
+    job.state_since = now - timedelta(seconds=0 if job.state == "RECOVERING" else since_s)
+    job.generation, job.observed_version = 3, 1
+    lag = {"in": chance.choice((0, 0, 0, 12, 4000))}
+    counted = {"records_in": chance.randint(0, 10**6), "records_out": chance.randint(0, 10**6)}
+    counted |= {"epoch": 109, "epochs": 110, "recorded_determinants": 500, "replayed_determinants": 10, "lag": lag}
+    counted |= {"recorded_bytes": 61_000, "published_lanes": 430, "skipped_lanes": 6}
+    operators = {"fraud_score": {"recorded": 420, "replayed": 10, "bytes": 55_000}}
+    counted["operators"] = operators | {"exchange_rate": {"recorded": 80, "replayed": 0, "bytes": 6_000}}
+    counted["partition_lag"] = {"in": {"0": lag["in"], "1": 0}}
+    hangs = {"words": (now - timedelta(minutes=7)).isoformat()} if number == 2 else {}
+    # In the future: no epoch finishes here, and a test views pages for minutes.
+    reported_at = (now + timedelta(days=1)).isoformat()
+    job.desired_state = "STOPPED" if job.state == "STOPPED" else "RUNNING"
+    job.metrics = {"open_transactions": hangs, "at": reported_at, "restarts": 1, "queries": {"out": counted}}
+    job.metrics |= {"delivery": {"out": "exactly-once"}, "sharing_depth": "full"}
+    if job.state == "FAILED":
+        what = {"what": "Topic in lost offsets 120 to 140.", "kept": "what was published."}
+        job.failure = {"error": "offsets-lost", **what, "hint": "start from a savepoint.", "domain": "consistency"}
+    sums = {"epochs": 110, "recorded_determinants": 500, "recorded_bytes": 61_000, "replayed_determinants": 10}
+    await counters.add(session, {job.id: sums})
+    job.restarts = 2
+    here, there = chance.sample(agents, 2) if len(agents) > 1 else (agents[0], agents[0])
+    if job.state in ("RUNNING", "RECOVERING"):
+        run = await run_row(session, job, here)
+        run.state, job.run = "RUNNING", run.id
+        if replicas and chance.random() < 0.95:
+            why = {"placement_reason": "another failure domain than the driver's, least loaded (1 of 4 slots taken)"}
+            state = chance.choices(("READY", "WARMING"), (9, 1))[0]
+            row = {"mode": "dedicated", "state": state, "since": now, "body": why}
+            session.add(StandbyRow(id=new_id(), job=job.id, host=there.id, **row))
+    for _ in range(chance.randint(0, 2)):
+        at = now - timedelta(minutes=chance.randint(1, 500))
+        session.add(_recovery(job, at, here.name, there.name, chance))
+    if number < 3:
+        _epochs(session, job, chance, now)
+
+
+def _recovery(job: JobRow, at: datetime, here: str, there: str, chance: random.Random) -> RecoveryRow:
+    warm = chance.random() < 0.7
+    phases, moment = [], at
+    for name, ms in WARM if warm else COLD:
+        took = ms * chance.uniform(0.6, 1.5)
+        phases.append({"name": name, "started_at": moment.isoformat(), "duration_ms": took})
+        moment += timedelta(milliseconds=took)
+    body: dict[str, Any] = {"cause": chance.choice(("crash", "host-lost")), "outcome": "COMPLETED", "phases": phases}
+    body |= {"failed_generation": 2, "generation": 3, "from_host": here, "to_host": there if warm else here}
+    body |= {"standby": new_id() if warm else None, "downtime_ms": (moment - at).total_seconds() * 1000}
+    body |= {"replayed_records": 800, "skipped_lanes": 1, "replayed_determinants": 20}
+    return RecoveryRow(id=new_id(), job=job.id, started_at=at, ended_at=moment, body=body)
+
+
+def _epochs(session: AsyncSession, job: JobRow, chance: random.Random, now: datetime) -> None:
+    for epoch in range(110):
+        at = now - timedelta(seconds=(110 - epoch) * 0.5)
+        epoch_json: dict[str, Any] = {"epoch": epoch, "query": "out", "status": "COMPLETED", "generation": 3}
+        epoch_json |= {"trigger": "REPLAY" if epoch == 60 else "PERIODIC", "completed_at": at.isoformat()}
+        epoch_json |= {
+            "duration_ms": chance.uniform(70, 220),
+            "records_in": 100,
+            "records_out": chance.randint(80, 120),
+        }
+        epoch_json |= {
+            "published_lanes": chance.randint(1, 4),
+            "size_bytes": 123_456,
+            "offsets": {"in": {"0": epoch * 50, "1": epoch * 51}},
+            "spans": [],
+        }
+        row = {"job": job.id, "lineage": 1, "query": "out", "epoch": epoch, "completed_at": at}
+        session.add(EpochRow(**row, body=epoch_json))
+        if epoch % 50 == 0:
+            failure = {"error": "epoch-failed", "what": "A worker was lost.", "domain": "run", "retry": True}
+            failure |= {"kept": "what was published.", "hint": "it is tried again by itself."}
+            failure |= {
+                "stack": 'Traceback (most recent call last):\n  File "job.py", line 12, in score\nOSError: away\n'
+            }
+            session.add(ExceptionRow(job=job.id, at=at, generation=2, failure=failure))

@@ -1,0 +1,53 @@
+"""A fake control plane, and the command line as its client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from clonos.cli.app import app
+from clonos.client import Client
+from component.cli.service import TOKEN, FakeService
+
+Clonos = Callable[..., Result]
+
+
+@pytest.fixture
+def service() -> Iterator[FakeService]:
+    fake = FakeService()
+    fake.start()
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def client(service: FakeService) -> Iterator[Client]:
+    with Client(service.url, TOKEN, patience_s=3.0) as client:
+        yield client
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty `CLONOS_HOME`."""
+    monkeypatch.setenv("CLONOS_HOME", str(tmp_path / "home"))
+    for name in ("CLONOS_API", "CLONOS_TOKEN", "CLONOS_KAFKA__BOOTSTRAP_SERVERS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def clonos(service: FakeService, home: Path, monkeypatch: pytest.MonkeyPatch) -> Clonos:
+    """Runs `clonos` with arguments against the fake control plane; raises the command's error."""
+    monkeypatch.setenv("CLONOS_API", service.url)
+    monkeypatch.setenv("CLONOS_TOKEN", TOKEN)
+
+    def run(*arguments: str, ok: bool = True) -> Result:
+        result = CliRunner().invoke(app, list(arguments))
+        if ok and result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run

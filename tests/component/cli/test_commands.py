@@ -1,0 +1,385 @@
+"""Commands against a fake control plane: their requests, output and exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import Result
+
+from clonos import errors
+from clonos.cli import watching
+from clonos.client.credentials import Credentials, resolve
+from clonos.jobs.spec import JobSpec, Standbys
+from clonos.resources.hosts import Standby
+from clonos.resources.jobs import Failure, JobException, JobState
+from clonos.resources.service import Event
+from clonos.testing.harness import eventually
+from component.cli.conftest import Clonos
+from component.cli.service import NOW, TOKEN, FakeService, host, problem, recovery, savepoint
+
+JOB = '@clonos.job(name="shout")\ndef shout(ctx):\n    pass\n'
+BROKEN = Failure(error="topic-missing", what="The topic 'lines' does not exist.", kept="all.", hint="create it.")
+
+
+def body(result: Result) -> dict[str, object]:
+    parsed: dict[str, object] = json.loads(result.stdout)
+    return parsed
+
+
+def test_job_ls_prints_a_table_json_and_names(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount", failure=BROKEN, restarts=3)
+    service.add("orders", JobState.STOPPED)
+    table = clonos("job", "ls").stdout
+    assert "wordcount" in table
+    assert "topic-missing" in table
+    assert "\x1b" not in table, "plain text outside a terminal"
+    assert clonos("job", "ls", "-o", "name").stdout.split() == ["wordcount", "orders"]
+    assert clonos("job", "ls", "--state", "stopped", "-o", "name").stdout.split() == ["orders"]
+    page = body(clonos("job", "ls", "-o", "json"))
+    assert page["has_more"] is False
+    assert page["data"][0]["spec"]["spec"]["driver"] == {"memory": "1g"}  # type: ignore[index]
+
+
+def test_an_empty_list_prints_a_message_on_stderr(clonos: Clonos) -> None:
+    result = clonos("savepoint", "ls")
+    assert result.stdout == ""
+    assert "There are no savepoints." in result.stderr
+    assert clonos("savepoint", "ls", "-o", "name").output == ""
+
+
+def test_inspect_shows_state_recovery_and_error(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount", generation=2, host="host-2")
+    service.recoveries.append(recovery())
+    service.exceptions.append(JobException(seq=1, at=NOW, generation=1, failure=BROKEN))
+    output = clonos("job", "inspect", "wordcount").stdout
+    for part in (
+        "RUNNING",
+        "host-2, process 4711",
+        "crash",
+        "downtime 2.3 s",
+        "host-1 → host-2",
+        "7 records",
+        "topic-missing",
+    ):
+        assert part in output, part
+    assert "What to do: create it." in output
+    whole = body(clonos("job", "inspect", "wordcount", "-o", "json"))
+    assert set(whole) == {"job", "metrics", "run", "generation", "recovery", "error"}
+    assert whole["recovery"]["downtime_ms"] == 2345.0  # type: ignore[index]
+
+
+def test_inspect_shows_a_job_that_never_ran(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount", JobState.CREATED, generation=0, run=None, host=None)
+    output = clonos("job", "inspect", "wordcount").stdout
+    assert "none yet" in output
+    assert "no host" in output
+
+
+def test_stop_restart_cancel_and_rm_wait_for_the_operation(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount")
+    assert "wordcount is STOPPED" in clonos("job", "stop", "wordcount", "--mode", "checkpoint").stdout
+    ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/stop")
+    assert json.loads(sent) == {"mode": "checkpoint", "timeout_s": 60.0}
+    assert body(clonos("job", "restart", "wordcount", "-o", "json"))["state"] == "COMPLETED"
+    assert body(clonos("job", "cancel", "wordcount", "--no-wait", "-o", "json"))["state"] == "IN_PROGRESS"
+    assert "deleted" in clonos("job", "rm", "wordcount").stdout
+    with pytest.raises(errors.SpecError, match="--mode fast"):
+        clonos("job", "stop", "wordcount", "--mode", "fast")
+
+
+def test_move_and_upgrade_send_their_options(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
+    service.add("wordcount")
+    assert body(clonos("job", "move", "wordcount", "--to", "host-2", "-o", "json"))["kind"] == "move"
+    ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/move")
+    assert json.loads(sent) == {"to": "host-2", "timeout_s": 180.0}
+    (tmp_path / "job.py").write_text('import clonos\n\n@clonos.job(name="wordcount")\ndef count(ctx):\n    pass\n')
+    clonos("job", "upgrade", "wordcount", str(tmp_path), "--timeout", "9")
+    ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/upgrade")
+    assert json.loads(sent) == {"timeout_s": 9.0}
+    methods = [(method, path.split("/")[3]) for method, path, *_ in service.received if method != "GET"]
+    assert methods[-3:] == [("POST", "artifacts"), ("PATCH", "jobs"), ("POST", "jobs")]
+    with pytest.raises(errors.SpecError, match="PATH"):
+        clonos("job", "upgrade", "wordcount", "-p", "a=b")
+
+
+def test_upgrade_preserves_the_standbys_unless_the_specification_sets_them(
+    clonos: Clonos, service: FakeService, tmp_path: Path
+) -> None:
+    """``clonos submit --standbys`` leaves no trace in a file."""
+    spec = {"metadata": {"name": "wordcount"}, "spec": {"standby": {"replicas": 2, "selfPromoteAfter": "9s"}}}
+    job = service.add("wordcount", spec=spec)
+    (tmp_path / "job.py").write_text('import clonos\n\n@clonos.job(name="wordcount")\ndef count(ctx):\n    pass\n')
+
+    def upgraded() -> Standbys:
+        clonos("job", "upgrade", "wordcount", str(tmp_path))
+        *_, (_, _, sent) = service.requests("PATCH", f"/jobs/{job.id}")
+        return JobSpec.model_validate(json.loads(sent)["spec"]).spec.standby
+
+    assert upgraded() == Standbys(replicas=2, selfPromoteAfter="9s")
+    yaml = (
+        "apiVersion: clonos/v1\nkind: Job\nmetadata: {name: wordcount}\nspec: {main: job.py, standby: {replicas: 0}}\n"
+    )
+    (tmp_path / "job.yaml").write_text(yaml)
+    assert upgraded() == Standbys()
+    service.change(job.id, spec=JobSpec.model_validate(spec))
+    (tmp_path / "job.yaml").write_text(yaml.replace("{replicas: 0}", "{selfPromoteAfter: 15s}"))
+    assert upgraded() == Standbys(replicas=2, selfPromoteAfter="15s")
+
+
+def test_a_failed_operation_raises_its_error(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount")
+    service.failing = BROKEN
+    with pytest.raises(errors.TopicMissing, match="does not exist"):
+        clonos("job", "start", "wordcount")
+
+
+def test_start_from_a_savepoint_or_an_epoch(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount", JobState.STOPPED)
+    service.savepoints += [savepoint("before"), savepoint("twin"), savepoint("twin", id="sp-other")]
+    for text, sent in {
+        "41": {"epoch": 41, "publish_again": False},
+        "before": {"savepoint": "sp-before", "publish_again": False},
+        "sp-other": {"savepoint": "sp-other", "publish_again": False},
+    }.items():
+        clonos("job", "start", "wordcount", "--from", text)
+        assert json.loads(service.requests("POST", "/jobs/wordcount/start")[-1][2]) == sent
+    for text, message in {"nope": "no savepoint", "twin": "2 savepoints"}.items():
+        with pytest.raises(errors.NotFound, match=message):
+            clonos("job", "start", "wordcount", "--from", text)
+    with pytest.raises(errors.SpecError, match="needs --from"):
+        clonos("job", "start", "wordcount", "--publish-again")
+
+
+def test_submit_uploads_and_creates(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    options = ("-p", "a=b", "--name", "loud", "--standbys", "2")
+    created = body(clonos("submit", str(tmp_path / "job.py"), *options, "-o", "json"))
+    (content,) = service.uploads.values()
+    assert content == JOB.encode()
+    assert created["artifact"] in service.uploads
+    assert created["name"] == "loud"
+    assert created["spec"]["spec"]["params"] == {"a": "b"}  # type: ignore[index]
+    assert created["spec"]["spec"]["standby"]["replicas"] == 2  # type: ignore[index]
+    with pytest.raises(errors.NameTaken):
+        clonos("submit", str(tmp_path / "job.py"), "--name", "loud")
+
+
+def test_submit_watch_follows_events_until_the_job_fails(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    outcomes: list[Result | BaseException] = []
+
+    def run() -> None:
+        try:
+            outcomes.append(clonos("submit", str(tmp_path / "job.py"), "--watch"))
+        except BaseException as error:
+            outcomes.append(error)
+
+    # The stream starts only after the earlier events are read.
+    service.streams.append(b"")
+    before = service.add_event("job.created", "other")
+    service.add_event("job.state", "shout", to="RUNNING")
+    failed = service.add_event("job.state", "shout", to="FAILED")
+    service.streams.append(f"id: {failed.seq}\nevent: job.state\ndata: {failed.model_dump_json()}\n\n".encode())
+
+    def change() -> None:
+        eventually(lambda: service.jobs, "the job exists")
+        eventually(lambda: service.requests("GET", "/events"), "the job is watched")
+        service.change("shout", state=JobState.FAILED, failure=BROKEN)
+
+    background = threading.Thread(target=change)
+    background.start()
+    run()  # in the main thread, because commands install signal handlers
+    background.join()
+    assert before.seq == 1
+    assert isinstance(outcomes[0], errors.TopicMissing)
+
+
+def test_logs_prints_lines_follows_and_prints_json(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount", JobState.FINISHED)
+    assert clonos("logs", "wordcount", "--tail", "2").stdout.split() == ["two", "three"]
+    assert clonos("logs", "-f", "wordcount").stdout.split() == ["one", "two", "three"]
+    assert body(clonos("logs", "wordcount", "-o", "json"))["lines"] == ["one", "two", "three"]
+
+
+def test_checkpoint_ls_and_inspect(clonos: Clonos) -> None:
+    output = clonos("checkpoint", "ls", "wordcount").stdout
+    assert "42 completed, 1 failed" in output
+    assert "2.0 KiB" in output
+    assert clonos("checkpoint", "ls", "wordcount", "-o", "name").stdout.split() == ["41", "40"]
+    shown = clonos("checkpoint", "inspect", "wordcount", "41").stdout
+    assert "0: 10, 1: 12" in shown
+    assert "commit" in shown
+    with pytest.raises(errors.NotFound):
+        clonos("checkpoint", "inspect", "wordcount", "99")
+
+
+def test_recovery_explain_and_ls(clonos: Clonos, service: FakeService) -> None:
+    service.recoveries += [recovery(), recovery(id="rec-0", generation=None, downtime_ms=None, ended_at=None)]
+    output = clonos("recovery", "explain", "wordcount").stdout
+    for part in (
+        "Generation 2, a new driver on host-2, took over",
+        "120 records",
+        "17 determinants",
+        "3 lanes",
+        "2.3 s",
+    ):
+        assert part in output, part
+    assert "In progress" in clonos("recovery", "explain", "wordcount", "rec-0").stdout
+    assert "1 → 2" in clonos("recovery", "ls", "wordcount").stdout
+    service.recoveries.clear()
+    with pytest.raises(errors.NotFound, match="no recoveries"):
+        clonos("recovery", "explain", "wordcount")
+
+
+def test_host_ls_and_drain(clonos: Clonos, service: FakeService) -> None:
+    service.hosts.append(host())
+    assert "spark 4.2.1" in clonos("host", "ls").stdout
+    assert "host-1 is DRAINING" in clonos("host", "drain", "host-1").stdout
+
+
+def test_token_commands_print_the_secret_once(clonos: Clonos, service: FakeService) -> None:
+    created = clonos("token", "create", "ci", "--role", "operator", "--expires", "12h")
+    assert created.stdout.strip() == "clonos_t1_new", "only the secret is on stdout"
+    assert json.loads(service.requests("POST", "/tokens")[0][2])["expires_in_s"] == 43_200
+    clonos("token", "create", "ci", "--role", "agent", "--host", "host-1", "--expires", "never")
+    assert json.loads(service.requests("POST", "/tokens")[1][2])["expires_in_s"] is None
+    listed = clonos("token", "ls").output + clonos("token", "show").output
+    assert "ada" in listed
+    assert "secret" not in listed
+    for wrong in (["--role", "king"], ["--role", "viewer", "--expires", "soon"]):
+        with pytest.raises(errors.SpecError):
+            clonos("token", "create", "ci", *wrong)
+
+
+def test_events_selects_the_newest_events(clonos: Clonos, service: FakeService) -> None:
+    for number in range(5):
+        service.add_event("job.state", "wordcount", number=number)
+    lines = clonos("events", "--tail", "2", "-o", "json").stdout.splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [4, 5]
+    assert clonos("events").stdout.count("job.state") == 5
+    history = service.requests("GET", "/events/history")
+    assert len(history) == 2  # only the newest page
+    assert clonos("events", "--all").stdout.count("job.state") == 5
+    assert clonos("events", "--tail", "0").stdout == ""
+    service.events[-1] = service.events[-1].model_copy(update={"at": datetime.now(UTC)})
+    assert clonos("events", "--since", "10m").stdout.count("job.state") == 1
+    with pytest.raises(errors.SpecError):
+        clonos("events", "--since", "yesterday")
+
+
+def test_events_follow_starts_at_the_newest_event(clonos: Clonos, service: FakeService) -> None:
+    """Only the shown events of a long history are read."""
+    for number in range(300):
+        service.add_event("job.state", "wordcount", number=number)
+    new = Event(seq=301, at=datetime.now(UTC), type="job.deleted", job="wordcount", data={})
+    service.streams.append(f"id: 301\nevent: job.deleted\ndata: {new.model_dump_json()}\n\n".encode())
+
+    def interrupt() -> None:
+        eventually(lambda: len(service.requests("GET", "/events")) > 1, "the stream ended and is requested again")
+        os.kill(os.getpid(), signal.SIGTERM)  # a background process of a shell ignores SIGINT
+
+    background = threading.Thread(target=interrupt)
+    background.start()
+    lines = clonos("events", "-f", "--tail", "2", "-o", "json").stdout.splitlines()
+    background.join()
+    assert [json.loads(line)["seq"] for line in lines] == [299, 300, 301]
+    assert len(service.requests("GET", "/events/history")) == 1
+    assert service.requests("GET", "/events")[0][1]["last-event-id"] == "300"
+
+
+def test_standby_ls_hides_ended_standbys_without_all(clonos: Clonos, service: FakeService) -> None:
+    job = service.add("wordcount")
+    common: dict[str, Any] = {"job": job.id, "mode": "dedicated", "since": NOW, "placement_reason": "least loaded"}
+    service.standbys += [
+        Standby(id="s1", host="host-1", state="WARMING", **common),
+        Standby(id="s2", host="host-2", state="PROMOTED", **common),
+        Standby(id="s3", host="host-2", state="FAILED", **common),
+    ]
+    output = clonos("standby", "ls").stdout
+    assert re.search("s1 +wordcount +host-1 .* WARMING .* least loaded", output)
+    assert "s2" not in output
+    assert clonos("standby", "ls", "-o", "name").stdout.split() == ["s1"]
+    assert clonos("standby", "ls", "--all", "-o", "name").stdout.split() == ["s1", "s2", "s3"]
+
+
+def test_connector_validate_exits_with_1_for_invalid_options(clonos: Clonos) -> None:
+    assert clonos("connector", "validate", "sink", "kafka", "topic=t").exit_code == 0
+    wrong = clonos("connector", "validate", "sink", "kafka", "topik=t", ok=False)
+    assert wrong.exit_code == 1
+    assert "topik: unknown (omit it)" in wrong.stdout
+
+
+def test_an_invalid_token_raises_an_error_with_a_hint(clonos: Clonos) -> None:
+    with pytest.raises(errors.Unauthenticated, match="CLONOS_TOKEN"):
+        clonos("job", "ls", "--token", "wrong")
+
+
+def test_an_invalid_command_line_exits_with_2(clonos: Clonos) -> None:
+    for wrong in (["job", "nope"], ["job", "ls", "-o", "xml"], ["job", "inspect"]):
+        assert clonos(*wrong, ok=False).exit_code == 2
+
+
+class TestCredentials:
+    """The address of the control plane and the API token."""
+
+    def test_commands_use_the_credentials_file(
+        self, clonos: Clonos, service: FakeService, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("CLONOS_API")
+        monkeypatch.delenv("CLONOS_TOKEN")
+        file = Credentials(service.url, TOKEN).write(home)
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert "ada" in clonos("token", "show").stdout
+        file.chmod(0o640)
+        with pytest.raises(errors.SpecError, match="other users"):
+            clonos("token", "show")
+
+    def test_a_stored_token_is_used_for_its_own_address_only(self, home: Path) -> None:
+        Credentials("http://a:1", "secret").write(home)
+        assert resolve(home, None, None) == Credentials("http://a:1", "secret")
+        assert resolve(home, "http://a:1/", None) == Credentials("http://a:1", "secret")
+        assert resolve(home, "http://evil:1", None) == Credentials("http://evil:1", None)
+        assert resolve(home, None, "explicit") == Credentials("http://a:1", "explicit")
+
+    def test_defaults_without_a_file(self, home: Path) -> None:
+        assert resolve(home, None, None) == Credentials("http://127.0.0.1:8484", None)
+
+    @pytest.mark.parametrize("text", ["", "{}", "[]", "null"])
+    def test_an_unreadable_file_raises_spec_error(self, home: Path, text: str) -> None:
+        Credentials("http://a:1").write(home).write_text(text)
+        with pytest.raises(errors.SpecError, match="not readable"):
+            resolve(home, None, None)
+
+
+def test_watch_draws_on_a_terminal_until_the_job_ends(
+    clonos: Clonos, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = io.StringIO()
+    terminal = Console(file=drawn, force_terminal=True, width=120)
+    monkeypatch.setattr(watching, "console", lambda: terminal)
+    monkeypatch.setattr(watching, "_POLL_S", 0.01)
+    service.add("wordcount")
+
+    def finish() -> None:
+        eventually(lambda: len(service.requests("GET", "/jobs/wordcount")) > 0, "the job is watched")
+        # The view survives a short outage of the control plane.
+        service.faults.extend(problem(503, "database-unavailable", "No database.") for _ in range(3))
+        service.change("wordcount", state=JobState.FINISHED)
+
+    background = threading.Thread(target=finish)
+    background.start()
+    result = clonos("job", "watch", "wordcount")
+    background.join()
+    assert result.exit_code == 0
+    assert "\x1b[" in drawn.getvalue()
+    assert "FINISHED" in drawn.getvalue().splitlines()[-1]

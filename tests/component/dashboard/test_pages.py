@@ -1,0 +1,459 @@
+"""The content of pages, from rows as drivers and agents write them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from httpx_sse import EventSource
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.errors import DatabaseUnavailable
+from clonos.resources.jobs import Phase, Recovery
+from clonos.resources.service import Role
+from clonos_api.dashboard.board import Board, Boards, Head, Line
+from clonos_api.dashboard.job import TABS
+from clonos_api.dashboard.live import Drawn, Pulse
+from clonos_api.dashboard.recovery import waterfall
+from clonos_api.dashboard.rendering import part
+from clonos_api.store.db.database import Database
+from clonos_api.store.db.rows import new_id
+from clonos_api.store.tables import ExceptionRow, HostRow, JobRow, RecoveryRow, StandbyRow
+from support.serving import Served, served, write
+from support.stored import EventFile, host_row, ingest, job_row, run_row
+
+Browser = Callable[..., httpx.Client]
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+PHASES = [("detect", 5.0), ("decide", 20.0), ("wake", 60.0), ("claim", 75.5), ("restore", 140.0), ("replay", 99.5)]
+
+
+def board(api: Served) -> Board:
+    async def read() -> Board:
+        database = Database(api.settings.database)
+        try:
+            return await Boards(database).newest()
+        finally:
+            await database.close()
+
+    return asyncio.run(read())
+
+
+def guarded(name: str, *, replicas: int = 1, ready: bool = True) -> Callable[[AsyncSession], Any]:
+    async def make(session: AsyncSession) -> tuple[str, str]:
+        here, there = await host_row(session), await host_row(session)
+        job = await job_row(session, name)
+        run = await run_row(session, job, here)
+        job.spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": replicas}}}
+        job.state, job.run, run.state = "RUNNING", run.id, "RUNNING"
+        job.metrics = {"queries": {"out": {"epoch": 3, "records_out": 50, "lag": {"in": 12}}}}
+        if ready:
+            state = {
+                "mode": "dedicated",
+                "state": "READY",
+                "since": NOW,
+                "body": {"placement_reason": "far from the driver"},
+            }
+            session.add(StandbyRow(id=new_id(), job=job.id, host=there.id, **state))
+        recovery = new_id()
+        phases = [{"name": name, "started_at": NOW.isoformat(), "duration_ms": ms} for name, ms in PHASES]
+        body = {"cause": "crash", "failed_generation": 1, "generation": 2, "from_host": here.name, "downtime_ms": 431.0}
+        body |= {"phases": phases, "standby": new_id(), "outcome": "COMPLETED", "replayed_records": 800}
+        ended = NOW + timedelta(milliseconds=400)
+        session.add(RecoveryRow(id=recovery, job=job.id, started_at=NOW, ended_at=ended, body=body))
+        return job.id, recovery
+
+    return make
+
+
+def test_the_overview_shows_why_a_job_is_degraded(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name, replicas=2))
+    line = next(entry for entry in board(api).lines if entry.id == job)
+    assert line.health == "weak"
+    assert line.weak == ("1 of 2 standbys ready: a failure may lead to a cold restart",)
+    assert (line.lag, line.last.downtime_ms if line.last else None) == (12, 431.0)
+    assert {(seat.role, seat.state) for seat in line.seats} == {("driver", "RUNNING"), ("standby", "READY")}
+    with browser() as client:
+        shown = client.get("/").text
+        assert f'id="j-{job}"' in shown
+        assert "1 of 2 standbys ready" in shown
+
+
+def test_the_banner_counts_jobs_without_a_standby(name: str) -> None:
+    line = Line("1", name, "ada", "RUNNING", NOW, "good", (), (), None, None, 0, None, None)
+    for alone, said in (
+        ((), None),
+        ((True,), "1 of them has no standby, as specified"),
+        ((True,) * 2, "2 of them have"),
+    ):
+        lines = (line, *(dataclasses.replace(line, alone=flag) for flag in alone))
+        shown = part("overview_banner.html", board=Board(1, NOW, (), lines))
+        assert ("no standby" in shown) is (said is not None)
+        assert (said or "exactly once") in shown
+
+
+Changes = dict[str, Any]
+
+
+def changed(
+    job: str, spec: Changes | None = None, metrics: Changes | None = None, since_s: float = 0, **columns: Any
+) -> Callable[..., Any]:
+    async def change(session: AsyncSession) -> None:
+        row = await session.get_one(JobRow, job)
+        row.spec = {**row.spec, "spec": {**row.spec["spec"], **(spec or {})}}
+        row.metrics = {**(row.metrics or {}), **(metrics or {})}
+        for name, value in columns.items():
+            setattr(row, name, value)
+        row.state_since = datetime.now(UTC) - timedelta(seconds=since_s)
+
+    return change
+
+
+BEHIND = {"out": {"epoch": 3, "records_out": 50, "lag": {"in": 12}}}
+AT_LEAST_ONCE = "delivers at least once, as configured"
+
+
+@pytest.mark.parametrize(
+    ("change", "health", "exact", "weak"),
+    [
+        ({"spec": {"delivery": "at-least-once"}}, "weak", False, AT_LEAST_ONCE),
+        (
+            {"metrics": {"delivery": {"out": "at-least-once"}}},
+            "weak",
+            False,
+            "delivers at least once (out), as configured",
+        ),
+        # The running version decides, not a later one.
+        ({"spec": {"delivery": "at-least-once"}, "metrics": {"delivery": {"out": "exactly-once"}}}, "good", True, None),
+        ({"metrics": {"sharing_depth": "0"}}, "weak", False, "no causal log"),
+        ({"spec": {"sharingDepth": "0"}, "metrics": {"sharing_depth": "full"}}, "good", True, None),
+        ({"metrics": {"queries": BEHIND, "at": NOW.isoformat()}, "since_s": 600}, "weak", True, "records are waiting"),
+        ({"metrics": {"queries": {"out": {"lag": {"in": 0}}}}, "since_s": 600}, "good", True, None),
+        ({"spec": {"standby": {"mode": "pool"}}}, "weak", True, "no pool driver on another host"),
+        ({"spec": {"standby": {"mode": "none", "replicas": 1}}}, "good", True, None),
+        ({"state": "RECOVERING", "since_s": 0}, "busy", True, None),
+        ({"state": "RECOVERING", "since_s": 600}, "bad", True, None),
+        ({"state": "STOPPED", "desired_state": "RUNNING", "since_s": 600}, "bad", True, None),
+        ({"state": "STOPPED", "desired_state": "STOPPED", "since_s": 600}, "idle", True, None),
+        ({"run": None, "since_s": 0}, "busy", True, None),
+        ({"run": None, "since_s": 600, "metrics": {"queries": {}}}, "bad", True, None),
+    ],
+)
+def test_a_job_has_its_health(
+    api: Served, name: str, change: Changes, health: str, exact: bool, weak: str | None
+) -> None:
+    job, _ = write(api, guarded(name))
+    write(api, changed(job, **change))
+    line = next(entry for entry in board(api).lines if entry.id == job)
+    assert (line.health, line.exact) == (health, exact)
+    assert [reason for reason in line.weak if weak and weak in reason] == list(line.weak)
+    assert bool(line.weak) is (weak is not None)
+    assert line.alone is (change.get("spec", {}).get("standby", {}).get("mode") == "none")
+
+
+def test_a_disconnected_host_cannot_take_over(api: Served, name: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def disconnect(session: AsyncSession) -> None:
+        waits = (await session.scalars(select(StandbyRow).where(StandbyRow.job == job))).one()
+        (await session.get_one(HostRow, waits.host)).lease_until = datetime.now(UTC) - timedelta(minutes=1)
+
+    write(api, disconnect)
+    overview = board(api)
+    line = next(entry for entry in overview.lines if entry.id == job)
+    assert [(seat.role, seat.state) for seat in line.seats] == [("driver", "RUNNING"), ("standby", "DISCONNECTED")]
+    assert line.weak == ("0 of 1 standbys ready: a failure may lead to a cold restart",)
+    assert "1 of" in part("overview_banner.html", board=overview)
+    assert "disconnected" in part("overview_banner.html", board=overview)
+
+
+def test_the_banner_shows_that_no_replica_leads(tmp_path: Path) -> None:
+    with served(tmp_path) as api:
+        write(api, guarded("orders"))
+        overview = board(api)
+        assert not overview.led
+        assert "nothing takes over" in part("overview_banner.html", board=overview)
+
+
+def test_the_banner_names_the_first_degraded_job() -> None:
+    line = Line("1", "orders", "ada", "RUNNING", NOW, "good", (), (), None, None, 0, None, None)
+    weak = [dataclasses.replace(line, id=f"w{n}", name=f"w{n}", health="weak", weak=(f"reason {n}",)) for n in range(5)]
+    failed = dataclasses.replace(line, id="f", name="f", state="FAILED", health="bad", failure="records are gone")
+    busy = dataclasses.replace(line, id="b", name="b", state="STARTING", health="busy")
+    for others in ([], [failed], [busy]):
+        shown = part("overview_banner.html", board=Board(1, NOW, (), (line, *weak, *others)))
+        assert "w0: reason 0. 4 more below." in " ".join(shown.split())
+        assert "nothing is lost" not in shown
+    rests = dataclasses.replace(line, state="STOPPED", health="idle")
+    assert "No job is set to run" in part("overview_banner.html", board=Board(1, NOW, (), (rests,)))
+
+
+@pytest.mark.parametrize(
+    ("state", "buttons"),
+    [
+        ("RUNNING", ["Stop", "Restart", "Savepoint", "Move", "Cancel"]),
+        ("STOPPING", ["Cancel"]),
+        ("STOPPED", ["Start"]),
+        ("FAILED", ["Start"]),
+        ("CANCELED", []),
+    ],
+)
+def test_each_state_has_the_buttons_that_the_api_takes(
+    api: Served, browser: Browser, name: str, state: str, buttons: list[str]
+) -> None:
+    job, _ = write(api, guarded(name))
+    desired = {"CANCELED": "CANCELED", "RUNNING": "RUNNING"}.get(state, "STOPPED")
+    write(api, changed(job, state=state, desired_state=desired))
+    with browser() as client:
+        shown = client.get(f"/jobs/{job}").text
+    assert re.findall(r"<button[^>]*data-call[^>]*>(\w+)</button>", shown) == buttons
+
+
+def test_an_exception_shows_its_stack_trace(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def fail(session: AsyncSession) -> None:
+        failure = {"error": "epoch-failed", "what": "It failed.", "stack": "OSError: <away>"}
+        session.add(ExceptionRow(job=job, at=NOW, generation=1, failure=failure))
+
+    write(api, fail)
+    with browser(Role.VIEWER) as client:
+        assert "OSError: &lt;away&gt;</pre>" in client.get(f"/jobs/{job}", params={"tab": "exceptions"}).text
+
+
+def test_a_beat_has_the_age_of_the_data(api: Served) -> None:
+    async def look() -> tuple[bytes, bytes]:
+        database = Database(api.settings.database)
+        pulse = Pulse(Boards(database), viewers=1)
+        try:
+            await pulse.begin()
+            first = pulse.beat()
+            pulse.viewers = 0
+            return first, pulse.beat()
+        finally:
+            await asyncio.wait_for(pulse._task, 10) if pulse._task else None
+            await database.close()
+
+    for beat in asyncio.run(look()):
+        event, _, age_ms = beat.decode().strip().partition("\ndata: ")
+        assert (event, 0 <= int(age_ms) < 5000) == ("event: beat", True)
+
+
+def test_close_retention_degrades_a_job_but_not_its_guarantee(api: Served, name: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def close(session: AsyncSession) -> None:
+        row = await session.get_one(JobRow, job)
+        row.metrics = {"queries": {"out": {"lag": {"in": 900}, "retention": {"in": 94}}}}
+
+    write(api, close)
+    line = next(entry for entry in board(api).lines if entry.id == job)
+    assert line.weak == (
+        "94 % of the records in in are unread, and its retention deletes records: unread records may be lost",
+    )
+    assert line.exact
+
+
+def test_a_long_open_transaction_degrades_a_job(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def hang(session: AsyncSession) -> None:
+        row = await session.get_one(JobRow, job)
+        recent = datetime.now(UTC) - timedelta(seconds=20)
+        open_ones = {"words": NOW.isoformat(), "letters": recent.isoformat()}
+        row.metrics = {**(row.metrics or {}), "open_transactions": open_ones}
+
+    write(api, hang)
+    line = next(entry for entry in board(api).lines if entry.id == job)
+    assert line.weak == ("readers of words wait for a long open transaction",)
+    assert line.exact, "published records are still published once"
+    with browser(Role.VIEWER) as client:
+        shown = client.get(f"/jobs/{job}", params={"tab": "sinks"}).text
+        assert "Readers of words wait for a transaction that has been open since" in shown
+        assert "Readers of letters wait" in shown
+
+    async def end(session: AsyncSession) -> None:
+        (await session.get_one(JobRow, job)).state = "STOPPED"
+
+    write(api, end)
+    assert not next(entry for entry in board(api).lines if entry.id == job).weak, "nothing has checked it since"
+
+
+def test_tabs_show_partitions_operators_and_lanes(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    with api.client() as admin, browser(Role.VIEWER) as client:
+        run = admin.get(f"/jobs/{job}").json()["run"]
+        file = EventFile()
+        file.start(1)
+        tally = {"recorded": 31, "replayed": 4, "bytes": 2048}
+        file.epoch(0, published_lanes=3, operators={"fraud_score": tally}, offsets={"in": {"0": 70, "1": 90}})
+        file.write_event("lag", query="out", topics={"in": 17}, partitions={"in": {"0": 0, "1": 17}})
+
+        async def push(session: AsyncSession) -> int:
+            return await ingest(session, run, 0, file.lines)
+
+        write(api, push)
+        log, sinks, first = (
+            re.sub(r"<[^>]+>|\s+", " ", client.get(f"/jobs/{job}", params={"tab": tab}).text)
+            for tab in ("log", "sinks", "epochs")
+        )
+    assert re.search(r"out +fraud_score +31 +2.0 KiB +4 ", log)
+    assert re.search(r"out +1 +70 +3 +0 ", sinks), "epochs, records, transactions, skipped"
+    assert re.search(r"1 +90 *, +17 behind", first)
+
+
+def parts(stream: bytes) -> dict[str, Any]:
+    """The data of each event, by its type."""
+    decoded = EventSource(httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=stream))
+    return {event.event: event.json() for event in decoded.iter_sse()}
+
+
+def test_only_changes_are_sent(api: Served, name: str) -> None:
+    first, _ = write(api, guarded(name))
+    second, _ = write(api, guarded(f"{name}-b"))
+    before = board(api)
+
+    async def change(session: AsyncSession) -> None:
+        recovering, reading = await session.get_one(JobRow, first), await session.get_one(JobRow, second)
+        recovering.state = "RECOVERING"
+        reading.metrics = {"queries": {"out": {"epoch": 4, "records_out": 60, "lag": {"in": 7}}}}
+
+    write(api, change)
+    after = dataclasses.replace(board(api), number=2)
+    drawn = Drawn()
+    changes = parts(asyncio.run(drawn.changes(before, after)))
+    assert set(changes["rows"]["rows"]) == {first}
+    assert "RECOVERING" in changes["rows"]["rows"][first]
+    assert changes["figures"] == {first: ["–", "–"], second: ["7", "–"]}, "an input that is not read has no lag"
+    assert asyncio.run(drawn.changes(after, after)) == b""
+    whole = parts(asyncio.run(drawn.whole(after)))["board"]
+    assert set(whole["rows"]) == set(whole["figures"]) == set(whole["order"]) >= {first, second}
+    after = dataclasses.replace(after, hosts=after.hosts[:2])  # the heading shows hosts only while there is room
+    lost = [dataclasses.replace(head, state="LOST") for head in after.hosts]
+    changes = parts(asyncio.run(drawn.changes(after, dataclasses.replace(after, number=3, hosts=tuple(lost)))))
+    assert "LOST" in changes["rows"]["head"], "the heading shows the state"
+
+
+class Failing(Boards):
+    """Boards that cannot be read after the first ones."""
+
+    def __init__(self, boards: list[Board | Exception]) -> None:
+        self.left = boards
+
+    async def newest(self) -> Board:
+        result = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def pause_s(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable("away"), ValueError("a state of a newer version")])
+def test_streams_restart_when_the_board_cannot_be_read(error: Exception) -> None:
+    """Not frozen rows that are called live, and not for good."""
+    empty = Board(1, NOW, (), ())
+
+    async def look() -> None:
+        pulse = Pulse(Failing([empty, empty, error]))
+        pulse.viewers = 1
+        known, _ = await pulse.begin()
+        assert await pulse.after(known, 5.0) == (known + 2, None)
+        pulse.boards = Failing([empty, dataclasses.replace(empty, number=2, hosts=(Head("a", "READY", "a", 0, 2),))])
+        known, _ = await pulse.begin()
+        _, changes = await pulse.after(known, 5.0)
+        assert changes
+        assert set(parts(changes)) == {"board"}, "another host is another table"
+        known, _ = await pulse.begin()
+        pulse.ring()
+        assert await asyncio.gather(pulse.after(known, 0.05)) == [(known, b"")], "a wake-up alone sends nothing"
+        pulse.viewers = 0
+
+    asyncio.run(look())
+
+
+def test_a_stream_begins_with_the_complete_board(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    with browser() as client, client.stream("GET", "/live") as stream:
+        event = next(line for line in stream.iter_lines() if line.startswith("event:"))
+        assert event == "event: board"
+        assert stream.headers["content-type"].startswith("text/event-stream")
+    assert job
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_every_tab_renders_with_and_without_data(api: Served, browser: Browser, name: str, tab: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def bare(session: AsyncSession) -> str:
+        return (await job_row(session, f"{name}-bare")).id
+
+    with browser() as client:
+        for subject in (job, write(api, bare)):
+            answer = client.get(f"/jobs/{subject}", params={"tab": tab})
+            assert answer.status_code == 200, answer.text
+            assert 'aria-current="page">' + TABS[tab] in answer.text
+            part = client.get(f"/jobs/{subject}", params={"tab": tab}, headers={"HX-Request": "true"})
+            assert part.status_code == 200, part.text
+            assert "<html" not in part.text
+            assert name in part.text
+
+
+def test_a_recovery_page_has_the_same_figures_as_rest(api: Served, browser: Browser, name: str) -> None:
+    job, recovery = write(api, guarded(name))
+    with browser() as client:
+        recovery_json = client.get(f"/api/v1/jobs/{job}/recoveries/{recovery}").json()
+        shown = client.get(f"/jobs/{job}/recoveries/{recovery}").text
+        assert "431 ms" in shown
+        for phase in recovery_json["phases"]:
+            assert f"{phase['duration_ms']:.0f} ms" in shown
+        part = client.get(f"/jobs/{job}/recoveries/{recovery}", headers={"HX-Request": "true"})
+        assert (part.status_code, "431 ms" in part.text) == (200, True)
+        missing = client.get(f"/jobs/{job}/recoveries/{new_id()}")
+        assert (missing.status_code, missing.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert client.get("/hosts", headers={"HX-Request": "true"}).status_code == 200
+
+
+def test_a_waterfall_has_no_gap_and_no_overlap() -> None:
+    phases = [Phase(name=phase, started_at=NOW, duration_ms=ms) for phase, ms in PHASES]
+    recovery = Recovery(
+        id="r", job="j", cause="crash", failed_generation=1, from_host="a", started_at=NOW, phases=phases
+    )
+    bars = waterfall(recovery)
+    assert sum(bar.width for bar in bars) == pytest.approx(100)
+    for current, following in itertools.pairwise(bars):
+        assert current.left + current.width == pytest.approx(following.left)
+    assert waterfall(recovery.model_copy(update={"phases": []})) == []
+
+
+def test_names_cannot_break_out_of_the_page(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    evil = "<script>alert(1)</script>"
+
+    async def change(session: AsyncSession) -> None:
+        row = await session.get_one(JobRow, job)
+        row.state, row.failure = "FAILED", {"error": evil, "what": evil, "kept": evil, "hint": evil, "domain": "user"}
+
+    write(api, change)
+    with browser(Role.VIEWER) as client:
+        for page in ("/", f"/jobs/{job}"):
+            assert evil not in client.get(page).text
+        assert evil not in asyncio.run(Drawn().whole(board(api))).decode()
+
+
+def test_a_ready_standby_has_a_promote_button_for_its_owner(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    for role, buttons in ((Role.ADMIN, 1), (Role.VIEWER, 0)):
+        with browser(role) as client:
+            shown = client.get(f"/jobs/{job}", params={"tab": "standbys"}).text
+            assert "far from the driver" in shown
+            assert shown.count(">Promote</button>") == buttons, role

@@ -1,0 +1,84 @@
+"""The facts about a job that the decisions read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clonos.resources.hosts import RunSpec
+from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.reconcile.load import JobCase, standby_demand
+from clonos_api.store.tables import JobRow, RunRow
+
+LOCATIONS = CheckpointLocations(Path("/home"), "s3a://shared", "s3a://savepoints")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def spec(**inner: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "j"}, "spec": {"checkpoint": "s3a://shared/j", **inner}}
+
+
+def job(**fields: Any) -> JobRow:
+    row = {"id": "j", "name": "j", "labels": {}, "version": 2, "state": "RUNNING", "desired_state": "RUNNING"}
+    row |= {"state_since": NOW, "restart_nonce": 0, "observed_nonce": 0, "row_version": 1}
+    return JobRow(**{**row, **fields})
+
+
+def run(version: int, of: dict[str, Any]) -> RunRow:
+    named = {"run": "r", "job": "j", "name": "j", "version": version, "artifact": "a" * 64, "desired": "RUNNING"}
+    order = RunSpec.model_validate({**named, "spec": of}).model_dump(mode="json")
+    return RunRow(
+        id="r",
+        host="a",
+        state="RUNNING",
+        consecutive_failures=0,
+        attempts=1,
+        ingest_state={},
+        created_at=NOW,
+        order=order,
+    )
+
+
+def test_standbys_of_an_old_version_stay_until_the_new_one_counts() -> None:
+    """Also if the new version has none: a job that reverts to the old version needs one."""
+    moving = {"cause": "upgrade", "leaves": "a", "version": 2, "previous": 1, "until": NOW.isoformat(), "kept": 1}
+    old, new = spec(standby={"replicas": 1}), spec()
+    assert standby_demand(job(spec=new, moving=moving), run(1, old), LOCATIONS).replicas == 1
+    assert standby_demand(job(spec=new, moving=moving), run(2, new), LOCATIONS).replicas == 1, (
+        "it has yet to prove itself"
+    )
+    assert standby_demand(job(spec=new, moving=None), run(2, new), LOCATIONS).replicas == 0
+
+
+def test_a_move_does_not_restore_removed_standbys() -> None:
+    moving = {"cause": "move", "leaves": "a", "version": 1, "previous": 1, "until": NOW.isoformat()}
+    assert (
+        standby_demand(job(spec=spec(), moving=moving), run(1, spec(standby={"replicas": 2})), LOCATIONS).replicas == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("inner", "start", "prefers_pool"),
+    [
+        ({"standby": {"mode": "pool"}}, None, True),
+        ({"standby": {"mode": "pool"}, "driver": {"memory": "2048m"}}, None, False),
+        ({"standby": {"mode": "pool"}}, {"epoch": 3}, False),
+        ({}, None, False),
+    ],
+)
+def test_only_jobs_that_can_have_a_spare_are_placed_where_one_is(
+    inner: dict[str, Any], start: dict[str, Any] | None, prefers_pool: bool
+) -> None:
+    """The others would take it from those, and start cold."""
+    facts, _ = JobCase(job(spec=spec(**inner), start_from=start), None).facts(LOCATIONS)
+    assert facts.prefers_pool is prefers_pool
+
+
+def test_a_recovery_is_placed_by_what_its_driver_has() -> None:
+    """Not by a newer specification, which counts from the next start."""
+    pool, plain = spec(standby={"mode": "pool"}), spec()
+    assert JobCase(job(spec=plain), run(1, pool)).facts(LOCATIONS)[0].prefers_pool
+    assert not JobCase(job(spec=pool), run(1, plain)).facts(LOCATIONS)[0].prefers_pool

@@ -1,0 +1,175 @@
+"""Savepoints, checkpoints and names keep their owner, and no job publishes again without a request."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from clonos_api.store import jobs
+from clonos_api.store.db.database import Database
+from support.scripted import ScriptedAgent, create, placed, saved, spec, upload
+from support.serving import Served
+from support.stored import EventFile
+
+Callers = Callable[..., httpx.Client]
+
+
+@pytest.fixture
+def ada(caller: Callers) -> httpx.Client:
+    return caller("operator", subject="ada")
+
+
+@pytest.fixture
+def bob(caller: Callers) -> httpx.Client:
+    return caller("operator", subject="bob")
+
+
+@pytest.fixture
+def name() -> str:
+    return f"j{secrets.token_hex(4)}"
+
+
+def asked(client: httpx.Client, name: str, **more: Any) -> httpx.Response:
+    body = {"spec": {**spec(name), **more.pop("like", {})}, "artifact": upload(client), "start": False, **more}
+    return client.post("/jobs", json=body)
+
+
+def slug(answer: httpx.Response) -> str:
+    return str(answer.json()["type"]).rsplit("/", 1)[-1]
+
+
+@contextmanager
+def published(service: Served, job: str, *numbers: int, after_s: float = 0.0) -> Iterator[ScriptedAgent]:
+    """An agent whose driver has reported these epochs of a job."""
+    with ScriptedAgent(service, f"h{secrets.token_hex(4)}") as agent:
+        agent.register()
+        run = asyncio.run(placed(service, job, agent.name))
+        file = EventFile()
+        file.at += after_s
+        file.start(1)
+        for number in numbers:
+            file.epoch(number)
+        agent.push("events", run, 0, lines=file.lines)
+        yield agent
+
+
+async def deleted(service: Served, name: str) -> None:
+    database = Database(service.settings.database)
+    try:
+        async with database.transaction() as session:
+            await jobs.delete(session, await jobs.get(session, name))
+    finally:
+        await database.close()
+
+
+def test_only_the_owner_starts_from_a_savepoint(
+    service: Served, ada: httpx.Client, bob: httpx.Client, name: str
+) -> None:
+    created = create(ada, name)
+    point = asyncio.run(saved(service, created["id"], out=3))
+    wanted = {"savepoint": point, "publish_again": True}
+    refused = asked(bob, f"{name}-too", start_from=wanted)
+    assert (refused.status_code, slug(refused)) == (403, "forbidden")
+    assert bob.get(f"/jobs/{name}-too").status_code == 404
+    create(bob, f"{name}-bob")
+    assert bob.post(f"/jobs/{name}-bob/start", json=wanted).status_code == 403
+    assert asked(ada, f"{name}-ada", start_from=wanted).status_code == 201
+    with service.client() as admin:
+        assert asked(admin, f"{name}-root", start_from=wanted).status_code == 201
+
+
+def test_only_its_owner_deletes_a_savepoint(service: Served, ada: httpx.Client, bob: httpx.Client, name: str) -> None:
+    point = asyncio.run(saved(service, create(ada, name)["id"]))
+    assert ada.delete(f"/jobs/{name}").status_code == 202
+    assert bob.delete(f"/savepoints/{point}").status_code == 403
+    assert bob.get(f"/savepoints/{point}").json()["state"] == "COMPLETED"
+    assert ada.delete(f"/savepoints/{point}").status_code == 202
+    assert bob.get(f"/savepoints/{point}").json()["state"] == "DELETING"
+
+
+def test_a_job_name_remains_its_owners_after_deletion(
+    service: Served, ada: httpx.Client, bob: httpx.Client, name: str
+) -> None:
+    """The checkpoint and the causal log use the name, also after the deletion of the job."""
+    create(ada, name)
+    taken = asked(bob, name)
+    assert (taken.status_code, slug(taken)) == (409, "name-taken")
+    assert ada.delete(f"/jobs/{name}").status_code == 202
+    refused = asked(bob, name)
+    assert (refused.status_code, slug(refused)) == (403, "forbidden")
+    assert "admin" in refused.json()["hint"]
+    create(ada, name)
+    assert ada.delete(f"/jobs/{name}").status_code == 202
+    with service.client() as admin:
+        create(admin, name)
+        assert admin.delete(f"/jobs/{name}").status_code == 202
+        denied = [entry for entry in admin.get("/audit").json()["data"] if entry["outcome"] == "denied"]
+    assert any(entry["subject"] == "bob" and name in str(entry["detail"]) for entry in denied)
+    assert asked(ada, name).status_code == 403  # it is the admin's now
+
+
+@pytest.mark.parametrize(
+    "place", ["{}/jobs/{}/checkpoint", "file://{}/jobs/{}", "{}/jobs/", "{}//jobs/./{}/checkpoint/q"]
+)
+def test_the_checkpoint_of_another_subject_is_refused(
+    service: Served, ada: httpx.Client, bob: httpx.Client, name: str, place: str
+) -> None:
+    create(ada, name)
+    like = {"spec": {"main": "job.py", "checkpoint": place.format(service.settings.home.absolute(), name)}}
+    refused = asked(bob, f"{name}-too", like=like)
+    assert (refused.status_code, slug(refused)) == (403, "forbidden")
+    create(bob, f"{name}-bob")
+    changed = {"spec": {**spec(f"{name}-bob"), **like}}
+    assert bob.patch(f"/jobs/{name}-bob", json=changed, headers={"If-Match": "*"}).status_code == 403
+    own = {"spec": {"main": "job.py", "checkpoint": f"/elsewhere/{name}"}}
+    assert asked(bob, f"{name}-own", like=own).status_code == 201
+    assert asked(ada, f"{name}-there", like=own).status_code == 403
+
+
+def test_republishing_needs_an_explicit_request(service: Served, ada: httpx.Client, name: str) -> None:
+    """Without `publish_again` a job starts from an older point only where nothing was published after it."""
+    created = create(ada, name)
+    with published(service, created["id"], 0, 1, 2):
+        for epoch in (0, 1):
+            refused = ada.post(f"/jobs/{name}/start", json={"epoch": epoch})
+            assert (refused.status_code, slug(refused)) == (409, "would-publish-again")
+        old, new = (asyncio.run(saved(service, created["id"], out=epoch)) for epoch in (1, 2))
+        assert slug(ada.post(f"/jobs/{name}/start", json={"savepoint": old})) == "would-publish-again"
+        assert slug(asked(ada, f"{name}-too", start_from={"savepoint": old})) == "would-publish-again"
+        assert ada.get(f"/jobs/{name}").json()["desired_state"] == "STOPPED"
+        assert asked(ada, f"{name}-new", start_from={"savepoint": new}).status_code == 201
+        # The check does not cover records that a job of another name published.
+        assert asked(ada, f"{name}-old", start_from={"savepoint": old, "publish_again": True}).status_code == 201
+        assert ada.post(f"/jobs/{name}/start", json={"epoch": 1, "publish_again": True}).status_code == 202
+
+
+def test_jobs_of_one_name_are_one_history(service: Served, ada: httpx.Client, name: str) -> None:
+    """The next job of a name continues the checkpoint of the previous job."""
+    with published(service, create(ada, name)["id"], 0, 1, 2):
+        assert ada.delete(f"/jobs/{name}").status_code == 202
+    # Its run is open still: as the leader would, when the run has ended.
+    asyncio.run(deleted(service, name))
+    with published(service, create(ada, name)["id"], 3, 4, after_s=100.0):
+        assert slug(ada.post(f"/jobs/{name}/start", json={"epoch": 2})) == "would-publish-again"
+        assert ada.post(f"/jobs/{name}/start", json={"epoch": 4}).status_code == 202
+
+
+def test_a_republish_request_is_audited_and_counts_for_one_start(service: Served, ada: httpx.Client, name: str) -> None:
+    created = create(ada, name)
+    for wrong in ({}, {"publish_again": True}, {"epoch": 1, "savepoint": created["id"]}, {"epoch": -1}):
+        assert ada.post(f"/jobs/{name}/start", json=wrong).status_code == 422, wrong
+    with published(service, created["id"], 0, 1):
+        wanted = {"savepoint": None, "epoch": 0, "publish_again": True}
+        assert ada.post(f"/jobs/{name}/start", json=wanted).status_code == 202
+        again = ada.post(f"/jobs/{name}/start", json=wanted)
+        assert (again.status_code, slug(again)) == (409, "state-conflict")  # it is to run already
+    with service.client() as admin:
+        entries = [entry for entry in admin.get("/audit").json()["data"] if entry["target"] == created["id"]]
+    (start,) = [entry for entry in entries if entry["action"] == "job.start"]
+    assert (start["subject"], start["detail"]["start_from"]) == ("ada", wanted)

@@ -1,0 +1,263 @@
+"""Every route with every kind of caller, over real HTTP.
+
+The table is written by hand, and OpenAPI must have the same routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from clonos.resources.service import Role
+from clonos_api.app import create_app
+from clonos_api.settings import ApiSettings
+from support.scripted import ScriptedAgent, create, saved, upload
+from support.serving import Served
+
+# v viewer, o operator, O operator who owns it, a admin, g agent of its own name, G any agent, - any caller.
+# Each of the first four also has the permissions of those before it.
+ROUTES = {
+    "GET /metrics": "v",
+    "GET /api/v1/artifacts": "v",
+    "POST /api/v1/artifacts": "o",
+    "GET /api/v1/artifacts/{sha}": "v",
+    "GET /api/v1/artifacts/{sha}/content": "OG",
+    "DELETE /api/v1/artifacts/{sha}": "a",
+    "GET /api/v1/jobs": "v",
+    "POST /api/v1/jobs": "o",
+    "POST /api/v1/jobs/validate": "o",
+    "GET /api/v1/jobs/{job}": "v",
+    "PATCH /api/v1/jobs/{job}": "O",
+    "DELETE /api/v1/jobs/{job}": "O",
+    "POST /api/v1/jobs/{job}/start": "O",
+    "POST /api/v1/jobs/{job}/stop": "O",
+    "POST /api/v1/jobs/{job}/restart": "O",
+    "POST /api/v1/jobs/{job}/move": "O",
+    "POST /api/v1/jobs/{job}/upgrade": "O",
+    "POST /api/v1/jobs/{job}/cancel": "O",
+    "GET /api/v1/jobs/{job}/versions": "v",
+    "GET /api/v1/jobs/{job}/runs": "v",
+    "GET /api/v1/jobs/{job}/runs/{run}": "v",
+    "GET /api/v1/jobs/{job}/generations": "v",
+    "GET /api/v1/jobs/{job}/recoveries": "v",
+    "GET /api/v1/jobs/{job}/recoveries/{recovery}": "v",
+    "GET /api/v1/jobs/{job}/exceptions": "v",
+    "GET /api/v1/jobs/{job}/metrics": "v",
+    "GET /api/v1/jobs/{job}/offsets": "v",
+    "GET /api/v1/jobs/{job}/causal-log": "v",
+    "GET /api/v1/jobs/{job}/standbys": "v",
+    "GET /api/v1/jobs/{job}/logs": "v",
+    "GET /api/v1/jobs/{job}/checkpoints": "v",
+    "GET /api/v1/jobs/{job}/checkpoints/{epoch}": "v",
+    "POST /api/v1/jobs/{job}/savepoints": "O",
+    "GET /api/v1/jobs/{job}/savepoints": "v",
+    "GET /api/v1/savepoints": "v",
+    "GET /api/v1/savepoints/{savepoint}": "v",
+    "DELETE /api/v1/savepoints/{savepoint}": "O",
+    "GET /api/v1/operations": "v",
+    "GET /api/v1/operations/{operation}": "v",
+    "GET /api/v1/events": "v",
+    "GET /api/v1/events/history": "v",
+    "GET /api/v1/hosts": "v",
+    "GET /api/v1/hosts/{name}": "v",
+    "DELETE /api/v1/hosts/{name}": "a",
+    "POST /api/v1/hosts/{name}/drain": "a",
+    "POST /api/v1/hosts/{name}/undrain": "a",
+    "GET /api/v1/standbys": "v",
+    "GET /api/v1/connectors": "v",
+    "GET /api/v1/connectors/{kind}/{name}": "v",
+    "POST /api/v1/connectors/{kind}/{name}/validate": "o",
+    "POST /api/v1/tokens": "a",
+    "GET /api/v1/tokens": "a",
+    "GET /api/v1/tokens/self": "v",
+    "DELETE /api/v1/tokens/{token}": "a",
+    "GET /api/v1/audit": "a",
+    "POST /api/v1/hosts": "g",
+    "POST /api/v1/hosts/{host}/leave": "g",
+    "POST /api/v1/hosts/{host}/heartbeat": "g",
+    "GET /api/v1/hosts/{host}/work": "g",
+    "POST /api/v1/hosts/{host}/push": "g",
+    "POST /api/v1/hosts/{host}/tasks/{task}": "g",
+    "GET /api/v1/health": "v",
+    "GET /health/live": "-",
+    "GET /health/ready": "-",
+}
+ALLOWED = {
+    "v": {"viewer", "operator", "stranger", "admin"},
+    "o": {"operator", "stranger", "admin"},
+    "O": {"operator", "admin"},
+    "a": {"admin"},
+    "g": {"agent"},
+    "G": {"agent", "other agent"},
+    "-": {"nobody", "viewer", "operator", "stranger", "admin", "agent", "other agent"},
+}
+CALLERS = sorted(ALLOWED["-"])
+
+
+def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        f"{method.upper()} {path}": operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if method in ("get", "post", "put", "patch", "delete")
+    }
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return create_app(ApiSettings(home=tmp_path_factory.mktemp("home"))).openapi()
+
+
+def test_the_table_has_every_route(document: dict[str, Any]) -> None:
+    assert set(operations(document)) == set(ROUTES)
+
+
+def test_openapi_says_the_roles(document: dict[str, Any]) -> None:
+    said = {"v": ["viewer"], "o": ["operator"], "O": ["operator"], "a": ["admin"], "g": ["agent"], "G": ["agent"]}
+    for name, operation in operations(document).items():
+        wanted = [role for letter in ROUTES[name] for role in said.get(letter, [])]
+        assert operation.get("security", []) == ([{"token": wanted}] if wanted else []), name
+
+
+@pytest.fixture(scope="module")
+def callers(service: Served) -> Iterator[dict[str, str | None]]:
+    """A token of each kind."""
+    with service.client() as admin:
+
+        def token(role: Role, **more: str) -> str:
+            return str(admin.post("/tokens", json={"name": "t", "role": role, **more}).json()["token"])
+
+        yield {
+            "nobody": None,
+            "viewer": token(Role.VIEWER, subject="eve"),
+            "operator": token(Role.OPERATOR, subject="ada"),
+            "stranger": token(Role.OPERATOR, subject="bob"),
+            "admin": token(Role.ADMIN, subject="root"),
+            "other agent": token(Role.AGENT, host="other"),
+        }
+
+
+@dataclass(frozen=True)
+class World:
+    """The objects that the paths name."""
+
+    named: dict[str, str]
+    agent: ScriptedAgent
+
+
+@contextmanager
+def made(service: Served, callers: dict[str, str | None]) -> Iterator[World]:
+    with service.client(callers["operator"]) as ada, ScriptedAgent(service, f"h{secrets.token_hex(4)}") as agent:
+        agent.register()
+        job = create(ada, f"j{secrets.token_hex(4)}")
+        yield World(
+            {
+                "job": job["id"],
+                "savepoint": asyncio.run(saved(service, job["id"])),
+                "sha": upload(ada, f"# {secrets.token_hex(4)}\n".encode()),
+                "host": agent.id,
+                "name": agent.name,
+                "epoch": "1",
+                "kind": "source",
+                "token": "ffffffffffffffff",
+            },
+            agent,
+        )
+
+
+@pytest.fixture(scope="module")
+def world(service: Served, callers: dict[str, str | None]) -> Iterator[World]:
+    with made(service, callers) as instance:
+        yield instance
+
+
+def ask(service: Served, route: str, world: World, token: str | None) -> int:
+    method, template = route.split(" ")
+    named = {**world.named, **({"name": "kafka"} if "/connectors/" in route else {})}
+    path = re.sub(r"\{(\w+)\}", lambda match: named.get(match[1], str(uuid.uuid4())), template)
+    body = {"json": {"name": world.agent.name, "instance": "i"}} if method in ("POST", "PATCH") else {}
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with (
+        httpx.Client(base_url=service.url, headers=headers, timeout=20.0, trust_env=False) as client,
+        client.stream(method, path, **body) as answer,
+    ):
+        return answer.status_code
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_each_role_on_each_route(route: str, service: Served, callers: dict[str, str | None], world: World) -> None:
+    allowed = {name for letter in ROUTES[route] for name in ALLOWED[letter]}
+    # Callers without permission come first, because the others may delete the object.
+    for name in sorted(CALLERS, key=lambda item: item in allowed):
+        with ExitStack() as stack:
+            fresh = name in allowed and route.startswith("DELETE")
+            here = stack.enter_context(made(service, callers)) if fresh else world
+            token = callers[name] if name != "agent" else here.agent.client.headers["authorization"].split(" ")[1]
+            status = ask(service, route, here, token)
+        expected = "allowed" if name in allowed else "401" if name == "nobody" else "403"
+        actual = str(status) if status in (401, 403) else "allowed"
+        assert (name, actual) == (name, expected), f"{route} answered {status}"
+        assert status < 500
+
+
+def test_savepoints_belong_to_the_owner_of_their_job(
+    service: Served, world: World, caller: Callable[..., httpx.Client]
+) -> None:
+    job = world.named["job"]
+    with service.client() as admin:
+        # A job that never ran has no savepoint; the test checks only that other users get 403.
+        for subject, expected in (("bob", 403), ("ada", 409)):
+            answer = caller("operator", subject=subject).post(f"/jobs/{job}/savepoints", json={})
+            assert answer.status_code == expected, answer.text
+        assert admin.post(f"/jobs/{job}/savepoints", json={}).status_code == 409
+
+
+def test_a_refused_caller_does_not_learn_whether_a_job_exists(caller: Callable[..., httpx.Client]) -> None:
+    assert caller("viewer").post("/jobs/no-such-job/start").status_code == 403
+    assert caller("operator").post("/jobs/no-such-job/start").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/xhealth/live", "/health/livex", "/health/live/", "/health/live/x", "/health", "/health/", "/x/health/live",
+        "/api/v1/health/live", "/HEALTH/LIVE", "/health/live%2f", "/health//live", "//health/live", "/health/live;x",
+        "/jobs?/health/live", "/%68ealth/livex", "/", "/docs", "/redoc", "/openapi.json", "/api/v1/openapi.json",
+        "/api/v1/no-such-route", "/metrics", "/static/x", "/favicon.ico", "/api/v1/tokens?x=/health/live",
+    ],
+)  # fmt: skip
+def test_only_two_exact_paths_need_no_token(path: str, nobody: httpx.Client) -> None:
+    for method in ("GET", "POST", "OPTIONS"):
+        assert nobody.request(method, path).status_code == 401, method
+    assert nobody.get("/health/live").status_code == 200
+    assert nobody.get("/health/ready").status_code == 200
+
+
+def test_agents_use_their_own_name_and_id(service: Served, caller: Callable[..., httpx.Client]) -> None:
+    """A token that was stolen from one host is of no use as another."""
+    thief = caller("agent", host="thief")
+    body = {"name": "victim", "instance": "i", "slots": 1}
+    assert thief.post("/hosts", json=body).status_code == 403
+    with ScriptedAgent(service, "victim") as victim:
+        victim.register()
+        for path in ("heartbeat", "push", f"tasks/{uuid.uuid4()}"):
+            assert thief.post(f"/hosts/{victim.id}/{path}", json={"instance": victim.instance}).status_code == 403
+        # The name in place of the id does not help either.
+        assert thief.get("/hosts/victim/work").status_code in (403, 422)
+        assert thief.post(f"/hosts/{victim.id}/leave").status_code == 403
+        assert victim.client.get(f"/hosts/{victim.id}/work").status_code == 200
+
+
+def test_only_agent_tokens_name_a_host(service: Served) -> None:
+    with service.client() as admin:
+        assert admin.post("/tokens", json={"name": "t", "role": "agent"}).status_code == 422
+        assert admin.post("/tokens", json={"name": "t", "role": "viewer", "host": "x"}).status_code == 422

@@ -1,0 +1,50 @@
+"""Secrets of a specification, read from a host's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clonos.errors import SpecError
+from clonos.jobs.spec import JobSpec
+from clonos.resources.spec_secrets import from_folder, names, resolved
+
+
+def spec(**part: object) -> JobSpec:
+    return JobSpec.model_validate({"metadata": {"name": "orders"}, "spec": part})
+
+
+def test_secrets_are_filled_in(tmp_path: Path) -> None:
+    (tmp_path / "db").write_text("hunter2\n")
+    (tmp_path / "s3.key").write_text("a\nb\n")
+    original = spec(
+        params={"dsn": "postgresql://ada:${secret:db}@db/x", "plain": "x"},
+        sparkConf={"spark.hadoop.fs.s3a.secret.key": "${secret:s3.key}"},
+    )
+    assert names(original) == ["db", "s3.key"]
+    filled = resolved(original, from_folder(tmp_path))
+    assert filled.spec.params == {"dsn": "postgresql://ada:hunter2@db/x", "plain": "x"}
+    assert filled.spec.spark_conf == {"spark.hadoop.fs.s3a.secret.key": "a\nb"}
+    assert "hunter2" not in original.model_dump_json()
+
+
+def test_unset_fields_stay_unset_in_the_resolved_spec(tmp_path: Path) -> None:
+    original = spec(params={"x": "y"})
+    assert resolved(original, from_folder(tmp_path)) is original
+    assert "spark_conf" not in resolved(spec(params={"x": "${secret:a}"}), lambda name: "1").spec.model_fields_set
+
+
+def test_missing_secrets_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "long").write_text("x" * 70_000)
+    for name in ("missing", "folder", "binary", "long"):
+        with pytest.raises(SpecError, match=name):
+            resolved(spec(params={"x": f"${{secret:{name}}}"}), from_folder(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "..", ".x", "", "a/b", "a\0b", "x" * 101])
+def test_a_name_is_a_file_of_the_folder_and_nothing_else(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="is not a valid name of a secret"):
+        resolved(spec(params={"x": f"${{secret:{name}}}"}), from_folder(tmp_path))

@@ -1,0 +1,276 @@
+"""Tokens, audit, idempotency keys, operations, savepoints, standbys."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from clonos.errors import ConcurrentUpdate, IdempotencyKeyReused, NameTaken, NotFound, RequestInProgress, StateConflict
+from clonos.resources.jobs import Failure
+from clonos.resources.service import Role, TokenCreate
+from clonos.standby.states import StandbyState
+from clonos_api.reconcile.states.failures import savepoint_given_up
+from clonos_api.store import audit, events, idempotency, operations, savepoints, standbys, tokens
+from clonos_api.store.db.clock import clock, now
+from clonos_api.store.db.database import Actor, Database
+from clonos_api.store.db.paging import Window
+from clonos_api.store.idempotency import Answer, Reservation
+from clonos_api.store.tables import AuditRow, Base, IdempotencyRow, StandbyRow, TokenRow
+from support.stored import host_row, job_row, unique
+
+pytestmark = pytest.mark.anyio
+REQUEST, OTHER = "a" * 64, "b" * 64
+
+
+async def a_token(database: Database, **fields: Any) -> tuple[TokenRow, str]:
+    async with database.transaction(by=Actor("root")) as session:
+        return await tokens.create(session, TokenCreate(name="ci", role=Role.OPERATOR, **fields))
+
+
+async def test_authenticate_accepts_only_the_exact_text(database: Database) -> None:
+    row, secret = await a_token(database, subject="ada")
+    other, _ = await a_token(database)
+    known = await tokens.authenticate(database, secret)
+    assert known is not None
+    assert (known.id, known.subject, known.role) == (row.id, "ada", "operator")
+    assert other.subject == "ci"
+    prefix, token, digits = secret.split("_")
+    for wrong in (
+        "",
+        "_",
+        "__",
+        secret[:-1],
+        secret + "0",
+        secret.upper(),
+        f"x_{token}_{digits}",
+        f"{prefix}_{other.id}_{digits}",
+        f"{prefix}_{token}_{'0' * 64}",
+        f"{prefix}_{token}_",
+        f"{prefix}_nobody_{digits}",
+        f"{prefix}_{token}\0_{digits}",
+        f"{prefix}_{token}_é",
+    ):
+        assert await tokens.authenticate(database, wrong) is None, wrong
+
+
+async def test_no_table_holds_a_secret(database: Database) -> None:
+    _, secret = await a_token(database)
+    digits = secret.split("_")[2]
+    async with database.reading() as session:
+        for table in Base.metadata.sorted_tables:
+            for row in await session.execute(select(table)):
+                assert digits not in repr(tuple(row))
+                assert bytes.fromhex(digits) not in [item for item in row if isinstance(item, bytes)]
+
+
+async def test_a_token_expires_and_can_be_revoked(database: Database) -> None:
+    row, secret = await a_token(database, expires_in_s=60)
+    assert await tokens.authenticate(database, secret)
+    async with database.transaction() as session:
+        await session.execute(update(TokenRow).where(TokenRow.id == row.id).values(expires_at=clock(-0.01)))
+    assert await tokens.authenticate(database, secret) is None
+    row, secret = await a_token(database, expires_in_s=None)
+    assert await tokens.authenticate(database, secret)
+    async with database.transaction(by=Actor("root")) as session:
+        first = (await tokens.revoke(session, row.id)).revoked_at
+    async with database.transaction() as session:
+        assert (await tokens.revoke(session, row.id)).revoked_at == first
+        with pytest.raises(NotFound):
+            await tokens.revoke(session, "nobody")
+        assert row.id in [row.id for row in (await tokens.page(session)).rows]
+    assert await tokens.authenticate(database, secret) is None
+
+
+async def test_last_use_is_written_once_a_minute(database: Database) -> None:
+    row, secret = await a_token(database)
+
+    async def used() -> Any:
+        await tokens.authenticate(database, secret)
+        async with database.reading() as session:
+            return (await tokens.get(session, row.id)).last_used_at
+
+    first = await used()
+    assert first is not None
+    assert await used() == first
+    async with database.transaction() as session:
+        earlier = update(TokenRow).where(TokenRow.id == row.id).values(last_used_at=clock(-61))
+        await session.execute(earlier)
+    assert await used() > first
+
+
+async def test_audit_entries_have_subject_action_and_target(database: Database) -> None:
+    who = Actor("ada", "t7")
+    async with database.transaction() as session:
+        await audit.record(session, who, "job.delete", "j1", outcome="denied", detail={"why": "role"})
+    async with database.transaction(by=who) as session:
+        job = await job_row(session)
+    async with database.transaction() as session:
+        await job_row(session)  # without a user
+
+    async def fail() -> None:
+        async with database.transaction(by=who) as session:
+            await job_row(session)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await fail()
+    async with database.reading() as session:
+        rows = (await session.scalars(select(AuditRow).where(AuditRow.token == "t7").order_by(AuditRow.seq))).all()
+        actual = [(row.action, row.target, row.outcome) for row in rows if row.action.startswith("job")]
+        assert actual == [("job.delete", "j1", "denied"), ("job.create", job.id, "allowed")]
+        page = await audit.page(session, Window(2))
+        rest = await audit.page(session, Window(200, page.next))
+        assert [row.seq for row in page.rows] > [row.seq for row in rest.rows][:2]
+
+
+async def reserve(database: Database, key: str, request: str = REQUEST) -> Answer | Reservation:
+    async with database.transaction() as session:
+        return await idempotency.reserve(session, "ada", key, request)
+
+
+async def test_the_same_request_gets_the_same_answer(database: Database) -> None:
+    key = unique()
+    own = await reserve(database, key)
+    assert isinstance(own, Reservation)
+    with pytest.raises(RequestInProgress):
+        await reserve(database, key)
+    with pytest.raises(IdempotencyKeyReused):
+        await reserve(database, key, OTHER)
+    async with database.transaction() as session:
+        assert isinstance(await idempotency.reserve(session, "bob", key, OTHER), Reservation), (
+            "keys are a subject's own"
+        )
+    async with database.transaction() as session:
+        job = await job_row(session)
+        await idempotency.answer(session, own, 201, {"etag": "1"}, job.id)
+    assert await reserve(database, key) == Answer(201, {"etag": "1"}, job.id)
+    with pytest.raises(IdempotencyKeyReused):
+        await reserve(database, key, OTHER)
+
+
+async def test_one_of_many_equal_requests_gets_the_reservation(database: Database) -> None:
+    key = unique()
+    results = await asyncio.gather(*(reserve(database, key) for _ in range(10)), return_exceptions=True)
+    assert sum(isinstance(result, Reservation) for result in results) == 1
+    assert sum(isinstance(result, RequestInProgress) for result in results) == 9
+
+
+async def test_a_refused_request_frees_its_key(database: Database) -> None:
+    key = unique()
+    own = await reserve(database, key)
+    assert isinstance(own, Reservation)
+    async with database.transaction() as session:
+        await idempotency.forget(session, own)
+    assert isinstance(await reserve(database, key, OTHER), Reservation)
+
+
+async def test_the_reservation_of_a_crashed_process_is_taken_over(database: Database) -> None:
+    key = unique()
+    own = await reserve(database, key)
+    assert isinstance(own, Reservation)
+    moved = own.reserved_at - timedelta(seconds=120)
+    async with database.transaction() as session:
+        await session.execute(update(IdempotencyRow).where(IdempotencyRow.key == key).values(created_at=moved))
+    others = await reserve(database, key)
+    assert isinstance(others, Reservation)
+    with pytest.raises(ConcurrentUpdate):  # its first attempt was only slow
+        async with database.transaction() as session:
+            await idempotency.answer(session, Reservation("ada", key, moved), 201, {}, None)
+    async with database.transaction() as session:
+        await idempotency.answer(session, others, 201, {}, None)
+    day = own.reserved_at - timedelta(days=2)
+    async with database.transaction() as session:
+        await session.execute(update(IdempotencyRow).where(IdempotencyRow.key == key).values(created_at=day))
+    assert isinstance(await reserve(database, key, OTHER), Reservation), "answers are kept for a day"
+
+
+async def test_an_operation_ends_once(database: Database) -> None:
+    async with database.transaction() as session:
+        job = await job_row(session)
+        created = await operations.begin(session, "stop", job=job.id, arguments={"a": 1}, timeout_s=60, by="ada")
+        assert 59 < (created.deadline - created.created_at).total_seconds() < 61
+    async with database.transaction() as session:
+        done = await operations.complete(session, created, {"savepoint": "s"})
+        assert (done.state, done.result, done.ended_at is not None) == ("COMPLETED", {"savepoint": "s"}, True)
+    created.row_version, created.state = 1, "IN_PROGRESS"
+    for again in (done, created):
+        with pytest.raises(ConcurrentUpdate):
+            async with database.transaction() as session:
+                await operations.fail(session, again, Failure(error="x", what="y"))
+    async with database.reading() as session:
+        assert (await operations.get(session, created.id)).state == "COMPLETED"
+        assert await operations.in_progress(session, job=job.id) == []
+        assert [row.id for row in (await operations.page(session, job=job.id, state="COMPLETED")).rows] == [created.id]
+        assert (await operations.page(session, job=job.id, state="FAILED")).rows == []
+        actual = [event.type for event in await events.after(session, 0, job=job.id)]
+        assert actual == ["job.created", "operation.began", "operation.ended"]
+
+
+async def test_operations_expire_at_their_deadline(database: Database) -> None:
+    async with database.transaction() as session:
+        late = await operations.begin(session, "stop", timeout_s=-1, by="ada")
+        early = await operations.begin(session, "stop", timeout_s=60, by="ada")
+
+    async def expire() -> list[str]:
+        async with database.transaction() as session:
+            return [item.id for item in await operations.expire(session)]
+
+    given_up = [item for some in await asyncio.gather(*(expire() for _ in range(4))) for item in some]
+    assert given_up.count(late.id) == 1
+    assert early.id not in given_up
+    async with database.reading() as session:
+        actual = await operations.get(session, late.id)
+        assert actual.failure is not None
+        assert (actual.state, actual.failure["error"]) == ("FAILED", "operation-timed-out")
+
+
+async def test_savepoints(database: Database) -> None:
+    async with database.transaction() as session:
+        job = await job_row(session)
+        created = await savepoints.create(session, job, name="one", location="file:///x")
+    with pytest.raises(NameTaken):
+        async with database.transaction() as session:
+            await savepoints.create(session, job, name="one", location="file:///y")
+    async with database.transaction() as session:
+        with pytest.raises(StateConflict):
+            await savepoints.begin_delete(session, created)
+        created = await savepoints.complete(session, created, epochs={"out": 7}, size_bytes=2**40)
+        assert (created.state, created.epochs, created.size_bytes) == ("COMPLETED", {"out": 7}, 2**40)
+        with pytest.raises(ConcurrentUpdate):
+            await savepoints.complete(session, created, epochs={}, size_bytes=None)
+        failed = await savepoints.fail(
+            session, await savepoints.create(session, job, name="two", location="x"), savepoint_given_up()
+        )
+        assert failed.state == "FAILED"
+    async with database.transaction() as session:
+        assert [row.name for row in (await savepoints.page(session, job=job.id)).rows] == ["two", "one"]
+        created = await savepoints.begin_delete(session, created)
+        await savepoints.remove(session, created)
+        with pytest.raises(NotFound):
+            await savepoints.get(session, created.id)
+        assert [row.name for row in (await savepoints.page(session, Window(1), job=job.id)).rows] == ["two"]
+
+
+async def test_standbys(database: Database) -> None:
+    async with database.transaction() as session:
+        job, agent = await job_row(session), await host_row(session)
+        session.add(
+            StandbyRow(
+                id=unique(),
+                job=job.id,
+                host=agent.id,
+                mode="dedicated",
+                state="READY",
+                since=await now(session),
+                body={},
+            )
+        )
+    async with database.reading() as session:
+        assert [row.state for row in (await standbys.page(session, job=job.id)).rows] == ["READY"]
+        assert (await standbys.page(session, job="nobody")).rows == []
+        assert (await standbys.page(session, job=job.id, states=[StandbyState.FAILED])).rows == []
+        assert len((await standbys.page(session, job=job.id, states=[StandbyState.READY])).rows) == 1

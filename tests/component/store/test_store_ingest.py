@@ -1,0 +1,544 @@
+"""Ingestion stores each event once, in any partition into pushes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from clonos.errors import NotFound, SpecError
+from clonos.resources.jobs import OperatorMetrics
+from clonos_api.store import (
+    counters,
+    events,
+    generations,
+    job_exceptions,
+    jobs,
+    logs,
+    progress,
+    recoveries,
+    runs,
+)
+from clonos_api.store.db.clock import now
+from clonos_api.store.db.database import Database
+from clonos_api.store.tables import CounterRow, EpochRow, GenerationRow, JobRow, RecoveryRow, RunRow
+from support.stored import EventFile, host_row, ingest, job_row, push_log, run_row
+
+pytestmark = pytest.mark.anyio
+
+
+async def a_started_run(database: Database) -> RunRow:
+    async with database.transaction() as session:
+        return await run_row(session, host=await host_row(session, "the-host"))
+
+
+async def push(database: Database, run: str, file: EventFile, first: int = 0, last: int | None = None) -> int:
+    async with database.transaction() as session:
+        return await ingest(session, run, file.offset(first), file.lines[first:last])
+
+
+async def everything(database: Database, job: str) -> list[Any]:
+    """All rows that ingestion wrote for a job."""
+    async with database.reading() as session:
+        actual_rows: list[Any] = [await counters.of_job(session, job)]
+        actual = await jobs.get(session, job)
+        actual_rows.append((actual.generation, actual.restarts, actual.observed_version, actual.metrics))
+        for table in (GenerationRow, EpochRow, RecoveryRow):
+            rows = await session.scalars(select(table).where(table.job == job).order_by(*table.__table__.primary_key))
+            names = [column.key for column in table.__table__.columns if column.key not in ("id", "job", "run")]
+            actual_rows.append([[getattr(row, name) for name in names] for row in rows])
+        actual_rows.append([row.failure for row in (await job_exceptions.page(session, job)).rows])
+        return actual_rows
+
+
+def a_life() -> EventFile:
+    """Two claims and a crash, two queries, every kind of event."""
+    file = EventFile()
+    file.write_event("lint", code="CL001")
+    file.start(1)
+    for number in range(6):
+        file.epoch(number)
+    file.epoch(0, query="other", records_in=1, records_out=1)
+    file.write_event("lag", query="out", topics={"in": 7}, partitions={"in": {"0": 5, "1": 2}})
+    file.write_event("open-transactions", 0, topics={"words": file.at})
+    file.restart(2)
+    file.write_event("open-transactions", 0, topics={"letters": file.at})
+    file.write_event("open-transactions", 0, generation=1, topics={"old": file.at})
+    judge = {"recorded": 0, "replayed": 5, "bytes": 0}
+    file.epoch(
+        6,
+        replay=True,
+        skipped_lanes=1,
+        published_lanes=3,
+        records_out=8,
+        replayed_determinants=5,
+        operators={"judge": judge},
+    )
+    file.write_event("truncated", query="out", partitions=2)
+    file.start(3)  # the process was killed
+    file.epoch(6, replay=True, records_out=8, skipped_lanes=3, published_lanes=3)  # the epoch had ended before
+    judge = {"recorded": 3, "replayed": 1, "bytes": 240}
+    file.epoch(7, operators={"judge": judge}, recorded_bytes=240, published_lanes=2)
+    file.write_event("state", state="STOPPING")
+    file.write_event("state", state="STOPPED")
+    file.write_event("stopped")
+    return file
+
+
+async def test_ingestion_records_the_life_of_a_job(database: Database) -> None:
+    run = await a_started_run(database)
+    file = a_life()
+    assert await push(database, run.id, file) == file.offset(len(file.lines))
+    async with database.reading() as session:
+        job = await jobs.get(session, run.job)
+        assert (job.generation, job.restarts, job.observed_version, job.row_version) == (3, 2, 1, 1)
+        actual_rows = (await generations.page(session, job.id)).rows
+        assert [(item.generation, item.cause, item.attempt, item.epochs, item.records) for item in actual_rows] == [
+            (3, "crash", 2, 1, 20),
+            (2, "restart", 1, 1, 8),
+            (1, "start", 1, 7, 121),
+        ]
+        assert all(item.ended_at is not None for item in actual_rows)
+        sums = await counters.of_job(session, job.id)
+        assert sums["epochs"] == 9
+        assert sums["records_in"] == 6 * 10 + 1 + 10 + 10, "what a replay reads again is no new input"
+        assert sums["records_out"] == 6 * 20 + 1 + 8 + 20
+        assert (sums["epochs_failed"], sums["epochs_replayed"], sums["recoveries"]) == (1, 2, 2)
+        assert sums["truncations"] == 1
+        epoch_row = await progress.get(session, job.id, 6)
+        assert (epoch_row.trigger, epoch_row.generation, epoch_row.records_out, epoch_row.retained) == (
+            "REPLAY",
+            3,
+            8,
+            True,
+        )
+        (trouble,) = (await job_exceptions.page(session, job.id)).rows
+        assert (trouble.generation, trouble.failure["domain"], trouble.failure["retry"]) == (1, "run", True)
+        metrics = await progress.metrics(session, job)
+        assert metrics.queries["out"].epochs == 8
+        assert metrics.queries["out"].lag == {"in": 7}
+        assert metrics.queries["out"].partition_lag == {"in": {"0": 5, "1": 2}}
+        assert metrics.queries["out"].operators == {"judge": OperatorMetrics(recorded=3, replayed=6, bytes=240)}
+        assert (metrics.queries["out"].published_lanes, metrics.queries["out"].recorded_bytes) == (5, 240)
+        assert metrics.open_transactions == {}, "a claim ends what its predecessors had open, and so does the end"
+        assert epoch_row.published_lanes == 3, "and not twice as many"
+        assert (sums["epochs_timed"], sums["epochs_ms"]) == (10, 500)
+        assert metrics.queries["out"].epoch == 7
+        assert (metrics.restarts, metrics.queries["out"].records_in_per_s) == (2, 0.0)
+        actual = await progress.checkpoints(session, job.id, limit=3)
+        assert (actual.counts.completed, actual.counts.failed, actual.counts.restored) == (9, 1, 2)
+        assert [epoch.epoch for epoch in actual.history] == [7, 6, 0]
+        assert actual.latest.restored is not None
+        assert actual.latest.restored.epoch == 6
+        assert actual.summary.duration_ms["p50"] == 50
+        assert (await progress.causal_log(session, job)).truncations == 1
+        types = [event.type for event in await events.after(session, 0, job=job.id)]
+        assert types.count("job.generation") == 3
+        assert types.count("job.recovery.ended") == 2
+
+
+async def test_recoveries_have_phases_and_a_gap(database: Database) -> None:
+    run = await a_started_run(database)
+    await push(database, run.id, a_life())
+    async with database.reading() as session:
+        crash, restart = (await recoveries.page(session, run.job)).rows
+        assert (restart.body["cause"], crash.body["cause"]) == ("restart", "crash")
+        assert restart.body["failure"]["error"] == "epoch-failed"
+        assert (restart.body["failed_generation"], restart.body["generation"]) == (1, 2)
+        assert [phase["name"] for phase in restart.body["phases"]] == ["start", "claim", "restore", "replay", "commit"]
+        # From the last epoch: other query, lag, state, restart, state, claimed, two states, epoch; a tenth each.
+        assert restart.body["downtime_ms"] == pytest.approx(800, abs=1)
+        assert restart.body["skipped_lanes"] == 1
+        assert restart.body["replayed_records"] == 10
+        total = sum(phase["duration_ms"] for phase in restart.body["phases"])
+        assert restart.ended_at is not None
+        assert total == pytest.approx((restart.ended_at - restart.started_at).total_seconds() * 1000, abs=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_repeated_overlapping_and_split_pushes_have_the_same_result(database: Database, seed: int) -> None:
+    file = a_life()
+    whole, pieces = await a_started_run(database), await a_started_run(database)
+    await push(database, whole.id, file)
+    await push(database, whole.id, file)
+    chance = random.Random(seed)
+    have = 0
+    while have < len(file.lines):
+        first = chance.randint(max(0, have - 5), have)
+        last = chance.randint(first, min(len(file.lines), have + 4))
+        answer = await push(database, pieces.id, file, first, last)
+        have = max(have, last)
+        assert answer == file.offset(have)
+    assert await everything(database, pieces.job) == await everything(database, whole.job)
+
+
+async def test_many_push_the_same_at_once(database: Database) -> None:
+    file = a_life()
+    single, concurrent = await a_started_run(database), await a_started_run(database)
+    await push(database, single.id, file)
+    await asyncio.gather(*(push(database, concurrent.id, file) for _ in range(8)))
+    assert await everything(database, concurrent.job) == await everything(database, single.job)
+
+
+async def test_concurrent_pushes_of_two_runs_of_one_job(database: Database) -> None:
+    async with database.transaction() as session:
+        job = await job_row(session)
+        first, second = await run_row(session, job), await run_row(session, job)
+    old, new = EventFile(), EventFile()
+    old.start(1)
+    new.at += 100
+    new.start(2)
+    for number in range(20):
+        old.epoch(number)
+        new.epoch(20 + number)
+
+    async def push_lines(run: RunRow, file: EventFile) -> None:
+        for number in range(0, len(file.lines), 3):
+            await push(database, run.id, file, number, number + 3)
+
+    await asyncio.gather(push_lines(first, old), push_lines(second, new))
+    async with database.reading() as session:
+        actual = await jobs.get(session, job.id)
+        assert actual.generation == 2
+        assert actual.metrics is not None
+        assert actual.metrics["queries"]["out"]["records_out"] == 40 * 20
+        actual_rows = (await generations.page(session, job.id)).rows
+        assert [(item.generation, item.epochs, item.ended_at is None) for item in actual_rows] == [
+            (2, 20, True),
+            (1, 20, False),
+        ]
+
+
+async def test_a_gap_is_requested_again_or_skipped(database: Database) -> None:
+    run = await a_started_run(database)
+    file = a_life()
+    assert await push(database, run.id, file, 0, 3) == file.offset(3)
+    assert await push(database, run.id, file, 5) == file.offset(3), "the missing lines come first"
+    assert await push(database, run.id, file, 0, 0) == file.offset(3), "a push without lines asks"
+    async with database.transaction() as session:
+        end = await ingest(session, run.id, file.offset(5), file.lines[5:6], gap=True)
+        assert end == file.offset(6)
+        assert await ingest(session, run.id, end + 100, [], gap=True) == end + 100
+
+
+async def test_lines_of_another_file_are_refused(database: Database) -> None:
+    run = await a_started_run(database)
+    file = a_life()
+    await push(database, run.id, file, 0, 3)
+    with pytest.raises(SpecError, match="middle of a line"):
+        async with database.transaction() as session:
+            await ingest(session, run.id, file.offset(2), ["x" * 1000])
+    with pytest.raises(NotFound):
+        await push(database, "nobody", file)
+
+
+HOSTILE = [
+    "",
+    "{",
+    "null",
+    "[]",
+    '{"event": 1, "at": 1}',
+    '{"event": "epoch", "at": 1}',
+    '{"event": "epoch", "at": "x"}',
+    '{"event": "claimed", "at": 1e300}',
+    '{"event": "claimed", "at": 5, "generation": 99999999999999999999, "lineage": 1}',
+    '{"event": "claimed", "at": 5, "generation": -1, "lineage": 1}',
+    '{"event": "claimed", "at": 5, "generation": true, "lineage": "x"}',
+    '{"event": "lag", "at": 5, "query": "out", "topics": []}',
+    '{"event": "lag", "at": 5, "query": "out", "topics": {"a": -1}}',
+    '{"event": "lag", "at": 5, "query": "out", "topics": {}, "partitions": []}',
+    '{"event": "lag", "at": 5, "query": "out", "topics": {}, "partitions": {"a": {"0": "x"}}}',
+    '{"event": "open-transactions", "at": 5, "topics": {"a": 1e300}}',
+    '{"event": "open-transactions", "at": 5, "topics": [["a", 5]]}',
+    '{"event": "retention", "at": 5, "query": "out", "topics": {"a": 101}}',
+    '{"event": "failed", "at": 5, "error": "a\\u0000b", "what": "\\ud800", "generation": 1}',
+    '{"event": "epo{"event": "state", "at": 5}',
+    '{"event": "state", "at": NaN}',
+    '{"event": "' + "[" * 5000,
+    "[" * 100_000,
+    "é\u2028\x85",
+]
+
+
+async def test_corrupt_lines_do_not_stop_ingestion(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1)
+    file.lines += HOSTILE
+    base = {"event": "epoch", "at": 5, "generation": 1, "query": "out", "epoch": 1, "duration_ms": 1, "records_out": 1}
+    for wrong in (
+        {"epoch": 2**63},
+        {"epoch": -1},
+        {"epoch": None},
+        {"query": "q" * 101},
+        {"query": ""},
+        {"query": 7},
+        {"records_out": 2**60},
+        {"records_out": "many"},
+        {"duration_ms": "long"},
+        {"offsets": {"a": 1}},
+        {"duration_ms": "nan"},
+        {"duration_ms": -5},
+        {"duration_ms": 1e18},
+        {"duration_ms": True},
+        {"spans": 3},
+        {"generation": None},
+    ):
+        file.lines.append(json.dumps({**base, **wrong}))
+    bad = len(file.lines)
+    file.epoch(0)
+    assert await push(database, run.id, file) == file.offset(len(file.lines))
+    async with database.reading() as session:
+        sums = await counters.of_job(session, run.job)
+        assert sums["epochs"] == 1
+        assert sums["unreadable_events"] == bad - 4 - 1, "all but one, which is reported"
+        (trouble,) = (await job_exceptions.page(session, run.job)).rows
+        assert trouble.failure["error"] == "a\ufffdb"
+
+
+async def test_a_job_that_moves_to_another_host(database: Database) -> None:
+    async with database.transaction() as session:
+        job = await job_row(session)
+        lost = await run_row(session, job)
+    file = EventFile()
+    file.start(1)
+    file.epoch(0)
+    await push(database, lost.id, file)
+    failed = datetime.fromtimestamp(file.at + 1, UTC)
+    async with database.transaction() as session:
+        await runs.lose(session, await runs.get(session, lost.id))
+        await recoveries.begin(
+            session,
+            job.id,
+            cause="host-lost",
+            failed_generation=1,
+            from_host="a",
+            at=failed,
+            detected_at=failed + timedelta(seconds=1),
+        )
+        other = await host_row(session)
+        run = await run_row(session, job, other)
+        await recoveries.record_placement(session, job.id, other.name)
+    after = EventFile()
+    after.at = file.at + 5
+    after.start(2)
+    after.epoch(1, replay=True)
+    await push(database, run.id, after)
+    async with database.reading() as session:
+        newest = await generations.newest(session, job.id)
+        assert newest is not None
+        assert (newest.generation, newest.cause, newest.run) == (2, "host-lost", run.id)
+        (recovery,) = (await recoveries.page(session, job.id)).rows
+        assert (recovery.body["to_host"], recovery.body["generation"]) == (other.name, 2)
+        assert [phase["name"] for phase in recovery.body["phases"]] == [
+            "detect",
+            "decide",
+            "start",
+            "claim",
+            "restore",
+            "replay",
+            "commit",
+        ]
+        assert recovery.ended_at is not None
+        total = sum(phase["duration_ms"] for phase in recovery.body["phases"])
+        assert total == pytest.approx((recovery.ended_at - recovery.started_at).total_seconds() * 1000, abs=1)
+
+
+async def test_a_second_failure_before_the_first_epoch_ends_the_recovery_before(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1)
+    file.epoch(0)
+    file.start(2)  # killed
+    file.start(3)  # killed again, before an epoch
+    file.restart(4)
+    file.epoch(1)
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        actual = list(reversed((await recoveries.page(session, run.job)).rows))
+        assert [row.body["outcome"] for row in actual] == ["SUPERSEDED", "SUPERSEDED", "COMPLETED"]
+        assert [(row.body["failed_generation"], row.body["generation"]) for row in actual] == [
+            (1, 2),
+            (2, 3),
+            (3, 4),
+        ]
+        assert all(row.ended_at is not None for row in actual)
+        actual_rows = [
+            event.data["outcome"] for event in await events.after(session, 0, types=["job.recovery.ended"], job=run.job)
+        ]
+        assert actual_rows == ["SUPERSEDED", "SUPERSEDED", "COMPLETED"]
+
+
+async def test_a_clean_stop_and_start_is_no_recovery(database: Database) -> None:
+    async with database.transaction() as session:
+        job = await job_row(session)
+        first, second = await run_row(session, job), await run_row(session, job)
+    for generation, run in ((1, first), (2, second)):
+        file = EventFile()
+        file.start(generation)
+        file.epoch(generation)
+        file.write_event("state", state="STOPPED")
+        file.write_event("stopped")
+        await push(database, run.id, file)
+    async with database.reading() as session:
+        assert [row.cause for row in (await generations.page(session, job.id)).rows] == ["start", "start"]
+        assert (await recoveries.page(session, job.id)).rows == []
+        assert (await jobs.get(session, job.id)).restarts == 0
+
+
+async def test_open_transactions_are_recorded(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+
+    async def known() -> dict[str, datetime]:
+        await push(database, run.id, file)
+        async with database.reading() as session:
+            return (await progress.metrics(session, await jobs.get(session, run.job))).open_transactions
+
+    file.start(1)
+    file.write_event("open-transactions", topics={"words": file.at})
+    file.write_event("retention", query="out", topics={"in": 90})
+    file.start(2, delivery={"out": "at-least-once"}, sharing_depth="0")
+    assert await known() == {}
+    async with database.reading() as session:
+        metrics = await progress.metrics(session, await jobs.get(session, run.job))
+    assert metrics.queries["out"].retention == {}, "the next reader reports its own retention"
+    assert (metrics.delivery, metrics.sharing_depth) == ({"out": "at-least-once"}, "0")
+    file.write_event("open-transactions", topics={"words": file.at})
+    file.write_event("open-transactions", generation=1, topics={"old": file.at})
+    assert list(await known()) == ["words"], "of the newest claim"
+    file.write_event("stopped")
+    assert await known() == {}
+
+
+async def test_an_epoch_with_unreadable_operators_counts(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1)
+    for number, operators in enumerate(
+        ([], {"a": {"recorded": "x"}}, {"a": 3}, {"a": {"recorded": 1}}, {"a" * 300: {}})
+    ):
+        file.epoch(number, operators=operators)
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        out = (await progress.metrics(session, await jobs.get(session, run.job))).queries["out"]
+        assert out.epochs == 5
+        assert out.operators == {"a": OperatorMetrics(recorded=1), "a" * 200: OperatorMetrics()}
+
+
+async def test_metrics_of_an_earlier_version_are_continued(database: Database) -> None:
+    run = await a_started_run(database)
+    async with database.transaction() as session:
+        row = await session.get_one(JobRow, run.job)
+        row.metrics = {"at": None, "restarts": 0, "queries": {"out": {"epoch": 3, "epochs": 4, "records_out": 80}}}
+    file = EventFile()
+    file.start(1)
+    file.epoch(4, published_lanes=2)
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        out = (await progress.metrics(session, await jobs.get(session, run.job))).queries["out"]
+        assert (out.epochs, out.records_out, out.published_lanes, out.recorded_determinants) == (5, 100, 2, 3)
+
+
+async def test_rates_cover_the_newest_epochs(database: Database) -> None:
+    run = await a_started_run(database)
+    async with database.reading() as session:
+        moment = (await now(session)).timestamp()
+    file = EventFile()
+    file.at = moment - 8
+    file.start(1)
+    for number in range(5):
+        file.epoch(number, after_s=1, offsets={"in": {"0": number}})
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        job = await jobs.get(session, run.job)
+        out = (await progress.metrics(session, job)).queries["out"]
+        assert (out.records_in_per_s, out.records_out_per_s, out.epoch_ms_p99) == (5.0, 10.0, 50.0)
+        (at,) = await progress.offsets(session, job)
+        assert (at.epoch, at.offsets) == (4, {"in": {"0": 4}})
+
+
+async def test_logs_by_byte_offset(database: Database) -> None:
+    run = await a_started_run(database)
+    text = "".join(f"line {number} é\n" for number in range(50)) + "half a l"
+    data = text.encode()
+
+    async def send(offset: int, piece: bytes, **more: bool) -> int:
+        async with database.transaction() as session:
+            return await push_log(session, run.id, offset, piece.decode(), **more)
+
+    cut = text.index("line 20")
+    first = text[:cut].encode()
+    assert await send(0, first) == len(first)
+    assert await send(0, first) == len(first), "repeated"
+    assert await send(len(first) + 5, b"later") == len(first), "from beyond"
+    assert await send(10, data[10:]) == len(data), "overlapping"
+    async with database.reading() as session:
+        assert (await logs.tail(session, run.job, 3)).lines == ["line 47 é", "line 48 é", "line 49 é"]
+        some = await logs.read(session, run.job, "0:0", 30)
+        assert some.lines[0] == "line 0 é"
+        assert len(some.lines) == 30
+        rest = await logs.read(session, run.job, some.next, 1000)
+        assert rest.lines[-1] == "line 49 é"
+        assert len(rest.lines) == 20
+        assert (await logs.read(session, run.job, rest.next)).lines == []
+    await send(len(data), b"ine\nnext\n")
+    async with database.reading() as session:
+        more = await logs.read(session, run.job, rest.next)
+        assert more.lines == ["half a line", "next"]
+        assert (await logs.read(session, run.job, more.next)).lines == []
+        tail = await logs.tail(session, run.job, 1)
+        assert (tail.lines, tail.next) == (["next"], more.next)
+        for wrong in ("x", "1", "1:-1", "1:x", ":"):
+            with pytest.raises(SpecError):
+                await logs.read(session, run.job, wrong)
+    assert await send(len(data) + 50, b"after a gap\n", gap=True) == len(data) + 62
+    async with database.reading() as session:
+        assert (await logs.read(session, run.job, more.next)).lines == ["after a gap"]
+        assert (await logs.tail(session, "nobody", 5)).lines == []
+
+
+async def test_a_log_is_bounded_while_it_is_pushed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "KEPT_BYTES", 8000)
+    monkeypatch.setattr(logs, "_TRIM_BYTES", 1000)
+    run = await a_started_run(database)
+    offset = 0
+    async with database.transaction() as session:
+        for number in range(400):
+            offset = await push_log(session, run.id, offset, f"{number:>99}\n")
+    async with database.reading() as session:
+        remaining = (await logs.read(session, run.job, "0:0", 1000)).lines
+        assert 80 <= len(remaining) <= 100
+        assert remaining[-1].strip() == "399"
+        assert (await logs.tail(session, run.job, 1000)).lines == remaining
+
+
+async def test_ingestion_and_other_writers_do_not_fence_each_other(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1)
+    for number in range(40):
+        file.epoch(number)
+
+    async def push_lines() -> None:
+        for number in range(len(file.lines)):
+            await push(database, run.id, file, number, number + 1)
+
+    async def change() -> None:
+        for _ in range(20):
+            async with database.transaction() as session:
+                job = await jobs.get(session, run.job)
+                await jobs.change(session, job, restart_nonce=job.restart_nonce + 1)
+
+    await asyncio.gather(push_lines(), change())
+    async with database.reading() as session:
+        job = await jobs.get(session, run.job)
+        assert (job.restart_nonce, job.generation) == (20, 1)
+        assert (
+            await session.scalars(select(CounterRow.value).where(CounterRow.job == job.id, CounterRow.name == "epochs"))
+        ).one() == 40

@@ -1,0 +1,111 @@
+"""Migrations: up, down and up again, and never another schema than that of the tables."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect
+
+from clonos.errors import DatabaseUnavailable
+from clonos_api.store import jobs
+from clonos_api.store.db import schema
+from clonos_api.store.db.database import Database
+from clonos_api.store.tables import Base
+from support.stored import job_row
+
+pytestmark = pytest.mark.anyio
+
+
+async def make_a_job(url: str) -> str:
+    database = Database(url)
+    async with database.transaction() as session:
+        job = await job_row(session)
+    async with database.reading() as session:
+        assert (await jobs.get(session, job.id)).name == job.name
+    await database.close()
+    return job.id
+
+
+def differences(url: str) -> list[Any]:
+    with schema._connected(url) as (connection, _):
+        return list(compare_metadata(MigrationContext.configure(connection), Base.metadata))
+
+
+def tables(url: str) -> set[str]:
+    with schema._connected(url) as (connection, _):
+        return set(inspect(connection).get_table_names()) - {"alembic_version", "sqlite_sequence"}
+
+
+async def test_up_down_and_up_again_with_data(empty_url: str) -> None:
+    assert schema.current(empty_url) is None
+    schema.upgrade(empty_url)
+    assert schema.current(empty_url) == schema.newest()
+    assert tables(empty_url) == set(Base.metadata.tables)
+    await make_a_job(empty_url)
+    schema.upgrade(empty_url)  # nothing to do
+    schema.downgrade(empty_url)
+    assert schema.current(empty_url) is None
+    assert tables(empty_url) == set()
+    schema.upgrade(empty_url)
+    await make_a_job(empty_url)
+
+
+def test_the_migrations_create_the_tables_of_the_code(url: str) -> None:
+    assert differences(url) == []
+
+
+def test_the_comparison_detects_a_difference(url: str) -> None:
+    with schema._connected(url) as (connection, _):
+        connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN restarts")
+        actual = list(compare_metadata(MigrationContext.configure(connection), Base.metadata))
+        connection.rollback()
+    assert [fact[0] for fact in actual] == ["add_column"]
+
+
+def test_two_concurrent_upgrades_both_succeed(empty_url: str) -> None:
+    schema.downgrade(empty_url)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            schema.upgrade(empty_url)
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert schema.current(empty_url) == schema.newest()
+
+
+def test_a_failed_migration_changes_nothing(empty_url: str) -> None:
+    schema.downgrade(empty_url)
+    with schema._connected(empty_url) as (connection, _):
+        connection.exec_driver_sql("CREATE TABLE jobs (id INTEGER)")
+    with pytest.raises(Exception, match="jobs"):
+        schema.upgrade(empty_url)
+    assert tables(empty_url) == {"jobs"}
+    with schema._connected(empty_url) as (connection, _):
+        connection.exec_driver_sql("DROP TABLE jobs")
+    schema.upgrade(empty_url)
+
+
+def test_an_unavailable_database_is_reported(tmp_path: Path) -> None:
+    for url in (f"sqlite+aiosqlite:///{tmp_path}/missing/x.db", "postgresql+psycopg://clonos@127.0.0.1:1/x"):
+        with pytest.raises(DatabaseUnavailable):
+            schema.upgrade(url)
+
+
+def test_the_wheel_contains_the_migrations() -> None:
+    """`pyproject.toml` puts them where `schema` looks first."""
+    project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    assert '"migrations" = "clonos_api/migrations"' in project
+    assert schema._DIRECTORIES[0].relative_to(Path(schema.__file__).parents[3]) == Path("clonos_api/migrations")

@@ -1,0 +1,86 @@
+"""One Spark session for all tests that need no crash of the driver."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from clonos.causal.epoch_scope import worker_environment
+from clonos.driver.driver import Driver
+from clonos.driver.options import RunOptions
+from clonos.jobs.context import JobContext
+from clonos.jobs.definition import Job, JobFunction
+from clonos.jobs.spec import JobSpec, Metadata, Spec
+from clonos.settings import KafkaSettings
+from clonos.spark.session import build_session
+from clonos.telemetry.events import Events
+from support.registry import StubRegistry
+
+
+@pytest.fixture(scope="session")
+def registry_of_session() -> Iterator[StubRegistry]:
+    with StubRegistry("ada", "l0velace").serving() as registry:
+        yield registry
+
+
+@pytest.fixture
+def registry(registry_of_session: StubRegistry) -> Iterator[StubRegistry]:
+    yield registry_of_session
+    registry_of_session.down = 0
+
+
+@pytest.fixture(scope="session")
+def spark(kafka: KafkaSettings, registry_of_session: StubRegistry) -> Iterator[SparkSession]:
+    os.environ.update(worker_environment(kafka))
+    os.environ["CLONOS_REGISTRY__URL"] = registry_of_session.url
+    os.environ["CLONOS_REGISTRY__USERNAME"] = "ada"
+    os.environ["CLONOS_REGISTRY__PASSWORD"] = "l0velace"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    here = Path(__file__).parent
+    # Workers import the test modules that define the UDFs.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parents[1])])
+    # As many slots as a test's topic has partitions: some of its tasks wait for others.
+    with build_session("tests", master="local[8]", conf={"spark.sql.shuffle.partitions": "2"}) as session:
+        yield session.spark
+
+
+class InProcess:
+    """Runs job functions on the shared session until they have processed all of their input."""
+
+    def __init__(self, spark: SparkSession, kafka: KafkaSettings, home: Path) -> None:
+        self._spark = spark
+        self._kafka = kafka
+        self._home = home
+        self.events: list[dict[str, Any]] = []
+
+    def __call__(
+        self, function: JobFunction, name: str, *, code: str = "1", checkpoint: str = "checkpoint", **spec: Any
+    ) -> None:
+        options = RunOptions(
+            checkpoint=str(self._home / checkpoint),
+            new_lineage=spec.pop("new_lineage", False),
+            request_key=spec.pop("request_key", ""),
+            accept_new_code=spec.pop("accept_new_code", False),
+        )
+        body = Spec.model_validate({"trigger": {"availableNow": True}, "restart_policy": {"attempts": 3}, **spec})
+        job = Job(function, JobSpec(metadata=Metadata(name=name), spec=body), code)
+        events = Events(name, None, [self.events.append])
+        Driver(job, self._spark, self._kafka, events, options).run()
+
+    def events_of(self, event: str) -> list[dict[str, Any]]:
+        """The events of one kind so far."""
+        return [record for record in self.events if record["event"] == event]
+
+
+@pytest.fixture
+def run_job(spark: SparkSession, kafka: KafkaSettings, tmp_path: Path) -> Callable[..., Any]:
+    return InProcess(spark, kafka, tmp_path)
+
+
+__all__ = ["InProcess", "JobContext"]

@@ -1,0 +1,552 @@
+"""Failures, replays and refusals, on real Spark and Kafka, in one warm session."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import clonos
+from clonos import faults
+from clonos.errors import (
+    CausalLogDamaged,
+    CheckpointMismatch,
+    JobCodeError,
+    ReplayDivergence,
+    RestartsExhausted,
+    ServiceError,
+    SourceOffsetsExpired,
+)
+from clonos.extend.sink import LaneReport, SinkEpoch
+from clonos.jobs.context import JobContext, Query
+from clonos.kafka import client_config
+from clonos.log.claiming import claim
+from clonos.log.truncation import truncate
+from clonos.settings import KafkaSettings
+from clonos.testing.harness import eventually, read_committed
+from clonos_sinks.kafka import KafkaSink
+
+MakeTopic = Callable[..., str]
+
+
+def feed(kafka: KafkaSettings, topic: str, partitions: int, count: int, start: int = 0) -> Counter[str]:
+    producer = Producer(client_config(kafka))
+    words = [f"{chr(97 + i % 5)}{i}" for i in range(start, start + count)]
+    for i, word in enumerate(words):
+        producer.produce(topic, word.encode(), partition=i % partitions)
+    assert producer.flush(30) == 0
+    return Counter(words)
+
+
+def published(kafka: KafkaSettings, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(message.value() or b"{}") for message in read_committed(kafka, topic)]
+
+
+def words(kafka: KafkaSettings, topic: str) -> Counter[str]:
+    return Counter(record["word"] for record in published(kafka, topic))
+
+
+@clonos.service
+def ask(letter: str) -> str:
+    return f"{letter}-{secrets.token_hex(6)}"
+
+
+def lose_worker_once(flag: str, out: str, partition: int) -> None:
+    """In every partition but the first: wait until another lane is published, then lose the worker."""
+    path = Path(flag)
+    if partition == 0 or path.exists():
+        return
+    from clonos.causal.epoch_scope import worker_kafka
+
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and not read_committed(worker_kafka(), out):
+        time.sleep(0.05)
+    path.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@clonos.udf("struct<answer:string,draw:double,uuid:string,epoch:long>")
+def causal(topic: str, partition: int, offset: int, word: str, flag: str, out: str) -> dict[str, Any]:
+    lose_worker_once(flag, out, partition)
+    key = (topic, partition, offset)
+    return {
+        "answer": ask(word[0]),
+        "draw": clonos.random(key),
+        "uuid": str(clonos.uuid4(key)),
+        "epoch": clonos.epoch(),
+    }
+
+
+@clonos.udf("struct<answer:string,draw:double,uuid:string,epoch:long>")
+def raw(topic: str, partition: int, offset: int, word: str, flag: str, out: str) -> dict[str, Any]:
+    lose_worker_once(flag, out, partition)
+    return {"answer": word, "draw": random.random(), "uuid": "", "epoch": clonos.epoch()}
+
+
+def job_with(
+    udf: Any, source: str, out: str, flag: Path, sink: KafkaSink | None = None
+) -> Callable[[JobContext], None]:
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source).withColumn("word", F.col("value").cast("string"))
+        verdict = udf("topic", "partition", "offset", "word", F.lit(str(flag)), F.lit(out))
+        frame = records.withColumn("verdict", verdict).select(
+            F.to_json(F.struct("word", "partition", "offset", "verdict")).alias("value")
+        )
+        if sink is None:
+            ctx.sink(frame, topic=out, name="out")
+        else:
+            ctx.queries.append(Query(sink, frame))
+
+    return job
+
+
+def plain_job(source: str, out: str, **sink: Any) -> Callable[[JobContext], None]:
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source, max_per_epoch=(ctx.params.get("rate") and int(ctx.params["rate"])) or None)
+        value = F.to_json(F.struct(F.col("value").cast("string").alias("word"))).alias("value")
+        ctx.sink(records.select("key", value), topic=out, name="out", **sink)
+
+    return job
+
+
+def test_lost_worker_with_a_lane_published(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """The replay skips and audits the published lane, and replays the recorded answers without new calls."""
+    source, out = make_topic(3, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 3, 60)
+    run_job(job_with(causal, source, out, tmp_path / "flag"), name)
+    assert words(kafka, out) == sent
+    replay = next(event for event in run_job.events_of("epoch") if event["replay"])
+    assert replay["skipped_lanes"] >= 1
+    assert replay["diverged_lanes"] == 0
+    assert replay["replayed_determinants"] >= 1
+    answers: dict[tuple[int, int, str], set[str]] = {}
+    for record in published(kafka, out):
+        task = (record["verdict"]["epoch"], record["partition"], record["word"][0])
+        answers.setdefault(task, set()).add(record["verdict"]["answer"])
+    assert all(len(replies) == 1 for replies in answers.values())
+
+
+def test_audit_catches_raw_random(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    source, out = make_topic(3, "in"), make_topic(1, "out")
+    feed(kafka, source, 3, 60)
+    with pytest.raises(ReplayDivergence, match="differs from the published lanes"):
+        run_job(job_with(raw, source, out, tmp_path / "flag"), name)
+    contradicted = {record["partition"] for record in published(kafka, out)}
+    assert contradicted == {0}, "no other lane was published on top of the contradiction"
+
+
+class NoDedupSink(KafkaSink):
+    """A mutant: it publishes every lane of every attempt, as a sink without markers would."""
+
+    def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
+        topic = self.topic
+
+        def publish_again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from confluent_kafka import Producer
+
+            from clonos.causal.epoch_scope import worker_kafka
+
+            producer = Producer(client_config(worker_kafka()))
+            for batch in batches:
+                for value in batch.column("value").to_pylist():
+                    producer.produce(topic, value.encode())
+            assert producer.flush(30) == 0
+            assert TaskContext.get() is not None
+            yield pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int32())})
+
+        frame.mapInArrow(publish_again, "n int").collect()
+        return []
+
+
+def test_the_checker_fails_without_dedup(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    source, out = make_topic(3, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 3, 60)
+    run_job(job_with(causal, source, out, tmp_path / "flag", NoDedupSink("out", topic=out)), name)
+    assert words(kafka, out) != sent
+    assert words(kafka, out) > sent
+
+
+@pytest.fixture
+def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Make the driver (not its workers) fail once at a named point."""
+
+    def arm(fault: str) -> None:
+        monkeypatch.setenv("CLONOS_FAULT_LOG", str(tmp_path / f"faults-{secrets.token_hex(2)}"))
+        monkeypatch.setattr(faults, "_FAULTS", faults.parse(f"{fault}:raise"))
+
+    return arm
+
+
+@pytest.mark.parametrize(
+    "point", ["offsets-logged", "plan-committed", "epoch-committed", "epoch-done", "claim-checked"]
+)
+def test_warm_restart_is_a_new_owner(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_at: Any, point: str
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 2, 20)
+    fail_at(point)
+    if point == "claim-checked":
+        with pytest.raises(faults.FaultInjected):
+            run_job(plain_job(source, out), name)
+        run_job(plain_job(source, out), name)
+    else:
+        run_job(plain_job(source, out), name)
+        assert [event["attempt"] for event in run_job.events_of("restart")] == [1]
+    assert words(kafka, out) == sent
+
+
+def test_lost_offset_entry_is_restored_from_the_plan(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_at: Any, tmp_path: Path
+) -> None:
+    """A host crash lost Spark's entry of the epoch in doubt, and more input has arrived since the plan."""
+    source, out = make_topic(3, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 3, 30)
+    fail_at("epoch-committed")
+    with pytest.raises(RestartsExhausted):
+        run_job(plain_job(source, out), name, restart_policy={"attempts": 0})
+    offsets = tmp_path / "checkpoint" / "out" / "offsets"
+    planned = (offsets / "0").read_text()
+    shutil.rmtree(offsets)
+    sent += feed(kafka, source, 3, 30, start=30)
+    run_job(plain_job(source, out), name)
+    assert words(kafka, out) == sent
+    assert (offsets / "0").read_text() == planned
+    assert any("restored offsets/0" in event["done"] for event in run_job.events_of("reconciled"))
+
+
+def test_foreign_offset_entry_yields_to_the_plan(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_at: Any, tmp_path: Path
+) -> None:
+    """A zombie left entries for the epoch in doubt and the next one: the plan in the log overrides them."""
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 2, 20)
+    fail_at("plan-committed")
+    with pytest.raises(RestartsExhausted):
+        run_job(plain_job(source, out), name, restart_policy={"attempts": 0})
+    offsets = tmp_path / "checkpoint" / "out" / "offsets"
+    sent += feed(kafka, source, 2, 20, start=20)
+    entry = (offsets / "0").read_text().splitlines()
+    entry[2] = entry[2].replace('"0":10', '"0":20').replace('"1":10', '"1":20')
+    for number in ("0", "1"):
+        (offsets / f".{number}.crc").unlink(missing_ok=True)
+        (offsets / number).write_text("\n".join(entry))
+    run_job(plain_job(source, out), name)
+    assert words(kafka, out) == sent
+
+
+def test_changed_code_in_doubt_is_refused_until_accepted(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_at: Any
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 2, 20)
+    fail_at("plan-committed")
+    with pytest.raises(RestartsExhausted):
+        run_job(plain_job(source, out), name, code="old", restart_policy={"attempts": 0})
+    with pytest.raises(CheckpointMismatch, match="code changed"):
+        run_job(plain_job(source, out), name, code="new")
+    assert words(kafka, out) == Counter()
+    run_job(plain_job(source, out), name, code="new", accept_new_code=True)
+    assert words(kafka, out) == sent
+    feed(kafka, source, 2, 2, start=20)
+    run_job(plain_job(source, out), name, code="newer")  # no epoch is in doubt: code may change
+
+
+def test_older_checkpoint_replays_its_plans_and_is_refused_once_they_are_gone(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    job = plain_job(source, out)
+    sent = feed(kafka, source, 2, 10)
+    run_job(job, name)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "older")
+    for start in (10, 20, 30):
+        sent += feed(kafka, source, 2, 10, start=start)
+        run_job(job, name)
+    assert words(kafka, out) == sent
+    shutil.copytree(tmp_path / "older", tmp_path / "oldest")
+    sent += feed(kafka, source, 2, 10, start=40)
+    run_job(job, name, checkpoint="older")
+    assert words(kafka, out) == sent, "published epochs were replayed from their plans and skipped"
+    truncate(claim(kafka, name), retained=1)
+    with pytest.raises(CheckpointMismatch, match="no longer holds the plan"):
+        run_job(job, name, checkpoint="oldest")
+    assert words(kafka, out) == sent
+
+
+def test_lost_log_is_refused(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 1, 10)
+    run_job(plain_job(source, out), name)
+    admin = AdminClient(client_config(kafka))
+    admin.delete_topics([f"clonos.{name}.log"])[f"clonos.{name}.log"].result(15)
+    eventually(lambda: f"clonos.{name}.log" not in admin.list_topics(timeout=5).topics, "the log topic is deleted")
+    with pytest.raises(CausalLogDamaged, match="only -1"):
+        run_job(plain_job(source, out), name)
+    assert words(kafka, out) == sent
+
+
+def test_expired_source_offsets_are_refused(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 1, 10)
+    run_job(plain_job(source, out), name)
+    feed(kafka, source, 1, 10, start=10)
+    admin = AdminClient(client_config(kafka))
+    gone = TopicPartition(source, 0, 15)
+    admin.delete_records([gone])[TopicPartition(source, 0)].result(15)
+    with pytest.raises(SourceOffsetsExpired, match="needs 10, has 15"):
+        run_job(plain_job(source, out), name)
+    assert words(kafka, out) == sent
+
+
+def test_truncation_keeps_what_a_replay_needs(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    (tmp_path / "flag").touch()
+    job = job_with(causal, source, out, tmp_path / "flag")
+    sent: Counter[str] = Counter()
+    for start in range(0, 40, 10):
+        sent += feed(kafka, source, 2, 10, start=start)
+        run_job(job, name)
+    own = claim(kafka, name)
+    shortened = truncate(own, retained=1)
+    assert set(shortened) == {0, 1, 2}
+    sent += feed(kafka, source, 2, 10, start=40)
+    run_job(job, name)
+    assert words(kafka, out) == sent
+
+
+def test_progress_is_an_ordinary_consumer_group(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    feed(kafka, source, 2, 20)
+    run_job(plain_job(source, out), name)
+    admin = AdminClient(client_config(kafka))
+    group = f"clonos.{name}.out"
+
+    def offsets() -> dict[tuple[str, int], int]:
+        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+        return {(tp.topic, tp.partition): tp.offset for tp in answer.topic_partitions}
+
+    eventually(lambda: offsets() == {(source, 0): 10, (source, 1): 10}, "lag tools see the job")
+
+
+def test_users_error_is_reported_and_not_retried(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 1, 10)
+
+    @clonos.udf("string")
+    def broken(value: str) -> str:
+        raise ValueError(f"no way to handle {value}")
+
+    def job(ctx: JobContext) -> None:
+        ctx.sink(ctx.source(source).select(broken(F.col("value").cast("string")).alias("value")), topic=out)
+
+    with pytest.raises(JobCodeError, match="no way to handle"):
+        run_job(job, name)
+    assert run_job.events_of("restart") == []
+    assert read_committed(kafka, out) == []
+
+
+def test_failing_service_is_reported(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 1, 10)
+
+    @clonos.service(name="never", retries=1)
+    def never(word: str) -> str:
+        raise ConnectionError("nobody there")
+
+    @clonos.udf("string")
+    def call(value: str) -> str:
+        return never(value)
+
+    def job(ctx: JobContext) -> None:
+        ctx.sink(ctx.source(source).select(call(F.col("value").cast("string")).alias("value")), topic=out)
+
+    with pytest.raises(ServiceError, match="nobody there"):
+        run_job(job, name)
+    assert read_committed(kafka, out) == []
+
+
+@pytest.mark.parametrize("mode", ["append", "update", "complete"])
+def test_output_modes_headers_and_timestamps(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, mode: str
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    sent = feed(kafka, source, 2, 20)
+
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source).withColumn("word", F.col("value").cast("string"))
+        if mode != "append":
+            letter = F.substring("word", 1, 1).alias("letter")
+            records = records.groupBy(letter).agg(F.count("*").alias("n"), F.min("timestamp").alias("timestamp"))
+            records = records.withColumn("word", F.concat("letter", F.lit(":"), "n"))
+        header = F.struct(F.lit("kind").alias("key"), F.lit(mode).cast("binary").alias("value"))
+        frame = records.select(
+            F.col("word").alias("key"),
+            F.to_json(F.struct("word")).alias("value"),
+            "timestamp",
+            F.array(header).alias("headers"),
+        )
+        ctx.sink(frame, topic=out, name="out", mode=mode)
+
+    run_job(job, name)
+    messages = read_committed(kafka, out)
+    expected = (
+        sent if mode == "append" else Counter(f"{letter}:{n}" for letter, n in Counter(w[0] for w in sent).items())
+    )
+    assert Counter((message.key() or b"").decode() for message in messages) == expected
+    assert all(message.headers() == [("kind", mode.encode())] for message in messages)
+
+
+def test_at_least_once_needs_no_transaction(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 2, 20)
+    run_job(plain_job(source, out, delivery="at-least-once"), name)
+    assert words(kafka, out) == sent
+    assert [message.offset() for message in read_committed(kafka, out)] == list(range(20)), (
+        "no commit marker in between"
+    )
+
+
+@pytest.mark.parametrize("depth", ["0", "1", "full"])
+def test_sharing_depth(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path, depth: str
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 2, 20)
+    (tmp_path / "flag").touch()
+    run_job(job_with(causal, source, out, tmp_path / "flag"), name, sharing_depth=depth)
+    assert words(kafka, out) == sent
+    recorded = sum(event["recorded_determinants"] for event in run_job.events_of("epoch"))
+    assert recorded == (0 if depth == "0" else 10)
+
+
+def test_a_udf_is_evaluated_once(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
+    """A filter and the output use the same answer; Spark would evaluate a deterministic UDF twice."""
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 1, 40)
+
+    @clonos.service(name="coin")
+    def coin(word: str) -> bool:
+        return secrets.randbelow(2) == 1
+
+    @clonos.udf("struct<keep:boolean>")
+    def judge(word: str) -> dict[str, bool]:
+        return {"keep": coin(word)}
+
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source).withColumn("word", F.col("value").cast("string"))
+        judged = records.withColumn("verdict", judge("word")).where("verdict.keep")
+        ctx.sink(judged.select(F.to_json(F.struct("word", "verdict.keep")).alias("value")), topic=out, name="out")
+
+    run_job(job, name)
+    records = published(kafka, out)
+    assert 0 < len(records) < 40
+    assert all(record["keep"] for record in records)
+
+
+def test_two_uses_of_a_udf_have_answers_of_their_own(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 2, 20)
+
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source).withColumn("word", F.col("value").cast("string"))
+        arguments = ("topic", "partition", "offset", "word", F.lit(str(tmp_path / "flag")), F.lit(out))
+        twice = records.withColumn("one", causal(*arguments)).withColumn("two", causal(*arguments))
+        ctx.sink(twice.select(F.to_json(F.struct("word", "one", "two")).alias("value")), topic=out, name="out")
+
+    run_job(job, name)
+    assert words(kafka, out) == sent
+    assert any(event["replay"] and event["skipped_lanes"] for event in run_job.events_of("epoch"))
+    assert all(record["one"]["answer"] != record["two"]["answer"] for record in published(kafka, out))
+
+
+def test_a_user_requests_a_new_lineage(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
+    """A new lineage continues from its checkpoint; with an empty checkpoint it publishes all records again."""
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 2, 10)
+    run_job(plain_job(source, out), name)
+    sent += feed(kafka, source, 2, 10, start=10)
+    run_job(plain_job(source, out), name, new_lineage=True)
+    assert words(kafka, out) == sent
+    assert run_job.events_of("claimed")[-1]["lineage"] == 2
+    elsewhere = make_topic(1, "out")
+    run_job(plain_job(source, elsewhere), name, new_lineage=True, checkpoint="new")
+    assert words(kafka, elsewhere) == sent
+    assert words(kafka, out) == sent
+
+
+@pytest.mark.parametrize("shape", ["union", "split", "grown", "pattern", "assign"])
+def test_partition_order_of_other_shapes(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path, shape: str
+) -> None:
+    """Each shape of source keeps the partition order after a lost worker."""
+    source, other, out = make_topic(3, f"{name}-in"), make_topic(2, f"{name}-other"), make_topic(1, "out")
+    sent = feed(kafka, source, 3, 30)
+    if shape in {"union", "pattern"}:
+        sent += feed(kafka, other, 2, 20, start=30)
+    if shape == "assign":
+        sent = Counter({word: count for word, count in sent.items() if int(word[1:]) % 3 != 1})
+
+    def job(ctx: JobContext) -> None:
+        options = {"minPartitions": "7"} if shape == "split" else {}
+        if shape == "pattern":
+            records = ctx.source(pattern=f"{name}-(in|other)-.*")
+        elif shape == "assign":
+            records = ctx.source(assign={source: [2, 0]})
+        else:
+            records = ctx.source(source, options=options)
+        if shape == "union":
+            records = records.unionByName(ctx.source(other))
+        records = records.withColumn("word", F.col("value").cast("string"))
+        verdict = causal("topic", "partition", "offset", "word", F.lit(str(tmp_path / "flag")), F.lit(out))
+        made = records.withColumn("verdict", verdict)
+        ctx.sink(made.select(F.to_json(F.struct("word", "verdict")).alias("value")), topic=out, name="out")
+
+    if shape == "grown":
+        (tmp_path / "flag").touch()
+        run_job(job, name)
+        (tmp_path / "flag").unlink()
+        admin = AdminClient(client_config(kafka))
+        admin.create_partitions([NewPartitions(source, 5)])[source].result(15)
+        eventually(lambda: len(admin.list_topics(source, timeout=5).topics[source].partitions) == 5, "it grew")
+        sent += feed(kafka, source, 5, 25, start=50)
+    run_job(job, name)
+    assert (tmp_path / "flag").exists(), "a worker was lost"
+    assert words(kafka, out) == sent
+    assert any(event["replay"] for event in run_job.events_of("epoch"))

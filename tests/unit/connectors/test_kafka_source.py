@@ -1,0 +1,63 @@
+"""Arguments of the Kafka source, without a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clonos.errors import SpecError
+from clonos.jobs.context import JobContext
+from clonos.jobs.definition import job
+from clonos.settings import KafkaSettings
+from clonos_connectors.kafka import PADDING_TOPIC, KafkaSource
+
+EVERYTHING = {"orders": {0: 5, 1: 6}, "payments": {0: 7}, PADDING_TOPIC: {0: 0}}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"topics": ("a",), "pattern": "b"},
+        {"topics": ("a",), "assign": {"b": (0,)}},
+        {"pattern": "a", "assign": {"b": (0,)}},
+    ],
+)
+def test_source_needs_exactly_one_selection(arguments: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="exactly one"):
+        KafkaSource(arguments.pop("topics", ()), **arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"topics": ("a", "")}, {"pattern": ""}, {"assign": {}}, {"assign": {"a": ()}}])
+def test_empty_selection_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="names no topic"):
+        KafkaSource(arguments.pop("topics", ()), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("source", "topics"),
+    [
+        (KafkaSource(("orders",)), {"orders"}),
+        (KafkaSource(assign={"orders": (1,)}), {"orders"}),
+        (KafkaSource(pattern="o.*"), {"orders", "payments"}),
+    ],
+)
+def test_progress_excludes_the_padding_topic(source: KafkaSource, topics: set[str]) -> None:
+    """A pattern includes all topics of the query's progress, those of other sources too."""
+    assert set(source._read(EVERYTHING)) == topics
+
+
+def test_reserved_option_error_names_the_argument() -> None:
+    for option, argument in (("subscribePattern", "pattern="), ("assign", "assign=")):
+        with pytest.raises(SpecError) as refused:
+            KafkaSource(("a",), options={option: "x"})
+        assert argument in refused.value.hint
+
+
+def test_context_source_passes_all_selections_on() -> None:
+    context = JobContext(None, job(name="a")(lambda ctx: None).spec, KafkaSettings())  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="exactly one"):
+        context.source("a", pattern="b", assign={"c": [0]})
+    with pytest.raises(SpecError, match="exactly one"):
+        context.source()

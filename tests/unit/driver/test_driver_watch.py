@@ -1,0 +1,170 @@
+"""How a driver detects the end of its queries; the integration tests use real queries."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from clonos.driver import driver as driver_module
+from clonos.driver import running as running_module
+from clonos.driver.driver import Driver
+from clonos.driver.epochs import NotStarted
+from clonos.driver.options import RunOptions
+from clonos.driver.states import DriverState
+from clonos.errors import (
+    BrokerUnavailable,
+    CheckpointUnwritable,
+    ClonosError,
+    EpochFailed,
+    RestartsExhausted,
+    Superseded,
+)
+from clonos.jobs.context import JobContext
+from clonos.jobs.definition import Job
+from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, Spec
+from clonos.settings import KafkaSettings
+from clonos.telemetry.events import Events
+
+
+class Query:
+    """A query that fails with `failure` just after the driver checked it for a failure."""
+
+    def __init__(self, failure: EpochFailed | None) -> None:
+        self.query = SimpleNamespace(name="out")
+        self.runner = SimpleNamespace(finished=0)
+        self.done = False
+        self._failure = failure
+
+    def raise_failure(self) -> None:
+        if self.done and self._failure is not None:
+            raise self._failure
+        self.done = True
+
+
+def watch(query: Query) -> DriverState:
+    spark: Any = None
+    driver = Driver(
+        Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j"))),
+        spark,
+        KafkaSettings(),
+        Events("j", None),
+        RunOptions(),
+    )
+    for state in (DriverState.CLAIMING, DriverState.RECONCILING, DriverState.RUNNING):
+        driver._to(state)
+    running: Any = [query]
+    driver._watch(running)
+    return driver.state
+
+
+def test_job_finishes_with_its_query() -> None:
+    assert watch(Query(None)) is DriverState.FINISHED
+
+
+def test_query_that_fails_between_two_polls_is_not_finished() -> None:
+    with pytest.raises(EpochFailed, match="log update"):
+        watch(Query(EpochFailed("Concurrent update to the log update")))
+
+
+class Stream:
+    """A Spark query that runs until it is stopped; its epoch in progress then fails with `ending`."""
+
+    def __init__(self, runner: Any, ending: BaseException | None) -> None:
+        self.isActive = True
+        self.status = {"isTriggerActive": False}
+        self._runner = runner
+        self._ending = ending
+
+    def stop(self) -> None:
+        self.isActive = False
+        self._runner.failure = self._ending
+
+    def exception(self) -> None:
+        return None
+
+
+def idle_query(monkeypatch: pytest.MonkeyPatch, ending: BaseException | None) -> running_module.Running:
+    monkeypatch.setattr(running_module, "runs_without_input", lambda _frame: True)
+    runner: Any = SimpleNamespace(idle=True, failure=None, finished=1, stopping=False, busy=threading.Lock())
+    query: Any = SimpleNamespace(name="out", frame=None)
+    running = running_module.Running(query, "", runner, {})
+    running.stream = cast("Any", Stream(runner, ending))
+    return running
+
+
+@pytest.mark.parametrize("ending", [None, NotStarted("the job is stopping")])
+def test_a_query_that_only_waits_for_timers_is_finished(
+    monkeypatch: pytest.MonkeyPatch, ending: BaseException | None
+) -> None:
+    running = idle_query(monkeypatch, ending)
+    running.finish_if_idle()
+    assert running.done
+    running.raise_failure()
+
+
+def test_epoch_that_fails_during_the_stop_of_an_idle_query_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = idle_query(monkeypatch, Superseded("generation 2 owns the job"))
+    running.finish_if_idle()
+    with pytest.raises(Superseded):
+        running.raise_failure()
+
+
+def test_failed_idle_query_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = idle_query(monkeypatch, None)
+    running.runner.failure = EpochFailed("no")
+    running.finish_if_idle()
+    assert not running.done
+    with pytest.raises(EpochFailed):
+        running.raise_failure()
+
+
+def test_failed_definition_leaves_no_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the next attempt would run only some of the queries, or finish without any."""
+
+    def half(context: JobContext) -> None:
+        context.queries.append(cast("Any", SimpleNamespace(name="one", frame=None)))
+        raise BrokerUnavailable("Kafka did not answer.")
+
+    monkeypatch.setattr(driver_module.count, "attach", lambda _context: None)
+    monkeypatch.setattr(driver_module.drops, "attach", lambda _context: None)
+    spark: Any = SimpleNamespace(sparkContext=None)
+    job = Job(half, JobSpec(metadata=Metadata(name="j")))
+    driver = Driver(job, spark, KafkaSettings(), Events("j", None), RunOptions())
+    with pytest.raises(BrokerUnavailable):
+        driver.define()
+    assert driver._context.queries == []
+
+
+@pytest.mark.parametrize(
+    ("check_error", "ends_with"),
+    [(BrokerUnavailable("no answer"), RestartsExhausted), (CheckpointUnwritable("disk full"), CheckpointUnwritable)],
+)
+def test_failure_is_retried_unless_the_check_after_it_fails_permanently(
+    monkeypatch: pytest.MonkeyPatch, check_error: ClonosError, ends_with: type[ClonosError]
+) -> None:
+    """A broker that restarts fails the attempt and then the check; the job must survive both."""
+    spec = Spec(restart_policy=RestartPolicy(attempts=2, initial_backoff_ms=0))
+    job = Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j"), spec=spec))
+    spark: Any = None
+    driver = Driver(job, spark, KafkaSettings(), Events("j", None), RunOptions())
+    attempts: list[int] = []
+
+    def attempt(_prepared: object) -> ClonosError:
+        attempts.append(1)
+        driver._to(DriverState.CLAIMING)
+        return EpochFailed("the broker is gone")
+
+    def check() -> None:
+        if attempts:
+            raise check_error
+
+    monkeypatch.setattr(driver, "define", lambda: None)
+    monkeypatch.setattr(driver, "check", check)
+    monkeypatch.setattr(driver, "_attempt", attempt)
+    monkeypatch.setattr(driver_module, "alive", lambda _spark: True)
+    with pytest.raises(ends_with):
+        driver.run()
+    assert len(attempts) == (3 if check_error.retry else 1)

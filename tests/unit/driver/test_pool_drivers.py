@@ -1,0 +1,50 @@
+"""A session that is older than the job: used only if it equals one that would be built for the job."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clonos.causal.epoch_scope import worker_environment
+from clonos.driver.process import _usable
+from clonos.jobs.spec import Spec
+from clonos.settings import KafkaSettings
+
+KAFKA = KafkaSettings(bootstrap_servers="one:9092")
+OTHER = KafkaSettings(bootstrap_servers="two:9092")
+
+
+class FakeSession:
+    """Stands for a session."""
+
+    def __init__(self, *, running: bool = True, environment: dict[str, str] | None = None) -> None:
+        context = SimpleNamespace(environment=worker_environment(KAFKA) if environment is None else environment)
+        self.spark = SimpleNamespace(sparkContext=context)
+        self.gateway = SimpleNamespace(running=running)
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+        if not self.gateway.running:
+            raise RuntimeError("Py4J's own")
+
+
+@pytest.mark.parametrize(
+    ("session", "spec", "conf", "used"),
+    [
+        (FakeSession(), {}, {}, True),
+        (FakeSession(environment={}), {}, {}, True),
+        (FakeSession(), {"params": {"a": "b"}}, {}, True),
+        (FakeSession(), {"driver": {"memory": "4096m"}}, {}, False),
+        (FakeSession(), {"sparkConf": {"spark.sql.shuffle.partitions": "7"}}, {}, False),
+        (FakeSession(), {}, {"spark.sql.shuffle.partitions": "7"}, False),
+        (FakeSession(running=False), {}, {}, False),
+        (FakeSession(environment=worker_environment(OTHER)), {}, {}, False),
+    ],
+)
+def test_session_is_used_or_stopped(session: Any, spec: dict[str, Any], conf: dict[str, str], used: bool) -> None:
+    used_session = _usable(session, Spec.model_validate(spec), conf, KAFKA)
+    assert (used_session is session) == used
+    assert session.stopped != used

@@ -1,0 +1,166 @@
+"""Spark's checkpoint against the causal log, before a query starts."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+
+from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of, reconcile
+from clonos.errors import CausalLogDamaged, CheckpointMismatch
+from clonos.log.control import ControlState
+from clonos.log.records import Owner, Plan
+
+OWNER = Owner(1, 1, "a")
+
+
+def entry(*sources: str, at: int = 1_700_000_000_123) -> str:
+    metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": at, "conf": {"a": "b"}})
+    return "\n".join(["v1", metadata, *sources])
+
+
+class FakeCheckpoint:
+    """The parts of a checkpoint that reconciling touches."""
+
+    def __init__(self, offsets: dict[int, str], commits: list[int]) -> None:
+        self.entries = dict(offsets)
+        self._commits = commits
+        self.state = True
+
+    def commits(self) -> list[int]:
+        return sorted(self._commits)
+
+    def offsets(self) -> list[int]:
+        return sorted(self.entries)
+
+    def read_offsets(self, epoch: int) -> str | None:
+        return self.entries.get(epoch)
+
+    def write_offsets(self, epoch: int, text: str) -> None:
+        self.entries[epoch] = text
+
+    def drop_state(self) -> None:
+        self.state = False
+
+    def drop_offsets(self, epoch: int) -> None:
+        self.entries.pop(epoch, None)
+
+
+def state(planned: list[int], committed: int = -1, query: str = "q") -> ControlState:
+    plans = {
+        (query, epoch): (epoch, Plan(OWNER, query, epoch, (), (), (), {}, 0, "code", f"plan {epoch}", 0))
+        for epoch in planned
+    }
+    return ControlState(plans=plans, committed={query: committed} if committed >= 0 else {})
+
+
+def run(checkpoint: FakeCheckpoint, log: ControlState) -> list[str]:
+    return reconcile(cast("CheckpointDirectory", checkpoint), "q", log)
+
+
+def test_a_first_start() -> None:
+    checkpoint = FakeCheckpoint({}, [])
+    assert run(checkpoint, state([])) == []
+    assert checkpoint.entries == {}
+
+
+def test_all_done() -> None:
+    entries = {0: "plan 0", 1: "plan 1"}
+    checkpoint = FakeCheckpoint(entries, [0, 1])
+    assert run(checkpoint, state([0, 1], committed=1)) == []
+    assert checkpoint.entries == entries
+
+
+def test_matching_entry_of_the_epoch_in_doubt_stays() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 1: "plan 1"}, [0])
+    assert run(checkpoint, state([0, 1], committed=0)) == []
+
+
+@pytest.mark.parametrize("text", ["", "v1", "v1\n{", entry(), entry("-"), entry('{"t": {"0"')])
+def test_entry_without_a_plan_is_removed(text: str) -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 1: text}, [0])
+    assert run(checkpoint, state([0], committed=0)) == ["removed offsets/1: it was not planned"]
+    assert checkpoint.entries == {0: "plan 0"}
+
+
+def test_valid_entry_of_the_first_epoch_stays() -> None:
+    checkpoint = FakeCheckpoint({0: entry("-")}, [])
+    assert run(checkpoint, state([])) == []
+    assert checkpoint.entries == {0: entry("-")}
+    assert checkpoint.state
+
+
+def test_truncated_entry_of_the_first_epoch_is_removed() -> None:
+    """Spark refuses a new checkpoint that has state."""
+    checkpoint = FakeCheckpoint({0: "v1"}, [])
+    assert run(checkpoint, state([])) == ["removed offsets/0: it was not planned"]
+    assert checkpoint.entries == {}
+    assert not checkpoint.state
+
+
+@pytest.mark.parametrize("there", [None, "a zombie's"])
+def test_entry_that_differs_from_the_plan_is_restored(there: str | None) -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", **({1: there} if there else {})}, [0])
+    assert run(checkpoint, state([0, 1], committed=0)) == ["restored offsets/1 from the plan"]
+    assert checkpoint.entries == {0: "plan 0", 1: "plan 1"}
+
+
+def test_epoch_that_spark_has_not_committed_is_replayed() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0"}, [0])
+    assert run(checkpoint, state([0, 1], committed=1)) == ["restored offsets/1 from the plan"]
+
+
+def test_entries_beyond_the_epoch_in_doubt_are_removed() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 1: "plan 1", 2: "x", 3: "y"}, [0])
+    assert run(checkpoint, state([0, 1], committed=0)) == ["removed offsets/2", "removed offsets/3"]
+    assert checkpoint.entries == {0: "plan 0", 1: "plan 1"}
+
+
+def test_entries_lost_in_a_host_crash_are_restored() -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 3: "plan 3"}, [0])
+    assert run(checkpoint, state([0, 1, 2, 3], committed=2)) == [
+        "restored offsets/1 from the plan",
+        "removed offsets/3",
+    ]
+    assert checkpoint.entries == {0: "plan 0", 1: "plan 1"}
+
+
+def test_an_empty_checkpoint_under_a_log_that_holds_all_plans() -> None:
+    checkpoint = FakeCheckpoint({}, [])
+    assert run(checkpoint, state([0, 1], committed=1)) == ["restored offsets/0 from the plan"]
+
+
+@pytest.mark.parametrize(("planned", "committed"), [([5], 4), ([], 3), ([2, 3], 1)])
+def test_a_checkpoint_too_old_for_the_log(planned: list[int], committed: int) -> None:
+    checkpoint = FakeCheckpoint({0: "plan 0", 9: "kept"}, [0])
+    with pytest.raises(CheckpointMismatch, match="no longer holds the plan of 1"):
+        run(checkpoint, state(planned, committed))
+    assert checkpoint.entries == {0: "plan 0", 9: "kept"}  # nothing was touched
+
+
+@pytest.mark.parametrize("committed", [-1, 1])
+def test_log_with_fewer_commits_than_the_checkpoint_is_refused(committed: int) -> None:
+    checkpoint = FakeCheckpoint({2: "plan 2"}, [2])
+    with pytest.raises(CausalLogDamaged, match="committed epoch 2") as refused:
+        run(checkpoint, state([2], committed))
+    assert refused.value.hint
+    assert checkpoint.entries == {2: "plan 2"}
+
+
+def test_plans_of_other_queries_are_ignored() -> None:
+    assert run(FakeCheckpoint({}, []), state([0, 1], committed=1, query="other")) == []
+
+
+def test_epoch_time() -> None:
+    assert epoch_time(entry("{}", at=42)) == 42
+
+
+def test_progress() -> None:
+    text = entry('{"in":{"0":5,"10":7},"clonos.padding":{"0":0}}', "-", '{"in":{"1":3},"b":{"0":1}}')
+    assert progress_of(text) == {"in": {0: 5, 10: 7, 1: 3}, "clonos.padding": {0: 0}, "b": {0: 1}}
+
+
+@pytest.mark.parametrize("source", ["-", "17", '{"offset":3}', "[1]"])
+def test_progress_ignores_other_sources(source: str) -> None:
+    assert progress_of(entry(source)) == {}

@@ -1,0 +1,155 @@
+"""Classification of failures, and the restart policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from clonos.carried_errors import carry
+from clonos.driver.epochs import PlanRestored
+from clonos.driver.restart_budget import RestartBudget, classify
+from clonos.errors import (
+    CheckpointDamaged,
+    EpochFailed,
+    JobCodeError,
+    RestartsExhausted,
+    ServiceError,
+    SourceOffsetsExpired,
+    Superseded,
+)
+from clonos.jobs.spec import RestartPolicy
+
+
+class PythonException(Exception):
+    """As PySpark names a worker's."""
+
+
+class StreamingQueryException(Exception):
+    """As PySpark names a query's."""
+
+
+WORKER = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "job.py", line 7, in shout
+    return 1 / 0
+ZeroDivisionError: division by zero
+
+SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:1)
+"""
+
+
+def test_typed_errors_pass() -> None:
+    error = Superseded("gone")
+    assert classify(error) is error
+
+
+def test_carried_errors_are_unpacked_with_all_parts() -> None:
+    sent = ServiceError("no answer", kept="all", hint="wait")
+    text = f"Traceback (most recent call last):\n  File x\nclonos.carried_errors.CarriedError: {carry(sent)}\n\tat x"
+    got = classify(PythonException(text))
+    assert type(got) is ServiceError
+    assert (got.what, got.kept, got.hint) == ("no answer", "all", "wait")
+
+
+def test_a_workers_traceback_is_the_users_code() -> None:
+    got = classify(PythonException(WORKER))
+    assert type(got) is JobCodeError
+    assert "ZeroDivisionError: division by zero" in got.what
+    assert "PythonRunner.scala" not in got.what
+    assert "SQLSTATE" not in got.what
+
+
+def test_a_workers_traceback_inside_a_querys_exception() -> None:
+    text = f"Job aborted: org.apache.spark.api.python.PythonException: {WORKER}"
+    assert type(classify(StreamingQueryException(text))) is JobCodeError
+
+
+def test_a_lost_worker_may_be_replayed() -> None:
+    text = f"org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\nPythonException {WORKER}"
+    got = classify(StreamingQueryException(text))
+    assert type(got) is EpochFailed
+    assert got.retry
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "OffsetOutOfRangeException",
+        "Cannot fetch offset 7",
+        "[KAFKA_DATA_LOSS.X] y",
+        "Some data may have been lost because they are not available in Kafka any more",
+    ],
+)
+def test_lost_input_stops_the_job(text: str) -> None:
+    got = classify(StreamingQueryException(text))
+    assert type(got) is SourceOffsetsExpired
+    assert not got.retry
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_KEY_SIZE] An error occurred during loading state.",
+        "[CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED] Checksum verification failed",
+    ],
+)
+def test_damaged_state_stops_the_job(text: str) -> None:
+    got = classify(StreamingQueryException(text))
+    assert type(got) is CheckpointDamaged
+    assert not got.retry
+
+
+@pytest.mark.parametrize("text", ["Concurrent update to the log", "", "a\nb\nc\nd"])
+def test_anything_else_may_be_replayed(text: str) -> None:
+    got = classify(StreamingQueryException(text))
+    assert type(got) is EpochFailed
+    assert got.what.startswith("StreamingQueryException: ")
+
+
+def test_a_traceback_of_the_driver_is_not_the_users_code() -> None:
+    got = classify(RuntimeError("Traceback (most recent call last):\n  File x\nValueError: y"))
+    assert type(got) is EpochFailed
+
+
+def budget(**policy: int) -> RestartBudget:
+    return RestartBudget(RestartPolicy.model_validate(policy))
+
+
+def test_pauses_double_up_to_the_limit() -> None:
+    restarts = budget(attempts=5, initial_backoff_ms=100, max_backoff_ms=500)
+    assert [restarts.pause(EpochFailed("x")) for _ in range(5)] == [0.1, 0.2, 0.4, 0.5, 0.5]
+    with pytest.raises(RestartsExhausted, match="6 times in a row; last: x") as failed:
+        restarts.pause(EpochFailed("x"))
+    assert isinstance(failed.value.__cause__, EpochFailed)
+
+
+def test_no_attempts_at_all() -> None:
+    with pytest.raises(RestartsExhausted, match="1 times"):
+        budget(attempts=0).pause(EpochFailed("x"))
+
+
+def test_finished_epoch_resets_the_count() -> None:
+    restarts = budget(attempts=1, initial_backoff_ms=10)
+    for _ in range(3):
+        assert restarts.pause(EpochFailed("x")) == 0.01
+        restarts.progressed()
+    assert restarts.attempts == 0
+
+
+def test_permanent_error_is_raised_at_once() -> None:
+    restarts, error = budget(attempts=5), JobCodeError("mine")
+    with pytest.raises(JobCodeError) as raised:
+        restarts.pause(error)
+    assert raised.value is error
+    assert restarts.attempts == 0
+
+
+def test_a_restored_plan_is_no_failure() -> None:
+    restarts = budget(attempts=0)
+    assert [restarts.pause(PlanRestored("x")) for _ in range(3)] == [0.0, 0.0, 0.0]
+
+
+def test_many_attempts_do_not_overflow() -> None:
+    restarts = budget(attempts=5000, initial_backoff_ms=1, max_backoff_ms=10)
+    assert max(restarts.pause(EpochFailed("x")) for _ in range(5000)) == 0.01

@@ -1,0 +1,95 @@
+"""Alert rules and dashboards use only metrics and labels that the control plane exposes."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from clonos_api.metrics.families import exposition
+from clonos_api.metrics.queries import HostSample, JobSample, MetricsSample, RecoverySample, StandbySample
+
+COMPOSE = Path(__file__).parents[3] / "docker" / "compose"
+ALERTS = COMPOSE / "alerts.yml"
+DASHBOARDS = sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))
+SAMPLE = MetricsSample(
+    jobs=(
+        JobSample(
+            "1",
+            "orders",
+            "RUNNING",
+            2,
+            {"out": {"lag": {"in": 3}, "retention": {"in": 90}}},
+            {},
+            {"out": 10},
+            1,
+            0.5,
+            datetime.now(UTC),
+            {"words": datetime.now(UTC)},
+        ),
+    ),
+    standbys=(StandbySample("7", "orders", "host-2", "READY", 0),),
+    recoveries=(RecoverySample("orders", "crash", 440.0, {"claim": 80.0}),),
+    hosts=(HostSample("host-1", "READY", 2, 1, 0),),
+)
+
+
+def labels() -> dict[str, set[str]]:
+    """Returns the exposed metrics: name → labels."""
+    actual: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(exposition(SAMPLE, leads=True).decode()):
+        for sample in family.samples:
+            actual.setdefault(sample.name, set()).update(sample.labels)
+    return actual
+
+
+def rules() -> list[dict[str, object]]:
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    return list(group["rules"])
+
+
+def expressions() -> dict[str, str]:
+    actual = {str(rule["alert"]): str(rule["expr"]) for rule in rules()}
+    for file in DASHBOARDS:
+        for panel in json.loads(file.read_text())["panels"]:
+            for target in panel["targets"]:
+                actual[f"{file.stem}: {panel['title']}"] = target["expr"]
+    return actual
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_queries_use_exported_metrics(name: str) -> None:
+    actual, expression = labels(), expressions()[name]
+    for metric, matchers in re.findall(r"(clonos_\w+)(?:\{([^}]*)\})?", expression):
+        assert metric in actual, f"{name} asks for {metric}"
+        assert set(re.findall(r"(\w+)=", matchers)) <= actual[metric], f"{name}: {metric} has {actual[metric]}"
+    grouped = {label for names in re.findall(r"(?:by|on) \(([^)]*)\)", expression) for label in names.split(", ")}
+    own = set().union(*(actual[metric] for metric in re.findall(r"clonos_\w+", expression)))
+    assert grouped <= own | {"job", "instance"}, f"{name} groups by {grouped - own}"
+
+
+def test_each_rule_has_summary_and_description() -> None:
+    assert len({rule["alert"] for rule in rules()}) == len(rules()) >= 8
+    for rule in rules():
+        assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]  # type: ignore[call-overload]
+
+
+def test_series_are_distinguished_by_their_labels() -> None:
+    """Two standbys of a job on one host, two topics of a query: Prometheus refuses repeated series."""
+    two = MetricsSample(
+        jobs=(JobSample("1", "orders", "RUNNING", 2, {"out": {"lag": {"a": 3, "b": 4}}}, {}, {}, 2),),
+        standbys=(
+            StandbySample("7", "orders", "host-2", "READY", 0),
+            StandbySample("8", "orders", "host-2", "READY", 0),
+        ),
+        recoveries=(),
+        hosts=(),
+    )
+    lines = [line for line in exposition(two, leads=False).decode().splitlines() if not line.startswith("#")]
+    series = [line.rsplit(" ", 1)[0] for line in lines]
+    assert len(set(series)) == len(series)

@@ -1,0 +1,140 @@
+"""Checks of a session that the user's program built, and of the sources of an epoch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from clonos.driver.repeatable import StreamingScan, check_order
+from clonos.errors import SessionIncompatible, SourceNotRepeatable
+from clonos.settings import KafkaSettings
+from clonos.spark.session import local_task_failures
+from clonos.spark.user_session import alive, check_session, configure_workers
+
+STAGES = "spark.stage.maxConsecutiveAttempts"
+
+
+class Context:
+    """The parts of a Spark context that the checks read."""
+
+    def __init__(self, master: str, **conf: str) -> None:
+        self.master = master
+        self.environment: dict[str, str] = {}
+        self.pythonExec = "python3"
+        self._conf = {name.replace("_", "."): value for name, value in conf.items()}
+
+    def getConf(self) -> Any:  # noqa: N802
+        return self._conf
+
+    def accumulator(self, start: int) -> int:
+        return start
+
+
+class Session:
+    def __init__(self, master: str = "local[2]", **conf: str) -> None:
+        self.sparkContext = Context(master, **conf)
+
+
+FIT: list[Any] = [
+    Session(spark_stage_maxConsecutiveAttempts="1"),
+    Session("local", spark_stage_maxConsecutiveAttempts="1"),
+    Session("local[*,1]", spark_stage_maxConsecutiveAttempts=" 1 ", spark_speculation="FALSE"),
+    Session("local[2]", spark_stage_maxConsecutiveAttempts="1", spark_task_maxFailures="4"),
+    Session("spark://there:7077", spark_stage_maxConsecutiveAttempts="1", spark_task_maxFailures="1"),
+]
+UNFIT: list[tuple[Any, list[str]]] = [
+    (Session(), [STAGES]),
+    (Session("local[2,3]", spark_stage_maxConsecutiveAttempts="1"), ["local[2,3]", "second number"]),
+    (Session(spark_stage_maxConsecutiveAttempts="1", spark_speculation="true"), ["spark.speculation=false"]),
+    (Session("yarn", spark_stage_maxConsecutiveAttempts="1"), ["spark.task.maxFailures=1"]),
+    (Session("yarn", spark_speculation="true"), ["spark.task.maxFailures=1", STAGES, "spark.speculation=false"]),
+]
+
+
+@pytest.mark.parametrize("session", FIT)
+def test_a_fit_session(session: Any) -> None:
+    check_session(session)
+
+
+@pytest.mark.parametrize(("session", "named"), UNFIT)
+def test_an_unfit_session_is_refused_with_every_setting_named(session: Any, named: list[str]) -> None:
+    with pytest.raises(SessionIncompatible) as refused:
+        check_session(session)
+    for name in named:
+        assert name in str(refused.value)
+    assert "spark_conf()" in refused.value.hint or "second number" in refused.value.hint
+
+
+def test_spark_connect_is_refused() -> None:
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(SessionIncompatible, match="Spark Connect"):
+        check_session(remote)
+
+
+@pytest.mark.parametrize(
+    ("master", "failures"),
+    [
+        ("local", "1"),
+        ("local[8]", "1"),
+        ("local[*]", "1"),
+        ("local[*, 3]", "3"),
+        ("local-cluster[2,1,1024]", None),
+        ("yarn", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_how_often_a_task_may_fail_locally(master: str | None, failures: str | None) -> None:
+    assert local_task_failures(master) == failures
+
+
+def test_workers_use_this_interpreter_unless_the_user_sets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    kafka = KafkaSettings(bootstrap_servers="b:1", sasl_password="secret")  # type: ignore[arg-type]
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr("clonos.causal.counting.count.attach", lambda context: None)
+    session: Any = Session()
+    configure_workers(session, kafka)
+    assert session.sparkContext.pythonExec == sys.executable
+    assert json.loads(session.sparkContext.environment["CLONOS_WORKER_KAFKA"])["sasl_password"] == "secret"
+    for other in (Session("yarn"), Session()):
+        monkeypatch.setenv("PYSPARK_PYTHON", "mine") if other.sparkContext.master != "yarn" else None
+        configure_workers(other, kafka)  # type: ignore[arg-type]
+        assert other.sparkContext.pythonExec == "python3"
+
+
+def test_a_session_without_a_jvm_is_not_alive() -> None:
+    assert not alive(Session())  # type: ignore[arg-type]
+
+
+def entry(*sources: dict[str, int] | None) -> str:
+    lines = [
+        json.dumps({t: {str(p): 5 for p in range(n)} for t, n in source.items()}) if source else "-"
+        for source in sources
+    ]
+    return "\n".join(["v1", json.dumps({"batchTimestampMs": 1}), *lines])
+
+
+@pytest.mark.parametrize(
+    "sources", [({"a": 5},), ({"a": 1, "clonos.padding": 5},), ({"a": 3, "b": 2}, {"c": 9}), (None, {"a": 5})]
+)
+def test_enough_partitions(sources: Any) -> None:
+    check_order("out", 0, entry(*sources))
+
+
+@pytest.mark.parametrize("sources", [({"a": 4},), ({"a": 1},), ({"a": 5}, {"b": 2, "c": 2}), (None, {"a": 1})])
+def test_too_few_partitions_in_any_source(sources: Any) -> None:
+    with pytest.raises(SourceNotRepeatable, match=r"Epoch 3 of out reads \d partitions") as refused:
+        check_order("out", 3, entry(*sources))
+    assert "clonos.source(spark, " in refused.value.hint
+    assert refused.value.kept == "nothing was published."
+    assert refused.value.exit_code == 23
+
+
+def test_topics_of_a_scan() -> None:
+    assert StreamingScan("kafka", {"subscribe": "a, b"}).topics() == ["a", "b"]
+    assert StreamingScan("kafka", {"assign": '{"a": [0], "c": [1]}'}).topics() == ["a", "c"]
+    assert StreamingScan("kafka", {"subscribepattern": "a.*"}).topics() == []

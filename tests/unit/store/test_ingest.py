@@ -1,0 +1,159 @@
+"""The pure part of ingestion: event lines as facts."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from clonos.errors import SpecError
+from clonos.resources.failures import kind_of
+from clonos_api.store.ingest import (
+    Claimed,
+    EpochDone,
+    ErrorReported,
+    IngestState,
+    Unreadable,
+    fold,
+    read_lines,
+    storable,
+)
+from support.stored import EventFile
+
+LINES = st.lists(st.text(st.characters(exclude_characters="\n"), max_size=20), max_size=12)
+
+
+PUSHES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=8)
+
+
+@given(LINES, PUSHES)
+@example(["\ud800", "a"], [])
+def test_pushes_cover_each_byte_once(lines: list[str], pushes: list[tuple[int, int]]) -> None:
+    """Each line is read once, for any repeated and overlapping pushes."""
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line.encode("utf-8", "surrogatepass")) + 1)
+    have, read = 0, 0
+    for back, more in [*pushes, (0, len(lines))]:
+        first = max(0, read - back)
+        last = min(len(lines), first + more)
+        events, have = read_lines(have, starts[first], lines[first:last])
+        assert len(events) == max(0, last - read)
+        read = max(read, last)
+        assert have == starts[read]
+    assert read == len(lines)
+    assert read_lines(have, 0, lines) == ([], have)
+
+
+@given(LINES, st.integers(0, 200), st.integers(0, 200), st.booleans())
+def test_the_offset_never_goes_back(lines: list[str], have: int, offset: int, gap: bool) -> None:
+    try:
+        events, end = read_lines(have, offset, lines, gap=gap)
+    except SpecError:
+        assert offset < have
+        return
+    assert end >= have
+    assert not events or end > have
+    if offset > have and not gap:
+        assert (events, end) == ([], have)
+
+
+def an_event(chance: random.Random) -> dict[str, Any]:
+    """Returns an event like those of drivers, with some invalid fields."""
+    event: dict[str, Any] = {
+        "event": chance.choice(["state", "claimed", "epoch", "restart", "failed", "stopped", "lag", "truncated"]),
+        "state": chance.choice(["CLAIMING", "RESTARTING", "RUNNING", "STOPPED"]),
+        "generation": chance.randint(0, 5),
+        "lineage": 1,
+        "query": "out",
+        "epoch": chance.randint(0, 9),
+        "duration_ms": 5.5,
+        "topics": {"in": 3},
+        "error": "epoch-failed",
+        "at": chance.random() * 1e9,
+    }
+    for name in chance.sample(sorted(event), chance.choice([0, 0, 0, 1, 2])):
+        event[name] = chance.choice([None, -1, 2**70, "", "x", [], {}, {"a": []}, True, float("nan"), 1.5])
+    return event
+
+
+@given(st.integers(0, 2**32), st.integers(0, 30))
+def test_splitting_a_push_anywhere_has_the_same_result(seed: int, cut: int) -> None:
+    chance = random.Random(seed)
+    lines = [json.dumps(an_event(chance)) for _ in range(30)]
+    read, _ = read_lines(0, 0, lines)
+    whole = IngestState()
+    facts = fold(whole, read)
+    first = IngestState()
+    pieces = fold(first, read[:cut])
+    second = IngestState(**json.loads(json.dumps(asdict(first))))  # as it is stored between pushes
+    pieces += fold(second, read[cut:])
+    assert pieces == facts
+    assert second == whole
+
+
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.floats(), st.text()), lambda item: st.lists(item) | st.dictionaries(st.text(), item)
+    )
+)
+def test_storable_values_are_accepted_by_every_database(value: Any) -> None:
+    remaining = json.dumps(storable(value), allow_nan=False, ensure_ascii=False)
+    remaining.encode()
+    assert "\\u0000" not in remaining
+
+
+def facts_of(file: EventFile) -> list[Any]:
+    events, _ = read_lines(0, 0, file.lines)
+    return fold(IngestState(), events)
+
+
+def test_causes() -> None:
+    file = EventFile()
+    file.start(1)
+    file.epoch(0)
+    file.restart(2)
+    file.restart(3)  # again, before any epoch
+    file.epoch(1)
+    file.start(4)  # killed
+    file.write_event("stopped")
+    file.start(5)
+    actual = facts_of(file)
+    claims = [fact for fact in actual if isinstance(fact, Claimed)]
+    assert [(item.generation, item.cause, item.attempt) for item in claims] == [
+        (1, None, 1),
+        (2, "restart", 1),
+        (3, "restart", 1),
+        (4, "crash", 2),
+        (5, "start", 3),
+    ]
+    first, second = (fact for fact in actual if isinstance(fact, ErrorReported))
+    assert claims[1].failed_at == claims[2].failed_at == first.at, "one failure until an epoch is finished"
+    assert second.at > first.at
+    done = [fact for fact in actual if isinstance(fact, EpochDone)]
+    assert done[1].marks is not None
+    assert done[1].marks["failed"] == first.at
+    assert claims[3].failed_at == done[1].at, "the last word of the process that was killed"
+
+
+def test_a_torn_line_hides_only_itself() -> None:
+    file = EventFile()
+    file.start(1)
+    file.epoch(0)
+    file.lines[-1] = file.lines[-1][:20] + file.lines[0]
+    file.epoch(1)
+    actual = facts_of(file)
+    assert sum(isinstance(fact, Unreadable) for fact in actual) == 1
+    assert [fact.checkpoint.epoch for fact in actual if isinstance(fact, EpochDone)] == [1]
+
+
+def test_errors_have_a_domain() -> None:
+    assert kind_of("job-code-failed") == ("user", False)
+    assert kind_of("broker-unavailable") == ("environment", True)
+    assert kind_of("replay-divergence") == ("consistency", False)
+    assert kind_of("epoch-failed") == ("run", True)
+    assert kind_of("unexpected") == ("internal", False)

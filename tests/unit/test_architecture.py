@@ -1,0 +1,38 @@
+"""Documents name real files, functions and pages."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
+PLACES = re.findall(r"`([\w./]+\.py)(?::(\w+))?`", (ROOT / "ARCHITECTURE.md").read_text())
+
+
+def definitions(file: Path) -> set[str]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds)}
+
+
+def test_the_map_names_many_places() -> None:
+    assert len([name for _, name in PLACES if name]) > 15
+
+
+@pytest.mark.parametrize(("path", "name"), PLACES)
+def test_every_place_on_the_map_exists(path: str, name: str) -> None:
+    file = next(
+        (place for folder in ("", "platform/clonos", "api/clonos_api") if (place := ROOT / folder / path).is_file()),
+        None,
+    )
+    assert file is not None, path
+    assert not name or name in definitions(file), f"{path} has no {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
