@@ -34,7 +34,7 @@ def test_a_standby_takes_over_from_a_crashed_driver(job: ScriptedJob) -> None:
     )
 
     job.report(primary, crashed, "EXITED", exit_code=-9)
-    host, order = job.await_order(standby=False)
+    host, order = job.await_order(standby=False, but=crashed)
     assert (host, order["run"]) == (other, waiting), "the standby's run becomes the driver"
     assert job.await_order("ABSENT", standby=False)[1]["run"] == crashed, "its host kills the remains of the old one"
     assert job.await_standby("PROMOTING")["id"] == waiting
