@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from bench.subjects import PARTITIONS, Subject, log_progress, make_topic, running_driver
 from clonos.kafka import client_config
@@ -72,10 +72,7 @@ def rate(
         while True:
             time.sleep(0.05)
             run.process.check_running()
-            count = sum(
-                ends.get_watermark_offsets(TopicPartition(run.output, partition), timeout=10)[1]
-                for partition in range(PARTITIONS)
-            )
+            count = _published(ends, run.output)
             now = time.perf_counter()
             if first is None and count >= per_epoch:
                 first = (now, count, run.cpu_s())
@@ -94,3 +91,16 @@ def rate(
         f"{measured.cpu_us_per_row:.2f} µs CPU per row, {measured.peak_rss_mb:,.0f} MB"
     )
     return measured
+
+
+def _published(consumer: Consumer, topic: str) -> int:
+    """Sum of the stable end offsets of a topic; 0 while a partition of the new topic has no leader."""
+    try:
+        return sum(
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1]
+            for partition in range(PARTITIONS)
+        )
+    except KafkaException as failure:
+        if failure.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION:
+            return 0
+        raise

@@ -19,7 +19,7 @@ from hypothesis import settings
 
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from clonos.testing.harness import Stack
+from clonos.testing.harness import Stack, eventually
 from support.brokers.interface import KafkaCluster
 from support.postgres import PostgresServer
 from support.reporting import left_out, summarise, used
@@ -100,10 +100,17 @@ def make_topic(kafka: KafkaSettings) -> Callable[..., str]:
         topic = f"{prefix}-{secrets.token_hex(4)}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         created: Future[Any] = admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic]
-        created.result(15)
+        created.result(60)
+        # The controller answers before each broker knows the topic.
+        eventually(lambda: _has_leaders(admin, topic), f"the partitions of {topic} have leaders", timeout_s=60)
         return topic
 
     return make
+
+
+def _has_leaders(admin: AdminClient, topic: str) -> bool:
+    metadata = admin.list_topics(topic, timeout=10).topics[topic]
+    return metadata.error is None and all(partition.leader >= 0 for partition in metadata.partitions.values())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

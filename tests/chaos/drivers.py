@@ -172,7 +172,7 @@ def make_topics(kafka: KafkaSettings, **partitions: int) -> dict[str, str]:
     admin = AdminClient(client_config(kafka))
     new = {role: NewTopic(role, count) for role, count in partitions.items()}
     for future in admin.create_topics(list(new.values())).values():
-        future.result(15)
+        future.result(60)
     return {role: topic.topic for role, topic in new.items()}
 
 

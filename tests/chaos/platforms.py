@@ -84,7 +84,7 @@ class Host:
         moved = self._folder.with_name(f"{self.name}-lost")
         kill_together(self.agent, also=list(self.drivers()))
         self._folder.rename(moved)
-        self.agent.wait(10)
+        self.agent.wait(60)
         eventually(self._empty, f"all processes of {self.name} exited")
         shutil.rmtree(moved)
 

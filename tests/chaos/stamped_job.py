@@ -42,7 +42,7 @@ class StampedJob(PlatformJob):
         self.kafka = kafka
         admin = AdminClient(client_config(kafka))
         for created in admin.create_topics([NewTopic(name, 2) for name in ("in", "out")]).values():
-            created.result(30)
+            created.result(60)
         self._producer = Producer(client_config(kafka))
         self.sent = 0
 

@@ -99,10 +99,10 @@ def topics(kafka: KafkaSettings, example: Path) -> Iterator[tuple[str, str]]:
     target = re.findall(r'topic="([^"]+)"', example.read_text())[0]
     admin = AdminClient(client_config(kafka))
     for created in admin.create_topics([NewTopic(source, 3), NewTopic(target, 2)]).values():
-        created.result(15)
+        created.result(60)
     yield source, target
     for deleted in admin.delete_topics([source, target]).values():
-        deleted.result(15)
+        deleted.result(60)
 
 
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="PySpark program")

@@ -78,7 +78,7 @@ class SteadyJob(StampedJob):
     def close(self) -> None:
         """Stop the input and wait until everything is published."""
         self._stopping.set()
-        self._thread.join(30)
+        self._thread.join(60)
         self.await_all("everything is published")
         self._reader.stop()
 

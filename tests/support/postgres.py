@@ -134,7 +134,7 @@ class PostgresServer:
         """Stop the server and remove its files."""
         assert self._remover.stdin is not None
         self._remover.stdin.close()
-        self._remover.wait(_START_S)
+        self._remover.wait(4 * _START_S)  # the server writes its last pages on a disk that other tests use too
 
     def create_database(self, name: str) -> str:
         """Create a database and return its URL."""

@@ -101,7 +101,7 @@ def served(home: Path, **settings: Any) -> Iterator[Served]:
         yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", chosen, admin_token(chosen), app)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive(), "the API did not exit"
 
 
@@ -141,7 +141,7 @@ class ApiProcess:
         """Stop the process by a signal; returns the seconds until its exit."""
         begun = time.monotonic()
         self.process.send_signal(number)
-        self.process.wait(20)
+        self.process.wait(60)
         return time.monotonic() - begun
 
     def __enter__(self) -> ApiProcess:
@@ -150,7 +150,7 @@ class ApiProcess:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(20)
+        self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

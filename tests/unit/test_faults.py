@@ -83,7 +83,7 @@ def test_one_of_several_holds_is_let_go(monkeypatch: pytest.MonkeyPatch, tmp_pat
     held.join(0.1)
     assert held.is_alive()
     (tmp_path / "log.epoch-done,epoch=2.go").touch()
-    held.join(10)
+    held.join(60)
     assert not held.is_alive()
 
 

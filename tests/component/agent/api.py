@@ -84,7 +84,7 @@ class FakeApi:
     def stop(self) -> None:
         if self._server is not None and self._thread is not None:
             self._server.force_exit = self._server.should_exit = True
-            self._thread.join(10)
+            self._thread.join(60)
             assert not self._thread.is_alive()
             self._server = self._thread = None
 

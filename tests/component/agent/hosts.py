@@ -63,7 +63,7 @@ class ThreadAgent:
     def stop(self) -> None:
         if self._thread.is_alive() and self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         assert self.error is None, repr(self.error)
 
@@ -84,11 +84,11 @@ class ProcessAgent:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 def alive(pid: int) -> bool:

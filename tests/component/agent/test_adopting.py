@@ -158,7 +158,7 @@ def test_newer_agent_replaces_an_agent_with_the_same_name(api: FakeApi, host_pro
     older = host_process()
     pid = reported(api, run, "RUNNING").pid
     newer = host_process()
-    assert older.process.wait(20) == 47
+    assert older.process.wait(60) == 47
     eventually(lambda: len(api.registered) == 2, "the newer one registers")
     api.reports.clear()
     assert reported(api, run, "RUNNING").pid == pid
@@ -190,7 +190,7 @@ def test_agent_of_a_removed_host_kills_its_drivers_and_exits(
     agent = host_process()
     reported(api, run, "RUNNING")
     api.removed.add("id-host-1")
-    assert agent.process.wait(20) == 0
+    assert agent.process.wait(60) == 0
     assert processes_of(run) == []
     assert list((tmp_path / "agent" / "host-1" / "runs").iterdir()) == []
     assert not (tmp_path / "agent" / "host-1" / "work.json").exists()

@@ -42,7 +42,7 @@ def test_clonos_agent_runs_clonos_run(api: FakeApi, run: str, tmp_path: Path) ->
         assert {"clonos", "python", "spark", "java"} <= registered.versions.keys()
         assert api.tokens == {"Bearer secret"}
         process.send_signal(signal.SIGTERM)
-        assert process.wait(3) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

@@ -47,7 +47,7 @@ def test_metrics_contain_each_driver(api: FakeApi, host: Host, run: str) -> None
         (value,) = [value for sample_labels, value in samples[name] if sample_labels == labels]
         assert value > 0, name
     assert samples["clonos_agent_slots"] == [({}, 2.0)]
-    assert samples["clonos_agent_unanswered_seconds"][0][1] < 5
+    assert samples["clonos_agent_unanswered_seconds"][0][1] < 60
     assert samples["clonos_agent_process_resident_memory_bytes"][0][1] > 0
     api.assign()
     eventually(lambda: not scraped(address).get("clonos_driver_state"), "the metrics no longer contain the removed run")

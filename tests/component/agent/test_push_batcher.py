@@ -98,17 +98,17 @@ async def test_large_batches_are_sent_in_several_requests() -> None:
 
 async def test_forwarders_flush_together_and_at_once_if_expedited() -> None:
     batcher = PushBatcher("i", FakeControlPlane().receive)
-    batcher.interval_s = 0.3
+    batcher.interval_s = 1.2
     timers = [batcher.timer() for _ in range(3)]
 
     async def woken(index: int) -> float:
-        await asyncio.sleep(index * 0.1)
+        await asyncio.sleep(index * 0.4)
         await timers[index].wait()
         return time.monotonic()
 
     await timers[0].wait()
     at = await asyncio.gather(*map(woken, range(3)))
-    assert max(at) - min(at) < 0.1, "each would be 0.1 s after the previous one"
+    assert max(at) - min(at) < 0.4, "each would be 0.4 s after the previous one"
     batcher.interval_s = 30.0
     asyncio.get_running_loop().call_later(0.01, batcher.expedite)
     async with asyncio.timeout(15):

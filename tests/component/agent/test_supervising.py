@@ -36,7 +36,7 @@ def reported(api: FakeApi, run: str, state: str, **fields: Any) -> RunReport:
         expected = {"state": state, **fields}
         return report if report and all(getattr(report, name) == value for name, value in expected.items()) else None
 
-    report: RunReport = eventually(matching, f"{run} is {state} {fields}, not {api.reports.get(run)}", timeout_s=20)
+    report: RunReport = eventually(matching, f"{run} is {state} {fields}, not {api.reports.get(run)}", timeout_s=60)
     return report
 
 
@@ -142,7 +142,7 @@ def test_driver_with_signs_of_life_keeps_running(api: FakeApi, host: Host, run: 
     host(driver_heartbeat_timeout_s=0.9)
     reported(api, run, "RUNNING", attempts=1)
     count = api.heartbeats
-    eventually(lambda: api.heartbeats > count + 15, "three seconds pass", timeout_s=20)
+    eventually(lambda: api.heartbeats > count + 15, "three seconds pass", timeout_s=60)
     reported(api, run, "RUNNING", attempts=1)
 
 

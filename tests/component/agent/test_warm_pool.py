@@ -52,7 +52,7 @@ def folders(home: Path) -> list[Path]:
 
 
 def ready(api: FakeApi, number: int = 1) -> None:
-    eventually(lambda: api.pool_drivers == number, f"{number} pool drivers are reported", timeout_s=30)
+    eventually(lambda: api.pool_drivers == number, f"{number} pool drivers are reported", timeout_s=60)
 
 
 def test_pool_driver_becomes_the_driver_of_the_next_run(

@@ -143,7 +143,7 @@ class Load:
     def _end(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def note(self, answer: httpx.Response) -> None:

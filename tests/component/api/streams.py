@@ -32,14 +32,14 @@ class Stream:
 
     def __enter__(self) -> Stream:
         self._thread.start()
-        assert self.alive.wait(10), "the stream did not open"
+        assert self.alive.wait(60), "the stream did not open"
         return self
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             if self._socket is not None:
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the reader, which closing does not
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         self._client.close()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from support.busy import slowdown
 from support.scripted import ScriptedAgent, create
 from support.serving import Served
 
@@ -166,7 +167,7 @@ def test_a_long_poll_waits_for_work(admin: httpx.Client, agent: ScriptedAgent, n
     poller.join(0.5)
     assert poller.is_alive(), "the long-poll waits"
     run = place(name, agent.name)  # over another connection: the replica reads it from the database
-    poller.join(10)
+    poller.join(10 * slowdown())
     assert not poller.is_alive(), "new work ends the long-poll before its time"
     assert [order["run"] for order in answers[0]["runs"]] == [run]
     revision = agent.work()["revision"]

@@ -232,7 +232,7 @@ def _retry_after_sent(load: Load) -> Iterator[None]:
     assert len(load.away) > before, "no request got Retry-After"
 
 
-@pytest.mark.parametrize("how", ["restarted", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("restarted", marks=pytest.mark.broad), "killed"])
 def test_replicas_recover_from_a_database_restart(
     world: World, postgres: PostgresServer, record_property: Callable[[str, object], None], how: str
 ) -> None:
@@ -244,7 +244,9 @@ def test_replicas_recover_from_a_database_restart(
     world.nothing_is_lost()
 
 
-@pytest.mark.parametrize("seconds", [7.0, pytest.param(30.0, marks=pytest.mark.story)])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(7.0, marks=pytest.mark.broad), pytest.param(30.0, marks=pytest.mark.story)]
+)
 def test_replicas_recover_from_a_database_outage(
     world: World, postgres: PostgresServer, record_property: Callable[[str, object], None], seconds: float
 ) -> None:
@@ -262,7 +264,11 @@ def test_replicas_recover_from_a_database_outage(
     world.nothing_is_lost()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.broad)],
+    ids=lambda number: number.name,
+)
 def test_another_replica_takes_over_a_lost_leader(
     world: World, record_property: Callable[[str, object], None], how: signal.Signals
 ) -> None:
@@ -280,7 +286,7 @@ def test_another_replica_takes_over_a_lost_leader(
     assert took < (TAKEOVER_S + slow_s) * slowdown()
     world.admin.base_url = world.replicas[second].served.url + "/api/v1"
     if how is signal.SIGKILL:
-        process.wait(10)
+        process.wait(60)
         world.start_again(first)
         world.working()
     else:

@@ -23,7 +23,7 @@ from support.scripted import ScriptedAgent, create
 from support.serving import API, ApiProcess, Served
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.broad)])
 def test_shutdown_does_not_wait_for_open_requests(tmp_path: Path, number: signal.Signals) -> None:
     with ApiProcess(tmp_path, reconcile=True) as process:
         api = process.served
@@ -49,12 +49,12 @@ def test_shutdown_does_not_wait_for_open_requests(tmp_path: Path, number: signal
                 print(f"exited after {took:.2f} s")
                 assert took < 10.0 * slowdown()
                 assert process.process.returncode == 0
-                assert events.ended.wait(2), "the stream did not end"
-            poller.join(5)
+                assert events.ended.wait(60), "the stream did not end"
+            poller.join(60)
             assert answers == [revision], "the long-poll got a response"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.broad)])
 def test_shutdown_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path, number: signal.Signals) -> None:
     line = "x" * 999 + "\n"
     with ApiProcess(tmp_path, reconcile=True) as process:
@@ -74,9 +74,9 @@ def test_shutdown_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path, 
                 assert silent.recv(1024).startswith(b"HTTP/1.1 200")
                 agent.push_log(order["run"], "last\n", end)
                 assert reader.next()["data"] == "last", "a client that does not read blocks no other client"
-                assert process.end(number) < 10.0
+                assert process.end(number) < 10.0 * slowdown()
                 assert process.process.returncode == 0
-                assert reader.ended.wait(2)
+                assert reader.ended.wait(60)
                 assert _rest(silent) < 9_000_000, "the response was cut off"
 
 

@@ -102,7 +102,7 @@ class FakeService:
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(5)
+        self._thread.join(60)
         self._listening.close()
 
     def requests(self, method: str, path: str) -> list[tuple[str, dict[str, str], bytes]]:

@@ -168,7 +168,7 @@ def test_a_signal_stops_the_platform(plan: Plan, number: signal.Signals) -> None
         "the platform is ready",
     )
     process.send_signal(number)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert running(state) == []
     assert State.read(plan.folder) is None
 
@@ -183,7 +183,7 @@ def test_a_signal_during_start_stops_the_platform(plan: Plan) -> None:
         "the agents start",
     )
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert running(state) == []
 
 
@@ -201,7 +201,7 @@ def test_stop_drivers_stops_the_drivers_of_a_killed_agent(home: Path, tmp_path: 
     place.write_record(RunRecord(attempt=1, pid=driver.pid, identity=identity(driver.pid) or ""))
     try:
         assert stop_drivers(home, ["host-1", "host-2"]) == 2
-        assert driver.wait(5) == -signal.SIGKILL
+        assert driver.wait(60) == -signal.SIGKILL
         assert not children[0].is_running() or children[0].status() == psutil.STATUS_ZOMBIE
         assert bystander.poll() is None
         assert stop_drivers(home, ["host-1"]) == 0

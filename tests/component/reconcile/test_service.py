@@ -403,7 +403,7 @@ async def test_a_standby_that_is_moved_to_a_better_host_is_there_again_at_once(
         await users.until("RUNNING")
         await eventually(lambda: placed(on["a"].id), "there is no other host")
         async with running_hosts(database, "b") as more:
-            await eventually(lambda: placed(more["b"].id), "it is on the better host", timeout_s=10)
+            await eventually(lambda: placed(more["b"].id), "it is on the better host", timeout_s=60)
 
 
 async def test_a_standby_that_dies_while_it_takes_over_is_followed_by_the_next(

@@ -65,7 +65,7 @@ class Replicas:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
 
 @pytest.fixture
@@ -96,7 +96,11 @@ async def leader(database: Database) -> tuple[str, int]:
     return leadership
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.broad) for number in (signal.SIGTERM, signal.SIGSTOP))],
+    ids=lambda number: number.name,
+)
 async def test_another_replica_takes_over(database: Database, replicas: Replicas, how: signal.Signals) -> None:
     users = Users(database)
     replicas.start("one")

@@ -74,7 +74,7 @@ def test_a_request_that_lost_the_database_can_be_repeated_at_once(
             answers.append(admin.post(f"/jobs/{name}/start", headers={KEY: name}))
             return answers[-1].status_code == 202
 
-        eventually(accepted, "it is accepted", timeout_s=3)
+        eventually(accepted, "it is accepted")
         assert ("idempotency-replayed" in answers[-1].headers) is done
         (only,) = admin.get("/operations", params={"job": name}).json()["data"]
         assert answers[-1].json()["id"] == only["id"]

@@ -90,7 +90,7 @@ def test_other_values_are_not_redacted() -> None:
 def test_long_texts_take_little_time(text: str) -> None:
     begun = time.process_time()
     redact_text(text)
-    assert time.process_time() - begun < 0.5
+    assert time.process_time() - begun < 5, "quadratic time would be minutes"
 
 
 LOGGING = f"""

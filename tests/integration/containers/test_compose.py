@@ -56,7 +56,7 @@ class Wordcount:
         self.kafka = KafkaSettings(bootstrap_servers=platform.kafka)
         admin = AdminClient(client_config(self.kafka))
         for created in admin.create_topics([NewTopic(name, 2, 3) for name in WORDCOUNT.topics]).values():
-            created.result(30)
+            created.result(60)
         messages = WORDCOUNT.messages(random.Random(8))
         self.producer = SteadyProducer(self.kafka, WORDCOUNT.source, messages, per_second=10)
 

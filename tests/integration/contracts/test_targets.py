@@ -40,7 +40,7 @@ def limits_of(kafka: KafkaSettings, topic: str) -> Limits:
     """The limits that the sink reads at its start."""
     admin = AdminClient(client_config(kafka))
     broker = ConfigResource(ResourceType.BROKER, str(next(iter(admin.list_topics(timeout=10).brokers))))
-    return read_limits(admin, admin.describe_configs([broker])[broker].result(10), topic)
+    return read_limits(admin, admin.describe_configs([broker])[broker].result(60), topic)
 
 
 def row(topic: str, value: bytes | None = b"v", key: bytes | None = b"k", partition: int | None = None) -> Row:
@@ -191,7 +191,7 @@ def raise_limit(kafka: KafkaSettings, topic: str, limit: int) -> None:
     admin = AdminClient(client_config(kafka))
     entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(60)
     eventually(lambda: limits_of(kafka, topic).record == limit, "the limit is raised")
 
 

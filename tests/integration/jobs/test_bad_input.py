@@ -157,11 +157,11 @@ class Bench:
         return log_topic(self.name) in self.admin.list_topics(timeout=10).topics
 
     def delete(self, topic: str) -> None:
-        self.admin.delete_topics([topic])[topic].result(15)
+        self.admin.delete_topics([topic])[topic].result(60)
         eventually(lambda: topic not in self.admin.list_topics(timeout=5).topics, f"{topic} is deleted")
 
     def create(self, topic: str, partitions: int) -> None:
-        self.admin.create_topics([NewTopic(topic, partitions)])[topic].result(15)
+        self.admin.create_topics([NewTopic(topic, partitions)])[topic].result(60)
 
     # In a separate process
 
@@ -384,7 +384,7 @@ def a_service_result_that_the_log_cannot_store(bench: Bench) -> None:
 
 def grow(kafka: KafkaSettings, topic: str, partitions: int) -> None:
     admin = AdminClient(client_config(kafka))
-    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(15)
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
 
 
 @item("sink-topic-disappears")
@@ -398,7 +398,7 @@ def a_sink_topic_that_is_deleted_while_the_job_runs(bench: Bench) -> None:
 
     def delete() -> None:
         admin = AdminClient(client_config(settings))
-        admin.delete_topics([out])[out].result(15)
+        admin.delete_topics([out])[out].result(60)
         eventually(lambda: out not in admin.list_topics(timeout=5).topics, "the topic is deleted")
 
     bench.refused(
@@ -637,14 +637,14 @@ def records_that_retention_deleted_before_they_were_read(bench: Bench) -> None:
     bench.feed(9)
     bench.run()
     bench.feed(9)
-    bench.admin.delete_records([TopicPartition(bench.source, 1, 5)])[TopicPartition(bench.source, 1)].result(15)
+    bench.admin.delete_records([TopicPartition(bench.source, 1, 5)])[TopicPartition(bench.source, 1)].result(60)
     refusal = bench.refused(SourceOffsetsExpired, 54, rf"{bench.source}\[1\] needs 3, has 5\.\.6")
     assert "--new-lineage with a new --checkpoint" in refusal.hint
     assert bench.published().total() == 9, "the job does not skip lost records silently"
     # The hint's fix: a new lineage from the remaining records. Records published before are read again unless deleted.
     for partition in (0, 2):
         tp = TopicPartition(bench.source, partition, 3)
-        bench.admin.delete_records([tp])[tp].result(15)
+        bench.admin.delete_records([tp])[tp].result(60)
     bench.run(new_lineage=True, checkpoint="new")
     assert bench.sent - bench.published() == Counter(["w10", "w13"]), "the records that Kafka deleted"
     bench.at_most_once()

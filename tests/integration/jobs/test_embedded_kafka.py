@@ -7,8 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from clonos.embedded.layout import HOST
 from clonos.errors import BrokerUnavailable, DirectoryInUse, KafkaAccessDenied, PortInUse
 from clonos.kafka import await_brokers, client_config
 from clonos.settings import KafkaSettings, Settings
+from clonos.testing.harness import eventually
 
 pytestmark = pytest.mark.embedded
 
@@ -35,16 +34,9 @@ def jars() -> Jars:
     return ensure_jars(Settings())
 
 
-def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
-        time.sleep(0.02)
-
-
 def create(kafka: KafkaSettings, topic: str) -> None:
     admin = AdminClient(client_config(kafka))
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(60)
 
 
 def send(kafka: KafkaSettings, topic: str, text: str) -> None:

@@ -108,7 +108,7 @@ def test_a_users_frame_is_published_and_continues_from_its_checkpoint(
     assert (tmp_path / "checkpoint" / "offsets" / "0").exists(), "the checkpoint has Spark's layout"
     admin = AdminClient(client_config(kafka))
     groups = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(f"clonos.{name}.out")])
-    offsets = groups[f"clonos.{name}.out"].result(10).topic_partitions
+    offsets = groups[f"clonos.{name}.out"].result(60).topic_partitions
     assert {partition.topic for partition in offsets} == {source}, "lag tools see the topic, not the padding"
 
 

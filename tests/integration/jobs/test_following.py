@@ -44,7 +44,7 @@ def test_a_follower_has_the_state_of_a_full_read(kafka: KafkaSettings, name: str
     admin = AdminClient(client_config(kafka))
     asked = admin.delete_records([TopicPartition(log_topic(name), CONTROL, end - 2)])
     for future in asked.values():
-        future.result(10)
+        future.result(60)
     eventually(lambda: read_control(reader).committed == {"out": 2}, "the commit is visible")
     assert follower.catch_up(reader).committed == {"out": 2}
     reader.close()

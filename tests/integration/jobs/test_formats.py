@@ -527,7 +527,7 @@ def test_the_examples_in_the_docs_run(
     admin = AdminClient(client_config(kafka))
     topics = ("orders", "orders.clean", "orders.dead", "totals")
     for created in admin.create_topics([NewTopic(topic, 1) for topic in topics]).values():
-        created.result(15)
+        created.result(60)
     orders = [b'{"id":1,"amount":12.5,"at":"2026-11-21T10:00:00Z"}', b'{"id":2,"amount":1}', b'{"amount":99}', b"{"]
     produce(kafka, "orders", [(0, value) for value in orders])
     first, second = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)

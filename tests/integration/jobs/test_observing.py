@@ -199,7 +199,7 @@ def test_void_and_foreign_records_are_shown_as_such(
     admin = AdminClient(client_config(kafka))  # stays open: closing a client cancels its requests
 
     def known() -> set[str]:
-        return {group.group_id for group in admin.list_consumer_groups().result(15).valid}
+        return {group.group_id for group in admin.list_consumer_groups().result(60).valid}
 
     # The consumer group with the job's progress may appear after the job has finished.
     eventually(lambda: f"clonos.{name}.judged" in known(), "the job's progress is reported")
@@ -339,7 +339,7 @@ def test_retention_close_to_unread_records_is_reported(kafka: KafkaSettings, mak
     meter.note("q", {topic: {0: 150}})
     assert polled() == [], "no record was deleted yet"
     for future in admin.delete_records([TopicPartition(topic, 0, 100)]).values():
-        future.result(10)
+        future.result(60)
     assert polled() == [{topic: 94}]
     assert polled() == [], "retention is reported when it changes"
     meter.note("q", {topic: {0: 900}})

@@ -301,7 +301,7 @@ def test_lost_log_is_refused(kafka: KafkaSettings, run_job: Any, name: str, make
     sent = feed(kafka, source, 1, 10)
     run_job(plain_job(source, out), name)
     admin = AdminClient(client_config(kafka))
-    admin.delete_topics([f"clonos.{name}.log"])[f"clonos.{name}.log"].result(15)
+    admin.delete_topics([f"clonos.{name}.log"])[f"clonos.{name}.log"].result(60)
     eventually(lambda: f"clonos.{name}.log" not in admin.list_topics(timeout=5).topics, "the log topic is deleted")
     with pytest.raises(CausalLogDamaged, match="only -1"):
         run_job(plain_job(source, out), name)
@@ -317,7 +317,7 @@ def test_expired_source_offsets_are_refused(
     feed(kafka, source, 1, 10, start=10)
     admin = AdminClient(client_config(kafka))
     gone = TopicPartition(source, 0, 15)
-    admin.delete_records([gone])[TopicPartition(source, 0)].result(15)
+    admin.delete_records([gone])[TopicPartition(source, 0)].result(60)
     with pytest.raises(SourceOffsetsExpired, match="needs 10, has 15"):
         run_job(plain_job(source, out), name)
     assert words(kafka, out) == sent
@@ -353,7 +353,7 @@ def test_progress_is_an_ordinary_consumer_group(
     group = f"clonos.{name}.out"
 
     def offsets() -> dict[tuple[str, int], int]:
-        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(60)
         return {(tp.topic, tp.partition): tp.offset for tp in answer.topic_partitions}
 
     eventually(lambda: offsets() == {(source, 0): 10, (source, 1): 10}, "lag tools see the job")
@@ -511,7 +511,10 @@ def test_a_user_requests_a_new_lineage(kafka: KafkaSettings, run_job: Any, name:
     assert words(kafka, out) == sent
 
 
-@pytest.mark.parametrize("shape", ["union", "split", "grown", "pattern", "assign"])
+@pytest.mark.parametrize(
+    "shape",
+    ["union", *(pytest.param(shape, marks=pytest.mark.broad) for shape in ("split", "grown", "pattern", "assign"))],
+)
 def test_partition_order_of_other_shapes(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path, shape: str
 ) -> None:
@@ -543,7 +546,7 @@ def test_partition_order_of_other_shapes(
         run_job(job, name)
         (tmp_path / "flag").unlink()
         admin = AdminClient(client_config(kafka))
-        admin.create_partitions([NewPartitions(source, 5)])[source].result(15)
+        admin.create_partitions([NewPartitions(source, 5)])[source].result(60)
         eventually(lambda: len(admin.list_topics(source, timeout=5).topics[source].partitions) == 5, "it grew")
         sent += feed(kafka, source, 5, 25, start=50)
     run_job(job, name)

@@ -148,6 +148,6 @@ def test_a_refused_epoch_is_published_once_the_topic_takes_it(
     admin = AdminClient(client_config(kafka))
     entry = ConfigEntry("max.message.bytes", "6000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, out, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(60)
     run_job(job_with(source, shape, out), name)
     assert [len(record.value() or b"") for record in read_committed(kafka, out)] == [5000] * 3

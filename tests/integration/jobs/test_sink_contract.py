@@ -30,7 +30,7 @@ class KafkaContract(SinkContract):
     def prepare(self) -> None:
         # One partition: its order is the order in which lanes were published.
         admin = AdminClient(client_config(self.kafka))
-        admin.create_topics([NewTopic(self.place, 1)])[self.place].result(15)
+        admin.create_topics([NewTopic(self.place, 1)])[self.place].result(60)
 
     def make_sink(self, name: str) -> KafkaSink:
         return KafkaSink(name, topic=self.place, delivery=self.delivery)

@@ -88,13 +88,13 @@ def test_progress_and_retention(kafka: KafkaSettings, run_job: Any, name: str, m
     group = f"clonos.{name}.out"
 
     def offsets() -> dict[tuple[str, int], int]:
-        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(60)
         return {(tp.topic, tp.partition): tp.offset for tp in answer.topic_partitions}
 
     expected = {(source, 0): 5, (source, 1): 5} if how == "pattern" else {(source, 1): 5}
     eventually(lambda: offsets() == expected, "lag tools see the job, without the padding")
     feed(kafka, source, 2)
-    admin.delete_records([TopicPartition(source, 1, 7)])[TopicPartition(source, 1)].result(15)
+    admin.delete_records([TopicPartition(source, 1, 7)])[TopicPartition(source, 1)].result(60)
     with pytest.raises(SourceOffsetsExpired, match=rf"{source}\[1\] needs 5, has 7"):
         run_job(job, name)
 
@@ -108,7 +108,7 @@ def test_a_deleted_topic_of_a_pattern_is_refused(
     job = copy(out, pattern=f"{name}-.*")
     run_job(job, name)
     admin = AdminClient(client_config(kafka))
-    admin.delete_topics([other])[other].result(15)
+    admin.delete_topics([other])[other].result(60)
     eventually(lambda: other not in admin.list_topics(timeout=5).topics, "the topic is deleted")
     with pytest.raises(SourceOffsetsExpired, match=rf"{other}\[0\] needs 5, does not exist"):
         run_job(job, name)

@@ -105,7 +105,7 @@ def test_log_topic_that_kafka_would_truncate(
     source, out = make_topic(1, "in"), make_topic(1, "out")
     admin = AdminClient(client_config(kafka))
     made = NewTopic(log_topic(name), 1, config={"retention.ms": "1000"})
-    admin.create_topics([made])[log_topic(name)].result(15)
+    admin.create_topics([made])[log_topic(name)].result(60)
     with pytest.raises(BrokerLimit, match="would lose records"):
         run_job(copy(source, out), name)
 

@@ -268,7 +268,7 @@ def on_a_terminal(program: str, **environment: str) -> str:
         pass  # the other end is closed
     finally:
         os.close(near)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     return shown.decode()
 
 

@@ -159,7 +159,7 @@ def _handshake(volumes: Path, name: str) -> bool:
             with client.wrap_socket(near, server_hostname=name) as secured:
                 return secured.recv(1) == b"!"
         finally:
-            answering.join(10)
+            answering.join(60)
 
 
 def _answer(server: ssl.SSLContext, connection: socket.socket) -> None:
