@@ -138,7 +138,7 @@ class ApiSettings(BaseSettings):
         return "https" if self.tls_cert else "http"
 
     def check_exposure(self) -> None:
-        """Raise `SpecError` if other machines can reach the address without tokens and TLS."""
+        """Raise `SpecError` if the service listens on an address other than loopback and tokens or TLS are off."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SpecError(
                 "TLS needs a certificate and its key.",

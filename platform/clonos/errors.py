@@ -116,7 +116,7 @@ class ParameterMissing(UserError, KeyError):
 
 
 class ServiceError(UserError):
-    """A call through a causal service failed in every attempt."""
+    """A call through a causal service still failed after its last retry."""
 
     slug = "service-failed"
     exit_code = 16
@@ -125,7 +125,7 @@ class ServiceError(UserError):
 
 
 class ServiceTimedOut(ServiceError):
-    """A call through a causal service timed out in every attempt."""
+    """A call through a causal service still timed out after its last retry."""
 
     slug = "service-timed-out"
     exit_code = 17
@@ -611,7 +611,7 @@ class StateConflict(ControlPlaneError):
 
 
 class VersionStale(ControlPlaneError):
-    """The version in `If-Match` is not the current one."""
+    """`If-Match` names an outdated version."""
 
     slug = "version-stale"
     exit_code = 85

@@ -1,7 +1,7 @@
 """Durations and sizes as users write them: ``500ms``, ``10s``, ``5min``, ``1h``, ``1d``; ``512m``, ``1g``.
 
 The suffixes are Spark's; sizes are binary (``1k`` is 1,024 bytes). A number other than 0 needs its unit. Pydantic
-models use the types of this module: a field holds a plain number in the unit of its type, and JSON output has a unit.
+models use the types of this module: a field holds a plain number in the unit of its type. JSON output shows the unit.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ async def copy(
 
 
 async def remove(session: AsyncSession, savepoint: SavepointRow, host: str, operation: str | None) -> None:
-    """Creates the host task that deletes the files of a savepoint."""
+    """Create the host task that deletes a savepoint's files on `host` (id); `operation` is the id of its operation."""
     arguments = {"savepoint": savepoint.id, "location": savepoint.location}
     await tasks.create(session, host, "delete-savepoint", arguments, operation=operation)
 

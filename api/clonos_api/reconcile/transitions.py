@@ -11,7 +11,7 @@ from clonos.resources.jobs import DesiredState, JobState
 
 @dataclass(frozen=True)
 class Intent:
-    """The user's request, on which some transitions depend."""
+    """What the user wants of a job; some transitions of the job's state depend on it."""
 
     desired: DesiredState
     restart: bool = False  # a new start is requested, although the job runs or has ended

@@ -1,6 +1,7 @@
 """Translates the event lines of a run into facts about its job: a pure function of the lines.
 
-The same lines always result in the same facts. `docs/observing.md` lists the events. A push may repeat lines and may
+A fact is one change of the job that its event lines prove, such as `Claimed` or `EpochFinished`. The same lines always
+result in the same facts. `docs/observing.md` lists the events. A push may repeat lines and may
 end after any line; `IngestState` carries the state to the next push.
 """
 
@@ -115,7 +116,10 @@ class Lag:
 
 @dataclass(frozen=True)
 class Retention:
-    """Fact: topics that may soon delete unread records of a query, because most of their records are unread."""
+    """Fact: a query lags so far behind that retention may soon delete records before it reads them.
+
+    `topics` are those where most of the retained records of a partition are unread.
+    """
 
     query: str
     topics: dict[str, int]  # topic → largest unread share of a partition's records, in percent

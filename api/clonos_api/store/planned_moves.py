@@ -44,7 +44,7 @@ def of(job: JobRow) -> Moving | None:
 
 
 async def begin(session: AsyncSession, job: JobRow, moving: Moving) -> JobRow:
-    """Begin a planned move of a job. It replaces an earlier one whose standby is not promoted yet."""
+    """Begin a planned move of a job. It replaces an earlier move, whose standby the caller checked is not promoted."""
     row = await jobs.change(session, job, moving=moving.model_dump(mode="json"))
     data = {"cause": moving.cause, "operation": moving.operation, "to": moving.to}
     events.append(session, "job.move.began", job=row.id, data=data)

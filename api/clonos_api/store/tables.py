@@ -267,7 +267,7 @@ class EpochRow(Base):
 class CounterRow(Base):
     """A counter of a job, such as its number of finished epochs.
 
-    Retention removes rows of epochs, but not this count of them.
+    Retention removes rows of epochs, but it keeps the counters.
     """
 
     __tablename__ = "counters"

@@ -38,11 +38,11 @@ def identity(pid: int) -> str | None:
 
 
 class DriverProcess:
-    """A live driver process, started by this agent or by an earlier one.
+    """A live driver process, started by this agent or by its predecessor.
 
     Args:
         pid: Process id of the driver, also the id of its session.
-        identity_: Identity of the driver, from `identity`.
+        identity_: Result of `identity(pid)`: boot id and start time, which no later process with this pid has.
         on_exit: Called in the event loop as soon as the driver has exited.
 
     Raises:

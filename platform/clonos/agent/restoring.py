@@ -135,7 +135,7 @@ def _folder(location: str) -> Path:
 def main(
     spec: str, events: str, location: str, epoch: str, request_key: str, publish_again: str, *command: str
 ) -> None:
-    """Restore the checkpoint, then replace this process by the driver.
+    """Restore the checkpoint, then replace this process with the driver.
 
     Args:
         spec: File of the job's specification.

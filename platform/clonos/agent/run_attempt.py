@@ -59,7 +59,7 @@ class RunAttempt:
 
     @property
     def is_idle_pool_driver(self) -> bool:
-        """Whether the driver is a former pool driver that has not begun with the job."""
+        """Whether the driver came from the pool and has not started the job yet."""
         return restart_policy.is_idle_pool_driver(self.record, self.status)
 
     @property

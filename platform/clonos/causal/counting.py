@@ -9,7 +9,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 
 class Tally(NamedTuple):
-    """How many determinants one operator of a query recorded and replayed, and their size."""
+    """How many determinants one operator of a query recorded and replayed, and the recorded bytes."""
 
     recorded: int = 0  # number of determinants written to the causal log
     replayed: int = 0  # number of determinants read from the causal log

@@ -126,7 +126,7 @@ class _Row:
 
 
 class Group:
-    """The group of rows that a function receives.
+    """The rows with one grouping key that Spark passes to one call of a grouped function.
 
     Random draws in it depend neither on the task nor on the order of groups.
 

@@ -66,7 +66,7 @@ def undrain(hosts: Hosts, api: Api = None, token: Token = None) -> None:
 
 @app.command("rm")
 def remove(hosts: Hosts, api: Api = None, token: Token = None) -> None:
-    """Remove hosts that no longer exist."""
+    """Remove the named hosts from the control plane, for machines that no longer exist."""
     with connect(api, token) as client:
         for name in hosts:
             client.hosts.delete(name)

@@ -1,4 +1,4 @@
-"""Records and overviews of causal logs as text and JSON."""
+"""Formats records and overviews of causal logs as text and JSON."""
 
 from __future__ import annotations
 

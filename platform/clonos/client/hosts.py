@@ -14,7 +14,7 @@ from clonos.standby.states import StandbyState
 class Hosts(Routes):
     """Calls of ``/hosts``: list, get, drain and remove hosts.
 
-    `name` is the host's name; an unknown one raises `NotFound`.
+    `name` is the host's name; an unknown name raises `NotFound`.
     """
 
     def list(self, *, limit: int | None = None) -> Page[Host]:

@@ -37,7 +37,7 @@ def pack_file(path: Path) -> Packed:
 
 
 def pack_folder(folder: Path, main: str) -> Packed:
-    """Pack a folder with the job file `main` as a zip: sorted by name, without times, modes and files that are no code.
+    """Pack a folder with the job file `main` as a zip: sorted by name, without times and file modes, code files only.
 
     The zip is not compressed, because the compressed bytes depend on the version of the library.
 

@@ -71,7 +71,7 @@ class DirectJob:
         return not allowed
 
     def taken_over(self) -> bool:
-        """False: a job without a control plane has no standby."""
+        """Always False, because a job without a control plane has no standby."""
         return False
 
     def kill(self) -> Killed:

@@ -27,8 +27,9 @@ _STOP_TIMEOUT_S: Final = 60.0
 
 @contextmanager
 def control_plane(settings: Settings, directory: Path) -> Iterator[tuple[Client, str]]:
-    """Run the platform of `clonos up` inside the context, with its own home; yields a client and the bootstrap servers
-    of its Kafka.
+    """Run the platform of `clonos up` until the context exits; yield a client and the bootstrap servers of its Kafka.
+
+    `directory` is the platform's home directory.
     """
     home = directory / "home"
     home.mkdir(parents=True, exist_ok=True)

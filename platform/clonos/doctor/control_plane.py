@@ -1,4 +1,4 @@
-"""Checks the control plane: reachability, access, database, token and hosts."""
+"""Checks the control plane: whether it answers and accepts the token, its database, and its hosts."""
 
 from __future__ import annotations
 

@@ -70,7 +70,10 @@ class Avro:
     version: int | None = None
 
     def reader(self, schema: T.StructType | None, pins: Pins) -> AvroReader:
-        """Choose the reader's schema (see `Format.reader`); a Spark `schema` overrides the type derived from it."""
+        """Return a reader with the schema of `avsc`, or with the registered one of `subject` (see `Format.reader`).
+
+        The Spark type of its rows is `schema`; None: the type that follows from the Avro schema.
+        """
         url = pins.url(self.registry, format_name="Avro")
         text = _resolved(self.avsc) if self.avsc else None
         if text is None and self.subject:

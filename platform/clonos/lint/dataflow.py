@@ -90,9 +90,16 @@ class Dataflow:
         named: Mapping[str, Flow] = _NO_VALUES,
         around: Mapping[str, Flow] = _NO_VALUES,
     ) -> Flow:
-        """Follow the DataFrames in a call of `definition` with these arguments; return the properties of its result.
+        """Analyse a call of `definition`, without running it, and record the findings in it.
 
-        `around` has the variables of the enclosing function, by name.
+        Args:
+            definition: The function, as the linter parsed it.
+            positional: What is known about the positional arguments.
+            named: The same for the keyword arguments, by name.
+            around: The same for the variables of the enclosing function, by name.
+
+        Returns:
+            What is known about the result: whether it is a DataFrame, its first shuffle, the functions that compute it.
         """
         node = definition.node
         if (

@@ -45,7 +45,7 @@ class Stages:
         self._run(graph.row_functions, Stage.ROWS)
 
     def start(self, definitions: Iterable[Definition]) -> None:
-        """Mark module-level code that runs at the start of the process."""
+        """Mark this top-level code of modules, and the functions that it calls, as code of the process's start."""
         for definition in definitions:
             self._run([Use(definition, True, False)], Stage.START)
 

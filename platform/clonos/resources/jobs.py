@@ -180,6 +180,7 @@ class UpgradeRequest(Resource):
 
     Attributes:
         timeout_s: Seconds for a standby of the new version to become READY; until then nothing changes.
+            After it the upgrade fails, and the old version continues.
     """
 
     timeout_s: float = Field(180.0, gt=0, le=3600)
@@ -303,8 +304,8 @@ class LogLines(Resource):
 
 
 class OperatorMetrics(Resource):
-    """Determinants of one operator since the job was created: numbers recorded in the causal log and read by replays,
-    and the recorded bytes.
+    """Determinants of one operator since the job was created: how many were recorded in the causal log, how many
+    replays read, and the recorded bytes.
     """
 
     recorded: int = 0

@@ -86,7 +86,7 @@ class TokenCreate(Resource):
     """The request to create an API token.
 
     Attributes:
-        subject: User that the token belongs to, default `name`; jobs belong to subjects.
+        subject: User or agent that the token belongs to; None: the token's `name`. Jobs belong to subjects.
         host: For the role ``agent``: the only host name that the agent may use.
     """
 

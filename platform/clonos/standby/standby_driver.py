@@ -101,7 +101,7 @@ class Standby:
         """Wait for the promotion.
 
         Returns:
-            The connections for the claim; None if the process was asked to stop.
+            Open Kafka connections for the claim; None if the process was asked to stop.
 
         Raises:
             ClonosError: The job cannot be defined.

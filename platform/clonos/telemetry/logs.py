@@ -1,8 +1,8 @@
 """Log lines of this process, on stderr: as text or as JSON, each with its job, generation, query, epoch and task.
 
 ``CLONOS_LOG_FORMAT`` is ``console`` or ``json``, ``CLONOS_LOG_LEVEL`` is ``debug``, ``info``, ``warning`` or ``error``.
-Lines of the standard library's ``logging`` (a job's own, other libraries') look the same, unless the job has
-configured ``logging`` or structlog itself: then Clonos changes neither.
+Lines of the standard library's ``logging``, from the job or other libraries, look the same. If the job has configured
+``logging`` or structlog itself, Clonos changes neither.
 """
 
 from __future__ import annotations

@@ -64,15 +64,15 @@ def fault_environment(point: str, *, action: str = "kill", log: Path | None = No
 
     Args:
         point: One of `clonos.faults.POINTS`.
-        action: ``kill`` (SIGKILL to the driver's process group and the process's own), ``lose`` (SIGKILL to the
+        action: ``kill`` (SIGKILL to the driver's process group and to the process's own), ``lose`` (SIGKILL to the
             process alone), ``stop`` (SIGSTOP to both groups), ``raise`` (`FaultInjected`), ``hold`` (wait until the
             file ``<log>.go`` exists) or ``note`` (only append to `log`).
         log: File to which each trigger is appended. Only ``kill`` is possible without it. With it, ``lose``, ``stop``,
             ``raise`` and ``hold`` trigger once.
-        where: Values at which the point counts, such as ``epoch=3``.
+        where: Values that the point must have to trigger, such as ``epoch=3``.
 
     Raises:
-        ValueError: `point` or `action` is unknown, or `log` is missing.
+        ValueError: `point` or `action` is unknown, or `log` is missing for an action other than ``kill``.
 
     Returns:
         Variables to add to the environment of the process, for example of ``clonos run job.py``.

@@ -67,8 +67,8 @@ def running(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) ->
 
 
 def recovering(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) -> list[Decision]:
-    """Decides for a RECOVERING job: waits until a newer generation runs; places a run or promotes another standby
-    if necessary.
+    """Decides for a RECOVERING job: waits until a generation after the failed one runs; places a run or promotes
+    another standby if necessary.
     """
     request = stopping.requested(job, run)
     if request is None and (adopted := _adopt_self_promoted(job, run, fleet)):

@@ -31,8 +31,8 @@ class _RollsBackOnClose(sqlite3.Connection):
 class Connection(aiosqlite.Connection):
     """An SQLite connection whose thread can be stopped twice.
 
-    SQLAlchemy closes the connection of a cancelled task, and stops it if that close is cancelled too. The thread exits
-    at the first request, so the second caller would wait forever for an answer.
+    SQLAlchemy closes the connection of a cancelled task, and stops its thread if the close is cancelled too. The thread
+    exits at the first stop, so a second stop would wait forever.
     """
 
     def __init__(self, database: str, **options: Any) -> None:

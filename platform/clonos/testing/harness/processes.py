@@ -24,7 +24,7 @@ _POLL_S = 0.005
 
 
 class Killed(NamedTuple):
-    """The result of a kill."""
+    """How many processes a kill ended, and when."""
 
     processes: int  # number of killed processes; 0 if none ran
     at: float  # time of the kill, in seconds of the monotonic clock
