@@ -38,9 +38,9 @@ class Page:
 
 
 def render(request: Request, page: Page, values: dict[str, Any], *, status: int = 200) -> Response:
-    """Render a page with the template's variables `values`; only its block ``main`` if a script updates the page.
+    """Render a page with the template's variables `values`.
 
-    Such a request has the header ``HX-Request``.
+    A request with the header ``HX-Request``, from a script that updates the page, gets only the block ``main``.
     """
     principal = request.scope.get("clonos.principal")
     caller = principal if isinstance(principal, Principal) else None

@@ -94,7 +94,7 @@ async def end(session: AsyncSession, pending: Pending, hosts: list[HostRow], loc
 
 
 async def expire(session: AsyncSession) -> int:
-    """Fails operations whose deadline has passed, and ends their host tasks; returns the number of operations."""
+    """Mark operations whose deadline has passed as failed, end their host tasks, and return their number."""
     rows = await operations.expire(session)
     for row in rows:
         waiting = await tasks.open_of_operation(session, row.id)

@@ -32,7 +32,7 @@ async def list_runs(caller: Viewer, database: DatabaseDep, row: KnownJob, window
 
 @router.get("/{job}/runs/{run}")
 async def get_run(run: RunPath, caller: Viewer, database: DatabaseDep, row: KnownJob) -> Run:
-    """Get one run by its id. The run in a job's field `run` is the one that drives the job, not always the newest."""
+    """Get one run by its id. A job's field `run` names the run that drives the job, which is not always the newest."""
     async with database.reading() as session:
         result = await runs.get(session, run)
         if result.job != row.id:

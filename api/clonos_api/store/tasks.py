@@ -52,7 +52,10 @@ async def open_of_operation(session: AsyncSession, operation: str) -> list[TaskR
 
 
 async def end(session: AsyncSession, task: TaskRow) -> bool:
-    """Mark a host task as ended; False if it had ended already, so that this result does not count."""
+    """Mark a host task as ended; returns False if it had ended already.
+
+    Then the caller must ignore the result that an agent reports.
+    """
     statement = (
         update(TaskRow)
         .where(TaskRow.id == task.id, TaskRow.ended_at.is_(None))

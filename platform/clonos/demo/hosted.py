@@ -83,7 +83,11 @@ class HostedJob:
         return "\n".join(self._client.jobs.logs(self.job.name, tail=_LINES).lines) if self._submitted else ""
 
     def allow_standby(self, allowed: bool) -> bool:
-        """Undrain or drain the other hosts; returns whether a standby is READY (if allowed) or none exists (if not)."""
+        """Undrain the hosts other than the driver's if `allowed`, else drain them; this does not wait for the effect.
+
+        Returns:
+            If `allowed`, whether a standby is READY. Otherwise, whether the job has no standby.
+        """
         if not self._standbys:
             return not allowed
         if allowed is not self._allowed:

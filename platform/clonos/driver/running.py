@@ -89,9 +89,9 @@ class Running:
             raise classify(failure) from failure
 
     def finish_if_idle(self) -> None:
-        """Stop a query with a bounded input after it has processed all of it.
+        """Stop the query if its input is bounded and completely processed; otherwise do nothing.
 
-        Spark would continue to run epochs for its timers.
+        Without this, Spark would run further epochs for the timers of stateful processors.
         """
         if self.done or not self.runner.idle or self._failed() or not runs_without_input(self.query.frame):
             return

@@ -152,7 +152,7 @@ class JobContext:
         """Decode the records of a source into a struct column.
 
         Args:
-            frame: The DataFrame that `source` returned, or one that still has the columns of the source.
+            frame: The DataFrame that `source` returned, or a DataFrame with its columns.
             format: `clonos.formats.Json`, `Avro` or `Protobuf`.
             schema: Spark type of the record, as DDL text; default the type of the format's own schema.
             column: The column with the bytes. Null is not decoded and stays null.

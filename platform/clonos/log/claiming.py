@@ -56,7 +56,7 @@ class Ownership:
         """The log partitions of the lanes 0 to count-1 of `sink`. Partitions for new lanes are assigned and claimed.
 
         Raises:
-            Superseded: Another driver has claimed the job since.
+            Superseded: Another driver claimed the job after this driver's claim.
         """
         missing = [lane for lane in range(count) if (sink, lane) not in self.state.lanes]
         if missing:
@@ -146,7 +146,7 @@ class Claimant:
     """Claims the causal log of one job for one driver process: first at its start, and again after each restart of
     its queries.
 
-    The first claim may follow a claim of any driver. A later one may follow only a claim of this process: a process
+    The first claim may follow a claim of any driver. A later claim may follow only a claim of this process: a process
     that was superseded must not claim the log back.
 
     Attributes:

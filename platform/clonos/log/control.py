@@ -225,7 +225,7 @@ class ControlWriter:
         """Commit `record` to the control partition; returns its offset.
 
         Raises:
-            Superseded: Another driver has claimed the job since.
+            Superseded: Another driver claimed the job after this driver's claim.
             EpochFailed: The record is not committed, but the claim of `owner` is still the newest: claim again and
                 replay.
         """
@@ -242,7 +242,7 @@ class ControlWriter:
             visible: Offset of a committed record of `owner` that must be visible first.
 
         Raises:
-            Superseded: Another driver has claimed the job since.
+            Superseded: Another driver claimed the job after this driver's claim.
         """
         tail = self._reader.tail(CONTROL, visible=visible)
         if tail is None or tail.record.owner != self.owner:

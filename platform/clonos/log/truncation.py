@@ -34,7 +34,7 @@ def truncate(ownership: Ownership, *, sink: str | None = None, retained: int = R
         Partition → new first offset, for the partitions that were shortened.
 
     Raises:
-        Superseded: Another driver has claimed the job since.
+        Superseded: Another driver claimed the job after this driver's claim.
     """
     state = ownership.state
     newest: dict[str, int] = {}

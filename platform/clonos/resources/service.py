@@ -173,7 +173,7 @@ class FieldProblem(Resource):
 
 
 class Validation(Resource):
-    """Result of a check of options, as far as it is possible without running a job."""
+    """Result of the check of a source's or sink's options. It runs no job, so it cannot find every error."""
 
     valid: bool
     problems: list[FieldProblem] = Field(default_factory=list)

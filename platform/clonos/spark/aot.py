@@ -1,6 +1,7 @@
 """Creates the ahead-of-time caches of the JVMs: ``python -m clonos.spark.aot``, once after an installation.
 
-A cache makes JVMs with Java 25 start faster. It is optional: without a cache, or with a stale one, they start normally.
+A cache makes JVMs with Java 25 start faster. It is optional: without a cache, or with a stale cache, they start
+normally.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ class Warming:
     """Rehearses the queries of a standby's job, in two forms.
 
     The filtered form reads the newest records of the sources and filters them out before the job's code. It has tasks,
-    shuffles and state, and is rehearsed before READY and repeatedly afterwards. The unfiltered form is the real query,
-    of which only an epoch without input may run. It is rehearsed once before READY, because the filter changes the plan
-    and its generated code.
+    shuffles and state, and is rehearsed before READY and repeatedly afterwards. The unfiltered form is the real
+    query; a standby may run it only on an epoch without input. It is rehearsed once before READY, because the filter
+    changes Spark's query plan and the generated code.
 
     Args:
         rehearsal: Runs a query on no rows.

@@ -1,7 +1,7 @@
 """Hides secrets in responses, logs and Spark configuration.
 
 Secrets reach a job by reference (`clonos.jobs.secret_refs`), so this module is the second line of defence. It detects
-secrets by name (a value under `password`) and by shape (a Clonos token, a private key, a password in an address).
+secrets by name (a value under `password`) and by shape (a Clonos token, a private key, a password in a URL).
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class CommittedReader:
             Whether `check` returned True in time.
 
         Raises:
-            BrokerUnavailable: The reader lost Kafka.
+            BrokerUnavailable: The reader lost its connection to Kafka.
         """
         with self._changed:
             held = self._changed.wait_for(lambda: self._failure is not None or check(), timeout_s)
@@ -165,7 +165,7 @@ class CommittedReader:
             False if the end of a partition was not reached in time, for instance because a transaction is open.
 
         Raises:
-            BrokerUnavailable: The reader lost Kafka.
+            BrokerUnavailable: The reader lost its connection to Kafka.
         """
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
