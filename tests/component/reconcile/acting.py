@@ -96,10 +96,12 @@ class Actor:
             )
             await hosts.heartbeat(session, self.id, self.instance, hosts.Liveness(self.lease_s))
         for run, driver in self.drivers.items():
-            if lines := driver.file.lines[driver.pushed_lines :]:
+            # Read before the transaction: a test may push lines itself in the meantime.
+            first = driver.pushed_lines
+            if lines := driver.file.lines[first:]:
                 async with self.database.transaction() as session:
-                    await ingest(session, run, driver.file.offset(driver.pushed_lines), lines)
-                driver.pushed_lines += len(lines)
+                    await ingest(session, run, driver.file.offset(first), lines)
+                driver.pushed_lines = max(driver.pushed_lines, first + len(lines))
         for task in work.tasks:
             async with self.database.transaction() as session:
                 row = await tasks.get(session, task.task)

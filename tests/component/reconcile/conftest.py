@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clonos_api.store.db import database as database_module
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
 from component.reconcile.acting import Placing
@@ -32,8 +33,9 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    """The database, opened."""
+async def database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    """The database, opened. PostgreSQL does not end a transaction because a busy machine stalls this process."""
+    monkeypatch.setattr(database_module, "_IDLE_MS", 60_000)
     database = Database(database_url)
     yield database
     await database.close()

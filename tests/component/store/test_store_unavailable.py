@@ -218,8 +218,9 @@ async def test_a_lost_connection_rolls_the_transaction_back(database: Database, 
 
 
 @ON_POSTGRESQL
-async def test_a_stopped_replica_does_not_block_lease_renewals(database: Database) -> None:
+async def test_a_stopped_replica_does_not_block_lease_renewals(url: str) -> None:
     """In the middle of a transaction that holds the agent's row."""
+    database = Database(url)
     async with database.transaction() as session:
         agent = await host_row(session, lease_s=4.0)
 
@@ -232,6 +233,7 @@ async def test_a_stopped_replica_does_not_block_lease_renewals(database: Databas
     # The time counts from the previous heartbeat, up to a second ago.
     with within(3.0), pytest.raises(DatabaseUnavailable):
         await stopped()
+    await database.close()
 
 
 async def test_a_transaction_times_out_if_all_connections_are_in_use(url: str) -> None:
