@@ -20,7 +20,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.broad)])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database with all tables."""
     if request.param == "sqlite":
