@@ -33,9 +33,10 @@ help: ## Show this help
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-.venv/.prepared: .venv/.installed platform/clonos/embedded/ivy.xml platform/clonos/spark/localfs/clonos-localfs.jar
+.venv/.prepared: .venv/.installed platform/clonos/embedded/ivy.xml $(wildcard platform/clonos/spark/java/*.java)
 	@echo "Fetching jars (once)"
 	@$(BIN)/python -m clonos.embedded.jars
+	@$(BIN)/python -m clonos.spark.classes
 	@echo "Preparing start-up caches (once, about a minute)"
 	@$(BIN)/python -m clonos.spark.aot
 	@touch $@

@@ -30,7 +30,7 @@ from clonos.embedded.trust import trust_store
 from clonos.errors import JarsUnavailable
 from clonos.settings import Settings
 
-_SETS = ("connector", "broker")
+_SETS = ("connector", "broker", "compiler")
 _HINT = (
     "check the network and try again; for a mirror, set CLONOS_IVY_SETTINGS to an Ivy settings file. "
     "Completed downloads are reused."
@@ -44,6 +44,7 @@ class Jars:
 
     connector: Path  # directory of Spark's Kafka connector
     broker: Path  # directory of the Kafka broker's jars
+    compiler: Path  # directory of the Java compiler
 
     @property
     def aot(self) -> Path:
@@ -61,7 +62,7 @@ def ensure_jars(settings: Settings) -> Jars:
     """
     root = settings.cache / "jars"
     target = root / _pin()
-    jars = Jars(target / "connector", target / "broker")
+    jars = Jars(*(target / name for name in _SETS))
     if (target / _MARKER).exists():
         return jars
     try:
@@ -77,13 +78,13 @@ def ensure_jars(settings: Settings) -> Jars:
 
 
 def cached(settings: Settings) -> Path | None:
-    """The cache directory that holds both directories of `Jars`; None if jars are missing. Nothing is downloaded."""
+    """The cache directory that holds the directories of `Jars`; None if jars are missing. Nothing is downloaded."""
     target = settings.cache / "jars" / _pin()
     return target if (target / _MARKER).exists() else None
 
 
 def pinned() -> dict[str, str]:
-    """The required SHA-256 of each jar, by ``connector/<file name>`` or ``broker/<file name>``."""
+    """The required SHA-256 of each jar, by ``<folder>/<file name>``; the folders are those of `Jars`."""
     lines = _resource("jars.sha256").decode().splitlines()
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line)}
 
@@ -203,7 +204,7 @@ def _verify(work: Path) -> None:
 
 
 def checksums(work: Path) -> dict[str, str]:
-    """The SHA-256 of every jar in the folders ``connector`` and ``broker`` of `work`, by ``<folder>/<file name>``."""
+    """The SHA-256 of every jar in the folders of `work`, by ``<folder>/<file name>``."""
     return {
         f"{name}/{jar.name}": hashlib.sha256(jar.read_bytes()).hexdigest()
         for name in _SETS

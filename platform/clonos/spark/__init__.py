@@ -5,7 +5,8 @@ Checked on Spark 4.2.1 (pyspark >=4.2, <4.3).
 * `session` builds a session with the settings that exactly-once delivery needs, in a JVM that `jvm` starts.
 * `user_session` checks and configures a session that the user's program has built.
 * `daemon` is the parent of Python workers; `forks` forks Spark's other Python programs from it.
-* `aot` trains the ahead-of-time caches of the JVMs; `localfs` is a file system for local checkpoints.
+* `classes` compiles the Java classes of Clonos, whose sources are in `java`.
+* `aot` trains the ahead-of-time caches of the JVMs.
 * `internals` holds the functions over Spark's private API that the rest of the driver calls.
 
 Only this package uses private Spark API (``_jdf``, ``_jvm``, ``_jsc``, ``_jsparkSession``). After an update of Spark,

@@ -27,7 +27,7 @@ from clonos.embedded.jars import Jars
 from clonos.embedded.java import java_binary, java_major
 from clonos.embedded.layout import render_properties
 from clonos.errors import EnvironmentFault
-from clonos.spark.localfs import JAR as LOCAL_FILES
+from clonos.spark.classes import classes_jar, ensure_classes
 
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _START_S = 60.0
@@ -108,9 +108,10 @@ def launch_gateway(
     the program that Spark calls as Python.
 
     Raises:
-        EnvironmentFault: The JVM exited, or did not start in time.
+        EnvironmentFault: The Java classes of Clonos do not compile, or the JVM exited or did not start in time.
     """
     java = java_binary()
+    ensure_classes(jars)
     with tempfile.TemporaryDirectory(prefix="clonos-gateway-") as folder:
         info = Path(folder) / "connection"
         # A file that only this user can read, instead of the command line: configuration may hold passwords.
@@ -140,7 +141,7 @@ def launch_gateway(
 
 def aot_file(jars: Jars, java: Path) -> Path:
     """Path of the ahead-of-time cache of Spark's JVM, for this Java and these jars."""
-    inputs = (pyspark.__version__, str(_spark_home()), str(LOCAL_FILES), *_flags(java))
+    inputs = (pyspark.__version__, str(_spark_home()), str(classes_jar(jars)), *_flags(java))
     return aot.cache_file(jars, "spark", java, *inputs)
 
 
@@ -171,7 +172,7 @@ def _java_command(java: Path, jars: Jars, heap_mb: int, jvm_flags: Sequence[str]
         # The cache itself is created with G1: every collector can load its archive.
         *(f"-Xmx{heap_mb}m", *([] if jvm_flags else _collector(heap_mb, options)), *options),
         # The directory that a user may extend comes last: the cache requires the same first entries each time.
-        *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, str(LOCAL_FILES), str(_conf_folder())])),
+        *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, str(classes_jar(jars)), str(_conf_folder())])),
     ]
 
 

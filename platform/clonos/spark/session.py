@@ -22,8 +22,8 @@ from clonos.embedded.jars import Jars, ensure_jars
 from clonos.errors import SpecError
 from clonos.settings import Settings
 from clonos.spark import forks
+from clonos.spark.java import LOCAL_FILE_SYSTEM
 from clonos.spark.jvm import GatewayProcess, launch_gateway
-from clonos.spark.localfs import CLASS as LOCAL_FILES
 
 _STATE = "spark.sql.streaming.stateStore"
 # A socket's path has at most 107 characters; the name of Spark's sockets has 42.
@@ -213,7 +213,7 @@ def session_conf(app_name: str, master: str, conf: Mapping[str, str]) -> dict[st
     if master.startswith("local"):
         # No other host connects, and a host's own name does not always resolve.
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILES  # executors of a cluster lack the class
+        chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILE_SYSTEM  # executors of a cluster lack the class
         if len(tempfile.gettempdir()) > _MAX_TEMPDIR_CHARACTERS:
             chosen["spark.python.unix.domain.socket.dir"] = "/tmp"  # noqa: S108, as Spark itself does
     return {**chosen, **conf}

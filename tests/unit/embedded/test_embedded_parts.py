@@ -120,7 +120,7 @@ def test_a_trust_store_ends_with_its_digest() -> None:
 def test_a_directory_with_other_data_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(DirectoryInUse, match="not empty"):
-        EmbeddedKafka(tmp_path, jars=Jars(tmp_path, tmp_path)).start()
+        EmbeddedKafka(tmp_path, jars=Jars(tmp_path, tmp_path, tmp_path)).start()
     assert [file.name for file in tmp_path.iterdir() if file.name != ".lock"] == ["thesis.txt"]
 
 
@@ -140,11 +140,11 @@ def test_a_running_cluster_and_another_size_are_rejected(tmp_path: Path) -> None
     }
     (tmp_path / "cluster.json").write_text(json.dumps(record))
     with pytest.raises(DirectoryInUse, match=r"127\.0\.0\.1:7"):
-        EmbeddedKafka(tmp_path, jars=Jars(tmp_path, tmp_path)).start()
+        EmbeddedKafka(tmp_path, jars=Jars(tmp_path, tmp_path, tmp_path)).start()
     record["processes"] = [{"pid": own.pid, "created": own.created - 60}]
     (tmp_path / "cluster.json").write_text(json.dumps(record))
     with pytest.raises(DirectoryInUse, match="1 brokers, not of 3"):
-        EmbeddedKafka(tmp_path, brokers=3, jars=Jars(tmp_path, tmp_path)).start()
+        EmbeddedKafka(tmp_path, brokers=3, jars=Jars(tmp_path, tmp_path, tmp_path)).start()
 
 
 def test_an_invalid_record_raises(tmp_path: Path) -> None:

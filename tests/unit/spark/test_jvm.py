@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from clonos.embedded.jars import Jars
+from clonos.embedded.jars import Jars, ensure_jars
 from clonos.embedded.java import java_binary
-from clonos.spark import jvm
-from clonos.spark.localfs import CLASS, JAR, SOURCE
+from clonos.errors import EnvironmentFault
+from clonos.settings import Settings
+from clonos.spark import classes, jvm
+from clonos.spark.classes import ensure_classes
+from clonos.spark.java import LOCAL_FILE_SYSTEM
 from clonos.spark.session import session_conf
 
 
@@ -33,23 +35,41 @@ def test_small_heaps_are_collected_serially_unless_the_user_names_a_collector(
 
 
 def test_cache_is_created_with_the_default_collector(tmp_path: Path) -> None:
-    java, jars = java_binary(), Jars(tmp_path / "connector", tmp_path / "broker")
+    java, jars = java_binary(), Jars(*(tmp_path / name for name in ("connector", "broker", "compiler")))
     assert "-XX:+UseSerialGC" in jvm._java_command(java, jars, 1024, [], [])
     assert "-XX:+UseSerialGC" not in jvm._java_command(java, jars, 1024, ["-XX:AOTCacheOutput=x"], [])
 
 
-def test_the_jar_is_built_from_its_source() -> None:
-    with zipfile.ZipFile(JAR) as archive:
-        manifest = archive.read("META-INF/MANIFEST.MF").decode()
-        names = archive.namelist()
-    assert f"Source-SHA256: {hashlib.sha256(SOURCE.read_bytes()).hexdigest()}" in manifest, (
-        "run python -m clonos.spark.localfs"
-    )
-    assert f"{CLASS.replace('.', '/')}.class" in names
+def test_classes_are_compiled_once_from_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars = _jars_with_empty_cache(tmp_path)
+    jar = ensure_classes(jars)
+    with zipfile.ZipFile(jar) as archive:
+        assert f"{LOCAL_FILE_SYSTEM.replace('.', '/')}.class" in archive.namelist()
+    content = jar.read_bytes()
+    jar.unlink()
+    assert ensure_classes(jars).read_bytes() == content, "equal sources give equal jars"
+    monkeypatch.setattr(classes, "_compile", None)
+    assert ensure_classes(jars) == jar
+
+
+def test_a_compile_error_names_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "Broken.java"
+    source.write_text("class Broken { int number = unknown; }")
+    monkeypatch.setattr(classes, "_sources", lambda: [source])
+    jars = _jars_with_empty_cache(tmp_path)
+    with pytest.raises(EnvironmentFault, match="unknown cannot be resolved"):
+        ensure_classes(jars)
+    assert not list(tmp_path.rglob("clonos-*.jar"))
+
+
+def _jars_with_empty_cache(tmp_path: Path) -> Jars:
+    cached = ensure_jars(Settings())
+    (tmp_path / "connector").symlink_to(cached.connector)
+    return Jars(tmp_path / "connector", cached.broker, cached.compiler)
 
 
 def test_only_a_local_master_has_the_class() -> None:
-    assert session_conf("job", "auto", {})["spark.hadoop.fs.file.impl"] == CLASS
+    assert session_conf("job", "auto", {})["spark.hadoop.fs.file.impl"] == LOCAL_FILE_SYSTEM
     assert "spark.hadoop.fs.file.impl" not in session_conf("job", "spark://host:7077", {})
     own = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem"}
     assert session_conf("job", "auto", own)["spark.hadoop.fs.file.impl"] == own["spark.hadoop.fs.file.impl"]

