@@ -48,6 +48,7 @@ from clonos.log.control import RETAINED_EPOCHS
 from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, show_scans
 from clonos.log.truncation import truncate
 from clonos.spark.internals import batch_partitions, running_query
+from clonos.spark.spooling import DriverLane, SpooledRows, TopicLimits
 from clonos.telemetry.events import Emit
 
 
@@ -63,17 +64,20 @@ class NotStarted(EpochFailed):
     slug = "not-started"
 
 
-class _Times(NamedTuple):
-    """Monotonic times of one epoch, in seconds."""
+class _Begun(NamedTuple):
+    """An epoch with a plan, which its tasks compute now; with the monotonic times of its steps, in seconds."""
 
+    identity: EpochIdentity
+    plan: Plan
+    sink_epoch: SinkEpoch
+    entry: str  # Spark's offset-log entry
+    committed: bool  # whether the log already holds the epoch's commit
     started: float
     planned: float
-    published: float
-    committed: float
 
 
 class EpochRunner:
-    """Runs the epochs of one query for one owner. Spark calls it through ``foreachBatch``.
+    """Runs the epochs of one query for one owner. Spark calls it through ``foreachBatch`` or `clonos.spark.spooling`.
 
     Args:
         spark: The session.
@@ -85,6 +89,7 @@ class EpochRunner:
         on_progress: Called with the query and the end offsets after each epoch.
         pins: Schema Registry request → schema id, for the requests of the job's definition.
         attempt: Number of restarts since the last finished epoch.
+        lane: Publishes the rows that Spark's tasks spool; None: the sink's `write` publishes the epoch's frame.
 
     Attributes:
         failure: The exception of the last epoch; Spark keeps only its text.
@@ -106,6 +111,7 @@ class EpochRunner:
         *,
         pins: dict[str, int] | None = None,
         attempt: int = 0,
+        lane: DriverLane | None = None,
     ) -> None:
         self.failure: BaseException | None = None
         self.finished = 0
@@ -122,12 +128,19 @@ class EpochRunner:
         self._pins = pins or {}
         self._attempt = attempt
         self._jquery: Any = None
+        self._driver_lane = lane
+        self._begun: _Begun | None = None
         # Markers read at the claim are valid only for epochs that were in doubt then.
         self._markers = {
             lane: marker
             for (sink, lane), partition in ownership.state.lanes.items()
             if sink == query.name and (marker := self._usable(ownership.markers.get(partition))) is not None
         }
+
+    @property
+    def _lane(self) -> DriverLane:
+        assert self._driver_lane is not None
+        return self._driver_lane
 
     def _usable(self, marker: Marker | None) -> Marker | None:
         return marker if marker is not None and marker.owner.lineage == self._own.owner.lineage else None
@@ -136,15 +149,57 @@ class EpochRunner:
         """Run one epoch."""
         with self.busy, structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
             try:
-                if self.stopping:
-                    raise NotStarted(f"Epoch {epoch} of {self._query.name} was not started: the job is stopping.")
-                self._run(frame, epoch)
-                self.finished += 1
+                begun = self._begin(epoch, batch_partitions(frame))
+                self._finish(begun, self._published(lambda: self._query.sink.write(frame, begun.sink_epoch)))
             except BaseException as failure:
                 self.failure = failure
                 raise
 
-    def _run(self, frame: DataFrame, epoch: int) -> None:
+    def begin(self, epoch: int, partitions: int) -> None:
+        """Plan an epoch whose rows Spark's tasks spool; `commit` or `abort` ends it (`clonos.spark.spooling`)."""
+        self.busy.acquire()
+        try:
+            with structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
+                begun = self._begin(epoch, partitions)
+                self._lane.begin(begun.sink_epoch)
+                self._begun = begun
+        except BaseException as failure:
+            self.failure = failure
+            self.busy.release()
+            raise
+
+    def commit(self, epoch: int, rows: SpooledRows) -> None:
+        """Publish the rows of the epoch, and commit it."""
+        begun = self._begun
+        if begun is None or begun.identity.epoch != epoch:
+            raise AssertionError(f"epoch {epoch} was not begun")
+        try:
+            with structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
+                self._finish(begun, self._published(lambda: self._lane.publish(begun.sink_epoch, rows)))
+        except BaseException as failure:
+            self.failure = failure
+            raise
+        finally:
+            self._end()
+
+    def abort(self, _epoch: int) -> None:
+        """End an epoch of which a task or the commit failed."""
+        self._lane.discard()
+        self._end()
+
+    def limits(self, topic: str) -> TopicLimits:
+        """The limits of a topic, at its first record."""
+        return self._lane.limits(topic)
+
+    def _end(self) -> None:
+        if self._begun is not None:
+            self._begun = None
+            self.busy.release()
+
+    def _begin(self, epoch: int, partitions: int) -> _Begun:
+        """Plan the epoch (step 1), and set the scope of its causal services (step 2)."""
+        if self.stopping:
+            raise NotStarted(f"Epoch {epoch} of {self._query.name} was not started: the job is stopping.")
         started = time.monotonic()
         name = self._query.name
         self.idle = False
@@ -155,7 +210,7 @@ class EpochRunner:
         entry = self._checkpoint.read_offsets(epoch)
         if entry is None:
             raise EpochFailed(f"offsets/{epoch} of {name} is not in the checkpoint {self._checkpoint.location}.")
-        planned = self._planned(frame)
+        planned = self._planned(partitions)
         committed = epoch <= self._own.state.committed.get(name, -1)
         if logged_plan is not None:
             plan = self._replayed_plan(logged_plan, planned, entry)
@@ -164,49 +219,58 @@ class EpochRunner:
         identity = EpochIdentity(
             job=self._own.job, log_topic=self._own.topic, query=name, epoch=epoch, owner=self._own.owner, replay=replay
         )
-        planned_at = time.monotonic()
+        sink_epoch = self._sink_epoch(identity, plan, planned.lanes(), committed)
+        begun = _Begun(identity, plan, sink_epoch, entry, committed, started, time.monotonic())
         reach("plan-committed", query=name, epoch=epoch, replay=replay)
         # Step 2: scope of the causal services.
         self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._scope(identity, plan)))
-        # Step 3: publish.
-        reports = self._write(frame, self._sink_epoch(identity, plan, planned.lanes(), committed))
-        self._note_tails(plan, reports)
+        return begun
+
+    def _finish(self, begun: _Begun, reports: list[LaneReport]) -> None:
+        """Commit the published epoch (step 4), report and audit it (step 5)."""
+        name, epoch, replay = begun.identity.query, begun.identity.epoch, begun.identity.replay
+        self._note_tails(begun.plan, reports)
         # Tasks between epochs (there should be none) do not belong to this epoch.
         self._spark.sparkContext.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
         published_at = time.monotonic()
         # Step 4: commit.
         records = sum(report.records for report in reports)
-        if not committed:
+        if not begun.committed:
             with self._own.lock:
                 end = EpochCommitted(self._own.owner, name, epoch, records)
                 self._own.state.take(self._own.control.append(end), end)
-        times = _Times(started, planned_at, published_at, time.monotonic())
+        spans = _spans(
+            plan=begun.planned - begun.started,
+            publish=published_at - begun.planned,
+            commit=time.monotonic() - published_at,
+        )
         reach("epoch-committed", query=name, epoch=epoch, replay=replay)
         # Step 5: progress, report, audit.
-        progress = progress_of(entry)
+        progress = progress_of(begun.entry)
         self._on_progress(name, progress)
-        read = sum(part.until - part.start for scan in plan.scans for part in scan)
-        self._report(identity, reports, times, progress, read=read, records=records, committed=committed)
+        read = sum(part.until - part.start for scan in begun.plan.scans for part in scan)
+        self._report(begun, reports, progress, spans, read=read, records=records)
         self._attempt = 0
-        self._audit(epoch, reports, records if committed else None)
+        self._audit(epoch, reports, records if begun.committed else None)
         self.idle = read == 0 and not replay  # after a replay there may be input
         if epoch % RETAINED_EPOCHS == RETAINED_EPOCHS - 1 and not replay:
             with self._own.lock:
                 self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
         reach("epoch-done", query=name, epoch=epoch, replay=replay)
+        self.finished += 1
 
     def _report(
         self,
-        identity: EpochIdentity,
+        begun: _Begun,
         reports: list[LaneReport],
-        times: _Times,
         progress: Progress,
+        spans: list[dict[str, Any]],
         *,
         read: int,
         records: int,
-        committed: bool,
     ) -> None:
         """Emit the ``epoch`` event."""
+        identity = begun.identity
         operators = count.take(identity.query)
         dropped = drops.take(identity.query, identity.epoch, str(identity.owner))
         self._emit(
@@ -224,20 +288,17 @@ class EpochRunner:
             replayed_determinants=sum(tally.replayed for tally in operators.values()),
             dead_letters=sum(report.dead_letters for report in reports),
             # The replay of a committed epoch only audits: its dropped records were reported when it was committed.
-            dropped=0 if committed else dropped,
-            duration_ms=round((time.monotonic() - times.started) * 1000),
-            spans=_spans(
-                plan=times.planned - times.started,
-                publish=times.published - times.planned,
-                commit=times.committed - times.published,
-            ),
+            dropped=0 if begun.committed else dropped,
+            duration_ms=round((time.monotonic() - begun.started) * 1000),
+            spans=spans,
             operators={operator: tally._asdict() for operator, tally in operators.items()},
             offsets=progress,
         )
 
-    def _write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
+    def _published(self, publish: Callable[[], list[LaneReport]]) -> list[LaneReport]:
+        """Let the sink publish every lane (step 3)."""
         try:
-            return self._query.sink.write(frame, epoch)
+            return publish()
         except Superseded as error:
             with self._own.lock:
                 self._own.control.check_owner()
@@ -264,10 +325,10 @@ class EpochRunner:
                 kept="the published output stands; the replay published nothing.",
             )
 
-    def _planned(self, frame: DataFrame) -> Planned:
+    def _planned(self, partitions: int) -> Planned:
         if self._jquery is None:
             self._jquery = running_query(self._spark)
-        planned = read_plan(self._jquery.lastExecution(), batch_partitions(frame))
+        planned = read_plan(self._jquery.lastExecution(), partitions)
         return planned._replace(input_slices=self._query.sink.lanes(planned.input_slices))
 
     def _replayed_plan(self, plan: Plan, planned: Planned, entry: str) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from clonos.carried_errors import uncarry
@@ -16,6 +17,7 @@ from clonos.errors import (
 )
 from clonos.jobs.spec import RestartPolicy
 
+_PYTHON_FAILED: Final = re.compile("PythonException|PYTHON_EXCEPTION")  # in the text of another exception
 # From the texts of several checks of Spark.
 _LOST_INPUT: Final = ("OffsetOutOfRange", "Cannot fetch offset", "KAFKA_DATA_LOSS", "Some data may have been lost")
 
@@ -38,7 +40,7 @@ def classify(failure: BaseException) -> ClonosError:
     if type(failure).__name__ in {"AnalysisException", "ParseException"}:
         return JobCodeError(f"Spark refuses the query: {_last_lines(text)}", kept="nothing was started.")
     raised_by_user = "Traceback (most recent call last)" in text and "exited unexpectedly" not in text
-    if raised_by_user and (type(failure).__name__ == "PythonException" or "PythonException" in text):
+    if raised_by_user and (type(failure).__name__ == "PythonException" or _PYTHON_FAILED.search(text)):
         return JobCodeError(_last_lines(text))
     if any(sign in text for sign in _LOST_INPUT):
         return SourceOffsetsExpired(f"The source lost records that an epoch needs: {_last_lines(text)}")

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import tempfile
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from clonos.carried_errors import carrying
 from clonos.causal.shape import runs_without_input
 from clonos.driver.epochs import EpochRunner, NotStarted
 from clonos.driver.restart_budget import classify
 from clonos.errors import ClonosError
 from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
+from clonos.spark.spooling import FORMAT, DriverLane, SpooledRows, SpoolingSink, TopicLimits, spooling
 from clonos.spark.user_session import promised_settings
 
 _log = logging.getLogger("clonos")
@@ -45,10 +49,21 @@ class Running:
         location: Location of the query's checkpoint.
         runner: Runs the query's epochs.
         settings: Spark settings for this query only.
+        lane: Publishes the rows that Spark's tasks spool; None: the sink's `write` publishes the epoch's frame.
     """
 
-    def __init__(self, query: Query, location: str, runner: EpochRunner, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        query: Query,
+        location: str,
+        runner: EpochRunner,
+        settings: Mapping[str, str],
+        lane: DriverLane | None = None,
+    ) -> None:
         self._settings = settings
+        self._lane = lane
+        self._spooling = contextlib.ExitStack()
+        self._wake = threading.Event()
         self.query = query
         self.location = location
         self.runner = runner
@@ -58,25 +73,27 @@ class Running:
 
     def start(self, job: Job, wake: threading.Event) -> None:
         """Start the Spark query; `wake` is set when an epoch fails."""
-        runner = self.runner
-
-        def on_epoch(frame: Any, epoch: int) -> None:
-            try:
-                runner(frame, epoch)
-            except BaseException as failure:
-                wake.set()
-                if runner.stopping:
-                    self._await_stop()
-                elif not isinstance(failure, ClonosError | Py4JError):
-                    _log.error("an epoch failed unexpectedly", exc_info=failure)
-                raise EpochEnded(_for_spark(failure, stopping=runner.stopping)) from None
-
+        self._wake = wake
         writer = (
             self.query.frame.writeStream.queryName(f"{job.spec.name}.{self.query.name}")
             .outputMode(self.query.sink.output_mode)
             .option("checkpointLocation", self.location)
-            .foreachBatch(on_epoch)
         )
+        sink = self.query.sink
+        if self._lane is not None and isinstance(sink, SpoolingSink):
+            options = self._spooling.enter_context(
+                spooling(
+                    self.query.frame.sparkSession,
+                    f"{job.spec.name}.{sink.name}",
+                    self,
+                    job=job.spec.name,
+                    topic=sink.topic,
+                    folder=Path(tempfile.gettempdir()),
+                )
+            )
+            writer = writer.format(FORMAT).options(**options)
+        else:
+            writer = writer.foreachBatch(self._run_epoch)
         trigger = job.spec.spec.trigger
         if trigger.available_now:
             writer = writer.trigger(availableNow=True)
@@ -87,6 +104,43 @@ class Running:
                 self.stream = writer.start()
         except Exception as failure:
             raise classify(failure) from failure
+
+    def _run_epoch(self, frame: DataFrame, epoch: int) -> None:
+        with self._ending():
+            self.runner(frame, epoch)
+
+    def begin(self, epoch: int, partitions: int) -> None:
+        """`EpochRunner.begin`, for Spark's thread."""
+        with self._ending():
+            self.runner.begin(epoch, partitions)
+
+    def commit(self, epoch: int, rows: SpooledRows) -> None:
+        """`EpochRunner.commit`, for Spark's thread."""
+        with self._ending():
+            self.runner.commit(epoch, rows)
+
+    def abort(self, epoch: int) -> None:
+        """`EpochRunner.abort`, for Spark's thread."""
+        self.runner.abort(epoch)
+        self._wake.set()
+
+    def limits(self, topic: str) -> TopicLimits:
+        """`EpochRunner.limits`, for Spark's tasks."""
+        with carrying():
+            return self.runner.limits(topic)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Converts the failure of an epoch to the short text that Spark receives."""
+        try:
+            yield
+        except BaseException as failure:
+            self._wake.set()
+            if self.runner.stopping:
+                self._await_stop()
+            elif not isinstance(failure, ClonosError | Py4JError):
+                _log.error("an epoch failed unexpectedly", exc_info=failure)
+            raise EpochEnded(_for_spark(failure, stopping=self.runner.stopping)) from None
 
     def finish_if_idle(self) -> None:
         """Stop the query if its input is bounded and completely processed; otherwise do nothing.
@@ -121,6 +175,14 @@ class Running:
 
     def stop(self, *, gracefully: bool = False) -> None:
         """Stop the query; `gracefully`: after the epoch in progress is finished and committed."""
+        try:
+            self._stop(gracefully)
+        finally:
+            self._spooling.close()
+            if self._lane is not None:
+                self._lane.close()
+
+    def _stop(self, gracefully: bool) -> None:
         if self.stream is None or not self.stream.isActive:
             return
         # Spark interrupts the epoch in progress. That is safe (the epoch would be replayed), but costs a replay.

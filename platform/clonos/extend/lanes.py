@@ -100,17 +100,22 @@ def publish_rest(
     if not published:
         return run(frame, "publish")
     if published.issuperset(lane.number for lane in epoch.lanes):
-        return _require_equal(run(frame, "audit"), epoch)
+        return require_equal(run(frame, "audit"), epoch)
     persisted = frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        audited = _require_equal(run(persisted, "audit"), epoch)
+        audited = require_equal(run(persisted, "audit"), epoch)
         rest = run(persisted, "publish")
     finally:
         persisted.unpersist()
     return [audit if audit.lane in published else report for audit, report in zip(audited, rest, strict=True)]
 
 
-def _require_equal(audited: list[LaneReport], epoch: SinkEpoch) -> list[LaneReport]:
+def require_equal(audited: list[LaneReport], epoch: SinkEpoch) -> list[LaneReport]:
+    """Return the reports of the lanes that an earlier attempt published.
+
+    Raises:
+        ReplayDivergence: A lane differs from this replay.
+    """
     diverged = [report.lane for report in audited if report.diverged]
     if diverged:
         raise ReplayDivergence(

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import (
     BrokerLimit,
@@ -25,9 +25,11 @@ from clonos.kafka import client_config, produce, unanswered
 from clonos.log.records import InputSlice, Marker, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS, MAX_RECORD_BYTES
 from clonos.settings import KafkaSettings
+from clonos.spark.spooling import DriverLane
 from clonos_sinks.kafka.dead_letters import DeadLetters
 from clonos_sinks.kafka.lane import Lane, audit, publish
 from clonos_sinks.kafka.rows import Row, check_schema, identity, rows_of
+from clonos_sinks.kafka.spooled import SpooledLane
 from clonos_sinks.kafka.targets import Limits, Targets, read_limits
 
 KafkaPass = Literal["publish", "audit", "deliver"]
@@ -68,6 +70,7 @@ class KafkaSink:
         self.transaction_timeout_ms = transaction_timeout_ms
         self._limit_ms = transaction_timeout_ms
         self._limits = Limits()
+        self._one_lane = False
 
     def check(self, kafka: KafkaSettings) -> None:
         """Fail at start if the topic does not exist or the broker does not allow the transaction timeout.
@@ -109,7 +112,19 @@ class KafkaSink:
 
     def lanes(self, slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
         """One lane for each partition of the epoch; with ``atomic-epoch`` one lane for all partitions."""
-        return whole_epoch(slices) if self.delivery == "atomic-epoch" else slices
+        return whole_epoch(slices) if self._one_lane or self.delivery == "atomic-epoch" else slices
+
+    def driver_lane(self, spark: SparkSession, kafka: KafkaSettings) -> DriverLane:
+        """The lane of one start of the query on a local master: from now on an epoch has this lane alone."""
+        self._one_lane = True
+        return SpooledLane(
+            spark,
+            kafka,
+            self._limits,
+            transactional=self.delivery != "at-least-once",
+            first_timeout_ms=self.transaction_timeout_ms,
+            longest_timeout_ms=self._limit_ms,
+        )
 
     def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
         """Publish the lanes of `epoch` that are not published yet; returns one report for each lane."""

@@ -38,7 +38,12 @@ class Limits(msgspec.Struct, frozen=True):
     @property
     def batch(self) -> int:
         """The value of ``batch.size`` for a lane's producer, in bytes."""
-        return max(1, min(_BATCH_BYTES, self.record, self.request - _REQUEST_OVERHEAD))
+        return max(1, min(_BATCH_BYTES, self.record, self.largest))
+
+    @property
+    def largest(self) -> int:
+        """The largest size of a batch that fits into a request, in bytes."""
+        return self.request - _REQUEST_OVERHEAD
 
 
 class Target(NamedTuple):
@@ -52,9 +57,9 @@ class Target(NamedTuple):
 class Targets:
     """The limits of the topics that one lane sends to. Each topic is looked up at its first record."""
 
-    def __init__(self, kafka: KafkaSettings, producer: Producer, limits: Limits) -> None:
+    def __init__(self, kafka: KafkaSettings, client: Producer | AdminClient, limits: Limits) -> None:
         self._kafka = kafka
-        self._producer = producer
+        self._client = client
         self._limits = limits
         self._known: dict[str, Target] = {}
         self._queued: dict[str, int] = {}
@@ -72,15 +77,21 @@ class Targets:
             target = self._known[topic] = self._look_up(topic)
         return target
 
+    def newest(self, topic: str) -> Target:
+        """As `of`, but read again: a user may have changed the topic since."""
+        target = self._look_up(topic)
+        record = _record_limit(self._kafka, topic, reread=True)
+        return target._replace(limit=min(record, self._limits.largest))
+
     def _look_up(self, topic: str) -> Target:
         try:
-            metadata = self._producer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+            metadata = self._client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
         except KafkaException as failure:
             raise unanswered(f"Kafka did not describe the topic {topic}", failure.args[0]) from failure
         if metadata.error is not None:
             raise self._missing(topic, metadata.error)
         record = self._limits.record if topic == self._limits.topic else _record_limit(self._kafka, topic)
-        limit = min(record, self._limits.request - _REQUEST_OVERHEAD)
+        limit = min(record, self._limits.largest)
         return Target(len(metadata.partitions), limit, limit < self._limits.batch)
 
     def _missing(self, topic: str, error: KafkaError) -> ClonosError:
@@ -113,14 +124,12 @@ class Targets:
 
     def _refuse(self, topic: str, size: int, target: Target) -> None:
         """Raise, unless the topic's limit was raised since it was read."""
-        limit = min(_record_limit(self._kafka, topic, reread=True), self._limits.request - _REQUEST_OVERHEAD)
+        limit = min(_record_limit(self._kafka, topic, reread=True), self._limits.largest)
         if size <= limit:
             self._known[topic] = target._replace(limit=limit)
             return
         setting = (
-            "the topic's max.message.bytes"
-            if limit < self._limits.request - _REQUEST_OVERHEAD
-            else "the brokers' socket.request.max.bytes"
+            "the topic's max.message.bytes" if limit < self._limits.largest else "the brokers' socket.request.max.bytes"
         )
         raise RecordRejected(
             f"A record for {topic} takes {size} bytes, {setting} allows {limit}.",
@@ -131,7 +140,8 @@ class Targets:
         """Flush before the batch would exceed the topic's limit, if that is below the producer's ``batch.size``."""
         queued = self._queued.get(topic, 0) + size
         if queued > target.limit:
-            self._producer.flush(_TIMEOUT_S)
+            if isinstance(self._client, Producer):
+                self._client.flush(_TIMEOUT_S)
             queued = size
         self._queued[topic] = queued
 

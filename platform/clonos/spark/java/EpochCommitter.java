@@ -1,0 +1,29 @@
+package clonos;
+
+/**
+ * The driver's Python code that plans and commits the epochs of one query.
+ *
+ * <p>Spark's stream thread calls it through the gateway of PySpark, as it calls the function of {@code foreachBatch}.
+ */
+public interface EpochCommitter {
+  /**
+   * Plans an epoch, after Spark has written {@code offsets/epoch} and before it starts the epoch's tasks.
+   *
+   * @param partitions number of partitions of the epoch's rows
+   */
+  void begin(long epoch, int partitions);
+
+  /** Publishes the rows that the tasks have spooled, and commits the epoch, before Spark writes {@code commits/epoch}. */
+  void commit(long epoch, SpooledEpoch rows);
+
+  /** Discards an epoch of which a task or the commit failed. */
+  void abort(long epoch);
+
+  /**
+   * Returns the limits of a topic, the first time that a task sends to it.
+   *
+   * @return number of partitions; largest size in bytes of a batch with one record; 1 if the topic's own setting limits
+   *     that size, 0 if the brokers' one for requests does
+   */
+  long[] limits(String topic);
+}

@@ -1,0 +1,234 @@
+"""Spark's own sink interface for Clonos: the tasks of an epoch spool their rows in the driver's JVM, in memory and then
+on disk. Once all rows are computed, Python publishes them with Kafka's Java client.
+
+Against ``foreachBatch`` no row crosses into a second Python worker, and Spark plans an epoch once. It needs a local
+master. The Java side is `clonos.LaneSink` (`clonos.spark.java`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+
+from py4j.protocol import Py4JJavaError
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+from clonos.extend.sink import LaneReport, SinkEpoch
+from clonos.settings import KafkaSettings
+from clonos.spark.internals import jvm_of
+
+FORMAT: Final = "clonos.LaneSink"
+OPTION: Final = "query"
+_MEMORY_BYTES: Final = 64 * 1024 * 1024  # of an epoch's rows; more rows go to disk
+
+
+class TopicLimits(NamedTuple):
+    """What a topic accepts."""
+
+    partitions: int
+    batch_bytes: int  # largest size of a batch with one record
+    of_topic: bool  # whether the topic's own setting limits the size, not the brokers' one for requests
+
+
+class SpooledRows:
+    """The rows of one epoch, all computed and not published yet.
+
+    Attributes:
+        records: Number of records.
+        dead_letters: Number of poison records among them.
+        digest: Multiset digest of the records, 16 bytes.
+    """
+
+    def __init__(self, epoch: Any) -> None:
+        self.records: int = epoch.records()
+        self.dead_letters: int = epoch.deadLetters()
+        self.digest = bytes(epoch.digest())
+        self._epoch = epoch
+
+    def send_to(self, producer: JvmProducer) -> None:
+        """Queue all records at the producer, in the order of their partitions."""
+        with _failures():
+            self._epoch.sendTo(producer.java)
+
+
+class Committer(Protocol):
+    """Plans and commits the epochs of one query. Spark's stream thread calls it."""
+
+    def begin(self, epoch: int, partitions: int) -> None:
+        """Plan an epoch, after Spark has written ``offsets/epoch`` and before its tasks start.
+
+        `partitions` is the number of partitions of the epoch's rows.
+        """
+
+    def commit(self, epoch: int, rows: SpooledRows) -> None:
+        """Publish the rows and commit the epoch, before Spark writes ``commits/epoch``."""
+
+    def abort(self, epoch: int) -> None:
+        """Discard an epoch of which a task or the commit failed."""
+
+    def limits(self, topic: str) -> TopicLimits:
+        """The limits of a topic, at its first record. Spark's tasks call this, in their own threads."""
+
+
+class DriverLane(Protocol):
+    """The only lane of a query on a local master: it publishes whole epochs from the driver."""
+
+    def begin(self, epoch: SinkEpoch) -> None:
+        """Prepare to publish an epoch, while its tasks compute their rows."""
+
+    def publish(self, epoch: SinkEpoch, rows: SpooledRows) -> list[LaneReport]:
+        """Publish the rows if they are not published yet; returns and raises as `clonos.extend.sink.Sink.write`."""
+
+    def discard(self) -> None:
+        """Give up an epoch that failed; the next one is a new attempt."""
+
+    def limits(self, topic: str) -> TopicLimits:
+        """The limits of a topic, read from Kafka."""
+
+    def close(self) -> None:
+        """Release the lane after its query has ended."""
+
+
+@runtime_checkable
+class SpoolingSink(Protocol):
+    """A sink that can publish spooled rows.
+
+    Attributes:
+        topic: Topic of rows without one.
+    """
+
+    topic: str | None
+
+    def driver_lane(self, spark: SparkSession, kafka: KafkaSettings) -> DriverLane:
+        """Create the lane of one start of the query. From then on `lanes` of this sink returns one lane an epoch."""
+
+
+@contextlib.contextmanager
+def spooling(
+    spark: SparkSession, query: str, committer: Committer, *, job: str, topic: str | None, folder: Path
+) -> Iterator[dict[str, str]]:
+    """Register a query's committer inside the context.
+
+    Args:
+        spark: The session, with a local master.
+        query: A key that no other query of the session has.
+        committer: Plans and commits the query's epochs.
+        job: The job's name, for dead letters.
+        topic: Topic of rows without one.
+        folder: Directory for rows that do not fit into memory.
+
+    Yields:
+        The options of the query's writer, whose format is `FORMAT`.
+    """
+    jvm = jvm_of(spark)
+    gateway: Any = spark.sparkContext._gateway
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    callbacks = _Callbacks(gateway, committer)
+    spooled = jvm.clonos.SpooledQuery(callbacks, job, topic, str(folder), _MEMORY_BYTES)
+    jvm.clonos.LaneSink.register(query, spooled)
+    try:
+        yield {OPTION: query}
+    finally:
+        jvm.clonos.LaneSink.unregister(query)
+
+
+class _Callbacks:
+    """The Java interface that Py4J calls."""
+
+    def __init__(self, gateway: Any, committer: Committer) -> None:
+        self._gateway = gateway
+        self._committer = committer
+
+    def begin(self, epoch: int, partitions: int) -> None:
+        self._committer.begin(epoch, partitions)
+
+    def commit(self, epoch: int, rows: Any) -> None:
+        self._committer.commit(epoch, SpooledRows(rows))
+
+    def abort(self, epoch: int) -> None:
+        self._committer.abort(epoch)
+
+    def limits(self, topic: str) -> Any:
+        limits = self._gateway.new_array(self._gateway.jvm.long, 3)
+        limits[0], limits[1], limits[2] = map(int, self._committer.limits(topic))
+        return limits
+
+    class Java:
+        implements: Final = ["clonos.EpochCommitter"]
+
+
+class ProducerFailed(Exception):
+    """Kafka's Java client raised an exception.
+
+    Attributes:
+        kind: The exception's class without its package, such as ``TimeoutException``.
+        record: Whether Kafka refused a record, so that the transaction cannot be committed.
+    """
+
+    def __init__(self, kind: str, text: str, *, record: bool) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+        self.record = record
+
+
+class JvmProducer:
+    """A producer of Kafka's Java client, in the driver's JVM. Each method raises `ProducerFailed`.
+
+    Args:
+        spark: The session.
+        options: Kafka's options of a producer.
+    """
+
+    def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
+        with _failures():
+            self.java = jvm_of(spark).clonos.LaneProducer(dict(options))
+
+    def init(self) -> None:
+        """Fence every earlier producer of the transactional id, and abort its open transaction."""
+        with _failures():
+            self.java.init()
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        with _failures():
+            self.java.begin()
+
+    def commit(self, topic: str, partition: int, marker: bytes) -> int:
+        """Send the marker and commit the transaction; returns the marker's offset."""
+        with _failures():
+            offset: int = self.java.commit(topic, partition, marker)
+        return offset
+
+    def commit_again(self) -> None:
+        """Repeat a commit that timed out."""
+        with _failures():
+            self.java.commitAgain()
+
+    def flush(self) -> None:
+        """Wait until Kafka has every record, outside of transactions."""
+        with _failures():
+            self.java.flush()
+
+    def abort(self) -> None:
+        """Abort the transaction."""
+        with _failures():
+            self.java.abort()
+
+    def close(self) -> None:
+        """Close the producer without waiting."""
+        with contextlib.suppress(Exception):  # the JVM may have exited
+            self.java.close()
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        failure: Any = error.java_exception
+        record = failure.getClass().getSimpleName() == "RecordFailed"
+        cause = failure.getCause() if record else failure
+        raise ProducerFailed(cause.getClass().getSimpleName(), cause.getMessage() or "", record=record) from error
