@@ -6,7 +6,6 @@ Python workers and aborts their transactions. All queries of a job share one cla
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -36,8 +35,7 @@ from clonos.log.claiming import Claimant, Ownership
 from clonos.log.prepared import Prepared
 from clonos.log.records import Resolution
 from clonos.settings import KafkaSettings
-from clonos.spark.session import local_task_failures
-from clonos.spark.spooling import DriverLane, SpoolingSink
+from clonos.spark.spooling import DriverLane, can_spool
 from clonos.spark.user_session import alive
 from clonos.telemetry.events import Events, error_fields
 
@@ -309,11 +307,9 @@ class Driver:
         return Running(query, location, runner, checkpoint.settings(), lane)
 
     def _driver_lane(self, query: Query) -> DriverLane | None:
-        """The lane that publishes spooled rows, where tasks and driver share a JVM and the sink can do it."""
-        local = local_task_failures(self._spark.sparkContext.master) is not None
-        if not local or os.environ.get("CLONOS_LANES") != "driver" or not isinstance(query.sink, SpoolingSink):
-            return None
-        return query.sink.driver_lane(self._spark, self._kafka)
+        """The lane that publishes spooled rows, where that is possible."""
+        sink = query.sink
+        return sink.driver_lane(self._spark, self._kafka) if can_spool(sink, self._spark) else None
 
     def _pin(self, own: Ownership) -> None:
         """Define the job again if an epoch in doubt was planned with other answers of a Schema Registry.

@@ -8,17 +8,19 @@ master. The Java side is `clonos.LaneSink` (`clonos.spark.java`).
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import jvm_of
+from clonos.spark.session import local_task_failures
 
 FORMAT: Final = "clonos.LaneSink"
 OPTION: Final = "query"
@@ -106,6 +108,19 @@ class SpoolingSink(Protocol):
         """Create the lane of one start of the query. From then on `lanes` of this sink returns one lane an epoch."""
 
 
+def can_spool(sink: object, spark: SparkSession) -> TypeGuard[SpoolingSink]:
+    """Whether tasks and driver share a JVM that has the Java classes, and the sink can publish spooled rows."""
+    if os.environ.get("CLONOS_LANES") != "driver" or not isinstance(sink, SpoolingSink):
+        return False
+    if local_task_failures(spark.sparkContext.master) is None:
+        return False
+    try:
+        jvm_of(spark).java.lang.Thread.currentThread().getContextClassLoader().loadClass(FORMAT)
+    except Py4JError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def spooling(
     spark: SparkSession, query: str, committer: Committer, *, job: str, topic: str | None, folder: Path
@@ -165,13 +180,13 @@ class ProducerFailed(Exception):
 
     Attributes:
         kind: The exception's class without its package, such as ``TimeoutException``.
-        record: Whether Kafka refused a record, so that the transaction cannot be committed.
+        of_commit: Whether a commit raised it that was sent, so that the outcome is unknown.
     """
 
-    def __init__(self, kind: str, text: str, *, record: bool) -> None:
+    def __init__(self, kind: str, text: str, *, of_commit: bool) -> None:
         super().__init__(f"{kind}: {text}")
         self.kind = kind
-        self.record = record
+        self.of_commit = of_commit
 
 
 class JvmProducer:
@@ -198,13 +213,13 @@ class JvmProducer:
 
     def commit(self, topic: str, partition: int, marker: bytes) -> int:
         """Send the marker and commit the transaction; returns the marker's offset."""
-        with _failures():
+        with _failures(commit=True):
             offset: int = self.java.commit(topic, partition, marker)
         return offset
 
     def commit_again(self) -> None:
         """Repeat a commit that timed out."""
-        with _failures():
+        with _failures(commit=True):
             self.java.commitAgain()
 
     def flush(self) -> None:
@@ -224,11 +239,12 @@ class JvmProducer:
 
 
 @contextlib.contextmanager
-def _failures() -> Iterator[None]:
+def _failures(*, commit: bool = False) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
         failure: Any = error.java_exception
         record = failure.getClass().getSimpleName() == "RecordFailed"
         cause = failure.getCause() if record else failure
-        raise ProducerFailed(cause.getClass().getSimpleName(), cause.getMessage() or "", record=record) from error
+        of_commit = commit and not record
+        raise ProducerFailed(cause.getClass().getSimpleName(), cause.getMessage() or "", of_commit=of_commit) from error

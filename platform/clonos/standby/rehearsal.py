@@ -38,6 +38,7 @@ from clonos.log.records import EpochIdentity, Owner
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import batch_partitions, running_query
+from clonos.spark.spooling import FORMAT, SpooledRows, TopicLimits, can_spool, spooling
 from clonos.standby.scratch import CheckpointContent, link_checkpoint
 
 _log = logging.getLogger("clonos")
@@ -101,7 +102,7 @@ class Rehearsal:
                     return content
             if not interrupted():
                 with self._folder(query) as folder:
-                    _run_once(query, folder, lambda _frame: None, interrupted)
+                    _run_once(query, folder, _FirstEpoch(lambda _frame: None, None), self._job, interrupted)
                     if not interrupted():
                         narrow_epoch(folder, newest=newest)
                     self._replay(query, folder, times, interrupted)
@@ -135,24 +136,28 @@ class Rehearsal:
     def _replay(self, query: Query, folder: Path, times: int, interrupted: Callable[[], bool]) -> None:
         for _ in range(times):
             if not interrupted():
-                _run_once(query, folder, partial(self._run_empty_epoch, query), interrupted)
+                epoch = _FirstEpoch(partial(self._run_empty_epoch, query), partial(self._plan_empty_epoch, query))
+                _run_once(query, folder, epoch, self._job, interrupted)
 
     def _run_empty_epoch(self, query: Query, frame: DataFrame) -> None:
-        context = self._spark.sparkContext
-        planned = read_plan(running_query(self._spark).lastExecution(), batch_partitions(frame))
-        identity = EpochIdentity(self._job, log_topic(self._job), query.name, 0, _NO_OWNER, replay=False)
-        scope = EpochScope(identity, 0, 0, "0", (), {}, {}, {}, rehearsal=True)
-        tasks = enumerate(zip(planned.lanes(), planned.input_slices, strict=True))
-        lanes = [SinkLane(number, task, part, log_partition=number) for task, (number, part) in tasks]
-        epoch = SinkEpoch(identity, self._kafka, tuple(sorted(lanes, key=lambda lane: lane.number)))
-        context.setLocalProperty(PROPERTY, encode_scope(scope))
+        epoch = self._plan_empty_epoch(query, batch_partitions(frame))
         first = {lane.number for lane in epoch.lanes[:1]}
         try:
             # As in a replay of which some lanes are published.
             publish_rest(frame, epoch, first, lambda rows, _: run_lanes(rows, epoch, _publish_nothing))
             run_lanes(frame, epoch, _publish_nothing)
         finally:
-            context.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
+            self._spark.sparkContext.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
+
+    def _plan_empty_epoch(self, query: Query, partitions: int) -> SinkEpoch:
+        """Plan an epoch, and set the scope of a rehearsal for its tasks."""
+        planned = read_plan(running_query(self._spark).lastExecution(), partitions)
+        identity = EpochIdentity(self._job, log_topic(self._job), query.name, 0, _NO_OWNER, replay=False)
+        scope = EpochScope(identity, 0, 0, "0", (), {}, {}, {}, rehearsal=True)
+        tasks = enumerate(zip(planned.lanes(), planned.input_slices, strict=True))
+        lanes = [SinkLane(number, task, part, log_partition=number) for task, (number, part) in tasks]
+        self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(scope))
+        return SinkEpoch(identity, self._kafka, tuple(sorted(lanes, key=lambda lane: lane.number)))
 
 
 def may_read_state(query: Query) -> bool:
@@ -167,39 +172,84 @@ def _publish_nothing(epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.Reco
     return LaneReport(lane.number, "empty", sum(batch.num_rows for batch in batches), b"")
 
 
-def _run_once(
-    query: Query, folder: Path, run_epoch: Callable[[DataFrame], None], interrupted: Callable[[], bool]
-) -> None:
-    """Start the query, call `run_epoch` with its first frame and stop the query; stop earlier if `interrupted`."""
-    failure: list[BaseException] = []
-    done, stopped = threading.Event(), threading.Event()
+class _FirstEpoch:
+    """The first epoch of a rehearsed query. It is not committed, so that the next start finds it in doubt.
 
-    def run_first(frame: DataFrame, _number: int) -> None:
+    Args:
+        run: Runs the epoch, given its frame; for a query that does not spool.
+        plan: Plans the epoch, given its number of partitions, for a query that spools; None: its tasks do not start.
+    """
+
+    def __init__(self, run: Callable[[DataFrame], None], plan: Callable[[int], object] | None) -> None:
+        self.done, self.stopped = threading.Event(), threading.Event()
+        self.failure: BaseException | None = None
+        self._run = run
+        self._plan = plan
+
+    def run(self, frame: DataFrame, _epoch: int) -> None:
+        """Run the epoch; called by ``foreachBatch``."""
         try:
-            run_epoch(frame)
+            self._run(frame)
         except BaseException as error:
-            failure.append(error)
-        finally:
-            done.set()
-        stopped.wait(_TIMEOUT_S)
-        # The epoch is not committed, so that the next start finds it in doubt.
+            self.failure = error
+        self._end()
+
+    def begin(self, _epoch: int, partitions: int) -> None:
+        """Plan the epoch (`clonos.spark.spooling.Committer`)."""
+        try:
+            if self._plan is not None:
+                self._plan(partitions)
+                return
+        except BaseException as error:
+            self.failure = error
+        self._end()
+
+    def commit(self, _epoch: int, _rows: SpooledRows) -> None:
+        """End the epoch, whose tasks have ended."""
+        self._end()
+
+    def abort(self, _epoch: int) -> None:
+        """End the epoch, of which a task failed."""
+        if not self.done.is_set():
+            self.failure = NotRehearsed("a task failed")
+            self.done.set()
+
+    def limits(self, topic: str) -> TopicLimits:
+        """Not called: a rehearsal has no rows."""
+        raise AssertionError(f"a rehearsal has a row for {topic}")
+
+    def _end(self) -> None:
+        self.done.set()
+        self.stopped.wait(_TIMEOUT_S)
         raise EpochEnded(INTERRUPTED)
 
+
+def _run_once(query: Query, folder: Path, epoch: _FirstEpoch, job: str, interrupted: Callable[[], bool]) -> None:
+    """Start the query, run its first epoch and stop the query; stop earlier if `interrupted`."""
+    spark = query.frame.sparkSession
     writer = query.frame.writeStream.outputMode(query.sink.output_mode).option("checkpointLocation", f"file://{folder}")
-    stream: Any = writer.foreachBatch(run_first).start()
-    try:
-        deadline = time.monotonic() + _TIMEOUT_S
-        while not done.wait(_POLL_S) and not interrupted():
-            if not stream.isActive and not done.is_set():
-                raise NotRehearsed(f"{query.name}: {stream.exception()}")
-            if time.monotonic() > deadline:
-                raise NotRehearsed(f"{query.name} planned no epoch within {_TIMEOUT_S:g} s")
-    finally:
-        with contextlib.suppress(Exception):
-            threading.Thread(target=_release, args=(stream, stopped), daemon=True).start()
-            stream.stop()
-    if failure and not interrupted():
-        raise NotRehearsed(f"{query.name}: {type(failure[0]).__name__}: {failure[0]}") from failure[0]
+    with contextlib.ExitStack() as stack:
+        sink = query.sink
+        if can_spool(sink, spark):
+            target = spooling(spark, str(folder), epoch, job=job, topic=sink.topic, folder=folder.parent)
+            writer = writer.format(FORMAT).options(**stack.enter_context(target))
+        else:
+            writer = writer.foreachBatch(epoch.run)
+        stream: Any = writer.start()
+        try:
+            deadline = time.monotonic() + _TIMEOUT_S
+            while not epoch.done.wait(_POLL_S) and not interrupted():
+                if not stream.isActive and not epoch.done.is_set():
+                    raise NotRehearsed(f"{query.name}: {stream.exception()}")
+                if time.monotonic() > deadline:
+                    raise NotRehearsed(f"{query.name} planned no epoch within {_TIMEOUT_S:g} s")
+        finally:
+            with contextlib.suppress(Exception):
+                threading.Thread(target=_release, args=(stream, epoch.stopped), daemon=True).start()
+                stream.stop()
+    if epoch.failure is not None and not interrupted():
+        failure = epoch.failure
+        raise NotRehearsed(f"{query.name}: {type(failure).__name__}: {failure}") from failure
 
 
 def _release(stream: Any, stopped: threading.Event) -> None:

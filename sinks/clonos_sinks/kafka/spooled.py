@@ -7,7 +7,9 @@ records are sent. A producer is used for many epochs, until one of them fails.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -222,25 +224,40 @@ class SpooledLane:
             records=rows.records,
             digest=rows.digest,
         )
-        try:
+        with self._aborting(lane, producer):
             producer.begin()  # step 4
             lane.at_point("lane-begun")
             rows.send_to(producer)
             lane.at_point("lane-produced")
-        except ProducerFailed as failure:
-            raise EpochFailed(f"{lane}: {failure}.") from failure
         lane.at_point("lane-marked")
         offset = -1
         try:
-            offset = self._confirmed(lane, producer, marker)
+            with self._aborting(lane, producer):
+                offset = self._confirmed(lane, producer, marker)
         except ProducerFailed as failure:
-            if failure.record or failure.kind in _REFUSED:
-                raise _failed(lane, failure) from failure
             self._resolve(lane, marker, str(failure))  # step 5
         lane.at_point("lane-committed")
         return LaneReport(
             lane.number, "published", rows.records, rows.digest, marker_offset=offset, dead_letters=rows.dead_letters
         )
+
+    @contextlib.contextmanager
+    def _aborting(self, lane: Lane, producer: JvmProducer) -> Iterator[None]:
+        """Abort the transaction if a step fails before the commit was sent: this may be the last attempt, and readers
+        would wait until the transaction times out.
+
+        Lets `ProducerFailed` pass if the commit was sent and its outcome is unknown.
+        """
+        try:
+            yield
+        except BaseException as failure:
+            unknown = isinstance(failure, ProducerFailed) and failure.of_commit
+            if not unknown:
+                with contextlib.suppress(ProducerFailed):
+                    producer.abort()
+            if isinstance(failure, ProducerFailed) and not unknown:
+                raise _failed(lane, failure) from failure
+            raise
 
     def _confirmed(self, lane: Lane, producer: JvmProducer, marker: Marker) -> int:
         """Commit; repeats a commit that timed out. Returns the marker's offset, or -1 if it is not known."""
@@ -248,7 +265,7 @@ class SpooledLane:
         try:
             return producer.commit(lane.identity.log_topic, lane.assigned.log_partition, encode(marker))
         except ProducerFailed as failure:
-            if failure.record or failure.kind != "TimeoutException" or time.monotonic() > deadline:
+            if not failure.of_commit or failure.kind != "TimeoutException" or time.monotonic() > deadline:
                 raise
         producer.commit_again()
         return -1
