@@ -1,0 +1,250 @@
+"""Epochs whose rows the tasks spool in the driver's JVM: the records of Python workers, in one transaction."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Message, Producer
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from clonos import faults
+from clonos.errors import EpochFailed, RestartsExhausted
+from clonos.jobs.context import JobContext
+from clonos.kafka import client_config
+from clonos.settings import KafkaSettings
+from clonos.spark import spooling
+from clonos.testing.harness import eventually, has_open_transaction, read_committed
+from clonos_sinks.kafka.spooled import SpooledLane
+
+MakeTopic = Callable[..., str]
+SENT_MS = time.time_ns() // 1_000_000 - 60_000
+# The points that the driver reaches; `state-committed` comes first here, because all tasks end before step 1.
+POINTS = (
+    "plan-committed",
+    "state-committed",
+    "lane-initialised",
+    "lane-tail-read",
+    "lane-decided",
+    "lane-begun",
+    "lane-produced",
+    "lane-marked",
+    "lane-committed",
+    "epoch-committed",
+    "epoch-done",
+)
+
+
+@pytest.fixture(autouse=True)
+def driver_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLONOS_LANES", "driver")
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The epochs that spooled lanes published."""
+    epochs: list[int] = []
+    publish = SpooledLane.publish
+
+    def noted(lane: SpooledLane, epoch: Any, rows: Any) -> Any:
+        reports = publish(lane, epoch, rows)
+        epochs.append(epoch.identity.epoch)
+        return reports
+
+    monkeypatch.setattr(SpooledLane, "publish", noted)
+    return epochs
+
+
+def feed(kafka: KafkaSettings, topic: str, count: int, partitions: int = 2, start: int = 0) -> None:
+    producer = Producer(client_config(kafka))
+    for number in range(start, start + count):
+        producer.produce(topic, f"{number}".encode(), partition=number % partitions, timestamp=SENT_MS + number)
+    assert producer.flush(30) == 0
+
+
+def job(source: str, topic: str, shape: Callable[[DataFrame], DataFrame], **sink: Any) -> Any:
+    def define(ctx: JobContext) -> None:
+        ctx.sink(shape(ctx.source(source)), topic=topic, name="out", **sink)
+
+    return define
+
+
+def plain(frame: DataFrame) -> DataFrame:
+    return frame.select("value")
+
+
+def seen(message: Message) -> tuple[object, ...]:
+    """What a consumer sees of a record."""
+    headers = tuple(message.headers() or ())
+    return message.partition(), message.key(), message.value(), headers, message.timestamp()
+
+
+def values(kafka: KafkaSettings, topic: str) -> Counter[bytes | None]:
+    return Counter(message.value() for message in read_committed(kafka, topic))
+
+
+def test_the_records_are_those_of_python_workers(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_topic(2, "in")
+    feed(kafka, source, 40)
+
+    def shape(frame: DataFrame) -> DataFrame:
+        number = F.col("value").cast("string").cast("int")
+        header = F.struct(F.lit("n").alias("key"), F.when(number % 3 == 0, F.col("value")).alias("value"))
+        return frame.select(
+            F.when(number % 4 != 0, F.concat(F.lit("ключ"), number)).alias("key"),
+            F.when(number % 5 != 0, F.col("value")).alias("value"),
+            F.when(number % 2 == 0, F.lit(1)).alias("partition"),
+            F.when(number % 7 != 0, F.array(header, header)).alias("headers"),
+            F.col("timestamp"),
+        )
+
+    by_lane = {}
+    for lanes in ("driver", "worker"):
+        monkeypatch.setenv("CLONOS_LANES", lanes)
+        out = make_topic(3, "out")
+        run_job(job(source, out, shape), f"{name}-{lanes}", checkpoint=lanes)
+        by_lane[lanes] = Counter(map(seen, read_committed(kafka, out)))
+    assert by_lane["driver"].total() == 40
+    assert by_lane["driver"] == by_lane["worker"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_epoch_that_fails_at_a_point_is_published_once(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, published: list[int], point: str
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    feed(kafka, source, 30)
+    failed: list[str] = []
+
+    def fail_once() -> None:
+        if not failed:
+            failed.append(point)
+            raise EpochFailed(f"injected at {point}")
+
+    with faults.acting(point, fail_once, epoch=0):
+        run_job(job(source, out, plain), name)
+    assert failed == [point]
+    assert values(kafka, out) == Counter(str(number).encode() for number in range(30))
+    assert published[-1] == 0
+    eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")
+    markers_before_restart = point in ("lane-committed", "epoch-committed", "epoch-done")
+    replays = [event for event in run_job.events_of("epoch") if event["replay"]]
+    assert sum(event["skipped_lanes"] for event in replays) == markers_before_restart
+
+
+def test_rows_beyond_the_memory_go_to_disk(
+    kafka: KafkaSettings,
+    run_job: Any,
+    name: str,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr(spooling, "_MEMORY_BYTES", 100_000)
+    spilled: list[int] = []
+
+    def count_files() -> None:
+        spilled.append(sum(file.stat().st_size for file in folder.glob("*.spool")))
+
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    feed(kafka, source, 2_000)
+    padded = F.concat(F.col("value").cast("string"), F.lit("-"), F.repeat(F.lit("x"), 500))
+    with faults.acting("lane-begun", count_files):
+        run_job(job(source, out, lambda frame: frame.select(padded.alias("value"))), name)
+    assert spilled[0] > 500_000
+    assert not list(folder.glob("*.spool"))
+    numbers = Counter(int((value or b"").split(b"-")[0]) for value in values(kafka, out).elements())
+    assert numbers == Counter(range(2_000))
+
+
+def test_no_transaction_is_open_while_rows_are_computed(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    feed(kafka, source, 10)
+    computing, release = tmp_path / "computing", tmp_path / "release"
+
+    @F.udf("string")
+    def wait(value):  # type: ignore[no-untyped-def]
+        if value == b"9":
+            computing.touch()
+            deadline = time.monotonic() + 60
+            while not release.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        return value.decode()
+
+    define = job(source, out, lambda frame: frame.select(wait("value").alias("value")))
+    runner = threading.Thread(target=run_job, args=(define, name))
+    runner.start()
+    try:
+        eventually(computing.exists, "the last row is computed", timeout_s=60)
+        # The other task has ended.
+        assert not has_open_transaction(kafka, out)
+        assert read_committed(kafka, out) == []
+    finally:
+        release.touch()
+        runner.join(60)
+    assert values(kafka, out) == Counter(str(number).encode() for number in range(10))
+
+
+def test_a_late_task_of_a_failed_attempt_publishes_nothing(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """One task fails while another one of the same attempt still computes; it ends after the replay was published."""
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    feed(kafka, source, 10)
+    first, late, release = tmp_path / "first", tmp_path / "late", tmp_path / "release"
+
+    @F.udf("string")
+    def work(value):  # type: ignore[no-untyped-def]
+        if value == b"0" and not first.exists():
+            deadline = time.monotonic() + 60
+            while not late.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            first.touch()
+            os.kill(os.getpid(), signal.SIGKILL)  # a lost worker: the epoch is replayed
+        if value == b"1" and not late.exists():
+            late.touch()
+            deadline = time.monotonic() + 60
+            while not release.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        return value.decode()
+
+    def release_after_replay() -> None:
+        eventually(lambda: read_committed(kafka, out), "the replay is published", timeout_s=60)
+        release.touch()
+
+    releaser = threading.Thread(target=release_after_replay)
+    releaser.start()
+    run_job(job(source, out, lambda frame: frame.select(work("value").alias("value"))), name)
+    releaser.join(60)
+    assert first.exists()
+    assert values(kafka, out) == Counter(str(number).encode() for number in range(10))
+
+
+def test_the_last_failed_attempt_leaves_no_open_transaction(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    feed(kafka, source, 10)
+
+    def fail() -> None:
+        raise EpochFailed("injected")
+
+    with faults.acting("lane-produced", fail), pytest.raises(RestartsExhausted):
+        run_job(job(source, out, plain), name, restart_policy={"attempts": 0})
+    eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")
+    assert read_committed(kafka, out) == []
