@@ -20,6 +20,7 @@ from clonos.errors import SessionIncompatible
 from clonos.faults import DRIVER_GROUP
 from clonos.formats.registry import registry_environment
 from clonos.settings import KafkaSettings, Settings
+from clonos.spark.classes import ensure_classes
 from clonos.spark.internals import jvm_of
 from clonos.spark.session import FASTER, PROMISED, connector_jars, local_task_failures
 
@@ -32,7 +33,7 @@ def spark_conf(settings: Settings | None = None) -> dict[str, str]:
     """The configuration of a Spark session for `clonos.exactly_once`.
 
     It holds the settings that exactly-once delivery needs, those that make epochs faster, and the pinned Kafka
-    connector as ``spark.jars``, which is downloaded if needed.
+    connector and the Java classes of Clonos as ``spark.jars``, which are downloaded and compiled if needed.
 
     Args:
         settings: Default: from the environment.
@@ -42,11 +43,13 @@ def spark_conf(settings: Settings | None = None) -> dict[str, str]:
 
     Raises:
         JarsUnavailable: The jars cannot be downloaded.
+        EnvironmentFault: The Java classes do not compile.
 
     Example:
         >>> spark = SparkSession.builder.config(map=clonos.spark_conf()).getOrCreate()
     """
-    return {**PROMISED, **FASTER, "spark.jars": connector_jars(ensure_jars(settings or Settings()))}
+    jars = ensure_jars(settings or Settings())
+    return {**PROMISED, **FASTER, "spark.jars": f"{connector_jars(jars)},{ensure_classes(jars)}"}
 
 
 def check_session(spark: SparkSession) -> None:
