@@ -83,4 +83,10 @@ def run_job(spark: SparkSession, kafka: KafkaSettings, tmp_path: Path) -> Callab
     return InProcess(spark, kafka, tmp_path)
 
 
+@pytest.fixture
+def run_on(spark: SparkSession, tmp_path: Path) -> Callable[[KafkaSettings], InProcess]:
+    """Runs jobs on another cluster than that of the session."""
+    return lambda kafka: InProcess(spark, kafka, tmp_path)
+
+
 __all__ = ["InProcess", "JobContext"]

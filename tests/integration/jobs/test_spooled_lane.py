@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -20,10 +21,13 @@ from clonos import faults
 from clonos.errors import EpochFailed, RestartsExhausted
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
+from clonos.log.control import lane_id
 from clonos.settings import KafkaSettings
 from clonos.spark import spooling
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 from clonos_sinks.kafka.spooled import SpooledLane
+from support.brokers.delaying import DelayingLink
+from support.brokers.severed import SeveredCluster
 
 MakeTopic = Callable[..., str]
 SENT_MS = time.time_ns() // 1_000_000 - 60_000
@@ -248,3 +252,35 @@ def test_the_last_failed_attempt_leaves_no_open_transaction(
         run_job(job(source, out, plain), name, restart_policy={"attempts": 0})
     eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")
     assert read_committed(kafka, out) == []
+
+
+def test_a_delayed_end_of_an_older_transaction_changes_nothing(
+    run_on: Callable[[KafkaSettings], Any], tmp_path: Path, name: str
+) -> None:
+    """KIP-890: the producer that an epoch leaves to the next one has a newer epoch than the delayed request."""
+    with SeveredCluster(tmp_path / "kafka", DelayingLink) as cluster:
+        link, kafka = cluster.link, cluster.kafka
+        assert isinstance(link, DelayingLink)
+        admin = AdminClient(client_config(kafka))
+        for created in admin.create_topics([NewTopic(topic, 1) for topic in ("in", "out")]).values():
+            created.result(60)
+        feed(kafka, "in", 10, partitions=1)
+        far = KafkaSettings(bootstrap_servers=cluster.far["CLONOS_KAFKA__BOOTSTRAP_SERVERS"])
+        seen_early: list[int] = []
+        codes: list[int] = []
+
+        def deliver() -> None:
+            assert link.held.is_set()
+            eventually(lambda: has_open_transaction(kafka, "out"), "records of the next epoch have arrived")
+            codes.append(link.deliver())
+            seen_early.append(values(kafka, "out").total())
+
+        def define(ctx: JobContext) -> None:
+            ctx.sink(ctx.source("in", max_per_epoch=5).select("value"), topic="out", name="out")
+
+        hold = faults.acting("lane-marked", lambda: link.hold(lane_id(name, "out", 0)), epoch=0)
+        with hold, faults.acting("lane-produced", deliver, epoch=1):
+            run_on(far)(define, name)
+        assert values(kafka, "out") == Counter(str(number).encode() for number in range(10))
+        assert seen_early == [5], "the delayed request ended the transaction of the next epoch"
+        assert codes == [KafkaError.PRODUCER_FENCED]

@@ -103,13 +103,14 @@ class SeveredCluster:
 
     Args:
         directory: An empty folder.
+        link: The kind of link.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, link: type[Link] = Link) -> None:
         self._broker = _TwoListeners(directory, brokers=1, jars=ensure_jars(Settings()), heap_mb=HEAP_MB)
         (self._broker.far,) = free_ports(1)
-        self._broker.link = self._link = Link(self._broker.far)
-        self.cut, self.heal = self._link.cut, self._link.heal
+        self._broker.link = self.link = link(self._broker.far)
+        self.cut, self.heal = self.link.cut, self.link.heal
         self.kill, self.restart = self._broker.kill, self._broker.start_broker
 
     @property
@@ -120,12 +121,12 @@ class SeveredCluster:
     @property
     def far(self) -> dict[str, str]:
         """The environment of clients that connect over the link; `cut` disconnects them."""
-        return {"CLONOS_KAFKA__BOOTSTRAP_SERVERS": f"{HOST}:{self._link.port}"}
+        return {"CLONOS_KAFKA__BOOTSTRAP_SERVERS": f"{HOST}:{self.link.port}"}
 
     def __enter__(self) -> Self:
         self._broker.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._link.close()
+        self.link.close()
         self._broker.stop()
