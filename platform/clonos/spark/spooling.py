@@ -201,6 +201,13 @@ class JvmProducer:
         with _failures():
             self.java = jvm_of(spark).clonos.LaneProducer(dict(options))
 
+    @staticmethod
+    def transaction_version(spark: SparkSession, options: Mapping[str, str]) -> int:
+        """The version of Kafka's transactions that the cluster uses; `options` are those of an admin client."""
+        with _failures():
+            version: int = jvm_of(spark).clonos.LaneProducer.transactionVersion(dict(options))
+        return version
+
     def init(self) -> None:
         """Fence every earlier producer of the transactional id, and abort its open transaction."""
         with _failures():

@@ -37,6 +37,7 @@ from clonos_sinks.kafka.lane import Lane, published_marker
 from clonos_sinks.kafka.targets import Limits, Targets
 
 _COMMIT_S: Final = 30.0
+_EPOCH_PER_TRANSACTION: Final = 2  # the version of Kafka's transactions with KIP-890
 _REFUSED: Final = frozenset(
     {
         "SaslAuthenticationException",
@@ -82,6 +83,7 @@ class SpooledLane:
         self._opener = ThreadPoolExecutor(1, "clonos-lane")
         self._opening: Future[JvmProducer] | None = None
         self._producer: JvmProducer | None = None
+        self._version: int | None = None  # of Kafka's transactions
 
     def begin(self, epoch: SinkEpoch) -> None:
         """Open the producer while Spark's tasks compute the rows, unless an earlier epoch opened it."""
@@ -117,10 +119,13 @@ class SpooledLane:
         if published is not None:
             return require_equal([self._audited(lane, rows, published)], epoch)
         try:
-            return [self._commit(lane, producer, rows)]
+            report = self._commit(lane, producer, rows)
         except EpochFailed:
             require_owner(lane.epoch, lane.assigned, reread=True)  # Superseded, if a takeover fenced the producer
             raise
+        if (self._version or 0) < _EPOCH_PER_TRANSACTION:
+            self.discard()  # a delayed end of this transaction could end the next one of the same producer
+        return [report]
 
     def discard(self) -> None:
         """Close the producer: the next attempt opens a new one, which fences it."""
@@ -164,6 +169,8 @@ class SpooledLane:
             return producer
         try:
             producer.init()
+            if self._version is None:
+                self._version = JvmProducer.transaction_version(self._spark, self._connection())
         except ProducerFailed as failure:
             producer.close()
             if failure.kind == "InvalidTxnTimeoutException":
@@ -176,9 +183,15 @@ class SpooledLane:
             raise kind(f"No transaction could be opened as {name}: {failure}.") from failure
         return producer
 
+    def _connection(self) -> dict[str, str]:
+        """The options with which each of Kafka's Java clients connects."""
+        options = {key.removeprefix("kafka."): value for key, value in spark_options(self._kafka).items()}
+        del options["allow.auto.create.topics"]
+        return options
+
     def _options(self, lane: Lane, name: str) -> dict[str, str]:
         options = {
-            **{key.removeprefix("kafka."): value for key, value in spark_options(lane.epoch.kafka).items()},
+            **self._connection(),
             "client.id": name,
             "enable.idempotence": "true",
             "acks": "all",
@@ -192,7 +205,6 @@ class SpooledLane:
             "retry.backoff.ms": "2",  # a transaction right after another one is refused until that one is complete
             "enable.metrics.push": "false",
         }
-        del options["allow.auto.create.topics"]
         if self._transactional:
             options |= {"transactional.id": name, "transaction.timeout.ms": str(lane.timeout_ms)}
         return options

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from clonos import faults
@@ -24,6 +24,7 @@ from clonos.kafka import client_config
 from clonos.log.control import lane_id
 from clonos.settings import KafkaSettings
 from clonos.spark import spooling
+from clonos.spark.internals import jvm_of
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 from clonos_sinks.kafka.spooled import SpooledLane
 from support.brokers.delaying import DelayingLink
@@ -254,13 +255,36 @@ def test_the_last_failed_attempt_leaves_no_open_transaction(
     assert read_committed(kafka, out) == []
 
 
+def downgrade_transactions(spark: SparkSession, kafka: KafkaSettings, version: int) -> None:
+    """Let the cluster use an older version of transactions."""
+    admin_api: Any = jvm_of(spark).org.apache.kafka.clients.admin
+    admin = admin_api.Admin.create({"bootstrap.servers": kafka.bootstrap_servers})
+    update = admin_api.FeatureUpdate(version, admin_api.FeatureUpdate.UpgradeType.SAFE_DOWNGRADE)
+    admin.updateFeatures({"transaction.version": update}, admin_api.UpdateFeaturesOptions()).all().get()
+    admin.close()
+
+
+@pytest.mark.parametrize(("version", "kept"), [(2, False), (1, False), (1, True)], ids=["kip-890", "older", "mutant"])
 def test_a_delayed_end_of_an_older_transaction_changes_nothing(
-    run_on: Callable[[KafkaSettings], Any], tmp_path: Path, name: str
+    run_on: Callable[[KafkaSettings], Any],
+    spark: SparkSession,
+    tmp_path: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    kept: bool,
 ) -> None:
-    """KIP-890: the producer that an epoch leaves to the next one has a newer epoch than the delayed request."""
+    """With KIP-890, the producer that an epoch leaves to the next one has a newer epoch than the delayed request.
+
+    Without it each epoch needs a new producer. The mutant keeps the producer: the test sees what it would break.
+    """
+    if kept:
+        monkeypatch.setattr("clonos_sinks.kafka.spooled._EPOCH_PER_TRANSACTION", version)
     with SeveredCluster(tmp_path / "kafka", DelayingLink) as cluster:
         link, kafka = cluster.link, cluster.kafka
         assert isinstance(link, DelayingLink)
+        if version < 2:
+            downgrade_transactions(spark, kafka, version)
         admin = AdminClient(client_config(kafka))
         for created in admin.create_topics([NewTopic(topic, 1) for topic in ("in", "out")]).values():
             created.result(60)
@@ -281,6 +305,9 @@ def test_a_delayed_end_of_an_older_transaction_changes_nothing(
         hold = faults.acting("lane-marked", lambda: link.hold(lane_id(name, "out", 0)), epoch=0)
         with hold, faults.acting("lane-produced", deliver, epoch=1):
             run_on(far)(define, name)
-        assert values(kafka, "out") == Counter(str(number).encode() for number in range(10))
-        assert seen_early == [5], "the delayed request ended the transaction of the next epoch"
+        if kept:
+            assert seen_early == [10], "the delayed request ended the transaction of the next epoch"
+            return
+        assert seen_early == [5]
         assert codes == [KafkaError.PRODUCER_FENCED]
+        assert values(kafka, "out") == Counter(str(number).encode() for number in range(10))

@@ -4,6 +4,8 @@ import java.time.Duration;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.Future;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.FinalizedVersionRange;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -23,6 +25,22 @@ public final class LaneProducer implements AutoCloseable {
     Properties properties = new Properties();
     properties.putAll(options);
     producer = new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer());
+  }
+
+  /**
+   * Returns the version of Kafka's transactions that the cluster uses. From version 2 on, each transaction raises the
+   * epoch of its producer (KIP-890).
+   *
+   * @param options Kafka's options of an admin client
+   */
+  public static int transactionVersion(Map<String, String> options) throws Exception {
+    Properties properties = new Properties();
+    properties.putAll(options);
+    try (Admin admin = Admin.create(properties)) {
+      FinalizedVersionRange version =
+          admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("transaction.version");
+      return version == null ? 0 : version.maxVersionLevel();
+    }
   }
 
   /** Fences every earlier producer of the transactional id, and aborts its open transaction. */
