@@ -45,7 +45,7 @@ LANE_POINTS: Final = (
     "lane-marked",
     "lane-committed",
 )
-# Lanes and determinants in Python workers, the other steps in the driver.
+# Determinants, and lanes that no driver publishes, in Python workers; the other steps in the driver.
 EPOCH_POINTS: Final = (
     "offsets-logged",
     "plan-committed",

@@ -292,6 +292,7 @@ class Driver:
         for source in self._context.sources:
             source.check_retained(self._kafka, start)
         self._note_progress(query.name, start)
+        lane = self._driver_lane(query)
         runner = EpochRunner(
             self._spark,
             self._job,
@@ -302,7 +303,7 @@ class Driver:
             self._publish_progress,
             pins=self._context.pins.answers,
             attempt=self._budget.attempts,
-            lane=(lane := self._driver_lane(query)),
+            lane=lane,
         )
         return Running(query, location, runner, checkpoint.settings(), lane)
 

@@ -187,9 +187,9 @@ class EpochRunner:
         self._lane.discard()
         self._end()
 
-    def limits(self, topic: str) -> TopicLimits:
-        """The limits of a topic, at its first record."""
-        return self._lane.limits(topic)
+    def limits(self, topic: str, again: bool) -> TopicLimits:
+        """The limits of a topic, at its first record of an epoch (`clonos.spark.spooling.Committer`)."""
+        return self._lane.limits(topic, again)
 
     def _end(self) -> None:
         if self._begun is not None:
@@ -254,6 +254,8 @@ class EpochRunner:
         self._audit(epoch, reports, records if begun.committed else None)
         self.idle = read == 0 and not replay  # after a replay there may be input
         if epoch % RETAINED_EPOCHS == RETAINED_EPOCHS - 1 and not replay:
+            if self._driver_lane is not None:
+                self._driver_lane.discard()  # the renewed claim fences its producer
             with self._own.lock:
                 self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
         reach("epoch-done", query=name, epoch=epoch, replay=replay)

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from clonos.carried_errors import carrying
+from clonos.carried_errors import CarriedError, carrying
 from clonos.causal.shape import runs_without_input
 from clonos.driver.epochs import EpochRunner, NotStarted
 from clonos.driver.restart_budget import classify
@@ -84,7 +84,6 @@ class Running:
             options = self._spooling.enter_context(
                 spooling(
                     self.query.frame.sparkSession,
-                    f"{job.spec.name}.{sink.name}",
                     self,
                     job=job.spec.name,
                     topic=sink.topic,
@@ -124,10 +123,10 @@ class Running:
         self.runner.abort(epoch)
         self._wake.set()
 
-    def limits(self, topic: str) -> TopicLimits:
+    def limits(self, topic: str, again: bool) -> TopicLimits:
         """`EpochRunner.limits`, for Spark's tasks."""
         with carrying():
-            return self.runner.limits(topic)
+            return self.runner.limits(topic, again)
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -213,8 +212,10 @@ class EpochEnded(Exception):
 
 
 def _not_logged_yet(record: logging.LogRecord) -> bool:
-    """Filter for Py4J's log of exceptions on their way to the JVM: an `EpochEnded` was already reported."""
-    return not (record.exc_info and isinstance(record.exc_info[1], EpochEnded))
+    """Filter for Py4J's log of exceptions on their way to the JVM: an `EpochEnded` was already reported, and a
+    `CarriedError` will be.
+    """
+    return not (record.exc_info and isinstance(record.exc_info[1], EpochEnded | CarriedError))
 
 
 logging.getLogger("py4j.clientserver").addFilter(_not_logged_yet)

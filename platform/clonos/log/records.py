@@ -6,7 +6,7 @@ Offsets are Kafka offsets; times are milliseconds since 1970. `docs/log.md` says
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -52,7 +52,7 @@ class InputSlice(msgspec.Struct, frozen=True, array_like=True, order=True):
         kind: ``range``: a source range, `topic`, `partition`, `start`, `until`. ``hash``: hash partition `partition` of
             `until` after a shuffle. ``task``: Spark's partition index, where the plan does not lead to a source; the
             verified order of the scans gives it the same meaning in a replay. ``epoch``: all `until` partitions of the
-            epoch in one lane.
+            epoch in one lane. ``spool``: the same, if the driver publishes the lane; its digest is another one.
     """
 
     kind: str
@@ -65,16 +65,16 @@ class InputSlice(msgspec.Struct, frozen=True, array_like=True, order=True):
         """For messages: ``lines[2] 10..20`` or ``hash 3/8``."""
         if self.kind == "range":
             return f"{self.topic}[{self.partition}] {self.start}..{self.until}"
-        if self.kind == "epoch":
+        if self.kind in ("epoch", "spool"):
             return f"all {self.until} partitions"
         return f"{self.kind} {self.partition}/{self.until}"
 
 
-def whole_epoch(slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
+def whole_epoch(slices: tuple[InputSlice, ...], kind: Literal["epoch", "spool"] = "epoch") -> tuple[InputSlice, ...]:
     """One input slice that stands for all partitions of an epoch, for a sink with one lane; empty for an epoch
     without partitions.
     """
-    return (InputSlice("epoch", until=len(slices)),) if slices else ()
+    return (InputSlice(kind, until=len(slices)),) if slices else ()
 
 
 def show_scans(scans: tuple[tuple[InputSlice, ...], ...]) -> str:

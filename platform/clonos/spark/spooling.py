@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
@@ -24,7 +26,6 @@ from clonos.spark.session import local_task_failures
 
 FORMAT: Final = "clonos.LaneSink"
 OPTION: Final = "query"
-_MEMORY_BYTES: Final = 64 * 1024 * 1024  # of an epoch's rows; more rows go to disk
 
 
 class TopicLimits(NamedTuple):
@@ -71,8 +72,11 @@ class Committer(Protocol):
     def abort(self, epoch: int) -> None:
         """Discard an epoch of which a task or the commit failed."""
 
-    def limits(self, topic: str) -> TopicLimits:
-        """The limits of a topic, at its first record. Spark's tasks call this, in their own threads."""
+    def limits(self, topic: str, again: bool) -> TopicLimits:
+        """The limits of a topic, at its first record of an epoch. Spark's tasks call this, in their own threads.
+
+        `again`: a record exceeds the known size limit.
+        """
 
 
 class DriverLane(Protocol):
@@ -85,10 +89,10 @@ class DriverLane(Protocol):
         """Publish the rows if they are not published yet; returns and raises as `clonos.extend.sink.Sink.write`."""
 
     def discard(self) -> None:
-        """Give up an epoch that failed; the next one is a new attempt."""
+        """Close what earlier epochs left open: an epoch failed, or the lane is claimed again."""
 
-    def limits(self, topic: str) -> TopicLimits:
-        """The limits of a topic, read from Kafka."""
+    def limits(self, topic: str, again: bool) -> TopicLimits:
+        """As `Committer.limits`."""
 
     def close(self) -> None:
         """Release the lane after its query has ended."""
@@ -123,13 +127,12 @@ def can_spool(sink: object, spark: SparkSession) -> TypeGuard[SpoolingSink]:
 
 @contextlib.contextmanager
 def spooling(
-    spark: SparkSession, query: str, committer: Committer, *, job: str, topic: str | None, folder: Path
+    spark: SparkSession, committer: Committer, *, job: str, topic: str | None, folder: Path
 ) -> Iterator[dict[str, str]]:
-    """Register a query's committer inside the context.
+    """Register the committer of one start of a query inside the context.
 
     Args:
         spark: The session, with a local master.
-        query: A key that no other query of the session has.
         committer: Plans and commits the query's epochs.
         job: The job's name, for dead letters.
         topic: Topic of rows without one.
@@ -139,15 +142,17 @@ def spooling(
         The options of the query's writer, whose format is `FORMAT`.
     """
     jvm = jvm_of(spark)
+    # Not the query's name: a late task of an earlier start must not get the epoch of this one.
+    key = secrets.token_hex(8)
     gateway: Any = spark.sparkContext._gateway
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     callbacks = _Callbacks(gateway, committer)
-    spooled = jvm.clonos.SpooledQuery(callbacks, job, topic, str(folder), _MEMORY_BYTES)
-    jvm.clonos.LaneSink.register(query, spooled)
+    spooled = jvm.clonos.SpooledQuery(callbacks, job, topic, str(folder))
+    jvm.clonos.LaneSink.register(key, spooled)
     try:
-        yield {OPTION: query}
+        yield {OPTION: key}
     finally:
-        jvm.clonos.LaneSink.unregister(query)
+        jvm.clonos.LaneSink.unregister(key)
 
 
 class _Callbacks:
@@ -166,9 +171,9 @@ class _Callbacks:
     def abort(self, epoch: int) -> None:
         self._committer.abort(epoch)
 
-    def limits(self, topic: str) -> Any:
+    def limits(self, topic: str, again: bool) -> Any:
         limits = self._gateway.new_array(self._gateway.jvm.long, 3)
-        limits[0], limits[1], limits[2] = map(int, self._committer.limits(topic))
+        limits[0], limits[1], limits[2] = map(int, self._committer.limits(topic, again))
         return limits
 
     class Java:
@@ -224,11 +229,6 @@ class JvmProducer:
             offset: int = self.java.commit(topic, partition, marker)
         return offset
 
-    def commit_again(self) -> None:
-        """Repeat a commit that timed out."""
-        with _failures(commit=True):
-            self.java.commitAgain()
-
     def flush(self) -> None:
         """Wait until Kafka has every record, outside of transactions."""
         with _failures():
@@ -249,8 +249,8 @@ class JvmProducer:
 def _failures(*, commit: bool = False) -> Iterator[None]:
     try:
         yield
-    except Py4JJavaError as error:
-        failure: Any = error.java_exception
+    except (Py4JJavaError, CapturedException) as error:
+        failure: Any = error.java_exception if isinstance(error, Py4JJavaError) else error._origin
         record = failure.getClass().getSimpleName() == "RecordFailed"
         cause = failure.getCause() if record else failure
         of_commit = commit and not record

@@ -214,7 +214,7 @@ class _FirstEpoch:
             self.failure = NotRehearsed("a task failed")
             self.done.set()
 
-    def limits(self, topic: str) -> TopicLimits:
+    def limits(self, topic: str, _again: bool) -> TopicLimits:
         """Not called: a rehearsal has no rows."""
         raise AssertionError(f"a rehearsal has a row for {topic}")
 
@@ -231,7 +231,7 @@ def _run_once(query: Query, folder: Path, epoch: _FirstEpoch, job: str, interrup
     with contextlib.ExitStack() as stack:
         sink = query.sink
         if can_spool(sink, spark):
-            target = spooling(spark, str(folder), epoch, job=job, topic=sink.topic, folder=folder.parent)
+            target = spooling(spark, epoch, job=job, topic=sink.topic, folder=folder.parent)
             writer = writer.format(FORMAT).options(**stack.enter_context(target))
         else:
             writer = writer.foreachBatch(epoch.run)

@@ -70,7 +70,7 @@ class KafkaSink:
         self.transaction_timeout_ms = transaction_timeout_ms
         self._limit_ms = transaction_timeout_ms
         self._limits = Limits()
-        self._one_lane = False
+        self._spools = False
 
     def check(self, kafka: KafkaSettings) -> None:
         """Fail at start if the topic does not exist or the broker does not allow the transaction timeout.
@@ -112,11 +112,13 @@ class KafkaSink:
 
     def lanes(self, slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
         """One lane for each partition of the epoch; with ``atomic-epoch`` one lane for all partitions."""
-        return whole_epoch(slices) if self._one_lane or self.delivery == "atomic-epoch" else slices
+        if self._spools:
+            return whole_epoch(slices, "spool")
+        return whole_epoch(slices) if self.delivery == "atomic-epoch" else slices
 
     def driver_lane(self, spark: SparkSession, kafka: KafkaSettings) -> DriverLane:
         """The lane of one start of the query on a local master: from now on an epoch has this lane alone."""
-        self._one_lane = True
+        self._spools = True
         return SpooledLane(
             spark,
             kafka,

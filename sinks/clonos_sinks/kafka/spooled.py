@@ -8,7 +8,7 @@ records are sent. A producer is used for many epochs, until one of them fails.
 from __future__ import annotations
 
 import contextlib
-import time
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
@@ -34,9 +34,13 @@ from clonos.log.transaction import MAX_RECORD_BYTES, Aborted
 from clonos.settings import KafkaSettings
 from clonos.spark.spooling import JvmProducer, ProducerFailed, SpooledRows, TopicLimits
 from clonos_sinks.kafka.lane import Lane, published_marker
-from clonos_sinks.kafka.targets import Limits, Targets
+from clonos_sinks.kafka.targets import Limits, look_up
 
-_COMMIT_S: Final = 30.0
+_BUFFER_BYTES: Final = 64 * 1024 * 1024
+_REQUEST_MS: Final = 30_000
+_BLOCK_MS: Final = 30_000  # longest wait for an init or a commit
+_LINGER_MS: Final = 5
+_METADATA_IDLE_MS: Final = 5_000  # Kafka's minimum
 _EPOCH_PER_TRANSACTION: Final = 2  # the version of Kafka's transactions with KIP-890
 _REFUSED: Final = frozenset(
     {
@@ -79,16 +83,19 @@ class SpooledLane:
         self._transactional = transactional
         self._first_timeout_ms = first_timeout_ms
         self._longest_timeout_ms = longest_timeout_ms
-        self._targets = Targets(kafka, AdminClient(client_config(kafka)), limits)
-        self._opener = ThreadPoolExecutor(1, "clonos-lane")
+        self._admin = AdminClient(client_config(kafka))
+        # Only this thread calls the producer: Spark interrupts its own threads, and then Kafka's client gives up.
+        self._thread = ThreadPoolExecutor(1, "clonos-lane")
         self._opening: Future[JvmProducer] | None = None
-        self._producer: JvmProducer | None = None
-        self._version: int | None = None  # of Kafka's transactions
+        self._lock = threading.Lock()
+        self._producer: JvmProducer | None = None  # open, or being opened
+        self._ready = False
+        self._version = 0  # of Kafka's transactions
 
     def begin(self, epoch: SinkEpoch) -> None:
         """Open the producer while Spark's tasks compute the rows, unless an earlier epoch opened it."""
-        if epoch.lanes and not epoch.committed and self._producer is None:
-            self._opening = self._opener.submit(self._open, self._lane(epoch))
+        if epoch.lanes and not epoch.committed and (self._opening is None or self._opening.done()):
+            self._opening = self._thread.submit(self._opened, self._lane(epoch))
 
     def publish(self, epoch: SinkEpoch, rows: SpooledRows) -> list[LaneReport]:
         """Publish the rows, or compare them if an earlier attempt published them.
@@ -102,14 +109,19 @@ class SpooledLane:
         """
         if not epoch.lanes:
             return []
-        lane = self._lane(epoch)
+        return [self._thread.submit(self._publish, self._lane(epoch), rows).result()]
+
+    def _publish(self, lane: Lane, rows: SpooledRows) -> LaneReport:
         lane.at_point("state-committed")
-        if epoch.committed:
-            return [self._audited(lane, rows, lane.assigned.marker)]
+        marker = lane.assigned.marker
+        if lane.epoch.committed:
+            return _audited(lane, rows, marker)
         if not self._transactional:
-            return [self._deliver(lane, rows)]
-        if not rows.records and (lane.assigned.marker is None or lane.assigned.marker.epoch != lane.identity.epoch):
-            return [LaneReport(lane.number, "empty", 0, b"")]
+            return self._deliver(lane, rows)
+        if not rows.records and (marker is None or marker.epoch != lane.identity.epoch):
+            return LaneReport(lane.number, "empty", 0, b"")
+        if self._opening is not None:
+            self._opening.result()  # its error, if it failed
         producer = self._opened(lane)  # step 1
         lane.at_point("lane-initialised")
         tail = require_owner(lane.epoch, lane.assigned)  # step 2
@@ -117,70 +129,75 @@ class SpooledLane:
         published = published_marker(lane, tail) if tail else None  # step 3
         lane.at_point("lane-decided")
         if published is not None:
-            return require_equal([self._audited(lane, rows, published)], epoch)
+            return require_equal([_audited(lane, rows, published)], lane.epoch)[0]
         try:
             report = self._commit(lane, producer, rows)
         except EpochFailed:
             require_owner(lane.epoch, lane.assigned, reread=True)  # Superseded, if a takeover fenced the producer
             raise
-        if (self._version or 0) < _EPOCH_PER_TRANSACTION:
+        if self._version < _EPOCH_PER_TRANSACTION:
             self.discard()  # a delayed end of this transaction could end the next one of the same producer
-        return [report]
+        return report
 
     def discard(self) -> None:
-        """Close the producer: the next attempt opens a new one, which fences it."""
-        opening, self._opening = self._opening, None
-        producer, self._producer = self._producer, None
-        if opening is not None:
-            opening.add_done_callback(_close_opened)
+        """Close the producer; the next epoch opens a new one, which fences it."""
+        with self._lock:
+            producer, self._producer, self._ready = self._producer, None, False
+            self._opening = None
         if producer is not None:
             producer.close()
 
     def close(self) -> None:
         """Release the lane after its query has ended."""
         self.discard()
-        self._opener.shutdown(wait=False)
+        self._thread.shutdown(wait=False)
 
-    def limits(self, topic: str) -> TopicLimits:
-        """The limits of a topic, read from Kafka.
+    def limits(self, topic: str, again: bool) -> TopicLimits:
+        """The limits of a topic; see `clonos.spark.spooling.Committer.limits`.
 
         Raises:
             TopicMissing: The topic does not exist.
             BrokerUnavailable: Kafka did not answer.
         """
-        target = self._targets.newest(topic)
-        return TopicLimits(target.partitions, target.limit, target.limit < self._limits.largest)
+        target = look_up(self._kafka, self._admin, self._limits, topic, again=again)
+        return TopicLimits(
+            target.partitions, min(target.limit, self._buffer_bytes()), target.limit < self._limits.largest
+        )
+
+    def _buffer_bytes(self) -> int:
+        """``buffer.memory`` of the producer, which must hold the largest record."""
+        return max(_BUFFER_BYTES, min(self._limits.record, MAX_RECORD_BYTES))
 
     def _lane(self, epoch: SinkEpoch) -> Lane:
         timeout_ms = min(self._longest_timeout_ms, self._first_timeout_ms * 2**epoch.attempt)
         return Lane(epoch, epoch.lanes[0], timeout_ms, self._limits)
 
     def _opened(self, lane: Lane) -> JvmProducer:
-        if self._producer is None:
-            opening, self._opening = self._opening, None
-            self._producer = opening.result() if opening is not None else self._open(lane)
-        return self._producer
-
-    def _open(self, lane: Lane) -> JvmProducer:
-        """A producer; if it is transactional, it has fenced every earlier one of the lane."""
+        """The producer; a new one, if it is transactional, has fenced every earlier one of the lane."""
+        if self._producer is not None and self._ready:
+            return self._producer
         name = lane_id(lane.identity.job, lane.identity.query, lane.number)
         producer = JvmProducer(self._spark, self._options(lane, name))
-        if not self._transactional:
-            return producer
-        try:
-            producer.init()
-            if self._version is None:
+        with self._lock:
+            self._producer = producer  # so that `discard` ends the init: a late one would fence the next claim
+        if self._transactional:
+            try:
+                producer.init()
                 self._version = JvmProducer.transaction_version(self._spark, self._connection())
-        except ProducerFailed as failure:
-            producer.close()
-            if failure.kind == "InvalidTxnTimeoutException":
-                raise BrokerLimit(
-                    f"The broker refuses transaction.timeout.ms={lane.timeout_ms}: {failure}.",
-                    kept="nothing was published.",
-                    hint="lower the sink's transaction timeout or raise the broker's transaction.max.timeout.ms.",
-                ) from failure
-            kind = KafkaAccessDenied if failure.kind in _REFUSED else BrokerUnavailable
-            raise kind(f"No transaction could be opened as {name}: {failure}.") from failure
+            except ProducerFailed as failure:
+                self.discard()
+                if failure.kind == "InvalidTxnTimeoutException":
+                    raise BrokerLimit(
+                        f"The broker refuses transaction.timeout.ms={lane.timeout_ms}: {failure}.",
+                        kept="nothing was published.",
+                        hint="lower the sink's transaction timeout or raise the broker's transaction.max.timeout.ms.",
+                    ) from failure
+                kind = KafkaAccessDenied if failure.kind in _REFUSED else BrokerUnavailable
+                raise kind(f"No transaction could be opened as {name}: {failure}.") from failure
+        with self._lock:
+            if self._producer is not producer:
+                raise EpochFailed(f"{lane}: the producer was closed while it was opened.")
+            self._ready = True
         return producer
 
     def _connection(self) -> dict[str, str]:
@@ -195,34 +212,30 @@ class SpooledLane:
             "client.id": name,
             "enable.idempotence": "true",
             "acks": "all",
-            "linger.ms": "5",
+            "linger.ms": str(_LINGER_MS),
             "batch.size": str(lane.limits.batch),
             "max.request.size": str(MAX_RECORD_BYTES),
-            "buffer.memory": str(max(_BUFFER_BYTES, min(lane.limits.record, MAX_RECORD_BYTES))),
-            "max.block.ms": str(round(_COMMIT_S * 1000)),
-            "delivery.timeout.ms": str(max(lane.timeout_ms, _REQUEST_MS + 5)),
+            "buffer.memory": str(self._buffer_bytes()),
+            "max.block.ms": str(_BLOCK_MS),
+            "delivery.timeout.ms": str(max(lane.timeout_ms, _REQUEST_MS + _LINGER_MS)),
             "request.timeout.ms": str(_REQUEST_MS),
             "retry.backoff.ms": "2",  # a transaction right after another one is refused until that one is complete
+            # The client asks brokers to create topics; so it must forget a topic before it may be deleted unnoticed.
+            "metadata.max.idle.ms": str(_METADATA_IDLE_MS),
             "enable.metrics.push": "false",
         }
         if self._transactional:
             options |= {"transactional.id": name, "transaction.timeout.ms": str(lane.timeout_ms)}
         return options
 
-    def _audited(self, lane: Lane, rows: SpooledRows, published: Marker | None) -> LaneReport:
-        if published is None or published.epoch != lane.identity.epoch:
-            return LaneReport(lane.number, "skipped" if rows.records else "empty", rows.records, rows.digest)
-        same = (published.records, published.digest) == (rows.records, rows.digest)
-        return LaneReport(lane.number, "audited", rows.records, rows.digest, diverged=not same)
-
     def _deliver(self, lane: Lane, rows: SpooledRows) -> LaneReport:
         """Publish the rows at least once: without a transaction and without a marker."""
         producer = self._opened(lane)
-        rows.send_to(producer)
         try:
+            rows.send_to(producer)
             producer.flush()
         except ProducerFailed as failure:
-            raise _failed(lane, failure) from failure
+            raise _failed(lane, failure, EpochFailed) from failure
         outcome: Outcome = "published" if rows.records else "empty"
         return LaneReport(lane.number, outcome, rows.records, rows.digest, dead_letters=rows.dead_letters)
 
@@ -245,7 +258,7 @@ class SpooledLane:
         offset = -1
         try:
             with self._aborting(lane, producer):
-                offset = self._confirmed(lane, producer, marker)
+                offset = producer.commit(lane.identity.log_topic, lane.assigned.log_partition, encode(marker))
         except ProducerFailed as failure:
             self._resolve(lane, marker, str(failure))  # step 5
         lane.at_point("lane-committed")
@@ -268,36 +281,29 @@ class SpooledLane:
                 with contextlib.suppress(ProducerFailed):
                     producer.abort()
             if isinstance(failure, ProducerFailed) and not unknown:
-                raise _failed(lane, failure) from failure
+                raise _failed(lane, failure, Aborted) from failure
             raise
-
-    def _confirmed(self, lane: Lane, producer: JvmProducer, marker: Marker) -> int:
-        """Commit; repeats a commit that timed out. Returns the marker's offset, or -1 if it is not known."""
-        deadline = time.monotonic() + _COMMIT_S
-        try:
-            return producer.commit(lane.identity.log_topic, lane.assigned.log_partition, encode(marker))
-        except ProducerFailed as failure:
-            if not failure.of_commit or failure.kind != "TimeoutException" or time.monotonic() > deadline:
-                raise
-        producer.commit_again()
-        return -1
 
     def _resolve(self, lane: Lane, marker: Marker, reason: str) -> None:
         """Read the outcome of an unknown commit from the log; returns if the commit happened."""
+        require_owner(lane.epoch, lane.assigned, reread=True)  # before a new producer fences that of a successor
         self.discard()
-        self._producer = self._open(lane)  # after this, the old transaction is either committed or aborted
+        self._opened(lane)  # after this, the old transaction is either committed or aborted
         tail = require_owner(lane.epoch, lane.assigned, reread=True)
         if tail is None or tail.record != marker:
             raise OutcomeUnknown(f"{lane} was not committed in epoch {lane.identity.epoch}: {reason}.")
 
 
-def _close_opened(opening: Future[JvmProducer]) -> None:
-    if opening.exception() is None:
-        opening.result().close()
+def _audited(lane: Lane, rows: SpooledRows, published: Marker | None) -> LaneReport:
+    """Compare the rows of a replay with those that the marker `published` describes."""
+    if published is None or published.epoch != lane.identity.epoch:
+        return LaneReport(lane.number, "skipped" if rows.records else "empty", rows.records, rows.digest)
+    same = (published.records, published.digest) == (rows.records, rows.digest)
+    return LaneReport(lane.number, "audited", rows.records, rows.digest, diverged=not same)
 
 
-def _failed(lane: Lane, failure: ProducerFailed) -> ClonosError:
-    """The typed error of a record that Kafka refused; its transaction is aborted with its producer."""
+def _failed(lane: Lane, failure: ProducerFailed, other: type[ClonosError]) -> ClonosError:
+    """The typed error of a record that Kafka refused; `other` for a reason that may pass."""
     if failure.kind in ("RecordTooLargeException", "RecordBatchTooLargeException"):
         # A replay would meet the same limit: the sink's copy of it is older than the broker's.
         return RecordRejected(
@@ -306,8 +312,4 @@ def _failed(lane: Lane, failure: ProducerFailed) -> ClonosError:
         )
     if failure.kind in _REFUSED:
         return KafkaAccessDenied(f"{lane}: {failure}.")
-    return Aborted(f"{lane}: {failure}.")
-
-
-_BUFFER_BYTES: Final = 64 * 1024 * 1024
-_REQUEST_MS: Final = 30_000
+    return other(f"{lane}: {failure}.")

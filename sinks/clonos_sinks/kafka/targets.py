@@ -57,9 +57,9 @@ class Target(NamedTuple):
 class Targets:
     """The limits of the topics that one lane sends to. Each topic is looked up at its first record."""
 
-    def __init__(self, kafka: KafkaSettings, client: Producer | AdminClient, limits: Limits) -> None:
+    def __init__(self, kafka: KafkaSettings, producer: Producer, limits: Limits) -> None:
         self._kafka = kafka
-        self._client = client
+        self._producer = producer
         self._limits = limits
         self._known: dict[str, Target] = {}
         self._queued: dict[str, int] = {}
@@ -77,27 +77,8 @@ class Targets:
             target = self._known[topic] = self._look_up(topic)
         return target
 
-    def newest(self, topic: str) -> Target:
-        """As `of`, but read again: a user may have changed the topic since."""
-        target = self._look_up(topic)
-        record = _record_limit(self._kafka, topic, reread=True)
-        return target._replace(limit=min(record, self._limits.largest))
-
     def _look_up(self, topic: str) -> Target:
-        try:
-            metadata = self._client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
-        except KafkaException as failure:
-            raise unanswered(f"Kafka did not describe the topic {topic}", failure.args[0]) from failure
-        if metadata.error is not None:
-            raise self._missing(topic, metadata.error)
-        record = self._limits.record if topic == self._limits.topic else _record_limit(self._kafka, topic)
-        limit = min(record, self._limits.largest)
-        return Target(len(metadata.partitions), limit, limit < self._limits.batch)
-
-    def _missing(self, topic: str, error: KafkaError) -> ClonosError:
-        if topic == self._limits.topic and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return SinkTopicDeleted(f"The sink topic {topic!r} existed when the job started, and was deleted.")
-        return _missing(topic, error)
+        return look_up(self._kafka, self._producer, self._limits, topic)
 
     def admit(self, row: Row) -> None:
         """Refuse a record that Kafka cannot accept. Call this before each record is produced.
@@ -140,10 +121,40 @@ class Targets:
         """Flush before the batch would exceed the topic's limit, if that is below the producer's ``batch.size``."""
         queued = self._queued.get(topic, 0) + size
         if queued > target.limit:
-            if isinstance(self._client, Producer):
-                self._client.flush(_TIMEOUT_S)
+            self._producer.flush(_TIMEOUT_S)
             queued = size
         self._queued[topic] = queued
+
+
+def look_up(
+    kafka: KafkaSettings, client: Producer | AdminClient, limits: Limits, topic: str, *, again: bool = False
+) -> Target:
+    """Read partitions and size limit of a topic from Kafka; this does not create the topic.
+
+    Args:
+        kafka: The cluster.
+        client: A client that is connected to it.
+        limits: The limits that the sink read at its start.
+        topic: The topic.
+        again: Read the size limit again: a user may have changed it since.
+
+    Raises:
+        TopicMissing: The topic does not exist.
+        SinkTopicDeleted: The topic existed when the sink started.
+        BrokerUnavailable: Kafka did not answer.
+    """
+    try:
+        metadata = client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+    except KafkaException as failure:
+        raise unanswered(f"Kafka did not describe the topic {topic}", failure.args[0]) from failure
+    if metadata.error is not None:
+        if topic == limits.topic and metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise SinkTopicDeleted(f"The sink topic {topic!r} existed when the job started, and was deleted.")
+        raise _missing(topic, metadata.error)
+    known = topic == limits.topic and not again
+    record = limits.record if known else _record_limit(kafka, topic, reread=again)
+    limit = min(record, limits.largest)
+    return Target(len(metadata.partitions), limit, limit < limits.batch)
 
 
 def read_limits(admin: AdminClient, broker: Mapping[str, ConfigEntry], topic: str | None) -> Limits:

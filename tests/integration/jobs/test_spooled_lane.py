@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -18,13 +19,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from clonos import faults
-from clonos.errors import EpochFailed, RestartsExhausted
+from clonos.driver import epochs
+from clonos.embedded.broker import EmbeddedKafka
+from clonos.embedded.jars import ensure_jars
+from clonos.errors import EpochFailed, RestartsExhausted, SinkTopicDeleted
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.log.control import lane_id
-from clonos.settings import KafkaSettings
-from clonos.spark import spooling
+from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
+from clonos.spark.spooling import JvmProducer
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 from clonos_sinks.kafka.spooled import SpooledLane
 from support.brokers.delaying import DelayingLink
@@ -149,6 +153,7 @@ def test_an_epoch_that_fails_at_a_point_is_published_once(
 
 def test_rows_beyond_the_memory_go_to_disk(
     kafka: KafkaSettings,
+    spark: SparkSession,
     run_job: Any,
     name: str,
     make_topic: MakeTopic,
@@ -158,19 +163,26 @@ def test_rows_beyond_the_memory_go_to_disk(
     folder = tmp_path / "spool"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    monkeypatch.setattr(spooling, "_MEMORY_BYTES", 100_000)
+    jvm = psutil.Process(jvm_of(spark).java.lang.ProcessHandle.current().pid())
     spilled: list[int] = []
 
-    def count_files() -> None:
-        spilled.append(sum(file.stat().st_size for file in folder.glob("*.spool")))
+    def measure_files() -> None:
+        files = [Path(f"/proc/{jvm.pid}/fd/{file.fd}") for file in jvm.open_files() if str(folder) in file.path]
+        spilled.append(sum(file.stat().st_size for file in files))
 
     source, out = make_topic(2, "in"), make_topic(2, "out")
     feed(kafka, source, 2_000)
     padded = F.concat(F.col("value").cast("string"), F.lit("-"), F.repeat(F.lit("x"), 500))
-    with faults.acting("lane-begun", count_files):
-        run_job(job(source, out, lambda frame: frame.select(padded.alias("value"))), name)
+    free = jvm_of(spark).clonos.SpooledQuery.FREE_BYTES
+    taken = free.getAndSet(0)
+    try:
+        with faults.acting("lane-begun", measure_files):
+            run_job(job(source, out, lambda frame: frame.select(padded.alias("value"))), name)
+        assert free.get() == 0, "all memory is returned"
+    finally:
+        free.addAndGet(taken)
     assert spilled[0] > 500_000
-    assert not list(folder.glob("*.spool"))
+    assert not list(folder.iterdir()), "no crash can leave a file behind"
     numbers = Counter(int((value or b"").split(b"-")[0]) for value in values(kafka, out).elements())
     assert numbers == Counter(range(2_000))
 
@@ -311,3 +323,67 @@ def test_a_delayed_end_of_an_older_transaction_changes_nothing(
         assert seen_early == [5]
         assert codes == [KafkaError.PRODUCER_FENCED]
         assert values(kafka, "out") == Counter(str(number).encode() for number in range(10))
+
+
+def test_truncation_does_not_fence_the_kept_producer(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Truncation renews the lane's claim with the lane's transactional id."""
+    monkeypatch.setattr(epochs, "RETAINED_EPOCHS", 2)
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 12, partitions=1)
+
+    def define(ctx: JobContext) -> None:
+        ctx.sink(ctx.source(source, max_per_epoch=2).select("value"), topic=out, name="out")
+
+    run_job(define, name)
+    assert run_job.events_of("truncated")
+    assert run_job.events_of("restart") == []
+    assert values(kafka, out) == Counter(str(number).encode() for number in range(12))
+
+
+def test_epochs_without_output_open_one_producer(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[JvmProducer] = []
+    init = JvmProducer.init
+
+    def noted(producer: JvmProducer) -> None:
+        opened.append(producer)
+        init(producer)
+
+    monkeypatch.setattr(JvmProducer, "init", noted)
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 8, partitions=1)
+
+    def define(ctx: JobContext) -> None:
+        rows = ctx.source(source, max_per_epoch=2).where("cast(cast(value as string) as int) >= 6")
+        ctx.sink(rows.select("value"), topic=out, name="out")
+
+    run_job(define, name)
+    assert len(run_job.events_of("epoch")) >= 4
+    assert len(opened) == 1
+    assert values(kafka, out) == Counter([b"6", b"7"])
+
+
+def test_a_sink_topic_deleted_between_epochs_is_not_created_again(
+    run_on: Callable[[KafkaSettings], Any], tmp_path: Path, name: str
+) -> None:
+    properties = {"auto.create.topics.enable": "true"}
+    with EmbeddedKafka(tmp_path / "kafka", jars=ensure_jars(Settings()), properties=properties) as cluster:
+        kafka = cluster.kafka
+        admin = AdminClient(client_config(kafka))
+        for created in admin.create_topics([NewTopic(topic, 1) for topic in ("in", "out")]).values():
+            created.result(60)
+        feed(kafka, "in", 4, partitions=1)
+
+        def delete() -> None:
+            admin.delete_topics(["out"])["out"].result(60)
+            eventually(lambda: "out" not in admin.list_topics(timeout=10).topics, "the topic is deleted")
+
+        def define(ctx: JobContext) -> None:
+            ctx.sink(ctx.source("in", max_per_epoch=2).select("value"), topic="out", name="out")
+
+        with faults.acting("epoch-done", delete, epoch=0), pytest.raises(SinkTopicDeleted):
+            run_on(kafka)(define, name)
+        assert "out" not in admin.list_topics(timeout=10).topics

@@ -3,6 +3,7 @@ package clonos;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Properties;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.FinalizedVersionRange;
@@ -10,9 +11,10 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.utils.AppInfoParser;
 
 /**
- * Kafka's producer for the lane of one query, with the failure of a record that Kafka reports later.
+ * Kafka's producer for the lane of one query. It keeps the first failure of a record, which Kafka reports later.
  *
  * <p>Python calls it, one epoch after the other, and decides what an exception means.
  */
@@ -28,18 +30,23 @@ public final class LaneProducer implements AutoCloseable {
   }
 
   /**
-   * Returns the version of Kafka's transactions that the cluster uses. From version 2 on, each transaction raises the
-   * epoch of its producer (KIP-890).
+   * Returns the version of Kafka's transactions that cluster and client use. From version 2 on, each transaction raises
+   * the epoch of its producer (KIP-890), if the client is Kafka's version 4 or later.
    *
    * @param options Kafka's options of an admin client
    */
   public static int transactionVersion(Map<String, String> options) throws Exception {
+    if (Integer.parseInt(AppInfoParser.getVersion().split("\\.")[0]) < 4) {
+      return 0;
+    }
     Properties properties = new Properties();
     properties.putAll(options);
     try (Admin admin = Admin.create(properties)) {
       FinalizedVersionRange version =
           admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("transaction.version");
       return version == null ? 0 : version.maxVersionLevel();
+    } catch (ExecutionException failure) {
+      throw failure.getCause() instanceof Exception cause ? cause : failure;
     }
   }
 
@@ -54,49 +61,45 @@ public final class LaneProducer implements AutoCloseable {
     producer.beginTransaction();
   }
 
-  void send(ProducerRecord<byte[], byte[]> record) {
-    producer.send(
-        record,
-        (metadata, error) -> {
-          if (error != null && failure == null) {
-            failure = error;
-          }
-        });
+  Future<RecordMetadata> send(ProducerRecord<byte[], byte[]> record) {
+    try {
+      return producer.send(
+          record,
+          (metadata, error) -> {
+            if (error != null && failure == null) {
+              failure = error;
+            }
+          });
+    } catch (RuntimeException refused) {
+      raise(); // Kafka's client refuses every record after the first failure, without its cause
+      throw new RecordFailed(refused);
+    }
   }
 
   /**
    * Sends the marker and commits the transaction.
    *
    * @return the marker's offset
-   */
-  public long commit(String logTopic, int logPartition, byte[] marker) throws Exception {
-    Future<RecordMetadata> sent =
-        producer.send(new ProducerRecord<>(logTopic, logPartition, System.currentTimeMillis(), null, marker));
-    commitAgain();
-    return sent.get().offset();
-  }
-
-  /**
-   * Commits the transaction; after a timeout this may be called again.
-   *
    * @throws RecordFailed Kafka refused a record, so the commit was not sent
    */
-  public void commitAgain() throws RecordFailed {
+  public long commit(String logTopic, int logPartition, byte[] marker) throws Exception {
+    Future<RecordMetadata> sent = send(new ProducerRecord<>(logTopic, logPartition, null, marker));
     try {
       producer.commitTransaction();
     } catch (RuntimeException refused) {
-      raise();
+      raise(); // the failure of a record, because of which the client did not send the commit
       throw refused;
     }
+    return sent.get().offset();
   }
 
   /** Waits until Kafka has every record, outside of transactions. */
-  public void flush() throws RecordFailed {
+  public void flush() {
     producer.flush();
     raise();
   }
 
-  private void raise() throws RecordFailed {
+  private void raise() {
     if (failure != null) {
       throw new RecordFailed(failure);
     }
@@ -108,7 +111,7 @@ public final class LaneProducer implements AutoCloseable {
   }
 
   /** Kafka did not accept a record; the cause is Kafka's own exception. */
-  public static final class RecordFailed extends Exception {
+  public static final class RecordFailed extends RuntimeException {
     private static final long serialVersionUID = 1;
 
     RecordFailed(Exception cause) {

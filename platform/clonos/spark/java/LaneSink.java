@@ -28,7 +28,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * <p>It needs a local master: tasks and committer find each other in {@link #QUERIES}, in one JVM.
  */
 public final class LaneSink implements TableProvider {
-  /** The option with the key of the query in {@link #QUERIES}. */
+  /** The option with the key of one start of a query in {@link #QUERIES}. */
   public static final String QUERY = "query";
 
   private static final ConcurrentHashMap<String, SpooledQuery> QUERIES = new ConcurrentHashMap<>();
@@ -43,14 +43,17 @@ public final class LaneSink implements TableProvider {
     QUERIES.remove(query);
   }
 
-  @Override
-  public StructType inferSchema(CaseInsensitiveStringMap options) {
-    return new StructType();
+  private static SpooledQuery find(String key) {
+    SpooledQuery query = QUERIES.get(key);
+    if (query == null) {
+      throw new IllegalStateException("this start of the query has ended");
+    }
+    return query;
   }
 
   @Override
-  public boolean supportsExternalMetadata() {
-    return true;
+  public StructType inferSchema(CaseInsensitiveStringMap options) {
+    return new StructType();
   }
 
   @Override
@@ -78,7 +81,7 @@ public final class LaneSink implements TableProvider {
 
   /** Output modes as in Spark's own Kafka sink: an update is appended, and "complete" truncates nothing. */
   private record Builder(String query, StructType schema)
-      implements WriteBuilder, SupportsTruncate, SupportsStreamingUpdateAsAppend {
+      implements SupportsTruncate, SupportsStreamingUpdateAsAppend, Write {
     @Override
     public WriteBuilder truncate() {
       return this;
@@ -86,12 +89,12 @@ public final class LaneSink implements TableProvider {
 
     @Override
     public Write build() {
-      return new Write() {
-        @Override
-        public StreamingWrite toStreaming() {
-          return new EpochWrite(query, schema);
-        }
-      };
+      return this;
+    }
+
+    @Override
+    public StreamingWrite toStreaming() {
+      return new EpochWrite(query, schema);
     }
   }
 
@@ -103,25 +106,25 @@ public final class LaneSink implements TableProvider {
 
     @Override
     public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
-      QUERIES.get(query).begin(info.numPartitions());
+      find(query).begin(info.numPartitions());
       return new WriterFactory(query, schema);
     }
 
     @Override
     public void commit(long epoch, WriterCommitMessage[] messages) {
-      QUERIES.get(query).commit(epoch);
+      find(query).commit(epoch);
     }
 
     @Override
     public void abort(long epoch, WriterCommitMessage[] messages) {
-      QUERIES.get(query).abort(epoch);
+      find(query).abort(epoch);
     }
   }
 
   private record WriterFactory(String query, StructType schema) implements StreamingDataWriterFactory {
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
-      return QUERIES.get(query).writer(schema, partition, epoch);
+      return find(query).writer(schema, partition, epoch);
     }
   }
 }

@@ -57,9 +57,9 @@ final class LaneWriter implements DataWriter<InternalRow> {
   private void check(ProducerRecord<byte[], byte[]> record) {
     SpooledQuery.Limits limits = query.limits(record.topic());
     Integer target = record.partition();
-    if (target != null && (target < 0 || target >= limits.partitions())) {
+    if (target != null && target >= limits.partitions()) {
       limits = query.newestLimits(record.topic());
-      if (target < 0 || target >= limits.partitions()) {
+      if (target >= limits.partitions()) {
         throw new CarriedError(
             "RecordRejected",
             "A record is for partition " + target + " of " + record.topic() + ", which has " + limits.partitions()

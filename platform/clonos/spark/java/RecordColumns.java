@@ -9,6 +9,7 @@ import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.SpecializedGetters;
 import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
@@ -62,7 +63,31 @@ final class RecordColumns {
           "SpecError", "A row names no topic.", "the epoch was not published.", "fill the column 'topic'.");
     }
     return new ProducerRecord<>(
-        name, partition.number(row), timestamp.millis(row), key.bytes(row), value.bytes(row), headers.headers(row));
+        name, partition(row, name), timestamp(row, name), key.bytes(row), value.bytes(row), headers.headers(row));
+  }
+
+  private Integer partition(InternalRow row, String name) {
+    Long number = partition.number(row);
+    if (number != null && (number < 0 || number > Integer.MAX_VALUE)) {
+      throw new CarriedError(
+          "RecordRejected",
+          "A record is for partition " + number + " of " + name + ".",
+          "",
+          "fix the column 'partition': partitions are numbered from 0.");
+    }
+    return number == null ? null : number.intValue();
+  }
+
+  private Long timestamp(InternalRow row, String name) {
+    Long millis = timestamp.millis(row);
+    if (millis != null && millis < 0) {
+      throw new CarriedError(
+          "RecordRejected",
+          "A record for " + name + " has a timestamp before 1970, which Kafka does not accept.",
+          "",
+          "fix the column 'timestamp'.");
+    }
+    return millis;
   }
 
   /** The same record in each attempt: its headers name job and epoch, never an attempt or the current time. */
@@ -107,11 +132,11 @@ final class RecordColumns {
       return type.equals(DataTypes.BinaryType) ? row.getBinary(index) : row.getUTF8String(index).getBytes();
     }
 
-    Integer number(InternalRow row) {
+    Long number(InternalRow row) {
       if (!in(row)) {
         return null;
       }
-      return type.equals(DataTypes.LongType) ? Math.toIntExact(row.getLong(index)) : row.getInt(index);
+      return type.equals(DataTypes.LongType) ? row.getLong(index) : (long) row.getInt(index);
     }
 
     Long millis(InternalRow row) {
@@ -136,13 +161,14 @@ final class RecordColumns {
       if (!in(row)) {
         return List.of();
       }
-      StructType pair = (StructType) ((org.apache.spark.sql.types.ArrayType) type).elementType();
+      StructType pair = (StructType) ((ArrayType) type).elementType();
       ArrayData pairs = row.getArray(index);
       List<Header> headers = new ArrayList<>(pairs.numElements());
+      Column name = of(pair, "key");
+      Column content = of(pair, "value");
       for (int number = 0; number < pairs.numElements(); number++) {
         InternalRow header = pairs.getStruct(number, pair.size());
-        Column content = of(pair, "value");
-        headers.add(new RecordHeader(of(pair, "key").utf8(header), content.bytes(header)));
+        headers.add(new RecordHeader(name.utf8(header), content.bytes(header)));
       }
       return headers;
     }

@@ -11,7 +11,7 @@ import org.apache.spark.unsafe.Platform;
  * A digest of records as a multiset: equal records in any order have the same digest.
  *
  * <p>It is the sum modulo 2^128 of the records' hashes, each of two XXH64 with different seeds. A sum, unlike an exclusive
- * or, counts duplicates. A field's length is hashed before its bytes, so that no two records have the same fields.
+ * or, counts duplicates. A field's length is hashed before its bytes, so that different records hash different bytes.
  */
 final class RecordDigest {
   private static final long[] SEEDS = {42, 0x9E3779B97F4A7C15L};

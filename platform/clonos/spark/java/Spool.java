@@ -1,42 +1,48 @@
 package clonos;
 
+import static java.nio.file.StandardOpenOption.READ;
+import static java.nio.file.StandardOpenOption.WRITE;
+
 import java.io.BufferedInputStream;
 import java.io.ByteArrayInputStream;
-import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
+import java.io.SequenceInputStream;
 import java.io.UncheckedIOException;
+import java.nio.channels.Channels;
+import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 
-/** The records of one task, in memory; beyond the epoch's share of memory in a file. */
+/** The records of one task, in memory; in a file as soon as the JVM's memory for rows is used up. */
 final class Spool implements AutoCloseable {
   private static final int NULL = -1;
-  private static final int STEP_BYTES = 64 * 1024; // memory is reserved in such steps
 
   private final Path folder;
-  private final AtomicLong freeBytes;
-  private final Memory memory = new Memory();
-  private final DataOutputStream out = new DataOutputStream(memory);
+  private final Chunks memory;
+  private final DataOutputStream out;
   private final List<String> topics = new ArrayList<>();
-  private long reservedBytes;
-  private Path file;
-  private OutputStream spilled;
+  private final Map<String, Integer> numbers = new HashMap<>();
+  private FileChannel file;
 
   Spool(Path folder, AtomicLong freeBytes) {
     this.folder = folder;
-    this.freeBytes = freeBytes;
+    memory = new Chunks(freeBytes);
+    out = new DataOutputStream(memory);
   }
 
   void add(ProducerRecord<byte[], byte[]> record) throws IOException {
@@ -51,22 +57,18 @@ final class Spool implements AutoCloseable {
       write(header.key().getBytes(StandardCharsets.UTF_8));
       write(header.value());
     }
-    if (memory.size() > reservedBytes && !reserve(memory.size())) {
+    if (memory.isFull()) {
       spill();
     }
   }
 
   private int numberOf(String topic) {
-    int last = topics.size() - 1;
-    if (last >= 0 && topics.get(last).equals(topic)) {
-      return last; // most jobs have one topic
-    }
-    int number = topics.indexOf(topic);
-    if (number < 0) {
-      topics.add(topic);
-      number = topics.size() - 1;
-    }
-    return number;
+    return numbers.computeIfAbsent(
+        topic,
+        name -> {
+          topics.add(name);
+          return topics.size() - 1;
+        });
   }
 
   private void write(byte[] data) throws IOException {
@@ -78,33 +80,23 @@ final class Spool implements AutoCloseable {
     }
   }
 
-  private boolean reserve(long bytes) {
-    long more = Math.max(bytes - reservedBytes, STEP_BYTES);
-    if (freeBytes.addAndGet(-more) < 0) {
-      freeBytes.addAndGet(more);
-      return false;
-    }
-    reservedBytes += more;
-    return true;
-  }
-
   private void spill() throws IOException {
-    if (spilled == null) {
-      file = Files.createTempFile(folder, "rows-", ".spool");
-      spilled = Files.newOutputStream(file);
+    if (file == null) {
+      // Only this user can read it. The name goes at once, so that no crash leaves the file behind.
+      Path path = Files.createTempFile(folder, "clonos-rows-", ".spool");
+      file = FileChannel.open(path, READ, WRITE);
+      Files.delete(path);
     }
-    memory.writeTo(spilled);
-    memory.reset();
+    memory.moveTo(Channels.newOutputStream(file));
   }
 
   /** Calls {@code send} for each record, in the order in which they were added. */
   void forEach(Consumer<ProducerRecord<byte[], byte[]>> send) {
     try {
-      if (spilled != null) {
-        spilled.close();
-        try (InputStream stored = new BufferedInputStream(Files.newInputStream(file), STEP_BYTES)) {
-          read(new DataInputStream(stored), Files.size(file), send);
-        }
+      if (file != null) {
+        file.position(0);
+        InputStream stored = new BufferedInputStream(Channels.newInputStream(file), Chunks.BYTES);
+        read(new DataInputStream(stored), file.size(), send);
       }
       read(new DataInputStream(memory.input()), memory.size(), send);
     } catch (IOException failure) {
@@ -157,29 +149,86 @@ final class Spool implements AutoCloseable {
 
   @Override
   public void close() {
-    freeBytes.addAndGet(reservedBytes);
-    reservedBytes = 0;
     memory.free();
-    if (file == null) {
-      return;
-    }
     try {
-      spilled.close();
-      Files.deleteIfExists(file);
-    } catch (IOException failure) {
-      file.toFile().deleteOnExit(); // the folder is removed with the session
+      if (file != null) {
+        file.close();
+      }
+    } catch (IOException ignored) {
+      // The file has no name; its space is free when the JVM exits, at the latest.
     }
   }
 
-  /** A byte array stream that can be read without a copy. */
-  private static final class Memory extends ByteArrayOutputStream {
+  /** Bytes in chunks of equal size. The first one is always there; more are reserved from the memory for rows. */
+  private static final class Chunks extends OutputStream {
+    static final int BYTES = 64 * 1024;
+
+    private final AtomicLong freeBytes;
+    private final List<byte[]> chunks = new ArrayList<>(List.of(new byte[BYTES]));
+    private long size;
+    private long reserved;
+    private boolean full;
+
+    Chunks(AtomicLong freeBytes) {
+      this.freeBytes = freeBytes;
+    }
+
+    /** Whether the last record needed memory that was not free. */
+    boolean isFull() {
+      return full;
+    }
+
+    long size() {
+      return size;
+    }
+
+    @Override
+    public void write(int one) {
+      write(new byte[] {(byte) one}, 0, 1);
+    }
+
+    @Override
+    public void write(byte[] data, int offset, int length) {
+      int done = 0;
+      while (done < length) {
+        int used = (int) (size - (chunks.size() - 1L) * BYTES);
+        if (used == BYTES) {
+          addChunk();
+          used = 0;
+        }
+        int count = Math.min(BYTES - used, length - done);
+        System.arraycopy(data, offset + done, chunks.get(chunks.size() - 1), used, count);
+        done += count;
+        size += count;
+      }
+    }
+
+    private void addChunk() {
+      full |= freeBytes.addAndGet(-BYTES) < 0;
+      reserved += BYTES;
+      chunks.add(new byte[BYTES]);
+    }
+
     InputStream input() {
-      return new ByteArrayInputStream(buf, 0, count);
+      List<InputStream> streams = new ArrayList<>();
+      for (int index = 0; index < chunks.size(); index++) {
+        int count = (int) Math.min(BYTES, size - (long) index * BYTES);
+        streams.add(new ByteArrayInputStream(chunks.get(index), 0, count));
+      }
+      return new SequenceInputStream(Collections.enumeration(streams));
+    }
+
+    void moveTo(OutputStream target) throws IOException {
+      input().transferTo(target);
+      free();
     }
 
     void free() {
-      buf = new byte[0];
-      count = 0;
+      freeBytes.addAndGet(reserved);
+      reserved = 0;
+      size = 0;
+      full = false;
+      chunks.subList(1, chunks.size()).clear();
     }
   }
 }

@@ -6,25 +6,25 @@ import java.util.concurrent.atomic.AtomicLong;
 /**
  * The rows of one attempt at one epoch, spooled by its tasks until all of them are computed.
  *
- * <p>So a transaction is open only while rows are sent, not while the job's code computes them or calls services; and a
- * late task of a failed attempt cannot write into the next transaction: it has only its closed spool.
+ * <p>So a transaction is open only while rows are sent, not while the job's code computes them or calls services. A late
+ * task of a failed attempt cannot write into the next transaction: it can only add to its own closed epoch.
  */
 public final class SpooledEpoch implements AutoCloseable {
   private final long number;
   private final Path folder;
   private final AtomicLong freeBytes;
-  private final Part[] parts;
+  private final Spool[] spools;
   private final RecordDigest digest = new RecordDigest();
   private long records;
   private long deadLetters;
   private int computed;
   private boolean closed;
 
-  SpooledEpoch(long number, int partitions, Path folder, long memoryBytes) {
+  SpooledEpoch(long number, int partitions, Path folder, AtomicLong freeBytes) {
     this.number = number;
     this.folder = folder;
-    freeBytes = new AtomicLong(memoryBytes);
-    parts = new Part[partitions];
+    this.freeBytes = freeBytes;
+    spools = new Spool[partitions];
   }
 
   long number() {
@@ -37,11 +37,11 @@ public final class SpooledEpoch implements AutoCloseable {
 
   /** Takes the rows of a task that has computed all of them. */
   synchronized void add(int partition, Spool spool, RecordDigest spooled, long letters) {
-    if (closed || parts[partition] != null) {
+    if (closed || spools[partition] != null) {
       spool.close();
       throw new IllegalStateException("partition " + partition + " of epoch " + number + " came too late, or twice");
     }
-    parts[partition] = new Part(spool);
+    spools[partition] = spool;
     computed++;
     digest.addAll(spooled);
     records += spooled.records();
@@ -65,11 +65,11 @@ public final class SpooledEpoch implements AutoCloseable {
 
   /** Queues all records at the producer, in the order of their partitions. */
   public synchronized void sendTo(LaneProducer producer) {
-    if (closed || computed != parts.length) {
-      throw new IllegalStateException(computed + " of " + parts.length + " tasks of epoch " + number + " reported");
+    if (closed || computed != spools.length) {
+      throw new IllegalStateException(computed + " of " + spools.length + " tasks of epoch " + number + " reported");
     }
-    for (Part part : parts) {
-      part.spool().forEach(producer::send);
+    for (Spool spool : spools) {
+      spool.forEach(producer::send);
     }
   }
 
@@ -77,13 +77,11 @@ public final class SpooledEpoch implements AutoCloseable {
   @Override
   public synchronized void close() {
     closed = true;
-    for (int index = 0; index < parts.length; index++) {
-      if (parts[index] != null) {
-        parts[index].spool().close();
-        parts[index] = null;
+    for (int index = 0; index < spools.length; index++) {
+      if (spools[index] != null) {
+        spools[index].close();
+        spools[index] = null;
       }
     }
   }
-
-  private record Part(Spool spool) {}
 }

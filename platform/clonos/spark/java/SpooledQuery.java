@@ -3,6 +3,7 @@ package clonos;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.types.StructType;
 
@@ -11,32 +12,33 @@ public final class SpooledQuery {
   /** Spark's local property of the stream's thread with the number of the micro-batch. */
   private static final String EPOCH = "streaming.sql.batchId";
 
+  /** Free memory for the rows of all queries of this JVM; tests take it. */
+  public static final AtomicLong FREE_BYTES = new AtomicLong(Runtime.getRuntime().maxMemory() / 16);
+
   private final EpochCommitter committer;
   private final String job;
   private final String defaultTopic;
   private final Path folder;
-  private final long memoryBytes;
   private final Map<String, Limits> limits = new ConcurrentHashMap<>();
   private volatile SpooledEpoch current;
 
   /**
    * @param defaultTopic topic of rows without one; null: each row must name its topic
-   * @param folder directory for rows beyond {@code memoryBytes}
-   * @param memoryBytes bytes of an epoch's rows that may stay in memory
+   * @param folder directory for rows that do not fit into memory
    */
   public SpooledQuery(
-      EpochCommitter committer, String job, String defaultTopic, String folder, long memoryBytes) {
+      EpochCommitter committer, String job, String defaultTopic, String folder) {
     this.committer = committer;
     this.job = job;
     this.defaultTopic = defaultTopic;
     this.folder = Path.of(folder);
-    this.memoryBytes = memoryBytes;
   }
 
   void begin(int partitions) {
     long epoch = Long.parseLong(SparkContext.getOrCreate().getLocalProperty(EPOCH));
     discard();
-    current = new SpooledEpoch(epoch, partitions, folder, memoryBytes);
+    limits.clear(); // a topic may have been deleted since the last epoch
+    current = new SpooledEpoch(epoch, partitions, folder, FREE_BYTES);
     committer.begin(epoch, partitions);
   }
 
@@ -53,7 +55,10 @@ public final class SpooledQuery {
     committer.abort(epoch);
   }
 
-  /** The epoch in progress. A late task of another epoch fails here; one of a failed attempt holds a closed object. */
+  /**
+   * The epoch in progress. Each start of a query has its own object and tries an epoch once, so a late task of a failed
+   * attempt does not get the epoch of the next one: it fails here, or adds its rows to a closed epoch, which refuses them.
+   */
   SpooledEpoch epoch(long number) {
     SpooledEpoch epoch = current;
     if (epoch == null || epoch.number() != number) {
@@ -67,16 +72,16 @@ public final class SpooledQuery {
   }
 
   Limits limits(String topic) {
-    return limits.computeIfAbsent(topic, this::read);
+    return limits.computeIfAbsent(topic, name -> read(name, false));
   }
 
-  /** Reads the limits again: a user may have raised them since. */
+  /** Reads all limits again: a user may have raised them since. */
   Limits newestLimits(String topic) {
-    return limits.compute(topic, (name, old) -> read(name));
+    return limits.compute(topic, (name, old) -> read(name, true));
   }
 
-  private Limits read(String topic) {
-    long[] values = committer.limits(topic);
+  private Limits read(String topic, boolean again) {
+    long[] values = committer.limits(topic, again);
     return new Limits((int) values[0], values[1], values[2] != 0);
   }
 
