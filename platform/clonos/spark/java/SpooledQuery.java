@@ -12,8 +12,8 @@ public final class SpooledQuery {
   /** Spark's local property of the stream's thread with the number of the micro-batch. */
   private static final String EPOCH = "streaming.sql.batchId";
 
-  /** Free memory for the rows of all queries of this JVM; tests take it. */
-  public static final AtomicLong FREE_BYTES = new AtomicLong(Runtime.getRuntime().maxMemory() / 16);
+  /** Free memory for the rows of all queries of this JVM. */
+  private static final AtomicLong FREE_BYTES = new AtomicLong(Runtime.getRuntime().maxMemory() / 16);
 
   private final EpochCommitter committer;
   private final String job;
@@ -32,6 +32,11 @@ public final class SpooledQuery {
     this.job = job;
     this.defaultTopic = defaultTopic;
     this.folder = Path.of(folder);
+  }
+
+  /** Adds bytes to the memory for rows, or removes them, for tests; returns what is free. */
+  public static long addMemory(long bytes) {
+    return FREE_BYTES.addAndGet(bytes);
   }
 
   void begin(int partitions) {
