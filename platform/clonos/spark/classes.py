@@ -35,10 +35,11 @@ def classes_jar(jars: Jars) -> Path:
     return jars.connector.parent / "classes" / f"clonos-{digest.hexdigest()[:16]}.jar"
 
 
-def ensure_classes(jars: Jars) -> Path:
+def ensure_classes(jars: Jars, *, strict: bool = False) -> Path:
     """Return the jar with the compiled classes, and compile them if the cache lacks it (a few seconds).
 
-    Safe to call from several processes: one compiles, the others wait.
+    Safe to call from several processes: one compiles, the others wait. With `strict`, a warning of the compiler is an
+    error: not for users, whose PySpark may be newer and deprecate what the classes call.
 
     Raises:
         EnvironmentFault: The classes do not compile with this PySpark, or the cache cannot be written.
@@ -50,7 +51,7 @@ def ensure_classes(jars: Jars) -> Path:
         jar.parent.mkdir(parents=True, exist_ok=True)
         with exclusive(jar.parent / ".lock"):
             if not jar.exists():
-                _compile(jars, jar)
+                _compile(jars, jar, strict=strict)
     except OSError as error:
         raise EnvironmentFault(
             f"The Java classes of Clonos cannot be stored in {jar.parent}: {error}.",
@@ -71,18 +72,25 @@ def _compile_path(jars: Jars) -> list[Path]:
     return [*own, *sorted(jars.connector.glob("*.jar"))]
 
 
-def _compile(jars: Jars, jar: Path) -> None:
-    compiler = next(jars.compiler.glob("ecj-*.jar"))
+def _compile(jars: Jars, jar: Path, *, strict: bool) -> None:
+    (compiler,) = jars.compiler.glob("ecj-*.jar")
     with tempfile.TemporaryDirectory(prefix="clonos-classes-") as scratch:
         output = Path(scratch) / "classes"
         command = [
             *(str(java_binary()), "-jar", str(compiler), f"-{_RELEASE}", "-encoding", "UTF-8"),
-            *("-g:lines,source", "-failOnWarning", "-d", str(output)),
+            *("-g:lines,source", *(["-failOnWarning"] if strict else ["-nowarn"]), "-d", str(output)),
             *("-cp", os.pathsep.join(map(str, _compile_path(jars))), *map(str, _sources())),
         ]
-        process = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMPILE_S, check=False
-        )
+        try:
+            process = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMPILE_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EnvironmentFault(
+                f"The Java classes of Clonos were not compiled within {_COMPILE_S:.0f} s.",
+                kept="nothing was started.",
+                hint="try again when the machine is less busy.",
+            ) from error
         if process.returncode:
             raise EnvironmentFault(
                 f"The Java classes of Clonos do not compile:\n{process.stdout}{process.stderr}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -25,12 +25,13 @@ from clonos.kafka import client_config, produce, unanswered
 from clonos.log.records import InputSlice, Marker, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS, MAX_RECORD_BYTES
 from clonos.settings import KafkaSettings
-from clonos.spark.spooling import DriverLane
 from clonos_sinks.kafka.dead_letters import DeadLetters
 from clonos_sinks.kafka.lane import Lane, audit, publish
 from clonos_sinks.kafka.rows import Row, check_schema, identity, rows_of
-from clonos_sinks.kafka.spooled import SpooledLane
 from clonos_sinks.kafka.targets import Limits, Targets, read_limits
+
+if TYPE_CHECKING:
+    from clonos.spark.spooling import DriverLane
 
 KafkaPass = Literal["publish", "audit", "deliver"]
 
@@ -118,6 +119,9 @@ class KafkaSink:
 
     def driver_lane(self, spark: SparkSession, kafka: KafkaSettings) -> DriverLane:
         """The lane of one start of the query on a local master: from now on an epoch has this lane alone."""
+        # Not at the top: the control plane and Python workers import this module, and have no Java.
+        from clonos_sinks.kafka.spooled import SpooledLane
+
         self._spools = True
         return SpooledLane(
             spark,
