@@ -51,12 +51,6 @@ class DelayingLink(Link):
                     code: int = struct.unpack_from(">h", response, 8 + 1 + 4)[0]
                     return code
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        if source.getpeername()[1] == self._target:
-            self._pump_responses(source, target)
-        else:
-            self._pump_requests(source, target)
-
     def _pump_requests(self, near: socket.socket, far: socket.socket) -> None:
         with contextlib.suppress(OSError, EOFError):
             while True:

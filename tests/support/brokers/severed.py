@@ -61,8 +61,14 @@ class Link:
             return
         for end in (near, far):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for source, target in ((near, far), (far, near)):
-            threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
+        threading.Thread(target=self._pump_requests, args=(near, far), daemon=True).start()
+        threading.Thread(target=self._pump_responses, args=(far, near), daemon=True).start()
+
+    def _pump_requests(self, near: socket.socket, far: socket.socket) -> None:
+        self._pump(near, far)
+
+    def _pump_responses(self, far: socket.socket, near: socket.socket) -> None:
+        self._pump(far, near)
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
