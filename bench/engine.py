@@ -6,7 +6,8 @@
 - rows per second of a copying job and of a job with a pandas UDF (plain Spark: default settings, at-least-once);
 - cost of causal logging: clock, random number and id per row compared with Python's functions, and a service with
   1 % distinct arguments compared with a UDF that caches the results itself;
-- peak memory of the driver's processes.
+- peak memory of the driver's processes;
+- CPU time per epoch and its parts (``--parts cost``).
 """
 
 from __future__ import annotations
@@ -19,21 +20,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import latency
-from bench.subjects import log_progress
+from bench import cost, latency
+from bench.subjects import SUBJECTS, Subject, log_progress
 from bench.throughput import Rate, preload, rate
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.settings import KafkaSettings, Settings
 
 
-def measure(kafka: KafkaSettings, home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All figures, by the keys of `bench/README.md`."""
+def measure(kafka: KafkaSettings, home: Path, brokers: list[int], arguments: argparse.Namespace) -> dict[str, Any]:
+    """All figures, by the keys of `bench/README.md`; `brokers` are the process ids of the brokers."""
     quick = arguments.quick
     records, per_epoch, rounds = (600_000, 200_000, 1) if quick else (2_000_000, 400_000, 2)
     figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "records": records, "rounds": rounds}
     if "latency" in arguments.parts:
-        figures |= latency.measure(kafka, home, singles=50 if quick else 200, seconds=10 if quick else 30)
+        singles, seconds = (50, 10.0) if quick else (200, 30.0)
+        figures |= latency.measure(kafka, home, singles=singles, seconds=seconds, subjects=arguments.subjects)
+    if "cost" in arguments.parts:
+        figures |= cost.measure(kafka, home, brokers, seconds=15 if quick else 60, subjects=arguments.subjects)
     if {"throughput", "overhead"} & set(arguments.parts):
         source = preload(kafka, records)
 
@@ -41,23 +45,25 @@ def measure(kafka: KafkaSettings, home: Path, arguments: argparse.Namespace) -> 
             return [rate(subject, kafka, home, source, records, kind=kind, per_epoch=per_epoch, depth=depth)]
 
         if "throughput" in arguments.parts:
-            figures |= _throughput(best, rounds)
+            figures |= _throughput(
+                best, rounds, [subject for subject in arguments.subjects if subject != "spark_tuned"]
+            )
         if "overhead" in arguments.parts:
             figures |= _overhead(best, rounds)
     return figures
 
 
-def _throughput(run: Any, rounds: int) -> dict[str, Any]:
+def _throughput(run: Any, rounds: int, subjects: list[Subject]) -> dict[str, Any]:
     rates: dict[tuple[str, str], list[Rate]] = {}
     for _ in range(rounds):  # interleaved, so that a slow minute of the machine affects both
         for kind in ("identity", "udf"):
-            for subject in ("spark_default", "clonos"):
+            for subject in subjects:
                 rates.setdefault((kind, subject), []).extend(run(subject, kind))
 
     def mid(kind: str, subject: str, name: str) -> float:
         return round(median(getattr(rate, name) for rate in rates[kind, subject]), 2)
 
-    pairs = (("clonos", "clonos"), ("spark", "spark_default"))
+    pairs = [("spark" if subject == "spark_default" else subject, subject) for subject in subjects]
     return {
         "rows_per_s": {
             kind: {key: round(mid(kind, subject, "rows_per_s")) for key, subject in pairs}
@@ -103,12 +109,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object last (always; for symmetry)")
     parser.add_argument("--quick", action="store_true", help="fewer records and one round")
     parser.add_argument("--parts", nargs="+", default=["latency", "throughput", "overhead"])
+    parser.add_argument("--subjects", nargs="+", default=SUBJECTS, help="of all parts but overhead")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         place = Path(home)
         log_progress("starting a broker")
         with EmbeddedKafka(place / "kafka", jars=ensure_jars(Settings())) as cluster:
-            print(json.dumps(measure(cluster.kafka, place, arguments)), flush=True)
+            brokers = [broker.pid for broker in cluster.status().brokers if broker.pid is not None]
+            print(json.dumps(measure(cluster.kafka, place, brokers, arguments)), flush=True)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def measure(
         with running_driver(subject, kafka, home, source) as run:
             arrivals = Arrivals(kafka, run.output)
             try:
-                run.await_start(arrivals.has_arrived, partial(_produce, producer, source, "first", 0))
+                run.await_start(arrivals.has_arrived, partial(produce, producer, source, "first", 0))
                 results["latency_ms"][subject] = quantiles(_singles(producer, source, arrivals, singles))
                 log_progress(f"{subject}, one at a time: {results['latency_ms'][subject]}")
                 results["latency_load_ms"][subject] = quantiles(_load(producer, source, arrivals, seconds))
@@ -110,7 +110,8 @@ def measure(
     return results
 
 
-def _produce(producer: Producer, topic: str, key: str, number: int) -> float:
+def produce(producer: Producer, topic: str, key: str, number: int) -> float:
+    """Send a small record; returns the time."""
     sent = time.perf_counter()
     producer.produce(
         topic,
@@ -127,7 +128,7 @@ def _singles(producer: Producer, topic: str, arrivals: Arrivals, count: int) -> 
     took = []
     for number in range(warm_up + count):
         key = f"one-{number}"
-        sent = _produce(producer, topic, key, number)
+        sent = produce(producer, topic, key, number)
         arrived = arrivals.wait(key, _ARRIVAL_TIMEOUT_S)
         if number >= warm_up:
             took.append(arrived - sent)
@@ -145,7 +146,7 @@ def _load(producer: Producer, topic: str, arrivals: Arrivals, seconds: float) ->
             time.sleep(min(due - now, 0.01))
             continue
         key = f"load-{number}"
-        sent[key] = _produce(producer, topic, key, number)
+        sent[key] = produce(producer, topic, key, number)
         number += 1
     producer.flush(30)
     arrivals.wait(f"load-{number - 1}", _ARRIVAL_TIMEOUT_S)

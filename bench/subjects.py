@@ -21,7 +21,7 @@ from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually
 
-Subject = Literal["clonos", "spark_default", "spark_tuned"]
+Subject = Literal["clonos", "clonos_python", "spark_default", "spark_tuned"]  # clonos_python: with lanes in Python
 SUBJECTS: tuple[Subject, ...] = ("clonos", "spark_default", "spark_tuned")
 PARTITIONS = 4
 _HERE = Path(__file__).parent
@@ -48,11 +48,13 @@ class RunningDriver:
 
     Attributes:
         output: Output topic of the driver.
+        folder: Where the driver stores its files.
         peak_rss_mb: Peak memory of all its processes; pages that forked workers share count once per process.
     """
 
     process: ChildProcess
     output: str
+    folder: Path
     peak_rss_mb: float = 0.0
     _done: threading.Event = field(default_factory=threading.Event)
 
@@ -110,7 +112,7 @@ def running_driver(
     out = make_topic(kafka, "out")
     folder = home / f"{subject}-{kind}-{secrets.token_hex(3)}"
     folder.mkdir(parents=True)
-    if subject == "clonos":
+    if subject.startswith("clonos"):
         spec = {
             "apiVersion": "clonos/v1",
             "kind": "Job",
@@ -130,11 +132,12 @@ def running_driver(
         command += ["--checkpoint", str(folder / "checkpoint")]
     environment = {
         "CLONOS_HOME": str(home),
+        "CLONOS_LANES": "python" if subject == "clonos_python" else "driver",
         "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_HERE.parent), os.environ.get("PYTHONPATH", "")))),
     }
     process = ChildProcess(command, environment, folder / "driver.log")
-    run = RunningDriver(process, out)
+    run = RunningDriver(process, out, folder)
     watcher = threading.Thread(target=run.watch, daemon=True)
     watcher.start()
     try:
