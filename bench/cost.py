@@ -16,7 +16,8 @@ from confluent_kafka import Producer
 
 from bench.latency import Arrivals, produce
 from bench.outages.usage import cpu_s, memory_mb
-from bench.subjects import RunningDriver, Subject, log_progress, make_topic, running_driver
+from bench.progress import log_progress
+from bench.subjects import RunningDriver, Subject, make_topic, running_driver
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 

@@ -21,7 +21,8 @@ from statistics import median
 from typing import Any
 
 from bench import cost, latency
-from bench.subjects import SUBJECTS, Subject, log_progress
+from bench.progress import log_progress
+from bench.subjects import SUBJECTS, Subject
 from bench.throughput import Rate, preload, rate
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
@@ -72,8 +73,8 @@ def _throughput(run: Any, rounds: int, subjects: list[Subject]) -> dict[str, Any
         "cpu_us_per_row": {
             kind: {key: mid(kind, subject, "cpu_us_per_row") for key, subject in pairs} for kind in ("identity", "udf")
         },
-        "peak_rss_mb": {
-            key: round(max(rate.peak_rss_mb for kind in ("identity", "udf") for rate in rates[kind, subject]))
+        "peak_pss_mb": {
+            key: round(max(rate.peak_pss_mb for kind in ("identity", "udf") for rate in rates[kind, subject]))
             for key, subject in pairs
         },
     }

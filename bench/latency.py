@@ -8,10 +8,12 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from bench.subjects import PARTITIONS, SUBJECTS, Subject, log_progress, make_topic, running_driver
+from bench.progress import log_progress
+from bench.subjects import PARTITIONS, SUBJECTS, Subject, make_topic, running_driver
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 
@@ -78,21 +80,22 @@ class Arrivals:
         self._thread.join()
 
 
-def quantiles(seconds: list[float]) -> dict[str, float]:
-    """Median and 99th percentile in milliseconds."""
+def quantiles(seconds: list[float]) -> dict[str, Any]:
+    """Median and 99th percentile in milliseconds, with all samples."""
     ranked = sorted(value * 1000 for value in seconds)
     return {
         "p50": round(statistics.median(ranked), 1),
         "p99": round(ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))], 1),
         "n": len(ranked),
+        "samples": [round(value, 1) for value in ranked],
     }
 
 
 def measure(
     kafka: KafkaSettings, home: Path, *, singles: int, seconds: float, subjects: tuple[Subject, ...] = SUBJECTS
-) -> dict[str, dict[str, dict[str, float]]]:
+) -> dict[str, dict[str, Any]]:
     """``latency_ms`` and ``latency_load_ms`` of each subject."""
-    results: dict[str, dict[str, dict[str, float]]] = {"latency_ms": {}, "latency_load_ms": {}}
+    results: dict[str, dict[str, Any]] = {"latency_ms": {}, "latency_load_ms": {}}
     for subject in subjects:
         source = make_topic(kafka, "in")
         producer = Producer(client_config(kafka, linger_ms=0))
@@ -101,13 +104,17 @@ def measure(
             try:
                 run.await_start(arrivals.has_arrived, partial(produce, producer, source, "first", 0))
                 results["latency_ms"][subject] = quantiles(_singles(producer, source, arrivals, singles))
-                log_progress(f"{subject}, one at a time: {results['latency_ms'][subject]}")
+                log_progress(f"{subject}, one at a time: {_brief(results['latency_ms'][subject])}")
                 results["latency_load_ms"][subject] = quantiles(_load(producer, source, arrivals, seconds))
-                log_progress(f"{subject}, {_RATE} records/s: {results['latency_load_ms'][subject]}")
+                log_progress(f"{subject}, {_RATE} records/s: {_brief(results['latency_load_ms'][subject])}")
             finally:
                 arrivals.close()
                 run.process.check_running()
     return results
+
+
+def _brief(latency: dict[str, Any]) -> str:
+    return f"{latency['p50']} ms, p99 {latency['p99']} ms"
 
 
 def produce(producer: Producer, topic: str, key: str, number: int) -> float:

@@ -17,21 +17,19 @@ from typing import Literal
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.outages.usage import memory_mb
+from bench.peers.environments import command as peer_command
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually
 
-Subject = Literal["clonos", "clonos_python", "spark_default", "spark_tuned"]  # clonos_python: with lanes in Python
+# clonos_python: lanes in Python.
+Subject = Literal["clonos", "clonos_python", "spark_default", "spark_tuned", "flink", "quix"]
 SUBJECTS: tuple[Subject, ...] = ("clonos", "spark_default", "spark_tuned")
 PARTITIONS = 4
 _HERE = Path(__file__).parent
 _SAMPLE_S = 0.5
 _START_TIMEOUT_S = 120.0
-
-
-def log_progress(text: str) -> None:
-    """Print progress to stderr."""
-    print(f"{time.strftime('%X')} {text}", file=sys.stderr, flush=True)
 
 
 def make_topic(kafka: KafkaSettings, prefix: str) -> str:
@@ -47,25 +45,27 @@ class RunningDriver:
     """A running driver.
 
     Attributes:
+        start: Starts the driver's process.
         output: Output topic of the driver.
         folder: Where the driver stores its files.
-        peak_rss_mb: Peak memory of all its processes; pages that forked workers share count once per process.
+        process: The newest process of the driver.
+        peak_pss_mb: Peak memory of all its processes; shared pages count proportionally (PSS).
     """
 
-    process: ChildProcess
+    start: Callable[[], ChildProcess]
     output: str
     folder: Path
-    peak_rss_mb: float = 0.0
+    peak_pss_mb: float = 0.0
     _done: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.process = self.start()
 
     def watch(self) -> None:
         """Sample memory until `_done`."""
         while not self._done.wait(_SAMPLE_S):
-            total = 0
-            for process in self.process.members():
-                with suppress(psutil.Error):
-                    total += process.memory_info().rss
-            self.peak_rss_mb = max(self.peak_rss_mb, total / 1e6)
+            total = sum(memory_mb(self.process.members()).values())
+            self.peak_pss_mb = max(self.peak_pss_mb, total)
 
     def await_start(self, arrived: Callable[[], bool], send: Callable[[], object]) -> None:
         """Send one record and wait until it is published.
@@ -86,6 +86,13 @@ class RunningDriver:
             poll_s=0.1,
             details=self.process.tail,
         )
+
+    def restart(self) -> float:
+        """Kill all processes of the driver with SIGKILL and start it again; returns the time of the kill."""
+        moment = time.monotonic()
+        self.process.kill()
+        self.process = self.start()
+        return moment
 
     def cpu_s(self) -> float:
         """CPU seconds that the live processes of this driver have used."""
@@ -112,32 +119,14 @@ def running_driver(
     out = make_topic(kafka, "out")
     folder = home / f"{subject}-{kind}-{secrets.token_hex(3)}"
     folder.mkdir(parents=True)
-    if subject.startswith("clonos"):
-        spec = {
-            "apiVersion": "clonos/v1",
-            "kind": "Job",
-            "metadata": {"name": folder.name.replace("_", "-")},
-            "spec": {
-                "main": str(_HERE / "jobs" / "subject.py"),
-                "sharingDepth": depth,
-                "checkpoint": f"file://{folder / 'checkpoint'}",
-                "params": {"kind": kind, "per_epoch": str(per_epoch), "input": source, "output": out},
-            },
-        }
-        (folder / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
-        command = [sys.executable, "-m", "clonos", "run", str(folder / "job.yaml")]
-    else:
-        command = [sys.executable, "-m", "bench.jobs.plain", "--session", subject.removeprefix("spark_")]
-        command += ["--kind", kind, "--input", source, "--output", out, "--per-epoch", str(per_epoch)]
-        command += ["--checkpoint", str(folder / "checkpoint")]
+    command = _command(subject, kafka, folder, source, out, kind=kind, per_epoch=per_epoch, depth=depth)
     environment = {
         "CLONOS_HOME": str(home),
         "CLONOS_LANES": "python" if subject == "clonos_python" else "driver",
         "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_HERE.parent), os.environ.get("PYTHONPATH", "")))),
     }
-    process = ChildProcess(command, environment, folder / "driver.log")
-    run = RunningDriver(process, out, folder)
+    run = RunningDriver(lambda: ChildProcess(command, environment, folder / "driver.log"), out, folder)
     watcher = threading.Thread(target=run.watch, daemon=True)
     watcher.start()
     try:
@@ -145,4 +134,39 @@ def running_driver(
     finally:
         run._done.set()
         watcher.join()
-        process.kill()
+        run.process.kill()
+
+
+def _command(
+    subject: Subject,
+    kafka: KafkaSettings,
+    folder: Path,
+    source: str,
+    out: str,
+    *,
+    kind: str,
+    per_epoch: int,
+    depth: str,
+) -> list[str]:
+    if subject == "flink" or subject == "quix":
+        state = folder / "checkpoint"
+        return peer_command(
+            subject, bootstrap=kafka.bootstrap_servers, kind=kind, source=source, output=out, folder=state
+        )
+    if subject.startswith("spark_"):
+        command = [sys.executable, "-m", "bench.jobs.plain", "--session", subject.removeprefix("spark_")]
+        command += ["--kind", kind, "--input", source, "--output", out, "--per-epoch", str(per_epoch)]
+        return [*command, "--checkpoint", str(folder / "checkpoint")]
+    spec = {
+        "apiVersion": "clonos/v1",
+        "kind": "Job",
+        "metadata": {"name": folder.name.replace("_", "-")},
+        "spec": {
+            "main": str(_HERE / "jobs" / "subject.py"),
+            "sharingDepth": depth,
+            "checkpoint": f"file://{folder / 'checkpoint'}",
+            "params": {"kind": kind, "per_epoch": str(per_epoch), "input": source, "output": out},
+        },
+    }
+    (folder / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
+    return [sys.executable, "-m", "clonos", "run", str(folder / "job.yaml")]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from bench.subjects import PARTITIONS, Subject, log_progress, make_topic, running_driver
+from bench.progress import log_progress
+from bench.subjects import PARTITIONS, Subject, make_topic, running_driver
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 
@@ -50,7 +51,7 @@ class Rate:
 
     rows_per_s: float
     cpu_us_per_row: float
-    peak_rss_mb: float
+    peak_pss_mb: float
 
 
 def rate(
@@ -85,10 +86,10 @@ def rate(
     if first is None:
         raise AssertionError("unreachable: records are more than one epoch's")
     rows = count - first[1]
-    measured = Rate(rows / (now - first[0]), (cpu - first[2]) / rows * 1e6, run.peak_rss_mb)
+    measured = Rate(rows / (now - first[0]), (cpu - first[2]) / rows * 1e6, run.peak_pss_mb)
     log_progress(
         f"{subject} {kind} depth {depth}: {measured.rows_per_s:,.0f} rows/s, "
-        f"{measured.cpu_us_per_row:.2f} µs CPU per row, {measured.peak_rss_mb:,.0f} MB"
+        f"{measured.cpu_us_per_row:.2f} µs CPU per row, {measured.peak_pss_mb:,.0f} MB"
     )
     return measured
 

@@ -20,6 +20,12 @@ def marked(values: pd.Series) -> pd.Series:
     return values.str.decode("utf-8").str.upper().str.encode("utf-8")
 
 
+@F.udf(BinaryType(), useArrow=True)
+def shouted(value: bytes) -> bytes:
+    """A small computation on each row, one row at a time."""
+    return bytes(value).upper()
+
+
 @clonos.udf("string")
 def derived(partition: int, offset: int) -> str:
     """Clock, random number and id from Clonos."""
@@ -65,6 +71,8 @@ def _column(kind: str) -> Column:
             return F.col("value")
         case "udf":
             return marked("value")
+        case "python":
+            return shouted("value")
         case "derived":
             return F.concat_ws(" ", text, derived("partition", "offset"))
         case "raw":

@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from bench.outages.flow import Load
 from bench.outages.subject import Platform
 from bench.outages.usage import cpu_s, memory_mb
-from bench.subjects import PARTITIONS, log_progress, make_topic
+from bench.progress import log_progress
+from bench.subjects import PARTITIONS, make_topic
 from clonos.kafka import client_config
 
 # Compilers and garbage collectors have settled after this time.

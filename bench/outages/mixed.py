@@ -15,7 +15,8 @@ from bench.outages.subject import Platform
 from bench.outages.takeovers import ON_ITS_WAY_S, quantiles, waterfall
 from bench.outages.transactions import SETTLED, transactions
 from bench.outages.victims import MIXTURE, killed
-from bench.subjects import log_progress, make_topic
+from bench.progress import log_progress
+from bench.subjects import make_topic
 from clonos.testing.harness import eventually, processes_of_home
 from clonos.testing.harness.processes import describe
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 from confluent_kafka import Producer
 
 from bench.outages.subject import Platform
-from bench.subjects import PARTITIONS, log_progress
+from bench.progress import log_progress
+from bench.subjects import PARTITIONS
 from clonos.kafka import client_config
 
 _VALUE_BYTES: Final = 64 << 10

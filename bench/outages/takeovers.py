@@ -12,7 +12,8 @@ from bench.outages.flow import Load, Reader, verdict
 from bench.outages.state import fill
 from bench.outages.subject import Platform
 from bench.outages.victims import killed
-from bench.subjects import log_progress, make_topic
+from bench.progress import log_progress
+from bench.subjects import make_topic
 from clonos.resources.jobs import Recovery
 
 # After a takeover the job processes its backlog; then the next kill follows.

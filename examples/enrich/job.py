@@ -73,14 +73,10 @@ def enrich(ctx: clonos.JobContext) -> None:
     )
     source = F.struct("topic", "partition", "offset").alias("source")
     value = F.to_json(F.struct(source, "record.*", "about.answer", "about.site", "about.epoch"))
-    ctx.sink(
-        events.select(
-            F.when(failed, F.lit(dead)).otherwise(F.lit(enriched)).alias("topic"),
-            "key",
-            F.when(failed, F.col("value")).otherwise(value.cast("binary")).alias("value"),
-            F.when(failed, F.concat(F.coalesce("headers", F.array()), causes)).alias("headers"),
-            "poison",
+    outputs = {
+        enriched: clonos.Output(value, key="key", where=~failed),
+        dead: clonos.Output(
+            "value", key="key", where=failed, headers=F.concat(F.coalesce("headers", F.array()), causes)
         ),
-        topic=enriched,
-        name="enriched",
-    )
+    }
+    ctx.sink(clonos.fan_out(events, outputs), topic=enriched, name="enriched")

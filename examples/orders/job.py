@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql import Column, Row
+from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
@@ -103,21 +103,15 @@ def orders(ctx: clonos.JobContext) -> None:
         .transformWithState(clonos.operator(Accounts(), name="accounts"), RESULT, "append", "processingTime")
     )
 
-    def topic(name: str, *, where: str) -> Column:
-        return F.when(F.expr(where), F.lit(ctx.params[name]))
-
-    topics = F.array(
-        topic("totals", where="order IS NOT NULL"),
-        topic("late", where="late"),
-        topic("sample", where="sampled"),
-        topic("inactive", where="order IS NULL"),
-    )
-    ctx.sink(
-        results.select(
-            F.explode(F.array_compact(topics)).alias("topic"),
-            F.col("customer").alias("key"),
-            F.to_json(F.struct(*results.columns)).alias("value"),
-        ),
-        topic=ctx.params["totals"],
-        name="totals",
-    )
+    value = F.to_json(F.struct(*results.columns))
+    conditions = {
+        "totals": "order IS NOT NULL",
+        "late": "late",
+        "sample": "sampled",
+        "inactive": "order IS NULL",
+    }
+    outputs = {
+        ctx.params[name]: clonos.Output(value, key="customer", where=condition)
+        for name, condition in conditions.items()
+    }
+    ctx.sink(clonos.fan_out(results, outputs), topic=ctx.params["totals"], name="totals")

@@ -86,15 +86,12 @@ def wordcount(ctx: clonos.JobContext) -> None:
         )
         .withColumn("verdict", judge("line.topic", "line.partition", "line.offset", "index", "word"))
     )
-    destinations = F.when(F.col("verdict.sampled"), F.array(F.lit(words), F.lit(sample))).otherwise(
-        F.array(F.lit(words))
-    )
-    published = judged.select(
-        F.explode(destinations).alias("topic"),
-        F.col("word").alias("key"),
-        F.to_json(F.struct(F.struct("line.*", "index").alias("source"), "word", "verdict.*")).alias("value"),
-    )
-    ctx.sink(published, topic=words, name="words")
+    value = F.to_json(F.struct(F.struct("line.*", "index").alias("source"), "word", "verdict.*"))
+    outputs = {
+        words: clonos.Output(value, key="word"),
+        sample: clonos.Output(value, key="word", where="verdict.sampled"),
+    }
+    ctx.sink(clonos.fan_out(judged, outputs), topic=words, name="words")
 
     allowed = (
         ctx.source(words)

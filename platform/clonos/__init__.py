@@ -27,6 +27,7 @@ Kafka transaction (KIP-98), and a marker in it proves that it is published.
 - Derived services, computed from the epoch's plan: `now`, `epoch`, `random`, `rng`, `uuid4`, `param`.
 - Recorded services, with a determinant for each answer: `clock`, `service`.
 - Operators, inside which services may be called: `udf`, `pandas_udf`, `arrow_udf`, `operator`.
+- Several topics from one query: `fan_out`, `Output`. Ids that depend on columns only: `stable_id`.
 - Formats: `formats.Json`, `formats.Avro`, `formats.Protobuf`.
 
 Connectors implement `clonos.extend.source.Source` and `clonos.extend.sink.Sink`. All other modules are internal.
@@ -46,21 +47,25 @@ if TYPE_CHECKING:
     from clonos.causal.derived import epoch, now, param, random, rng, uuid4
     from clonos.causal.operators import operator
     from clonos.causal.service import clock, service
+    from clonos.causal.stable_id import stable_id
     from clonos.causal.udf import udf
     from clonos.causal.vectorised import arrow_udf, pandas_udf
     from clonos.driver.exactly_once import exactly_once, source
     from clonos.jobs.context import JobContext
     from clonos.jobs.definition import Job, job
+    from clonos.jobs.fan_out import Output, fan_out
     from clonos.jobs.loading import load_job
     from clonos.spark.user_session import spark_conf
 
 __all__ = [
     "Job",
     "JobContext",
+    "Output",
     "arrow_udf",
     "clock",
     "epoch",
     "exactly_once",
+    "fan_out",
     "formats",
     "job",
     "load_job",
@@ -73,6 +78,7 @@ __all__ = [
     "service",
     "source",
     "spark_conf",
+    "stable_id",
     "udf",
     "uuid4",
 ]
@@ -83,11 +89,13 @@ _EXPORTS = {
     "clonos.causal.derived": ("epoch", "now", "param", "random", "rng", "uuid4"),
     "clonos.causal.operators": ("operator",),
     "clonos.causal.service": ("clock", "service"),
+    "clonos.causal.stable_id": ("stable_id",),
     "clonos.causal.udf": ("udf",),
     "clonos.causal.vectorised": ("arrow_udf", "pandas_udf"),
     "clonos.spark.user_session": ("spark_conf",),
     "clonos.jobs.context": ("JobContext",),
     "clonos.jobs.definition": ("Job", "job"),
+    "clonos.jobs.fan_out": ("Output", "fan_out"),
     "clonos.jobs.loading": ("load_job",),
     "clonos.driver.exactly_once": ("exactly_once", "source"),
 }

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -136,7 +136,7 @@ def _retrieve(settings: Settings, work: Path) -> None:
     shutil.rmtree(scratch)
 
 
-def ivy_command(settings: Settings, scratch: Path) -> list[str]:
+def ivy_command(settings: Settings, scratch: Path, *, configurations: Iterable[str] = _SETS) -> list[str]:
     """The command line with which Ivy resolves `scratch`/``ivy.xml``; the caller adds the options for the output."""
     java = java_binary()
     # An import would take a second.
@@ -153,7 +153,7 @@ def ivy_command(settings: Settings, scratch: Path) -> list[str]:
     if settings.ivy_settings:
         command += ["-settings", str(settings.ivy_settings)]
     # OSGi bundles are jars too.
-    return [*command, "-types", "jar", "bundle", "-confs", *_SETS]
+    return [*command, "-types", "jar", "bundle", "-confs", *configurations]
 
 
 def _show(lines: IO[str], *, total: int) -> list[str]:

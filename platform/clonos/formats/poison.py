@@ -21,6 +21,7 @@ from clonos.errors import SpecError
 Policy = Literal["fail", "dead-letter", "drop"]
 
 COLUMN: Final = "poison"
+FANNED_OUT: Final = "_fanned_out"  # the records of a row in `clonos.fan_out`
 HEADERS: Final = T.ArrayType(
     T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
 )
@@ -95,7 +96,8 @@ def carried(frame: DataFrame) -> tuple[set[str], set[str]]:
 
 def _reaching(node: Any, losing: set[str]) -> set[str]:
     kind: str = node.getClass().getSimpleName()
-    if kind not in _KEEPING and not (kind == "Filter" and _keeps_poison(node.condition())):
+    keeps = kind in _KEEPING or (kind == "Filter" and _keeps_poison(node.condition())) or _is_fan_out(node, kind)
+    if not keeps:
         if UDF_NAME in node.toString():
             losing.add(kind)
         return set()
@@ -115,6 +117,11 @@ def _keeps_poison(condition: Any) -> bool:
         return False
     child = condition.child()
     return bool(child.getClass().getSimpleName() == "AttributeReference" and child.name() == COLUMN)
+
+
+def _is_fan_out(node: Any, kind: str) -> bool:
+    """`clonos.fan_out` generates no record for a poison row, and keeps the row."""
+    return kind == "Generate" and node.outer() and node.generatorOutput().head().name() == FANNED_OUT
 
 
 class _Sums(AccumulatorParam[dict[str, int]]):

@@ -69,16 +69,11 @@ class Ownership:
             self.control.check_owner()
         return tuple(self.state.lanes[sink, lane] for lane in range(count))
 
-    def renew(self, assignment: LaneAssignment) -> int:
-        """Write a new claim to the partition of one lane, so that the records before it may be truncated (invariant 8).
-
-        Returns the claim's offset.
-        """
-        self.claim_lanes([assignment])
-        return self.claimed[assignment.partition]
-
     def claim_lanes(self, assignments: Sequence[LaneAssignment]) -> None:
-        """Fence the earlier producers of all these lanes, then write claims to the lanes' partitions, in parallel."""
+        """Fence the earlier producers of all these lanes, then write claims to the lanes' partitions, in parallel.
+
+        Claims of this driver's own lanes are renewed, so that the records before them may be truncated (invariant 8).
+        """
         if not assignments:
             return
         with ThreadPoolExecutor(min(_PARALLEL_CLAIMS, len(assignments)), "clonos-claim") as pool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -51,6 +51,7 @@ class TransactionalProducer:
         topic: The log topic; its metadata is fetched first.
         timeout_ms: ``transaction.timeout.ms``.
         batch_bytes: ``batch.size``, for a caller that checks the record limits of topics itself.
+        options: Further options of librdkafka.
         connected: Returns a producer with the configuration of `producer_config` for this id, connected and not used
             yet, or None. No caller may hold a reference to it: a producer that is replaced here must be destroyed.
 
@@ -68,10 +69,12 @@ class TransactionalProducer:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         batch_bytes: int | None = None,
+        options: Mapping[str, str] | None = None,
         connected: Callable[[], Producer | None] | None = None,
     ) -> None:
         self.transactional_id = transactional_id
         config = producer_config(kafka, transactional_id, timeout_ms=timeout_ms, batch_bytes=batch_bytes)
+        config |= options or {}
         self.producer = self._open(config, topic, timeout_ms, connected)
 
     def _open(

@@ -59,11 +59,9 @@ def truncate(ownership: Ownership, *, sink: str | None = None, retained: int = R
     keep = {CONTROL: min(offset for offset, _ in plans if offset >= 0)}
     # The claim before a retained plan must stay, or the plan would be void.
     keep[CONTROL] = min(keep[CONTROL], _claim_before(ownership, keep[CONTROL]))
-    for name, lane in sorted(state.lanes):
-        if sink not in (None, name):
-            continue
-        partition = state.lanes[name, lane]
-        ownership.renew(LaneAssignment(name, lane, partition))
+    lanes = [LaneAssignment(*key, partition) for key, partition in state.lanes.items() if sink in (None, key[0])]
+    ownership.claim_lanes(lanes)
+    for partition in (lane.partition for lane in lanes):
         starts = [plan.start_offsets[partition] for _, plan in plans if partition in plan.start_offsets]
         keep[partition] = min([ownership.claimed[partition], *starts])
     return _delete(ownership, keep)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -43,6 +43,7 @@ class Lane(msgspec.Struct, frozen=True):
     assigned: SinkLane
     timeout_ms: int
     limits: Limits = Limits()  # record and request size limits of the cluster
+    options: Mapping[str, str] = {}  # the sink's options of Kafka's producer
 
     @property
     def number(self) -> int:
@@ -113,6 +114,7 @@ def _open(lane: Lane) -> TransactionalProducer:
         lane.identity.log_topic,
         timeout_ms=lane.timeout_ms,
         batch_bytes=lane.limits.batch,
+        options=lane.options,
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +18,7 @@ from clonos.errors import (
     ClonosError,
     EpochFailed,
     RecordRejected,
+    SpecError,
     TopicMissing,
 )
 from clonos.extend.lanes import MultisetDigest, publish_rest, run_lanes
@@ -33,6 +35,7 @@ from clonos_sinks.kafka.targets import Limits, Targets, read_limits
 if TYPE_CHECKING:
     from clonos.spark.spooling import DriverLane
 
+_OPTIONS: Final = {"compression.type": "none|gzip|snappy|lz4|zstd", "linger.ms": "[0-9]{1,4}"}
 KafkaPass = Literal["publish", "audit", "deliver"]
 
 
@@ -47,10 +50,15 @@ class KafkaSink:
             whole epoch, which becomes visible at once. ``at-least-once``: no transactions and no markers.
         transaction_timeout_ms: ``transaction.timeout.ms`` of the lanes. It doubles with each failed attempt at an
             epoch, up to the broker's limit.
+        producer: Options of Kafka's producer: ``compression.type`` and ``linger.ms``. The others are part of the
+            protocol, or follow from the topics' limits.
+
+    Raises:
+        SpecError: `producer` has another option.
 
     Example::
 
-        ctx.sink(totals, topic="totals", delivery="atomic-epoch", transaction_timeout_ms=120_000)
+        ctx.sink(totals, topic="totals", delivery="atomic-epoch", producer={"compression.type": "lz4"})
     """
 
     publishes_dead_letters = True
@@ -63,7 +71,9 @@ class KafkaSink:
         output_mode: OutputMode = "append",
         delivery: DeliveryMode = "exactly-once",
         transaction_timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        producer: Mapping[str, str] | None = None,
     ) -> None:
+        self.producer = _checked(producer or {})
         self.name = name
         self.topic = topic
         self.output_mode = output_mode
@@ -130,6 +140,7 @@ class KafkaSink:
             transactional=self.delivery != "at-least-once",
             first_timeout_ms=self.transaction_timeout_ms,
             longest_timeout_ms=self._limit_ms,
+            options=self.producer,
         )
 
     def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
@@ -142,11 +153,23 @@ class KafkaSink:
         timeout_ms = min(self._limit_ms, self.transaction_timeout_ms * 2**epoch.attempt)
 
         def run(rows: DataFrame, mode: KafkaPass) -> list[LaneReport]:
-            return run_lanes(rows, epoch, functools.partial(_write_lane, self.topic, timeout_ms, self._limits, mode))
+            return run_lanes(
+                rows, epoch, functools.partial(_write_lane, self.topic, timeout_ms, self._limits, self.producer, mode)
+            )
 
         if self.delivery == "at-least-once" and not epoch.committed:
             return run(frame, "deliver")
         return publish_rest(frame, epoch, {lane.number for lane in epoch.lanes if _published(epoch, lane)}, run)
+
+
+def _checked(options: Mapping[str, str]) -> dict[str, str]:
+    for name, value in options.items():
+        values = _OPTIONS.get(name)
+        if values is None:
+            raise SpecError(f"The Kafka sink has no producer option {name!r}.", hint=f"use {' or '.join(_OPTIONS)}.")
+        if not re.fullmatch(values, str(value)):
+            raise SpecError(f"The producer option {name}={value!r} is invalid.", hint=f"it must match {values}.")
+    return {name: str(value) for name, value in options.items()}
 
 
 def _published(epoch: SinkEpoch, lane: SinkLane) -> Marker | None:
@@ -158,13 +181,14 @@ def _write_lane(
     topic: str | None,
     timeout_ms: int,
     limits: Limits,
+    options: Mapping[str, str],
     mode: KafkaPass,
     epoch: SinkEpoch,
     assigned: SinkLane,
     batches: Iterator[pa.RecordBatch],
 ) -> LaneReport:
     """Run one pass over one lane, in its task."""
-    lane = Lane(epoch, assigned, timeout_ms, limits)
+    lane = Lane(epoch, assigned, timeout_ms, limits, options)
     letters = DeadLetters(lane.identity.job, lane.identity.epoch)
     rows = (row for batch in letters.ordinary(batches) for row in rows_of(batch, topic))
     try:
@@ -199,6 +223,7 @@ def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
             batch_size=lane.limits.batch,
             message_max_bytes=MAX_RECORD_BYTES,
         )
+        | lane.options
     )
     targets = Targets(lane.epoch.kafka, producer, lane.limits)
     digest = MultisetDigest()

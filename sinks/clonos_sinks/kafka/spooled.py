@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -65,6 +65,7 @@ class SpooledLane:
         transactional: False for ``at-least-once``: no transactions and no markers.
         first_timeout_ms: ``transaction.timeout.ms`` of a first attempt; it doubles with each failed attempt.
         longest_timeout_ms: The broker's limit of it.
+        options: The sink's options of Kafka's producer.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class SpooledLane:
         transactional: bool,
         first_timeout_ms: int,
         longest_timeout_ms: int,
+        options: Mapping[str, str],
     ) -> None:
         self._spark = spark
         self._kafka = kafka
@@ -83,6 +85,7 @@ class SpooledLane:
         self._transactional = transactional
         self._first_timeout_ms = first_timeout_ms
         self._longest_timeout_ms = longest_timeout_ms
+        self._producer_options = options
         self._admin = AdminClient(client_config(kafka))
         # Only this thread calls the producer: Spark interrupts its own threads, and then Kafka's client gives up.
         self._thread = ThreadPoolExecutor(1, "clonos-lane")
@@ -170,7 +173,7 @@ class SpooledLane:
 
     def _lane(self, epoch: SinkEpoch) -> Lane:
         timeout_ms = min(self._longest_timeout_ms, self._first_timeout_ms * 2**epoch.attempt)
-        return Lane(epoch, epoch.lanes[0], timeout_ms, self._limits)
+        return Lane(epoch, epoch.lanes[0], timeout_ms, self._limits, self._producer_options)
 
     def _opened(self, lane: Lane) -> JvmProducer:
         """The producer; a new one, if it is transactional, has fenced every earlier one of the lane."""
@@ -207,22 +210,24 @@ class SpooledLane:
         return options
 
     def _options(self, lane: Lane, name: str) -> dict[str, str]:
+        linger_ms = lane.options.get("linger.ms", str(_LINGER_MS))
         options = {
             **self._connection(),
             "client.id": name,
             "enable.idempotence": "true",
             "acks": "all",
-            "linger.ms": str(_LINGER_MS),
+            "linger.ms": linger_ms,
             "batch.size": str(lane.limits.batch),
             "max.request.size": str(MAX_RECORD_BYTES),
             "buffer.memory": str(self._buffer_bytes()),
             "max.block.ms": str(_BLOCK_MS),
-            "delivery.timeout.ms": str(max(lane.timeout_ms, _REQUEST_MS + _LINGER_MS)),
+            "delivery.timeout.ms": str(max(lane.timeout_ms, _REQUEST_MS + int(linger_ms))),
             "request.timeout.ms": str(_REQUEST_MS),
             "retry.backoff.ms": "2",  # a transaction right after another one is refused until that one is complete
             # The client asks brokers to create topics; so it must forget a topic before it may be deleted unnoticed.
             "metadata.max.idle.ms": str(_METADATA_IDLE_MS),
             "enable.metrics.push": "false",
+            **lane.options,
         }
         if self._transactional:
             options |= {"transactional.id": name, "transaction.timeout.ms": str(lane.timeout_ms)}

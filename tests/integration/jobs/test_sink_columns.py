@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from clonos.errors import ClonosError, RecordRejected, SpecError, TopicMissing
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
+from clonos.spark.internals import jvm_of
 from clonos.testing.harness import read_committed
 
 pytestmark = pytest.mark.broad
@@ -151,3 +152,44 @@ def test_a_refused_epoch_is_published_once_the_topic_takes_it(
     admin.incremental_alter_configs([resource])[resource].result(60)
     run_job(job_with(source, shape, out), name)
     assert [len(record.value() or b"") for record in read_committed(kafka, out)] == [5000] * 3
+
+
+@pytest.mark.parametrize("delivery", [*DELIVERIES, "at-least-once"])
+def test_batches_are_compressed_as_the_producer_option_says(
+    kafka: KafkaSettings, spark: SparkSession, run_job: Any, name: str, make_topic: MakeTopic, delivery: str
+) -> None:
+    """The broker stores the producer's batches as they arrive."""
+    source, plain, packed = make_topic(1, "in"), make_topic(1, "plain"), make_topic(1, "packed")
+    feed(kafka, source, 500, partitions=1)
+
+    def job(ctx: JobContext) -> None:
+        rows = ctx.source(source).select(F.repeat(F.col("value").cast("string"), 100).alias("value"))
+        for topic, compression in ((plain, "none"), (packed, "zstd")):
+            producer = {"compression.type": compression, "linger.ms": "20"}
+            ctx.sink(rows, topic=topic, name=compression, delivery=delivery, producer=producer)
+
+    run_job(job, name)
+    expected = sorted(f"{number}" * 100 for number in range(500))
+    assert sorted(value or "" for _, _, value in text(kafka, plain)) == expected
+    assert sorted(value or "" for _, _, value in text(kafka, packed)) == expected
+    assert stored_bytes(spark, kafka, packed) < stored_bytes(spark, kafka, plain) / 5
+
+
+def stored_bytes(spark: SparkSession, kafka: KafkaSettings, topic: str) -> int:
+    """Bytes of the topic's partitions in the brokers' logs."""
+    admin_api: Any = jvm_of(spark).org.apache.kafka.clients.admin
+    admin = admin_api.Admin.create({"bootstrap.servers": kafka.bootstrap_servers})
+    try:
+        brokers = list(AdminClient(client_config(kafka)).list_topics(timeout=15).brokers)
+        logs = admin.describeLogDirs(brokers).allDescriptions().get()
+        replicas = [logs[broker][folder].replicaInfos() for broker in logs for folder in logs[broker]]
+        return sum(sizes[partition].size() for sizes in replicas for partition in sizes if partition.topic() == topic)
+    finally:
+        admin.close()
+
+
+@pytest.mark.parametrize("options", [{"acks": "1"}, {"compression.type": "best"}, {"linger.ms": "-1"}])
+def test_other_producer_options_are_refused(run_job: Any, name: str, make_topic: MakeTopic, options: Any) -> None:
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    with pytest.raises(SpecError, match="producer option"):
+        run_job(job_with(source, lambda records: records.select("value"), out, producer=options), name)

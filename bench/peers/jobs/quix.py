@@ -1,0 +1,45 @@
+"""The benchmarks' job on Quix Streams, exactly-once with a commit every 200 ms."""
+
+from __future__ import annotations
+
+import argparse
+
+from quixstreams import Application
+
+COMMIT_S = 0.2
+
+
+def shout(value: bytes) -> bytes:
+    """A small computation on each record."""
+    return value.upper()
+
+
+def main() -> None:
+    """Run until the process is killed."""
+    parser = argparse.ArgumentParser()
+    for name in ("bootstrap", "kind", "input", "output", "folder"):
+        parser.add_argument(f"--{name}", required=True)
+    arguments = parser.parse_args()
+    app = Application(
+        broker_address=arguments.bootstrap,
+        consumer_group=f"quix-{arguments.output}",
+        auto_offset_reset="earliest",
+        processing_guarantee="exactly-once",
+        commit_interval=COMMIT_S,
+        state_dir=arguments.folder,
+        auto_create_topics=False,
+        # With a static member, a restarted process need not wait until the killed one's session times out (KIP-345).
+        consumer_extra_config={"group.instance.id": "1", "fetch.wait.max.ms": 5},
+        producer_extra_config={"linger.ms": 5},
+        loglevel="WARNING",
+    )
+    raw = {"key_deserializer": "bytes", "value_deserializer": "bytes"}
+    rows = app.dataframe(app.topic(arguments.input, **raw))
+    if arguments.kind == "python":
+        rows = rows.apply(shout)
+    rows.to_topic(app.topic(arguments.output, key_serializer="bytes", value_serializer="bytes"))
+    app.run()
+
+
+if __name__ == "__main__":
+    main()
