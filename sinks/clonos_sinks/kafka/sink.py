@@ -222,8 +222,8 @@ def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
             partitioner="murmur2_random",
             batch_size=lane.limits.batch,
             message_max_bytes=MAX_RECORD_BYTES,
+            **lane.options,
         )
-        | lane.options
     )
     targets = Targets(lane.epoch.kafka, producer, lane.limits)
     digest = MultisetDigest()
