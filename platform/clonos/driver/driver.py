@@ -292,7 +292,7 @@ class Driver:
         for source in self._context.sources:
             source.check_retained(self._kafka, start)
         self._note_progress(query.name, start)
-        lane = self._driver_lane(query)
+        lane = self._driver_lane(query, own, checkpoint)
         runner = EpochRunner(
             self._spark,
             self._job,
@@ -307,10 +307,20 @@ class Driver:
         )
         return Running(query, location, runner, checkpoint.settings(), lane)
 
-    def _driver_lane(self, query: Query) -> DriverLane | None:
-        """The lane that publishes spooled rows, where that is possible."""
+    def _driver_lane(self, query: Query, own: Ownership, checkpoint: CheckpointDirectory) -> DriverLane | None:
+        """The lane that publishes spooled rows, where that is possible.
+
+        An epoch in doubt that was planned for a lane for each partition, on a cluster, keeps these lanes. They then
+        serve until the query starts again.
+        """
         sink = query.sink
-        return sink.driver_lane(self._spark, self._kafka) if can_spool(sink, self._spark) else None
+        if not can_spool(sink, self._spark):
+            return None
+        committed = checkpoint.commits()
+        plan = own.state.plan(query.name, committed[-1] + 1 if committed else 0)
+        if plan is not None and any(part.kind != "spool" for part in plan.input_slices):
+            return None
+        return sink.driver_lane(self._spark, self._kafka)
 
     def _pin(self, own: Ownership) -> None:
         """Define the job again if an epoch in doubt was planned with other answers of a Schema Registry.

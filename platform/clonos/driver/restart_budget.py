@@ -17,6 +17,7 @@ from clonos.errors import (
 )
 from clonos.jobs.spec import RestartPolicy
 
+_MAX_CAUSES: Final = 10
 _PYTHON_FAILED: Final = re.compile("PythonException|PYTHON_EXCEPTION")  # in the text of another exception
 # From the texts of several checks of Spark.
 _LOST_INPUT: Final = ("OffsetOutOfRange", "Cannot fetch offset", "KAFKA_DATA_LOSS", "Some data may have been lost")
@@ -33,7 +34,7 @@ def classify(failure: BaseException) -> ClonosError:
     """
     if isinstance(failure, ClonosError):
         return failure
-    text = str(failure)
+    text = _text(failure)
     carried = uncarry(text)
     if carried is not None:
         return carried
@@ -49,10 +50,20 @@ def classify(failure: BaseException) -> ClonosError:
     return EpochFailed(f"{type(failure).__name__}: {_last_lines(text)}")
 
 
+def _text(failure: BaseException) -> str:
+    """The texts of a failure and its causes: a failed task is the cause of a query's failure."""
+    texts: list[str] = []
+    cause: BaseException | None = failure
+    while cause is not None and len(texts) < _MAX_CAUSES:
+        texts.append(str(cause))
+        cause = getattr(cause, "_cause", None)  # of PySpark's exceptions
+    return "\n".join(texts)
+
+
 def _last_lines(text: str) -> str:
     """The last lines of a traceback, which hold the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    start = next((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), None)
+    start = next((i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line), None)
     if start is None:
         return " | ".join(lines[:3])[:2000]
     # Spark appends the JVM's stack to a worker's traceback; the error is the line before that stack.

@@ -14,7 +14,8 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col
+from pyspark.sql.functions import col, struct, to_json
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from rich.console import Console
 
 from clonos.embedded import aot
@@ -26,9 +27,13 @@ from clonos.kafka import client_config, spark_options
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.jvm import aot_file
 from clonos.spark.session import build_session
+from clonos.spark.spooling import FORMAT, JvmProducer, SpooledRows, TopicLimits, spooling
 
 _TOPIC = "training"
-_RECORDS = 100
+_OUTPUT = "trained"
+_PARTITIONS = 2
+_RECORDS = 600
+_EPOCHS = 30
 _TRAINING_S = 120.0
 
 
@@ -52,10 +57,11 @@ def train(settings: Settings) -> list[Path]:
 
 def _train_spark(jars: Jars, java: Path, kafka: KafkaSettings, scratch: Path) -> Path:
     admin = AdminClient(client_config(kafka))
-    admin.create_topics([NewTopic(_TOPIC, 2)])[_TOPIC].result(30)
+    for created in admin.create_topics([NewTopic(topic, _PARTITIONS) for topic in (_TOPIC, _OUTPUT)]).values():
+        created.result(30)
     producer = Producer(client_config(kafka))
     for number in range(_RECORDS):
-        producer.produce(_TOPIC, value=str(number))
+        producer.produce(_TOPIC, str(number), str(number), partition=number % _PARTITIONS)
     producer.flush(30)
     file = aot_file(jars, java)
     log = scratch / "spark.log"
@@ -70,8 +76,12 @@ def _train_spark(jars: Jars, java: Path, kafka: KafkaSettings, scratch: Path) ->
 
 
 def _run_queries(spark: SparkSession, kafka: KafkaSettings, scratch: Path) -> None:
-    """Run the steps of a typical job: read Kafka, call Python, store state, and write partitions from Python."""
+    """Run the steps of typical jobs: read Kafka, call Python, store state, publish epochs, and write from Python.
+
+    The JVM stores which methods were used often (JEP 515), so the queries have several epochs.
+    """
     source = spark.readStream.format("kafka").options(**spark_options(kafka))
+    source = source.option("maxOffsetsPerTrigger", str(_RECORDS // _EPOCHS)).option("includeHeaders", "true")
     rows = source.option("subscribe", _TOPIC).option("startingOffsets", "earliest").load()
     passed = rows.select(col("value").cast("string"), "partition", "timestamp").mapInArrow(
         lambda batches: batches, "value string, partition int, timestamp timestamp"
@@ -81,15 +91,44 @@ def _run_queries(spark: SparkSession, kafka: KafkaSettings, scratch: Path) -> No
     def write(frame: DataFrame, epoch: int) -> None:
         frame.mapInArrow(lambda batches: batches, frame.schema).collect()
 
-    for name, frame in (("append", passed), ("update", counted)):
-        query = (
-            frame.writeStream.outputMode(name)
-            .option("checkpointLocation", str(scratch / name))
-            .foreachBatch(write)
-            .trigger(availableNow=True)
-            .start()
-        )
+    def run(name: str, writer: DataStreamWriter) -> None:
+        query = writer.option("checkpointLocation", str(scratch / name)).trigger(availableNow=True).start()
         query.awaitTermination(int(_TRAINING_S))
+
+    run("python", passed.writeStream.foreachBatch(write))
+    value = to_json(struct("*")).alias("value")
+    for name, frame in (("identity", rows.select("key", "value", "headers")), ("state", counted.select(value))):
+        published = _Published(spark, kafka)
+        with spooling(spark, published, job="training", topic=_OUTPUT, folder=scratch) as options:
+            run(name, frame.writeStream.outputMode("update").format(FORMAT).options(**options))
+        published.close()
+
+
+class _Published:
+    """Publishes the epochs of a query as a lane does (`clonos.spark.spooling.Committer`)."""
+
+    def __init__(self, spark: SparkSession, kafka: KafkaSettings) -> None:
+        options = {name.removeprefix("kafka."): value for name, value in spark_options(kafka).items()}
+        del options["allow.auto.create.topics"]
+        self._producer = JvmProducer(spark, {**options, "transactional.id": _OUTPUT, "enable.metrics.push": "false"})
+        self._producer.init()
+        self.close = self._producer.close
+
+    def begin(self, _epoch: int, _partitions: int) -> None:
+        """Plan nothing."""
+
+    def commit(self, _epoch: int, rows: SpooledRows) -> None:
+        """Publish the rows in one transaction."""
+        self._producer.begin()
+        rows.send_to(self._producer)
+        self._producer.commit(_OUTPUT, 0, b"marker")
+
+    def abort(self, epoch: int) -> None:
+        """Not expected: the training data is valid."""
+
+    def limits(self, _topic: str, _again: bool) -> TopicLimits:
+        """The output topic's limits."""
+        return TopicLimits(_PARTITIONS, 1_000_000, False)
 
 
 if __name__ == "__main__":

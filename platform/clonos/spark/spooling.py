@@ -26,6 +26,7 @@ from clonos.spark.session import local_task_failures
 
 FORMAT: Final = "clonos.LaneSink"
 OPTION: Final = "query"
+_LANES: Final = "CLONOS_LANES"  # ``python``: lanes as on a cluster, also with a local master
 
 
 class TopicLimits(NamedTuple):
@@ -114,7 +115,9 @@ class SpoolingSink(Protocol):
 
 def can_spool(sink: object, spark: SparkSession) -> TypeGuard[SpoolingSink]:
     """Whether tasks and driver share a JVM that has the Java classes, and the sink can publish spooled rows."""
-    if os.environ.get("CLONOS_LANES") != "driver" or not isinstance(sink, SpoolingSink):
+    if os.environ.get(_LANES) == "python" or not isinstance(sink, SpoolingSink):
+        return False
+    if not _is_own(type(sink)):
         return False
     if local_task_failures(spark.sparkContext.master) is None:
         return False
@@ -123,6 +126,13 @@ def can_spool(sink: object, spark: SparkSession) -> TypeGuard[SpoolingSink]:
     except Py4JError:
         return False
     return True
+
+
+def _is_own(sink: type) -> bool:
+    """Whether the class that publishes spooled rows also defines `write`: a subclass may have replaced `write`."""
+    return next(base for base in sink.__mro__ if "write" in vars(base)) is next(
+        base for base in sink.__mro__ if "driver_lane" in vars(base)
+    )
 
 
 @contextlib.contextmanager

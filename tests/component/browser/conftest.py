@@ -15,9 +15,9 @@ from support.reporting import missing
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(pytestconfig: pytest.Config) -> Iterator[Browser]:
-    """One browser for all tests."""
+    """One browser for the tests of a module."""
     executable = shutil.which("chromium")
     if executable is None:
         missing(pytestconfig, "Chromium", "There is no chromium: apt-get install -y chromium.")

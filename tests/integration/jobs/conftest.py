@@ -90,3 +90,9 @@ def run_on(spark: SparkSession, tmp_path: Path) -> Callable[[KafkaSettings], InP
 
 
 __all__ = ["InProcess", "JobContext"]
+
+
+@pytest.fixture
+def python_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes as on a cluster: one for each sink partition, published by Python workers one by one."""
+    monkeypatch.setenv("CLONOS_LANES", "python")

@@ -102,6 +102,7 @@ def test_a_reader_never_sees_a_part_of_an_epoch(
     assert len(end_offsets(kafka, log_topic(name))) == 2, "one lane beside control"
 
 
+@pytest.mark.usefixtures("python_lanes")
 def test_nothing_is_visible_before_the_commit(
     spark: SparkSession, kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

@@ -431,12 +431,14 @@ def a_sink_topic_that_gets_more_partitions(bench: Bench) -> None:
         return word
 
     job = bench.job(grown_in_between)
-    bench.run(job)
-    assert len(bench.run_job.events_of("restart")) == 1
-    bench.whole()
-    bench.feed(30)
-    bench.run(job)
-    bench.whole()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLONOS_LANES", "python")  # lanes are published one by one
+        bench.run(job)
+        assert len(bench.run_job.events_of("restart")) == 1
+        bench.whole()
+        bench.feed(30)
+        bench.run(job)
+        bench.whole()
     records = read_committed(settings, out)
     assert {record.partition() for record in records} - {0, 1}, "the new partitions are used"
     order: dict[tuple[Any, Any, int], list[int]] = defaultdict(list)

@@ -27,11 +27,6 @@ MakeTopic = Callable[..., str]
 PARTS = ("topic", "partition", "offset")
 
 
-@pytest.fixture(autouse=True)
-def _driver_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLONOS_LANES", "driver")
-
-
 def feed(kafka: KafkaSettings, topic: str, values: list[bytes], partitions: int = 2) -> None:
     producer = Producer(client_config(kafka))
     for number, value in enumerate(values):

@@ -52,11 +52,6 @@ POINTS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def driver_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLONOS_LANES", "driver")
-
-
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The epochs that spooled lanes published."""
@@ -118,13 +113,37 @@ def test_the_records_are_those_of_python_workers(
         )
 
     by_lane = {}
-    for lanes in ("driver", "worker"):
+    for lanes in ("driver", "python"):
         monkeypatch.setenv("CLONOS_LANES", lanes)
         out = make_topic(3, "out")
         run_job(job(source, out, shape), f"{name}-{lanes}", checkpoint=lanes)
         by_lane[lanes] = Counter(map(seen, read_committed(kafka, out)))
     assert by_lane["driver"].total() == 40
-    assert by_lane["driver"] == by_lane["worker"]
+    assert by_lane["driver"] == by_lane["python"]
+
+
+@pytest.mark.parametrize("point", ["plan-committed", "epoch-committed"])
+def test_an_epoch_in_doubt_with_a_lane_for_each_partition_is_finished_with_them(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """A job that moves from a cluster to a local master; the start after that has one lane."""
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    feed(kafka, source, 10)
+
+    def fail() -> None:
+        raise EpochFailed("injected")
+
+    monkeypatch.setenv("CLONOS_LANES", "python")
+    with faults.acting(point, fail, epoch=0), pytest.raises(RestartsExhausted):
+        run_job(job(source, out, plain), name, restart_policy={"attempts": 0})
+    monkeypatch.delenv("CLONOS_LANES")
+    for number in range(2):
+        feed(kafka, source, 10)
+        run_job(job(source, out, plain), name)
+        assert values(kafka, out) == Counter({str(row).encode(): number + 2 for row in range(10)})
+    published = [event["published_lanes"] for event in run_job.events_of("epoch")]
+    assert set(published[:-1]) == {2}
+    assert published[-1] == 1
 
 
 @pytest.mark.parametrize("point", POINTS)

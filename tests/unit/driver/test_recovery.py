@@ -65,6 +65,22 @@ def test_a_workers_traceback_inside_a_querys_exception() -> None:
     assert type(classify(StreamingQueryException(text))) is JobCodeError
 
 
+def test_a_traceback_that_begins_in_the_middle_of_a_line() -> None:
+    """As Spark reports the failed task of a sink."""
+    text = WORKER.replace("Please see the stack trace below.\nTraceback", "[PYTHON_EXCEPTION] Raised: Traceback")
+    got = classify(StreamingQueryException(text))
+    assert type(got) is JobCodeError
+    assert "ZeroDivisionError: division by zero" in got.what
+    assert "SQLSTATE" not in got.what
+
+
+def test_the_cause_of_a_querys_failure_decides() -> None:
+    """PySpark leaves the causes out of the text."""
+    failure = StreamingQueryException("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred")
+    failure._cause = PythonException("CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED")  # type: ignore[attr-defined]
+    assert type(classify(failure)) is CheckpointDamaged
+
+
 def test_a_lost_worker_may_be_replayed() -> None:
     text = f"org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\nPythonException {WORKER}"
     got = classify(StreamingQueryException(text))

@@ -195,3 +195,13 @@ def test_a_reader_drains_at_the_end_of_every_partition_and_raises_a_lost_broker(
             reader.wait_for(lambda: True, 1.0)
     finally:
         reader.stop()
+
+
+def test_a_group_whose_id_belongs_to_another_process_now_has_no_members() -> None:
+    """Linux reuses process ids; the ids of sessions are process ids."""
+    group = ProcessGroup(os.getsid(0))
+    assert group.members()
+    group._leader = psutil.Process()
+    if os.getsid(0) == os.getpid():
+        group._leader = psutil.Process(os.getppid())
+    assert group.members() == []

@@ -59,6 +59,10 @@ class ProcessGroup:
 
     def members(self) -> list[psutil.Process]:
         """All live processes of the group, the leader included."""
+        # Linux gives an id to another process only once no process of the session is left.
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(self.pid) != self._leader:
+                return []
         members: dict[int, psutil.Process] = {}
         for process in psutil.process_iter():
             with suppress(ProcessLookupError, PermissionError):
