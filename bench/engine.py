@@ -7,7 +7,8 @@
 - cost of causal logging: clock, random number and id per row compared with Python's functions, and a service with
   1 % distinct arguments compared with a UDF that caches the results itself;
 - peak memory of the driver's processes;
-- CPU time per epoch and its parts (``--parts cost``).
+- CPU time per epoch and its parts (``--parts cost``);
+- epochs with many partitions (``--parts width``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import cost, latency
+from bench import cost, latency, width
 from bench.progress import log_progress
 from bench.subjects import SUBJECTS, Subject
 from bench.throughput import Rate, preload, rate
@@ -39,6 +40,9 @@ def measure(kafka: KafkaSettings, home: Path, brokers: list[int], arguments: arg
         figures |= latency.measure(kafka, home, singles=singles, seconds=seconds, subjects=arguments.subjects)
     if "cost" in arguments.parts:
         figures |= cost.measure(kafka, home, brokers, seconds=15 if quick else 60, subjects=arguments.subjects)
+    if "width" in arguments.parts:
+        own: list[Subject] = [subject for subject in arguments.subjects if subject.startswith("clonos")]
+        figures |= width.measure(kafka, home, bursts=20 if quick else 100, subjects=own)
     if {"throughput", "overhead"} & set(arguments.parts):
         source = preload(kafka, records)
 

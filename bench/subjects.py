@@ -32,11 +32,11 @@ _SAMPLE_S = 0.5
 _START_TIMEOUT_S = 120.0
 
 
-def make_topic(kafka: KafkaSettings, prefix: str) -> str:
-    """A new topic of four partitions."""
+def make_topic(kafka: KafkaSettings, prefix: str, *, partitions: int = PARTITIONS) -> str:
+    """A new topic, of four partitions by default."""
     topic = f"{prefix}-{secrets.token_hex(3)}"
     admin = AdminClient(client_config(kafka))  # closed clients lose their futures
-    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(15)
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(15)
     return topic
 
 
@@ -164,6 +164,7 @@ def _command(
         "spec": {
             "main": str(_HERE / "jobs" / "subject.py"),
             "sharingDepth": depth,
+            "sparkConf": {"spark.sql.shuffle.partitions": "200"} if kind == "counts" else {},
             "checkpoint": f"file://{folder / 'checkpoint'}",
             "params": {"kind": kind, "per_epoch": str(per_epoch), "input": source, "output": out},
         },

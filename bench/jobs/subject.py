@@ -94,4 +94,9 @@ def bench(ctx: clonos.JobContext) -> None:
     """Read, compute, publish."""
     per_epoch = int(ctx.params["per_epoch"])
     records = ctx.source(ctx.params["input"], max_per_epoch=per_epoch or None)
+    if ctx.params["kind"] == "counts":
+        value = F.col("count").cast("string").alias("value")
+        counts = records.groupBy("key").count().select("key", value)
+        ctx.sink(counts, topic=ctx.params["output"], name="out", mode="update")
+        return
     ctx.sink(output(records, ctx.params["kind"]), topic=ctx.params["output"], name="out")

@@ -82,6 +82,8 @@ def test_topic_partition_key_and_value_by_row(
 REFUSED: list[tuple[str, dict[str, str], type[ClonosError], str]] = [
     ("unknown-topic", {"topic": "'nowhere'"}, TopicMissing, "nowhere"),
     ("unknown-partition", {"partition": "5"}, RecordRejected, "partition 5"),
+    ("negative-partition", {"partition": "-1"}, RecordRejected, "partition -1"),
+    ("timestamp-before-1970", {"timestamp": "timestamp '1969-01-01'"}, RecordRejected, "before 1970"),
     ("request-too-large", {"value": "repeat('x', 2000000)"}, RecordRejected, "max.message.bytes"),
 ]
 
@@ -110,6 +112,7 @@ def test_one_bad_row_refuses_the_epoch_at_once(
             F.when(bad, F.expr(columns.get("value", "'v'"))).otherwise(F.lit("v")).alias("value"),
             F.when(bad, F.expr(columns.get("topic", "null"))).cast("string").alias("topic"),
             F.when(bad, F.expr(columns.get("partition", "null"))).cast("int").alias("partition"),
+            F.when(bad, F.expr(columns.get("timestamp", "null"))).cast("timestamp").alias("timestamp"),
         )
 
     with pytest.raises(error, match=says):
@@ -117,6 +120,18 @@ def test_one_bad_row_refuses_the_epoch_at_once(
     assert run_job.events_of("restart") == []
     assert read_committed(kafka, out) == []
     assert "nowhere" not in AdminClient(client_config(kafka)).list_topics(timeout=10).topics
+
+
+def test_records_without_a_timestamp_get_one(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    """Kafka's source shows them as a millisecond before 1970."""
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, 3, partitions=1)
+    none = F.timestamp_millis(F.lit(-1)).alias("timestamp")
+    run_job(job_with(source, lambda records: records.select("value", none), out), name)
+    assert len(read_committed(kafka, out)) == 3
+    assert all(record.timestamp()[1] > 1_700_000_000_000 for record in read_committed(kafka, out))
 
 
 def test_a_row_without_any_topic(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:

@@ -21,6 +21,7 @@ import org.apache.spark.sql.types.StructType;
 final class RecordColumns {
   private static final String PREFIX = "clonos.error."; // headers of dead letters
   private static final int MICROS_PER_MILLI = 1000;
+  private static final long NO_TIMESTAMP = -1; // of Kafka
 
   private final Column key;
   private final Column value;
@@ -139,8 +140,10 @@ final class RecordColumns {
       return type.equals(DataTypes.LongType) ? row.getLong(index) : (long) row.getInt(index);
     }
 
+    /** The time in milliseconds; null if there is none, which Kafka's source shows as -1 ms. */
     Long millis(InternalRow row) {
-      return in(row) ? Math.floorDiv(row.getLong(index), MICROS_PER_MILLI) : null;
+      long millis = in(row) ? Math.floorDiv(row.getLong(index), MICROS_PER_MILLI) : NO_TIMESTAMP;
+      return millis == NO_TIMESTAMP ? null : Long.valueOf(millis);
     }
 
     /** The value as text, as Python's `str` shows it. */
