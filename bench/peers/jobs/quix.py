@@ -31,6 +31,7 @@ def main() -> None:
         # With a static member, a restarted process need not wait until the killed one's session times out (KIP-345).
         consumer_extra_config={"group.instance.id": "1", "fetch.wait.max.ms": 5},
         producer_extra_config={"linger.ms": 5},
+        consumer_poll_timeout=0.05,  # the commit of an idle topic waits for it
         loglevel="WARNING",
     )
     raw = {"key_deserializer": "bytes", "value_deserializer": "bytes"}
