@@ -197,11 +197,13 @@ def test_a_reader_drains_at_the_end_of_every_partition_and_raises_a_lost_broker(
         reader.stop()
 
 
-def test_a_group_whose_id_belongs_to_another_process_now_has_no_members() -> None:
+def test_a_group_whose_id_belongs_to_another_process_now_has_no_members(tmp_path: Path) -> None:
     """Linux reuses process ids; the ids of sessions are process ids."""
-    group = ProcessGroup(os.getsid(0))
-    assert group.members()
-    group._leader = psutil.Process()
-    if os.getsid(0) == os.getpid():
-        group._leader = psutil.Process(os.getppid())
-    assert group.members() == []
+    child = ChildProcess([sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log")
+    try:
+        group = ProcessGroup(child.pid)
+        assert [process.pid for process in group.members()] == [child.pid]
+        group._leader = psutil.Process()
+        assert group.members() == []
+    finally:
+        child.kill()
