@@ -26,6 +26,7 @@ from clonos.extend.source import Progress
 from clonos.kafka import client_config, spark_options, unanswered
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import java_pattern
+from clonos.spark.long_polling import kafka_format
 
 PADDING_TOPIC: Final = "clonos.padding"
 _PADDING_PARTITIONS: Final = 5
@@ -140,7 +141,8 @@ class KafkaSource:
         }
         if self._max_per_epoch is not None:
             options["maxOffsetsPerTrigger"] = str(self._max_per_epoch)
-        return spark.readStream.format("kafka").options(**options).load()
+        name, more = kafka_format(spark)
+        return spark.readStream.format(name).options(**options, **more).load()
 
     def _subscription(self, spark: SparkSession) -> tuple[str, str]:
         """Spark's option for the topics and its value, with the padding topic."""

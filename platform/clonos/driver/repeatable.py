@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 from clonos.errors import SourceNotRepeatable
 from clonos.spark.internals import analyzed_leaves
+from clonos.spark.long_polling import FORMAT, SPARK_FORMAT
 
 _ORDER_KEPT_FROM: Final = 5
 
@@ -55,7 +56,7 @@ def check_sources(frame: DataFrame) -> None:
         SourceNotRepeatable: A source is not repeatable; the error names it and the fix.
     """
     for scan in streaming_scans(frame):
-        if scan.format != "kafka":
+        if scan.format not in (SPARK_FORMAT, FORMAT):
             raise SourceNotRepeatable(
                 f"The streaming source {scan.format!r} is not known to read the same records in a replay.",
                 kept="nothing was started.",

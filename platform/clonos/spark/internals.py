@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 
@@ -32,6 +33,15 @@ def analyzed_leaves(frame: DataFrame) -> list[Any]:
 def jvm_of(spark: SparkSession) -> Any:
     """Py4J's view of the session's JVM."""
     return spark._jvm
+
+
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Whether the session's JVM can load the class, in the way in which Spark looks up a format."""
+    try:
+        jvm_of(spark).java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JError:
+        return False
+    return True
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.settings import KafkaSettings
-from clonos.spark.internals import jvm_of
+from clonos.spark.internals import has_class, jvm_of
 from clonos.spark.session import local_task_failures
 
 FORMAT: Final = "clonos.LaneSink"
@@ -119,13 +119,7 @@ def can_spool(sink: object, spark: SparkSession) -> TypeGuard[SpoolingSink]:
         return False
     if not _is_own(type(sink)):
         return False
-    if local_task_failures(spark.sparkContext.master) is None:
-        return False
-    try:
-        jvm_of(spark).java.lang.Thread.currentThread().getContextClassLoader().loadClass(FORMAT)
-    except Py4JError:
-        return False
-    return True
+    return local_task_failures(spark.sparkContext.master) is not None and has_class(spark, FORMAT)
 
 
 def _is_own(sink: type) -> bool:

@@ -130,6 +130,7 @@ def test_failed_definition_leaves_no_queries(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(driver_module.count, "attach", lambda _context: None)
     monkeypatch.setattr(driver_module.drops, "attach", lambda _context: None)
+    monkeypatch.setattr(driver_module, "use_long_polls", lambda *_arguments, **_options: None)
     spark: Any = SimpleNamespace(sparkContext=None)
     job = Job(half, JobSpec(metadata=Metadata(name="j")))
     driver = Driver(job, spark, KafkaSettings(), Events("j", None), RunOptions())

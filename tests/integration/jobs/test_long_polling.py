@@ -1,0 +1,186 @@
+"""A query without input waits at the broker: a record ends the wait, and so does a stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from clonos.driver.driver import Driver
+from clonos.driver.options import RunOptions
+from clonos.errors import JobCodeError
+from clonos.jobs.context import JobContext
+from clonos.jobs.definition import Job, JobFunction
+from clonos.jobs.spec import JobSpec, Metadata, Spec
+from clonos.kafka import client_config
+from clonos.settings import KafkaSettings
+from clonos.spark import long_polling
+from clonos.telemetry.events import Events
+from clonos.testing.harness import eventually, read_committed
+
+MakeTopic = Callable[..., str]
+_DEADLINE_S = 60.0
+
+
+class IdleRounds(StreamingQueryListener):
+    """Counts the rounds in which Spark found no input."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.above = threading.Event()
+        self.limit = 0
+
+    def onQueryStarted(self, event: Any) -> None: ...  # noqa: N802
+
+    def onQueryProgress(self, event: Any) -> None: ...  # noqa: N802
+
+    def onQueryTerminated(self, event: Any) -> None: ...  # noqa: N802
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        self.count += 1
+        if self.limit and self.count > self.limit:
+            self.above.set()
+
+
+@pytest.fixture
+def idle(spark: SparkSession) -> Iterator[IdleRounds]:
+    setting = "spark.sql.streaming.noDataProgressEventInterval"
+    spark.conf.set(setting, "0")  # an event for each round
+    rounds = IdleRounds()
+    spark.streams.addListener(rounds)
+    yield rounds
+    spark.streams.removeListener(rounds)
+    spark.conf.unset(setting)
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten minutes: anything that happens within a test's deadline did not wait."""
+    monkeypatch.setattr(long_polling, "_WAIT_MS", 600_000)
+
+
+@contextmanager
+def running(
+    spark: SparkSession, kafka: KafkaSettings, home: Path, function: JobFunction, name: str, **spec: Any
+) -> Iterator[Driver]:
+    """A driver in a thread; afterwards it must stop within the deadline, without a failure."""
+    job = Job(function, JobSpec(metadata=Metadata(name=name), spec=Spec.model_validate(spec)), "1")
+    driver = Driver(job, spark, kafka, Events(name, None, []), RunOptions(checkpoint=str(home / "checkpoint")))
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            driver.run()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield driver
+    finally:
+        driver.stop()
+        thread.join(_DEADLINE_S)
+    assert not thread.is_alive()
+    assert failures == []
+
+
+def send(kafka: KafkaSettings, topic: str, value: str, partition: int = 0) -> None:
+    producer = Producer(client_config(kafka))
+    producer.produce(topic, value, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def values(kafka: KafkaSettings, topic: str) -> list[str]:
+    return sorted((record.value() or b"").decode() for record in read_committed(kafka, topic))
+
+
+def await_records(kafka: KafkaSettings, topic: str, count: int) -> None:
+    eventually(lambda: len(values(kafka, topic)) == count, f"{count} records are published", timeout_s=_DEADLINE_S)
+
+
+def test_an_idle_query_waits_until_a_record_comes(
+    spark: SparkSession, kafka: KafkaSettings, tmp_path: Path, name: str, make_topic: MakeTopic, idle: IdleRounds
+) -> None:
+    source, output = make_topic(2, "in"), make_topic(1, "out")
+
+    def define(ctx: JobContext) -> None:
+        ctx.sink(ctx.source(source).select("value"), topic=output, name="out")
+
+    with running(spark, kafka, tmp_path, define, name):
+        for number in range(4):
+            send(kafka, source, f"{number}", partition=number % 2)
+            await_records(kafka, output, number + 1)
+        idle.limit = idle.count + 3
+        assert not idle.above.wait(1.0), "the query asks for offsets although it has no input"
+        send(kafka, source, "last")
+        eventually(lambda: "last" in values(kafka, output), "the record ends the wait", timeout_s=_DEADLINE_S)
+
+
+def test_a_query_with_two_sources_waits_for_none(
+    spark: SparkSession, kafka: KafkaSettings, tmp_path: Path, name: str, make_topic: MakeTopic, idle: IdleRounds
+) -> None:
+    first, second, output = make_topic(1, "in"), make_topic(1, "in"), make_topic(1, "out")
+
+    def define(ctx: JobContext) -> None:
+        ctx.sink(ctx.source(first).union(ctx.source(second)).select("value"), topic=output, name="out")
+
+    with running(spark, kafka, tmp_path, define, name):
+        for number, topic in enumerate((first, second, second, first)):
+            idle.above.clear()
+            idle.limit = idle.count + 3
+            assert idle.above.wait(_DEADLINE_S), "the query is idle"
+            send(kafka, topic, f"{number}")
+            await_records(kafka, output, number + 1)
+
+
+def test_a_window_closes_without_further_input(
+    spark: SparkSession, kafka: KafkaSettings, tmp_path: Path, name: str, make_topic: MakeTopic
+) -> None:
+    """After the epoch that raises the watermark, Spark runs one without input, which publishes the window."""
+    source, output = make_topic(1, "in"), make_topic(1, "out")
+
+    def define(ctx: JobContext) -> None:
+        at = F.timestamp_seconds(F.col("value").cast("string").cast("long"))
+        rows = ctx.source(source).select(at.alias("at")).withWatermark("at", "1 second")
+        counts = rows.groupBy(F.window("at", "10 seconds")).count()
+        ctx.sink(counts.select(F.col("count").cast("string").alias("value")), topic=output, name="out")
+
+    with running(spark, kafka, tmp_path, define, name):
+        send(kafka, source, "100")
+        send(kafka, source, "200")
+        eventually(lambda: values(kafka, output) == ["1"], "the first window is published", timeout_s=_DEADLINE_S)
+
+
+def test_a_job_that_ends_with_its_input_does_not_wait(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, output = make_topic(1, "in"), make_topic(1, "out")
+    send(kafka, source, "0")
+    run_job(lambda ctx: ctx.sink(ctx.source(source).select("value"), topic=output, name="out"), name)
+    assert values(kafka, output) == ["0"]
+
+
+@pytest.mark.parametrize(("interval", "format_"), [("0s", long_polling.FORMAT), ("1s", long_polling.SPARK_FORMAT)])
+def test_a_minimum_interval_replaces_the_wait(
+    spark: SparkSession, kafka: KafkaSettings, tmp_path: Path, name: str, interval: str, format_: str
+) -> None:
+    formats: list[str] = []
+
+    def define(ctx: JobContext) -> None:
+        formats.append(long_polling.kafka_format(ctx.spark)[0])
+        raise KeyError
+
+    body = Spec.model_validate({"trigger": {"interval": interval}})
+    job = Job(define, JobSpec(metadata=Metadata(name=name), spec=body), "1")
+    with pytest.raises(JobCodeError):
+        Driver(job, spark, kafka, Events(name, None, []), RunOptions(checkpoint=str(tmp_path))).define()
+    assert formats == [format_]
