@@ -342,7 +342,7 @@ class Agent:
 
     def _run_changed(self) -> None:
         self._changed.set()
-        self._batcher.expedite()  # the driver's events explain the change
+        self._batcher.run_changed()  # the driver's events explain the change
 
     async def _report_result(self, task: str, result: TaskResult) -> None:
         await self._api.task(await self._id(), task, result)

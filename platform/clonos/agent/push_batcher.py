@@ -1,7 +1,8 @@
 """Sends the events and log text of all runs of a host to the control plane in one push.
 
 A push with ten batches costs the control plane hardly more than one with a single batch. So the forwarders of all runs
-(`Forwarder`) send together, at the interval that the control plane sets.
+(`Forwarder`) send together. While no run changes they send each second: their events are then epochs, one line each.
+After a change, for instance in a recovery, they send at the interval that the control plane sets.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from clonos.client.agent_api import ApiRejected, ApiUnavailable
 from clonos.resources.hosts import BatchResult, EventsBatch, LogBatch, Push, PushResult
 
 _INTERVAL_S: Final = 0.2
+_REST_INTERVAL_S: Final = 1.0
+_CHANGING_S: Final = 10.0  # from a driver's failure to the first epochs after its recovery
 _COLLECT_S: Final = 0.02
 _MAX_CHARACTERS: Final = 2_000_000
 _MAX_BATCHES: Final = 1000
@@ -65,11 +68,12 @@ class PushBatcher:
         send: Sends a push to the control plane.
 
     Attributes:
-        interval_s: Seconds between two flushes, set by the control plane.
+        interval_s: Minimum seconds between two flushes, set by the control plane.
     """
 
     def __init__(self, instance: str, send: Callable[[Push], Awaitable[PushResult]]) -> None:
         self.interval_s = _INTERVAL_S
+        self._changing_until = 0.0
         self._instance = instance
         self._send = send
         self._waiting: list[_PendingPush] = []
@@ -79,14 +83,22 @@ class PushBatcher:
 
     def timer(self) -> FlushTimer:
         """The timer for the forwarder of one run."""
-        timer = FlushTimer(lambda: self.interval_s * (1 - (time.monotonic() / self.interval_s + self._phase) % 1))
+        timer = FlushTimer(self._until_flush_s)
         self._timers.add(timer)
         return timer
 
-    def expedite(self) -> None:
-        """Let the forwarders of all runs send at once, because the control plane waits for new events, for
-        instance in a recovery.
+    def _until_flush_s(self) -> float:
+        """Seconds until the next common flush."""
+        now = time.monotonic()
+        interval_s = self.interval_s if now < self._changing_until else max(self.interval_s, _REST_INTERVAL_S)
+        return interval_s * (1 - (now / interval_s + self._phase) % 1)
+
+    def run_changed(self) -> None:
+        """Let the forwarders of all runs send at once, and then at the shortest interval for a while.
+
+        The control plane waits for the events of this change, for instance of a recovery.
         """
+        self._changing_until = time.monotonic() + _CHANGING_S
         for timer in list(self._timers):
             timer.expedite()
 

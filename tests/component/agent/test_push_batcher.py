@@ -96,7 +96,7 @@ async def test_large_batches_are_sent_in_several_requests() -> None:
     assert sum(len(push.logs) for push in plane.pushes) == 25
 
 
-async def test_forwarders_flush_together_and_at_once_if_expedited() -> None:
+async def test_forwarders_flush_together_and_at_once_if_a_run_changes() -> None:
     batcher = PushBatcher("i", FakeControlPlane().receive)
     batcher.interval_s = 1.2
     timers = [batcher.timer() for _ in range(3)]
@@ -110,6 +110,21 @@ async def test_forwarders_flush_together_and_at_once_if_expedited() -> None:
     at = await asyncio.gather(*map(woken, range(3)))
     assert max(at) - min(at) < 0.4, "each would be 0.4 s after the previous one"
     batcher.interval_s = 30.0
-    asyncio.get_running_loop().call_later(0.01, batcher.expedite)
+    asyncio.get_running_loop().call_later(0.01, batcher.run_changed)
     async with asyncio.timeout(15):
         await asyncio.gather(*(timer.wait() for timer in timers))
+
+
+async def test_forwarders_flush_each_second_while_no_run_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    batcher = PushBatcher("i", FakeControlPlane().receive)
+    batcher._phase = 0.0
+    batcher.interval_s = 0.25
+    assert batcher._until_flush_s() == 1.0
+    batcher.run_changed()
+    assert batcher._until_flush_s() == 0.25
+    now += 11
+    assert batcher._until_flush_s() == 1.0
+    batcher.interval_s = 4.0  # many drivers report
+    assert batcher._until_flush_s() == 4.0 - 1011 % 4
