@@ -23,13 +23,15 @@ from clonos.driver import epochs
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.errors import EpochFailed, RestartsExhausted, SinkTopicDeleted
+from clonos.extend.sink import LaneReport
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.log.control import lane_id
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
-from clonos.spark.spooling import JvmProducer
+from clonos.spark.spooling import JvmProducer, SpooledRows
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
+from clonos_sinks.kafka.lane import Lane
 from clonos_sinks.kafka.spooled import SpooledLane
 from support.brokers.delaying import DelayingLink
 from support.brokers.severed import SeveredCluster
@@ -168,6 +170,32 @@ def test_an_epoch_that_fails_at_a_point_is_published_once(
     markers_before_restart = point in ("lane-committed", "epoch-committed", "epoch-done")
     replays = [event for event in run_job.events_of("epoch") if event["replay"]]
     assert sum(event["skipped_lanes"] for event in replays) == markers_before_restart
+
+
+def test_a_marker_that_is_committed_before_its_rows_would_lose_them(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant: the checks of the previous test see what it would break."""
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    feed(kafka, source, 30)
+    failed: list[int] = []
+    commit = SpooledLane._commit
+
+    def marker_first(lanes: SpooledLane, lane: Lane, producer: JvmProducer, rows: SpooledRows) -> LaneReport:
+        with monkeypatch.context() as without_rows:
+            without_rows.setattr(SpooledRows, "send_to", lambda _rows, _producer: None)
+            report = commit(lanes, lane, producer, rows)
+        if not failed:
+            failed.append(lane.identity.epoch)
+            raise EpochFailed("injected")
+        producer.begin()
+        rows.send_to(producer)
+        return report
+
+    monkeypatch.setattr(SpooledLane, "_commit", marker_first)
+    run_job(job(source, out, plain), name)
+    assert failed == [0]
+    assert values(kafka, out) == Counter()
 
 
 def test_rows_beyond_the_memory_go_to_disk(
