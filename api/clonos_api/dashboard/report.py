@@ -1,7 +1,7 @@
 """``clonos report``: the ``--json`` output of a benchmark or a demo as one self-contained page.
 
 ``python -m clonos_api.dashboard.report FILE…``; ``-`` is standard input. Any JSON object is accepted: the page shows
-counts of violations, and a distribution wherever there are downtime samples.
+counts of violations, a distribution wherever there are downtime samples, and a table wherever systems are compared.
 """
 
 from __future__ import annotations
@@ -35,6 +35,14 @@ _WRONG: Final = {
 # Without these, output and input were not compared.
 _COMPARED: Final = frozenset({"duplicates", "lost"})
 _HINT: Final = "pass the output of `python -m bench.recovery --json` or `clonos demo --json`."
+_SYSTEMS: Final = {
+    "clonos": "Clonos",
+    "clonos_python": "Clonos, lanes in Python",
+    "spark_default": "Spark, defaults",
+    "spark_tuned": "Spark, tuned",
+    "flink": "Flink",
+    "quix": "Quix Streams",
+}
 _ORDER: Final = ("detect", "decide", "finish", "start", "wake", "claim", "restore", "replay", "epoch", "commit")
 
 
@@ -58,6 +66,21 @@ class Waterfall:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """The figures of several systems in one part of a benchmark.
+
+    Attributes:
+        name: The part.
+        columns: Names of the figures, with their units.
+        rows: System → its figures, in the order of `columns`; None where a system has no such figure.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[float | None, ...]]
+
+
+@dataclass(frozen=True)
 class Result:
     """The result of one benchmark or demo, as read from its JSON file.
 
@@ -68,6 +91,7 @@ class Result:
         facts: Further numbers and texts of the object.
         gaps: Downtimes by kind of failure.
         waterfalls: Phases of recoveries.
+        comparisons: Figures of several systems beside each other.
     """
 
     name: str
@@ -77,6 +101,7 @@ class Result:
     facts: tuple[tuple[str, Any], ...]
     gaps: tuple[Gaps, ...]
     waterfalls: tuple[Waterfall, ...]
+    comparisons: tuple[Comparison, ...]
 
     @property
     def longest_s(self) -> float:
@@ -121,6 +146,7 @@ def result(name: str, raw: Mapping[str, Any]) -> Result:
         facts=tuple(facts),
         gaps=tuple(_gaps("", raw)),
         waterfalls=tuple(_waterfalls("", raw)),
+        comparisons=tuple(_comparisons("", raw)),
     )
 
 
@@ -154,6 +180,23 @@ def _gaps(name: str, raw: Mapping[str, Any]) -> Iterator[Gaps]:
     for key, value in raw.items():
         if isinstance(value, dict):
             yield from _gaps(key if name in ("", "gaps") else f"{name} {key}", value)
+
+
+def _comparisons(name: str, raw: Mapping[str, Any]) -> Iterator[Comparison]:
+    """All objects whose keys are systems and whose values are objects with figures."""
+    objects = {key: value for key, value in raw.items() if isinstance(value, dict)}
+    if len(objects) > 1 and objects.keys() <= _SYSTEMS.keys():
+        figures = {
+            key: {name: number for name, number in value.items() if isinstance(number, int | float)}
+            for key, value in objects.items()
+        }
+        columns = tuple(dict.fromkeys(column for row in figures.values() for column in row))
+        if columns:
+            rows = {_SYSTEMS[key]: tuple(row.get(column) for column in columns) for key, row in figures.items()}
+            yield Comparison(name, columns, rows)
+        return
+    for key, value in objects.items():
+        yield from _comparisons(f"{name} {key}".strip(), value)
 
 
 def _waterfalls(name: str, raw: Mapping[str, Any]) -> Iterator[Waterfall]:

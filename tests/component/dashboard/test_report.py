@@ -59,6 +59,20 @@ def test_a_result_that_checked_nothing_does_not_look_clean() -> None:
         assert "xactly once." not in text
 
 
+def test_systems_are_compared_in_a_table_for_each_part() -> None:
+    peers = {
+        "throughput": {
+            "python": {"clonos": {"rows_per_s": 91_000, "peak_pss_mb": 900}, "quix": {"rows_per_s": 37_000}},
+        },
+        "throughput_samples": {"python": {"clonos": [{"rows_per_s": 91_000}]}},
+        "latency_ms": {"clonos": {"p50": 80.5, "samples": [80.5]}, "flink": {"p50": 114.0, "samples": [114.0]}},
+    }
+    text = page(peers)
+    assert re.findall("<h2>(.*?)</h2>", text) == ["throughput python", "latency ms"]
+    assert re.findall(r'scope="row">([\w ]+)<', text) == ["Clonos", "Quix Streams", "Clonos", "Flink"]
+    assert re.findall(r'<td class="num">(.*?)</td>', text) == ["91 000", "900", "37 000", "", "80.5", "114.0"]
+
+
 def test_a_demo_result_renders() -> None:
     verdict = Verdict(
         records_in=9, expected=9, published=9, duplicates=0, lost=0, order_breaks=0, contradictions=1, pending=0
