@@ -28,7 +28,7 @@ async def slow_commits(database: Database) -> None:
 
 
 async def test_a_reader_misses_no_event_of_eight_writers(url: str) -> None:
-    replicas = [Database(url, pool_size=5) for _ in range(2)]
+    replicas = [Database(url, pool_size=5, wait_s=60) for _ in range(2)]
     kind, rounds = unique("e."), 25
     if replicas[0].dialect == "postgresql":
         await slow_commits(replicas[0])
@@ -112,7 +112,7 @@ async def test_the_process_that_commits_wakes_its_readers_at_once(database: Data
 
 
 async def test_commits_of_other_replicas_wake_readers(url: str) -> None:
-    here, there = Database(url), Database(url)
+    here, there = Database(url, wait_s=60), Database(url, wait_s=60)
     watching = asyncio.create_task(there.watch_commits())
     async with here.transaction() as session:
         agent = await host_row(session)

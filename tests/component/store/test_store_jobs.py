@@ -138,7 +138,7 @@ async def test_of_many_patches_of_one_version_one_wins(database: Database) -> No
 
 async def test_no_update_is_lost(url: str) -> None:
     """Many writers in two replicas, each adding one to a value that it read in an earlier transaction."""
-    replicas = [Database(url, pool_size=8), Database(url, pool_size=8)]
+    replicas = [Database(url, pool_size=8, wait_s=60) for _ in range(2)]
     job = await made(replicas[0])
 
     async def add(database: Database) -> int:

@@ -59,7 +59,7 @@ async def test_the_fencing_token_grows_with_each_holder(database: Database) -> N
 
 
 async def test_one_of_many_candidates_gets_the_lease(url: str) -> None:
-    replicas = [Database(url, pool_size=4) for _ in range(3)]
+    replicas = [Database(url, pool_size=4, wait_s=60) for _ in range(3)]
     got = await asyncio.gather(*(take(replicas[number % 3], f"h{number}") for number in range(18)))
     assert [result for result in got if result is not None] == [1]
     for replica in replicas:
