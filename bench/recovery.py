@@ -88,7 +88,7 @@ def _parts(arguments: argparse.Namespace, deployment: Platform) -> dict[str, Any
     for name, part in _selected_parts(arguments).items():
         results[name] = measure(name, part, arguments.kills if part.standbys else _reduced(arguments.kills), deployment)
     if "cost" in arguments.parts:
-        results["standby_cost"] = cost.idle(deployment, arguments.idle_s)
+        results |= cost.idle(deployment, arguments.idle_s)
     if "throughput" in arguments.parts:
         results["throughput"] = cost.throughput(deployment, arguments.records)
     return results

@@ -7,6 +7,7 @@ import statistics
 import time
 from typing import Any, Final
 
+import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.outages.flow import Load
@@ -15,6 +16,7 @@ from bench.outages.usage import cpu_s, memory_mb
 from bench.progress import log_progress
 from bench.subjects import PARTITIONS, make_topic
 from clonos.kafka import client_config
+from clonos.testing.harness import ProcessGroup, processes_of_home
 
 # Compilers and garbage collectors have settled after this time.
 _SETTLE_S: Final = 15.0
@@ -23,37 +25,74 @@ _PAIRS: Final = 4
 _PER_EPOCH: Final = 50_000
 _FIRST_S: Final = 60.0
 _PRELOAD_MS: Final = 600_000
+_PARTS: Final = {"clonos_api": "control_plane", "kafka.Kafka": "broker", "agent": "agents"}  # by command line
 
 
 def idle(deployment: Platform, seconds: float) -> dict[str, Any]:
-    """CPU share of a core and memory of one READY standby, whose job works under a steady load."""
+    """What one job with a READY standby costs, without input and under a steady load.
+
+    Returns:
+        ``standby_cost``: CPU share of a core and memory of the standby under load; ``job_cost``: the same for every
+        part of the platform, ``idle`` and ``loaded``.
+    """
     source, output = make_topic(deployment.kafka, "in"), make_topic(deployment.kafka, "out")
     params = {"input": source, "output": output, "kind": "identity", "per_epoch": "0"}
     deployment.submit("subject.py", params, standbys=1)
-    deployment.job.await_driver()
-    load = Load(deployment.kafka, source)
+    driver = deployment.job.await_driver()
+    load = Load(deployment.kafka, source)  # a standby rehearses with a driver that works
     try:
         deployment.job.await_standby()
         standby = deployment.standby()
         assert standby is not None
-        time.sleep(_SETTLE_S)
-        before, began = cpu_s(standby.members()), time.monotonic()
-        time.sleep(seconds)
-        after, took = cpu_s(standby.members()), time.monotonic() - began
-        memory = memory_mb(standby.members())
+        loaded, shares = _shares(deployment, driver, standby, seconds)
     finally:
         load.close()
+    job_cost = {"loaded": loaded, "idle": _shares(deployment, driver, standby, seconds)[0]}
     deployment.stop_job()
-    used = {name: round((spent - before.get(name, 0.0)) / took, 4) for name, spent in after.items()}
+    used, memory = shares
     result = {
         "cpu_share": round(sum(used.values()), 4),
         "pss_mb": sum(memory.values()),
-        "seconds": round(took, 1),
+        "seconds": seconds,
         "cpu_by_process": used,
         "pss_mb_by_process": memory,
     }
     log_progress(f"standby: {result['cpu_share']:.2%} of a core, {result['pss_mb']} MB")
-    return result
+    return {"standby_cost": result, "job_cost": job_cost}
+
+
+def _shares(
+    deployment: Platform, driver: ProcessGroup, standby: ProcessGroup, seconds: float
+) -> tuple[dict[str, dict[str, float]], tuple[dict[str, float], dict[str, int]]]:
+    """CPU shares and memory: of each part of the platform, and of the standby by process."""
+    time.sleep(_SETTLE_S)
+    parts = _parts(deployment, driver, standby)
+    before, began = {name: cpu_s(processes) for name, processes in parts.items()}, time.monotonic()
+    time.sleep(seconds)
+    took = time.monotonic() - began
+    used = {
+        part: {name: round((spent - before[part].get(name, 0.0)) / took, 4) for name, spent in cpu_s(processes).items()}
+        for part, processes in parts.items()
+    }
+    memory = {part: memory_mb(processes) for part, processes in parts.items()}
+    figures = {
+        part: {"cores": round(sum(used[part].values()), 3), "pss_mb": sum(memory[part].values())} for part in parts
+    }
+    log_progress(f"{figures}")
+    return figures, (used["standby"], memory["standby"])
+
+
+def _parts(deployment: Platform, driver: ProcessGroup, standby: ProcessGroup) -> dict[str, list[psutil.Process]]:
+    """The live processes of each part of the platform."""
+    parts: dict[str, list[psutil.Process]] = {"driver": driver.members(), "standby": standby.members()}
+    known = {process.pid for members in parts.values() for process in members}
+    for process, _run in processes_of_home(deployment.home):
+        if process.pid not in known:
+            with contextlib.suppress(psutil.Error):
+                command = " ".join(process.cmdline())
+                part = next((part for text, part in _PARTS.items() if text in command), "other")
+                parts.setdefault(part, []).append(process)
+    return parts
 
 
 def throughput(deployment: Platform, records: int) -> dict[str, Any]:
