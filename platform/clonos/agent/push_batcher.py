@@ -1,7 +1,7 @@
 """Sends the events and log text of all runs of a host to the control plane in one push.
 
 A push with ten batches costs the control plane hardly more than one with a single batch. So the forwarders of all runs
-(`Forwarder`) send together. While no run changes they send each second: their events are then epochs, one line each.
+(`Forwarder`) send together. While no run changes they send each second: most events are then epochs.
 After a change, for instance in a recovery, they send at the interval that the control plane sets.
 """
 

@@ -35,7 +35,7 @@ from clonos.log.claiming import Claimant, Ownership
 from clonos.log.prepared import Prepared
 from clonos.log.records import Resolution
 from clonos.settings import KafkaSettings
-from clonos.spark.long_polling import use_long_polls
+from clonos.spark.long_polling import long_polls
 from clonos.spark.spooling import DriverLane, can_spool
 from clonos.spark.user_session import alive
 from clonos.telemetry.events import Events, error_fields
@@ -144,10 +144,10 @@ class Driver:
         set_driver_params(dict(self._job.spec.spec.params))
         count.attach(self._spark.sparkContext)
         drops.attach(self._spark.sparkContext)
-        use_long_polls(self._spark, interval_ms=self._job.spec.spec.trigger.interval_ms)
         context = JobContext(self._spark, self._job.spec, self._kafka, rehearsal=rehearsal)
         context.pins = pins or context.pins
-        self._job.define(context)
+        with long_polls(self._spark, interval_ms=self._job.spec.spec.trigger.interval_ms):
+            self._job.define(context)
         for query in context.queries:
             check_sources(query.frame)
         return context

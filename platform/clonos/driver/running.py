@@ -17,10 +17,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from clonos.carried_errors import CarriedError, carrying
 from clonos.causal.shape import runs_without_input
 from clonos.driver.epochs import EpochRunner, NotStarted
+from clonos.driver.repeatable import streaming_scans
 from clonos.driver.restart_budget import classify
 from clonos.errors import ClonosError
 from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
+from clonos.spark.long_polling import stop_waiting
 from clonos.spark.spooling import FORMAT, DriverLane, SpooledRows, SpoolingSink, TopicLimits, spooling
 from clonos.spark.user_session import promised_settings
 
@@ -101,6 +103,8 @@ class Running:
         try:
             with promised_settings(self.query.frame.sparkSession, self._settings):
                 self.stream = writer.start()
+            if len(streaming_scans(self.query.frame)) > 1:
+                self._stop_waiting(self.stream)  # a record of another source would have to wait
         except Exception as failure:
             raise classify(failure) from failure
 
@@ -188,9 +192,13 @@ class Running:
         self.runner.stopping = True
         if gracefully and self.runner.busy.acquire(timeout=_STOP_S):
             self.runner.busy.release()
+            self._stop_waiting(self.stream)
             self._settle(self.stream)
         with contextlib.suppress(Exception):  # the query may fail at the same moment: it stops either way
             self.stream.stop()
+
+    def _stop_waiting(self, stream: StreamingQuery) -> None:
+        stop_waiting(self.query.frame.sparkSession, str(stream.runId))
 
     def _settle(self, stream: StreamingQuery) -> None:
         """Wait until Spark has committed the epoch: then it waits for input, or starts the next epoch."""

@@ -26,7 +26,7 @@ from clonos.errors import ClonosError
 from clonos.kafka import client_config, spark_options
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.jvm import aot_file
-from clonos.spark.long_polling import kafka_format, use_long_polls
+from clonos.spark.long_polling import kafka_format, long_polls
 from clonos.spark.session import build_session
 from clonos.spark.spooling import FORMAT, JvmProducer, SpooledRows, TopicLimits, spooling
 
@@ -81,8 +81,8 @@ def _run_queries(spark: SparkSession, kafka: KafkaSettings, scratch: Path) -> No
 
     The JVM stores which methods were used often (JEP 515), so the queries have several epochs.
     """
-    use_long_polls(spark, interval_ms=0)
-    source_format, long_poll = kafka_format(spark)
+    with long_polls(spark, interval_ms=0):
+        source_format, long_poll = kafka_format(spark)
     source = spark.readStream.format(source_format).options(**spark_options(kafka), **long_poll)
     source = source.option("maxOffsetsPerTrigger", str(_RECORDS // _EPOCHS)).option("includeHeaders", "true")
     rows = source.option("subscribe", _TOPIC).option("startingOffsets", "earliest").load()

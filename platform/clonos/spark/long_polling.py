@@ -6,11 +6,14 @@ Spark's own source is asked for its newest offsets a hundred times a second whil
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from clonos.spark.internals import has_class
+from clonos.errors import SpecError
+from clonos.spark.internals import has_class, jvm_of
 
 FORMAT: Final = "clonos.LongPollingKafka"
 SPARK_FORMAT: Final = "kafka"
@@ -18,23 +21,51 @@ _OPTION: Final = "longPollMs"
 # Longest wait in ms. New partitions are found, and timers of processing time fire, within this time.
 _SETTING: Final = "spark.clonos.longPollMs"
 _WAIT_MS: Final = 200
+_MAX_WAIT_MS: Final = 600_000
 
 
-def use_long_polls(spark: SparkSession, *, interval_ms: int) -> None:
-    """Let sources that are loaded from now on wait at the broker, unless the user's configuration sets the wait.
+@contextlib.contextmanager
+def long_polls(spark: SparkSession, *, interval_ms: int) -> Iterator[None]:
+    """Let the sources that are loaded inside the context wait at the broker. The user's setting has priority.
 
     Args:
         spark: The session of the job.
-        interval_ms: Minimum time between the starts of two epochs. With one, Spark asks rarely enough, and a wait would
-            move the start of the next epoch.
+        interval_ms: Minimum time between the starts of two epochs. With one, sources do not wait: Spark asks rarely
+            enough, and a wait would move the start of the next epoch.
     """
-    if not spark.sparkContext.getConf().contains(_SETTING):
-        spark.conf.set(_SETTING, "0" if interval_ms else str(_WAIT_MS))
+    before = spark.conf.get(_SETTING, None)
+    spark.conf.set(_SETTING, "0" if interval_ms else before or str(_WAIT_MS))
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_SETTING)
+        else:
+            spark.conf.set(_SETTING, before)
 
 
 def kafka_format(spark: SparkSession) -> tuple[str, dict[str, str]]:
-    """The format of a Kafka source, and its additional options: Spark's own if the session does not use long polls."""
-    wait_ms = spark.conf.get(_SETTING, "0")
-    if wait_ms in (None, "0") or not has_class(spark, FORMAT):
+    """The format of a Kafka source, and its additional options: Spark's own if the session does not use long polls.
+
+    Raises:
+        SpecError: The user's setting is not a number of milliseconds.
+    """
+    setting = spark.conf.get(_SETTING, None) or "0"
+    if not (setting.isascii() and setting.isdigit() and int(setting) <= _MAX_WAIT_MS):
+        raise SpecError(
+            f"{_SETTING}={setting!r} is invalid.", hint=f"set milliseconds from 0 to {_MAX_WAIT_MS}, without a unit."
+        )
+    if not int(setting) or not has_class(spark, FORMAT):
         return SPARK_FORMAT, {}
-    return FORMAT, {_OPTION: wait_ms}
+    return FORMAT, {_OPTION: setting}
+
+
+def stop_waiting(spark: SparkSession, run_id: str) -> None:
+    """End the wait of a query's sources, and let none of them wait again.
+
+    Args:
+        spark: The session of the query.
+        run_id: ``StreamingQuery.runId``.
+    """
+    if has_class(spark, FORMAT):
+        jvm_of(spark).clonos.LongPollingKafka.stopWaiting(run_id)

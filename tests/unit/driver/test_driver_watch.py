@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -27,6 +28,11 @@ from clonos.jobs.definition import Job
 from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, Spec
 from clonos.settings import KafkaSettings
 from clonos.telemetry.events import Events
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_module.Running, "_stop_waiting", lambda *_arguments: None)
 
 
 class Query:
@@ -130,7 +136,7 @@ def test_failed_definition_leaves_no_queries(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(driver_module.count, "attach", lambda _context: None)
     monkeypatch.setattr(driver_module.drops, "attach", lambda _context: None)
-    monkeypatch.setattr(driver_module, "use_long_polls", lambda *_arguments, **_options: None)
+    monkeypatch.setattr(driver_module, "long_polls", lambda *_arguments, **_options: nullcontext())
     spark: Any = SimpleNamespace(sparkContext=None)
     job = Job(half, JobSpec(metadata=Metadata(name="j")))
     driver = Driver(job, spark, KafkaSettings(), Events("j", None), RunOptions())

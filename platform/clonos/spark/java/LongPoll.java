@@ -10,6 +10,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.InterruptException;
+import org.apache.kafka.common.errors.WakeupException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.kafka010.KafkaSourceOffset;
@@ -21,11 +22,13 @@ import org.slf4j.LoggerFactory;
 final class LongPoll implements AutoCloseable {
   private static final Logger LOG = LoggerFactory.getLogger(LongPoll.class);
   private static final String PREFIX = "kafka.";
+  private static final long REQUEST_MS = 30_000;
   private static final long PAUSE_NS = TimeUnit.MINUTES.toNanos(1);
 
   private final Properties properties = new Properties();
   private final Duration timeout;
-  private KafkaConsumer<byte[], byte[]> consumer; // null: not needed yet, or failed
+  private volatile KafkaConsumer<byte[], byte[]> consumer; // null: not needed yet, or failed
+  private volatile boolean woken;
   private boolean failed;
   private long failedAt;
 
@@ -50,6 +53,7 @@ final class LongPoll implements AutoCloseable {
     properties.put("max.partition.fetch.bytes", "1");
     properties.put("max.poll.records", "1");
     properties.put("enable.metrics.push", "false");
+    properties.put("request.timeout.ms", Long.toString(timeoutMs + REQUEST_MS));
     timeout = Duration.ofMillis(timeoutMs);
   }
 
@@ -85,7 +89,9 @@ final class LongPoll implements AutoCloseable {
               consumer.seek(partition, offset);
             }
           });
-      return !consumer.poll(timeout).isEmpty();
+      return !woken && !consumer.poll(timeout).isEmpty();
+    } catch (WakeupException stopping) {
+      return false;
     } catch (InterruptException stopped) {
       Thread.interrupted(); // Spark closes the source in this thread
       throw LongPoll.<RuntimeException>undeclared(new InterruptedException(stopped.getMessage()));
@@ -98,6 +104,15 @@ final class LongPoll implements AutoCloseable {
     }
   }
 
+  /** Ends a wait in progress, and every later one at once. Any thread may call this. */
+  void wakeUp() {
+    woken = true;
+    KafkaConsumer<byte[], byte[]> waiting = consumer;
+    if (waiting != null) {
+      waiting.wakeup();
+    }
+  }
+
   @SuppressWarnings("unchecked")
   private static <T extends Throwable> T undeclared(Throwable failure) throws T {
     throw (T) failure;
@@ -105,9 +120,14 @@ final class LongPoll implements AutoCloseable {
 
   @Override
   public void close() {
-    if (consumer != null) {
-      consumer.close(CloseOptions.timeout(Duration.ZERO));
-      consumer = null;
+    KafkaConsumer<byte[], byte[]> closing = consumer;
+    consumer = null;
+    if (closing != null) {
+      try {
+        closing.close(CloseOptions.timeout(Duration.ZERO));
+      } catch (KafkaException failure) {
+        LOG.warn("The consumer of a long poll was not closed cleanly: {}", failure.toString());
+      }
     }
   }
 }

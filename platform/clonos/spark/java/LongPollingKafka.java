@@ -6,6 +6,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.WeakHashMap;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -34,13 +35,31 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * of its broker. This source answers as Spark's own does; but the second of two questions without new input waits for a
  * record, by a long poll. The first does not: Spark may have an epoch without input to run, which closes windows.
  *
- * <p>A query with several sources asks them one after the other. It does not wait: a record of another source would.
+ * <p>A query with several sources asks them one after the other. It does not wait, because a record of another source
+ * would have to wait too.
  */
 public final class LongPollingKafka implements TableProvider {
   /** Option of the source: the longest wait in milliseconds. */
   static final String WAIT_MS = "longpollms";
 
+  /** Spark's local property with the run id of the query whose thread this is. */
+  private static final String RUN = "spark.jobGroup.id";
+
+  /** The sources of each running query, by its run id; weak, because Spark may not stop each of them. */
+  private static final Map<String, Set<SourceStream>> RUNS = new ConcurrentHashMap<>();
+
+  /** The runs whose sources do not wait any more. */
+  private static final Set<String> STOPPED = ConcurrentHashMap.newKeySet();
+
   private final KafkaSourceProvider kafka = new KafkaSourceProvider();
+
+  /** Ends the wait of a query's sources, and lets none of them wait again. Any thread may call this. */
+  public static void stopWaiting(String run) {
+    STOPPED.add(run);
+    for (SourceStream source : RUNS.getOrDefault(run, Set.of()).toArray(new SourceStream[0])) {
+      source.poll.wakeUp();
+    }
+  }
 
   @Override
   public StructType inferSchema(CaseInsensitiveStringMap options) {
@@ -92,31 +111,28 @@ public final class LongPollingKafka implements TableProvider {
 
     @Override
     public MicroBatchStream toMicroBatchStream(String location) {
-      return new SourceStream((KafkaMicroBatchStream) kafka.toMicroBatchStream(location), options, location);
+      return new SourceStream((KafkaMicroBatchStream) kafka.toMicroBatchStream(location), options);
     }
   }
 
   private static final class SourceStream
       implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
-    /** The sources of each running query, by the query's checkpoint; weak, because Spark may not stop each of them. */
-    private static final Map<String, Set<SourceStream>> QUERIES = new ConcurrentHashMap<>();
-
     private final KafkaMicroBatchStream kafka;
     private final LongPoll poll;
-    private final String checkpoint;
+    private final String run;
     private final Set<SourceStream> sources;
     private boolean waits;
     private boolean wasIdle;
 
-    /** @param location the source's directory, {@code <checkpoint>/sources/<number>} */
-    SourceStream(KafkaMicroBatchStream kafka, CaseInsensitiveStringMap options, String location) {
+    SourceStream(KafkaMicroBatchStream kafka, CaseInsensitiveStringMap options) {
       this.kafka = kafka;
       poll = new LongPoll(options, options.getLong(WAIT_MS, 0));
-      waits = options.getLong(WAIT_MS, 0) > 0 && !options.containsKey("minOffsetsPerTrigger");
-      checkpoint = location.substring(0, Math.max(0, location.lastIndexOf("/sources/")));
+      String group = SparkContext.getOrCreate().getLocalProperty(RUN);
+      run = group == null ? "" : group;
+      waits = options.getLong(WAIT_MS, 0) > 0 && group != null && !options.containsKey("minOffsetsPerTrigger");
       sources =
-          QUERIES.computeIfAbsent(
-              checkpoint, query -> Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>())));
+          RUNS.computeIfAbsent(
+              run, id -> Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>())));
       sources.add(this);
     }
 
@@ -126,7 +142,7 @@ public final class LongPollingKafka implements TableProvider {
       boolean idle = start != null && (end == null || end.equals(start));
       boolean again = idle && wasIdle;
       wasIdle = idle;
-      if (!again || !waits || sources.size() != 1 || !poll.await(start)) {
+      if (!again || !waits || STOPPED.contains(run) || sources.size() != 1 || !poll.await(start)) {
         return end;
       }
       Offset newest = kafka.latestOffset(start, limit);
@@ -188,9 +204,13 @@ public final class LongPollingKafka implements TableProvider {
     @Override
     public void stop() {
       sources.remove(this);
-      QUERIES.computeIfPresent(checkpoint, (query, left) -> left.isEmpty() ? null : left);
-      poll.close();
-      kafka.stop();
+      RUNS.computeIfPresent(run, (id, left) -> left.isEmpty() ? null : left);
+      STOPPED.remove(run);
+      try {
+        poll.close();
+      } finally {
+        kafka.stop();
+      }
     }
 
     @Override
