@@ -65,14 +65,6 @@ FASTER: Mapping[str, str] = {
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
-# Without its UI, Spark keeps the data of a thousand jobs, stages and plans for nobody.
-WITHOUT_UI: Mapping[str, str] = {
-    "spark.ui.retainedJobs": "20",
-    "spark.ui.retainedStages": "20",
-    "spark.ui.retainedTasks": "500",
-    "spark.sql.ui.retainedExecutions": "20",
-}
-
 # The configuration of a session that Clonos builds, before the user's.
 SESSION_DEFAULTS: Mapping[str, str] = {
     **PROMISED,
@@ -224,8 +216,6 @@ def session_conf(app_name: str, master: str, conf: Mapping[str, str]) -> dict[st
         chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILE_SYSTEM  # executors of a cluster lack the class
         if len(tempfile.gettempdir()) > _MAX_TEMPDIR_CHARACTERS:
             chosen["spark.python.unix.domain.socket.dir"] = "/tmp"  # noqa: S108, as Spark itself does
-    if _plain(conf.get("spark.ui.enabled", "false")) != "true":
-        chosen |= WITHOUT_UI
     return {**chosen, **conf}
 
 

@@ -178,13 +178,6 @@ def test_user_configuration_overrides_defaults() -> None:
     assert conf["spark.driver.host"] == "127.0.0.1"
 
 
-def test_spark_retains_jobs_only_for_a_ui() -> None:
-    retained = "spark.ui.retainedJobs"
-    assert session_conf("job", "local[2]", {})[retained] == "20"
-    assert session_conf("job", "local[2]", {retained: "7"})[retained] == "7"
-    assert retained not in session_conf("job", "local[2]", {"spark.ui.enabled": "true"})
-
-
 @pytest.mark.parametrize("key", sorted(PROMISED))
 def test_required_settings_cannot_be_changed(key: str) -> None:
     with pytest.raises(SpecError, match=key):
