@@ -51,7 +51,8 @@ def kafka_format(spark: SparkSession) -> tuple[str, dict[str, str]]:
         SpecError: The user's setting is not a number of milliseconds.
     """
     setting = spark.conf.get(_SETTING, None) or "0"
-    if not (setting.isascii() and setting.isdigit() and int(setting) <= _MAX_WAIT_MS):
+    digits = setting.isascii() and setting.isdigit() and len(setting) <= len(str(_MAX_WAIT_MS))
+    if not digits or int(setting) > _MAX_WAIT_MS:
         raise SpecError(
             f"{_SETTING}={setting!r} is invalid.", hint=f"set milliseconds from 0 to {_MAX_WAIT_MS}, without a unit."
         )

@@ -31,9 +31,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /**
  * Spark's Kafka source, which waits at the broker while there is no input.
  *
- * <p>Spark asks a source without input for its newest offsets a hundred times a second: 0.17 core of an idle driver, 0.08
- * of its broker. This source answers as Spark's own does; but the second of two questions without new input waits for a
- * record, by a long poll. The first does not: Spark may have an epoch without input to run, which closes windows.
+ * <p>Spark asks a source without input for its newest offsets a hundred times a second (docs/adr/0021-long-polls.md has the
+ * costs). This source answers as Spark's own does. The second of two consecutive questions without new input waits for a
+ * record, by a long poll. The first does not wait, because Spark may then run an epoch without input, which closes windows.
  *
  * <p>A query with several sources asks them one after the other. It does not wait, because a record of another source
  * would have to wait too.
