@@ -72,7 +72,7 @@ component-api: setup
 component-rest: setup
 	$(PYTEST) $(addprefix tests/component/,store reconcile security agent cli dashboard) -q $(CORE)$(LABELLED)
 
-contracts: setup ## The commit protocol on a real broker, crashed at every step (1 minute)
+contracts: setup ## Claims on a real broker, crashed at every step (1 minute)
 	$(PYTEST) tests/integration/contracts -v $(CORE)$(LABELLED)
 
 integration: setup ## Jobs on real Kafka and Spark, without crashes of the driver (15 minutes)

@@ -1,4 +1,4 @@
-"""Cost of the commit protocol without Spark: the claim of a job, and the publication of one lane with one record.
+"""Cost of the commit protocol without Spark: the claim of a job.
 
 The baseline in the same run is a plain transaction with the same record, on a reused producer.
 """
@@ -18,14 +18,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
-from clonos.extend.sink import SinkEpoch, SinkLane
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
-from clonos.log.records import EpochIdentity, InputSlice
 from clonos.log.transaction import TransactionalProducer
 from clonos.settings import KafkaSettings, Settings
-from clonos_sinks.kafka.lane import Lane, publish
-from clonos_sinks.kafka.rows import Row
 
 _ROUNDS = 100
 
@@ -47,19 +43,10 @@ def measure(kafka: KafkaSettings) -> dict[str, dict[str, float]]:
     admin = AdminClient(client_config(kafka))
     admin.create_topics([NewTopic(topic, 1)])[topic].result(15)
     own = claim(kafka, job)
-    partition = own.ensure_lanes("out", 4)[0]
-    row = Row(topic, b"key", b"value", None, None, None)
-
-    def publish_lane(epoch: int) -> object:
-        identity = EpochIdentity(job, own.topic, "out", epoch, own.owner, replay=False)
-        assigned = SinkLane(0, 0, InputSlice("range", "in", 0, epoch, epoch + 1), partition)
-        lane = Lane(SinkEpoch(identity, kafka, (assigned,)), assigned, 60_000)
-        return publish(lane, iter([row]), eager=True)
-
+    own.ensure_lanes("out", 4)
     producer = TransactionalProducer(kafka, f"bare.{topic}", own.topic)
     return {
         "bare_transaction_ms": _timed("bare transaction", _ROUNDS, lambda _: producer.commit_one(topic, b"value", 0)),
-        "publish_lane_ms": _timed("publish one lane", _ROUNDS, publish_lane),
         "claim_four_lanes_ms": _timed("claim a job of four lanes", 20, lambda _: claim(kafka, job)),
     }
 

@@ -23,8 +23,8 @@ from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually
 
-# clonos_python: lanes in Python.
-Subject = Literal["clonos", "clonos_python", "spark_default", "spark_tuned", "flink", "quix"]
+# clonos_partition: a lane for each partition, as on a cluster.
+Subject = Literal["clonos", "clonos_partition", "spark_default", "spark_tuned", "flink", "quix"]
 SUBJECTS: tuple[Subject, ...] = ("clonos", "spark_default", "spark_tuned")
 PARTITIONS = 4
 _HERE = Path(__file__).parent
@@ -122,7 +122,7 @@ def running_driver(
     command = _command(subject, kafka, folder, source, out, kind=kind, per_epoch=per_epoch, depth=depth)
     environment = {
         "CLONOS_HOME": str(home),
-        "CLONOS_LANES": "python" if subject == "clonos_python" else "driver",
+        "CLONOS_LANES": "partition" if subject == "clonos_partition" else "driver",
         "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_HERE.parent), os.environ.get("PYTHONPATH", "")))),
     }

@@ -16,6 +16,7 @@ import msgspec
 from clonos import errors
 from clonos.errors import ClonosError
 
+_MAX_CAUSES: Final = 10
 _PATTERN: Final = re.compile(r"clonos-error:([A-Za-z0-9+/=]+)")
 
 
@@ -63,3 +64,18 @@ def uncarry(text: str) -> ClonosError | None:
     if not (isinstance(cls, type) and issubclass(cls, ClonosError)):
         cls = errors.EpochFailed
     return cls(what, kept=kept, hint=hint)
+
+
+def texts_of(failure: BaseException) -> str:
+    """The texts of a failure and its causes: a failed task is the cause of a query's failure."""
+    texts: list[str] = []
+    cause: BaseException | None = failure
+    while cause is not None and len(texts) < _MAX_CAUSES:
+        texts.append(str(cause))
+        cause = getattr(cause, "_cause", None)  # of PySpark's exceptions
+    return "\n".join(texts)
+
+
+def uncarry_failure(failure: BaseException) -> ClonosError | None:
+    """Decode the `ClonosError` in an exception of Spark or in its causes; None if they have none."""
+    return uncarry(texts_of(failure))

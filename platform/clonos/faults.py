@@ -59,7 +59,7 @@ DRIVER_GROUP: Final = "CLONOS_DRIVER_PGID"
 
 
 class FaultInjected(RuntimeError):
-    """The exception of an injected fault with the action ``raise``."""
+    """The exception of an injected fault with the action ``raise``, and of a lost task."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ def parse(text: str) -> tuple[_Fault, ...]:
 
 
 _FAULTS = parse(os.environ.get("CLONOS_FAULT", ""))
+_injected = False  # whether `injecting` set `_FAULTS`
 
 
 _acts: list[tuple[_Fault, Callable[[], None]]] = []
@@ -112,6 +113,34 @@ def reach(point: str, **values: object) -> None:
     for fault, act in list(_acts):
         if fault.matches(point, values):
             act()
+
+
+def armed() -> bool:
+    """Whether this process has faults, so that `reach` may do something."""
+    return bool(_FAULTS or _acts)
+
+
+@contextlib.contextmanager
+def injecting(faults: str, log: Path) -> Iterator[None]:
+    """Inside the context, this process has the faults of the text `faults`, in the form of ``CLONOS_FAULT``.
+
+    ``lose`` raises `FaultInjected` here: the task is lost, not the process.
+
+    Raises:
+        ValueError: The text names an unknown point or action.
+    """
+    global _FAULTS, _injected
+    before = _FAULTS, _injected, os.environ.get("CLONOS_FAULT_LOG")
+    _FAULTS, _injected = parse(faults), True
+    os.environ["CLONOS_FAULT_LOG"] = str(log)
+    try:
+        yield
+    finally:
+        _FAULTS, _injected, log_before = before
+        if log_before is None:
+            del os.environ["CLONOS_FAULT_LOG"]
+        else:
+            os.environ["CLONOS_FAULT_LOG"] = log_before
 
 
 @contextlib.contextmanager
@@ -144,6 +173,8 @@ def _trigger(fault: _Fault) -> None:
         while log and not any(Path(f"{log}{suffix}.go").exists() for suffix in ("", f".{fault.name}")):
             time.sleep(0.005)
         return
+    if fault.action == "lose" and _injected:
+        raise FaultInjected(f"the worker was lost at {fault.name}")
     if fault.action == "lose":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault.action == "note":

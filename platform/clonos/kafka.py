@@ -57,26 +57,32 @@ def client_config(kafka: KafkaSettings, **overrides: str | int | float | bool) -
 
 def spark_options(kafka: KafkaSettings) -> dict[str, str]:
     """The Kafka settings as ``kafka.*`` options of Spark's Kafka source."""
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.allow.auto.create.topics": "false"}
+    options = {f"kafka.{name}": value for name, value in java_options(kafka).items()}
+    return options | {"kafka.allow.auto.create.topics": "false"}
+
+
+def java_options(kafka: KafkaSettings) -> dict[str, str]:
+    """The options with which Kafka's Java clients connect."""
+    options = {"bootstrap.servers": kafka.bootstrap_servers}
     if kafka.security_protocol != "PLAINTEXT":
-        options["kafka.security.protocol"] = kafka.security_protocol
+        options["security.protocol"] = kafka.security_protocol
     if kafka.sasl_mechanism:
-        options["kafka.sasl.mechanism"] = kafka.sasl_mechanism
+        options["sasl.mechanism"] = kafka.sasl_mechanism
         module = "scram.ScramLoginModule" if kafka.sasl_mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
         password = kafka.sasl_password.get_secret_value() if kafka.sasl_password else ""
-        options["kafka.sasl.jaas.config"] = (
+        options["sasl.jaas.config"] = (
             f"org.apache.kafka.common.security.{module} required "
             f"username={jaas_quoted(kafka.sasl_username or '')} password={jaas_quoted(password)};"
         )
     if kafka.ssl_ca_location:
-        options["kafka.ssl.truststore.type"] = "PEM"
-        options["kafka.ssl.truststore.location"] = str(kafka.ssl_ca_location)
+        options["ssl.truststore.type"] = "PEM"
+        options["ssl.truststore.location"] = str(kafka.ssl_ca_location)
     if kafka.ssl_certificate_location and kafka.ssl_key_location:
-        options["kafka.ssl.keystore.type"] = "PEM"
-        options["kafka.ssl.keystore.certificate.chain"] = kafka.ssl_certificate_location.read_text()
-        options["kafka.ssl.keystore.key"] = kafka.ssl_key_location.read_text()
+        options["ssl.keystore.type"] = "PEM"
+        options["ssl.keystore.certificate.chain"] = kafka.ssl_certificate_location.read_text()
+        options["ssl.keystore.key"] = kafka.ssl_key_location.read_text()
         if kafka.ssl_key_password:
-            options["kafka.ssl.key.password"] = kafka.ssl_key_password.get_secret_value()
+            options["ssl.key.password"] = kafka.ssl_key_password.get_secret_value()
     return options
 
 

@@ -79,7 +79,7 @@ def await_half(driver: Driver, points: list[str]) -> None:
 def test_a_replay_publishes_the_lanes_that_are_not_committed(
     kafka: KafkaSettings, run: JobRun, every_point: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLONOS_LANES", "python")  # lanes as on a cluster: one for each sink partition
+    monkeypatch.setenv("CLONOS_LANES", "partition")  # lanes as on a cluster: one for each sink partition
     feeders = {count: Feeder(kafka, run.params[f"in{count}"], count) for count in COUNTS}
     fault, waits, commits = half_committed()
     rounds = 3 if every_point else 1  # the job's first epoch, then ones that follow a replay

@@ -37,7 +37,7 @@ _COMPARED: Final = frozenset({"duplicates", "lost"})
 _HINT: Final = "pass the output of `python -m bench.recovery --json` or `clonos demo --json`."
 _SYSTEMS: Final = {
     "clonos": "Clonos",
-    "clonos_python": "Clonos, lanes in Python",
+    "clonos_partition": "Clonos, a lane for each partition",
     "spark_default": "Spark, defaults",
     "spark_tuned": "Spark, tuned",
     "flink": "Flink",

@@ -320,7 +320,7 @@ class Driver:
             return None
         committed = checkpoint.commits()
         plan = own.state.plan(query.name, committed[-1] + 1 if committed else 0)
-        if plan is not None and any(part.kind != "spool" for part in plan.input_slices):
+        if plan is not None and any(part.kind != "epoch" for part in plan.input_slices):
             return None
         return sink.driver_lane(self._spark, self._kafka)
 

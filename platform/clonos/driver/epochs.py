@@ -48,7 +48,7 @@ from clonos.log.control import RETAINED_EPOCHS
 from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, show_scans
 from clonos.log.truncation import truncate
 from clonos.spark.internals import batch_partitions, running_query
-from clonos.spark.spooling import DriverLane, SpooledRows, TopicLimits
+from clonos.spark.spooling import DriverLane, SpooledRows
 from clonos.telemetry.events import Emit
 
 
@@ -187,10 +187,6 @@ class EpochRunner:
         self._lane.discard()
         self._end()
 
-    def limits(self, topic: str, again: bool) -> TopicLimits:
-        """The limits of a topic, at its first record of an epoch (`clonos.spark.spooling.Committer`)."""
-        return self._lane.limits(topic, again)
-
     def _end(self) -> None:
         if self._begun is not None:
             self._begun = None
@@ -212,14 +208,15 @@ class EpochRunner:
             raise EpochFailed(f"offsets/{epoch} of {name} is not in the checkpoint {self._checkpoint.location}.")
         planned = self._planned(partitions)
         committed = epoch <= self._own.state.committed.get(name, -1)
+        plan_offset = -1
         if logged_plan is not None:
             plan = self._replayed_plan(logged_plan, planned, entry)
         else:
-            plan = self._fresh_plan(planned, epoch, entry, committed)
+            plan_offset, plan = self._fresh_plan(planned, epoch, entry, committed)
         identity = EpochIdentity(
             job=self._own.job, log_topic=self._own.topic, query=name, epoch=epoch, owner=self._own.owner, replay=replay
         )
-        sink_epoch = self._sink_epoch(identity, plan, planned.lanes(), committed)
+        sink_epoch = self._sink_epoch(identity, plan, planned.lanes(), committed, plan_offset)
         begun = _Begun(identity, plan, sink_epoch, entry, committed, started, time.monotonic())
         reach("plan-committed", query=name, epoch=epoch, replay=replay)
         # Step 2: scope of the causal services.
@@ -373,7 +370,8 @@ class EpochRunner:
             )
         return plan
 
-    def _fresh_plan(self, planned: Planned, epoch: int, entry: str, committed: bool) -> Plan:
+    def _fresh_plan(self, planned: Planned, epoch: int, entry: str, committed: bool) -> tuple[int, Plan]:
+        """Commit a plan; returns its offset in the control partition, and the plan."""
         name = self._query.name
         if committed:
             raise CheckpointOutdated(
@@ -402,8 +400,9 @@ class EpochRunner:
                 pins=self._pins,
                 delivery=self._query.sink.delivery,
             )
-            self._own.state.take(self._own.control.append(plan), plan)
-        return plan
+            offset = self._own.control.append(plan)
+            self._own.state.take(offset, plan)
+        return offset, plan
 
     def _scope(self, identity: EpochIdentity, plan: Plan) -> EpochScope:
         return EpochScope(
@@ -417,7 +416,9 @@ class EpochRunner:
             params=dict(self._job.spec.spec.params),
         )
 
-    def _sink_epoch(self, identity: EpochIdentity, plan: Plan, numbers: tuple[int, ...], committed: bool) -> SinkEpoch:
+    def _sink_epoch(
+        self, identity: EpochIdentity, plan: Plan, numbers: tuple[int, ...], committed: bool, plan_offset: int
+    ) -> SinkEpoch:
         lanes = [
             SinkLane(
                 number,
@@ -430,7 +431,7 @@ class EpochRunner:
             for task, number in enumerate(numbers)
         ]
         lanes.sort(key=lambda lane: lane.number)
-        return SinkEpoch(identity, self._own.kafka, tuple(lanes), committed, self._attempt)
+        return SinkEpoch(identity, self._own.kafka, tuple(lanes), committed, self._attempt, plan_offset)
 
     def _note_tails(self, plan: Plan, reports: list[LaneReport]) -> None:
         for report in reports:

@@ -35,6 +35,8 @@ from clonos.jobs.loading import code_hash
 from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, SharingDepth, Spec, explain
 from clonos.kafka import await_brokers
 from clonos.settings import KafkaSettings, Settings
+from clonos.spark.partition_lanes import check_classes
+from clonos.spark.spooling import SpoolingSink
 from clonos.spark.user_session import check_connector, check_session, check_workers, configure_workers
 from clonos.telemetry.events import Event, Events, log_event
 
@@ -160,6 +162,8 @@ class ExactlyOnce:
         """
         spark = self.df.sparkSession
         check_session(spark)
+        if isinstance(self.sink, SpoolingSink):
+            check_classes(spark)
         check_sources(self.df)
         kafka = _cluster(self.kafka)
         configure_workers(spark, kafka)

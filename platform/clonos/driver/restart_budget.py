@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from clonos.carried_errors import uncarry
+from clonos.carried_errors import texts_of, uncarry
 from clonos.driver.epochs import PlanRestored
 from clonos.errors import (
     CheckpointDamaged,
@@ -17,7 +17,6 @@ from clonos.errors import (
 )
 from clonos.jobs.spec import RestartPolicy
 
-_MAX_CAUSES: Final = 10
 _PYTHON_FAILED: Final = re.compile("PythonException|PYTHON_EXCEPTION")  # in the text of another exception
 # From the texts of several checks of Spark.
 _LOST_INPUT: Final = ("OffsetOutOfRange", "Cannot fetch offset", "KAFKA_DATA_LOSS", "Some data may have been lost")
@@ -34,7 +33,7 @@ def classify(failure: BaseException) -> ClonosError:
     """
     if isinstance(failure, ClonosError):
         return failure
-    text = _text(failure)
+    text = texts_of(failure)
     carried = uncarry(text)
     if carried is not None:
         return carried
@@ -48,16 +47,6 @@ def classify(failure: BaseException) -> ClonosError:
     if "CANNOT_LOAD_STATE_STORE.CANNOT_READ" in text or "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED" in text:
         return CheckpointDamaged(f"Spark cannot read a file of the state in the checkpoint: {_last_lines(text)}")
     return EpochFailed(f"{type(failure).__name__}: {_last_lines(text)}")
-
-
-def _text(failure: BaseException) -> str:
-    """The texts of a failure and its causes: a failed task is the cause of a query's failure."""
-    texts: list[str] = []
-    cause: BaseException | None = failure
-    while cause is not None and len(texts) < _MAX_CAUSES:
-        texts.append(str(cause))
-        cause = getattr(cause, "_cause", None)  # of PySpark's exceptions
-    return "\n".join(texts)
 
 
 def _last_lines(text: str) -> str:

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from clonos.carried_errors import CarriedError, carrying
+from clonos.carried_errors import CarriedError
 from clonos.causal.shape import runs_without_input
 from clonos.driver.epochs import EpochRunner, NotStarted
 from clonos.driver.repeatable import streaming_scans
@@ -23,7 +23,7 @@ from clonos.errors import ClonosError
 from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
 from clonos.spark.long_polling import stop_waiting
-from clonos.spark.spooling import FORMAT, DriverLane, SpooledRows, SpoolingSink, TopicLimits, spooling
+from clonos.spark.spooling import FORMAT, DriverLane, SpooledRows, SpoolingSink, spooling
 from clonos.spark.user_session import promised_settings
 
 _log = logging.getLogger("clonos")
@@ -90,6 +90,7 @@ class Running:
                     job=job.spec.name,
                     topic=sink.topic,
                     folder=Path(tempfile.gettempdir()),
+                    limits=self._lane.limits,
                 )
             )
             writer = writer.format(FORMAT).options(**options)
@@ -126,11 +127,6 @@ class Running:
         """`EpochRunner.abort`, for Spark's thread."""
         self.runner.abort(epoch)
         self._wake.set()
-
-    def limits(self, topic: str, again: bool) -> TopicLimits:
-        """`EpochRunner.limits`, for Spark's tasks."""
-        with carrying():
-            return self.runner.limits(topic, again)
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:

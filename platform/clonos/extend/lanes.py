@@ -18,6 +18,7 @@ from clonos.errors import ClonosError, EpochFailed, ReplayDivergence
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.faults import reach
 from clonos.log.reading import Tail, shared_reader
+from clonos.log.topic import CONTROL
 from clonos.settings import KafkaSettings
 
 Pass = Literal["publish", "audit"]
@@ -150,6 +151,18 @@ def require_owner(epoch: SinkEpoch, lane: SinkLane, *, reread: bool = False) -> 
         f"Lane {lane.number} of {identity.query}",
         tail_offset=-1 if reread else lane.tail_offset,
     )
+
+
+def require_job(epoch: SinkEpoch) -> None:
+    """Check that this driver still owns the job: the newest claim of the causal log is of the epoch's owner.
+
+    Raises:
+        Superseded: A newer owner claimed the job.
+        CausalLogDamaged: The log holds no claim.
+    """
+    identity = epoch.identity
+    reader = shared_reader(epoch.kafka, identity.log_topic)
+    reader.own_tail(CONTROL, identity.owner, f"The job {identity.job}", tail_offset=epoch.plan_offset)
 
 
 def at_point(name: str, epoch: SinkEpoch, lane: SinkLane) -> None:

@@ -74,6 +74,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
         lanes: The epoch's lanes, by number.
         committed: Whether the causal log already has this epoch's commit, so that every lane is published.
         attempt: Number of consecutive attempts that failed before this one.
+        plan_offset: Offset of the epoch's plan in the control partition, if this owner has just written it; else -1.
     """
 
     identity: EpochIdentity
@@ -81,6 +82,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
     lanes: tuple[SinkLane, ...]
     committed: bool = False
     attempt: int = 0
+    plan_offset: int = -1
 
     def lane_of(self, task: int) -> SinkLane:
         """The lane whose rows are in Spark's partition `task`."""

@@ -6,7 +6,7 @@ Offsets are Kafka offsets; times are milliseconds since 1970. `docs/log.md` says
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -52,7 +52,7 @@ class InputSlice(msgspec.Struct, frozen=True, array_like=True, order=True):
         kind: ``range``: a source range, `topic`, `partition`, `start`, `until`. ``hash``: hash partition `partition` of
             `until` after a shuffle. ``task``: Spark's partition index, where the plan does not lead to a source; the
             verified order of the scans gives it the same meaning in a replay. ``epoch``: all `until` partitions of the
-            epoch in one lane. ``spool``: the same, if the driver publishes the lane; its digest is another one.
+            epoch in one lane.
     """
 
     kind: str
@@ -65,16 +65,16 @@ class InputSlice(msgspec.Struct, frozen=True, array_like=True, order=True):
         """For messages: ``lines[2] 10..20`` or ``hash 3/8``."""
         if self.kind == "range":
             return f"{self.topic}[{self.partition}] {self.start}..{self.until}"
-        if self.kind in ("epoch", "spool"):
+        if self.kind == "epoch":
             return f"all {self.until} partitions"
         return f"{self.kind} {self.partition}/{self.until}"
 
 
-def whole_epoch(slices: tuple[InputSlice, ...], kind: Literal["epoch", "spool"] = "epoch") -> tuple[InputSlice, ...]:
+def whole_epoch(slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
     """One input slice that stands for all partitions of an epoch, for a sink with one lane; empty for an epoch
     without partitions.
     """
-    return (InputSlice(kind, until=len(slices)),) if slices else ()
+    return (InputSlice("epoch", until=len(slices)),) if slices else ()
 
 
 def show_scans(scans: tuple[tuple[InputSlice, ...], ...]) -> str:
@@ -201,6 +201,19 @@ _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 def encode(record: Record) -> bytes:
     """Encode a record of the causal log as a Kafka value."""
     return VERSION + _encoder.encode(record)
+
+
+def marker_head(marker: Marker) -> bytes:
+    """A marker as a Kafka value without its last fields, the number of records and the digest.
+
+    A lane's task appends them in Java (`clonos.LaneTask`), once it has computed its rows.
+    """
+    return encode(marker).removesuffix(
+        _encoder.encode("records")
+        + _encoder.encode(marker.records)
+        + _encoder.encode("digest")
+        + _encoder.encode(marker.digest)
+    ) + _encoder.encode("records")
 
 
 def decode(value: bytes | None, *, where: str) -> Record:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -17,7 +17,8 @@ from clonos.kafka import REFUSALS, client_config, produce, unanswered
 from clonos.settings import KafkaSettings
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
-MAX_RECORD_BYTES: Final = 256 * 1024 * 1024  # size of a producer's queue
+_QUEUE_BYTES: Final = 256 * 1024 * 1024
+_MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 # An init may wait for a librdkafka timer. So the first attempts time out early and open another producer, and later
 # ones wait longer. (A producer that its own successor here fences does not indicate a takeover.)
 _INIT_TIMEOUTS_S: Final = (0.4, 1.0, 3.0, 10.0, 20.0)
@@ -40,23 +41,20 @@ class Aborted(EpochFailed):
 class TransactionalProducer:
     """A producer for one transactional id that has fenced every earlier one (`init_transactions` done).
 
-    Each attempt to publish a lane opens a new producer. Spark's Python workers are not pinned to partitions, so cached
-    producers would fence each other. And librdkafka does not implement the epoch per transaction of KIP-890, so a
-    delayed EndTxn of an older transaction could end a newer one.
+    It writes control and the claims of lanes; lanes are published with Kafka's Java client. librdkafka does not
+    implement the epoch per transaction of KIP-890, so a delayed EndTxn of an older transaction could end a newer one:
+    a driver that continues after a failure opens a new producer.
 
     Args:
         kafka: The cluster.
         transactional_id: The same id for all drivers that write to a log partition, because in Kafka the newest init
             fences the others.
         topic: The log topic; its metadata is fetched first.
-        timeout_ms: ``transaction.timeout.ms``.
-        batch_bytes: ``batch.size``, for a caller that checks the record limits of topics itself.
-        options: Further options of librdkafka.
         connected: Returns a producer with the configuration of `producer_config` for this id, connected and not used
             yet, or None. No caller may hold a reference to it: a producer that is replaced here must be destroyed.
 
     Raises:
-        BrokerLimit: `timeout_ms` is above the broker's maximum.
+        BrokerLimit: `DEFAULT_TIMEOUT_MS` is above the broker's maximum.
         BrokerUnavailable: No coordinator answered in time.
         KafkaAccessDenied: The user may not write transactions.
     """
@@ -67,21 +65,15 @@ class TransactionalProducer:
         transactional_id: str,
         topic: str,
         *,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        batch_bytes: int | None = None,
-        options: Mapping[str, str] | None = None,
         connected: Callable[[], Producer | None] | None = None,
     ) -> None:
         self.transactional_id = transactional_id
-        config = producer_config(kafka, transactional_id, timeout_ms=timeout_ms, batch_bytes=batch_bytes)
-        config |= options or {}
-        self.producer = self._open(config, topic, timeout_ms, connected)
+        self.producer = self._open(producer_config(kafka, transactional_id), topic, connected)
 
     def _open(
         self,
         config: dict[str, Any],
         topic: str,
-        timeout_ms: int,
         connected: Callable[[], Producer | None] | None,
     ) -> Producer:
         producer = connected() if connected is not None else None
@@ -99,9 +91,9 @@ class TransactionalProducer:
                 _destroy(doomed).join(_DESTROY_S)
                 if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
                     raise BrokerLimit(
-                        f"The broker refuses transaction.timeout.ms={timeout_ms}: {error.str()}.",
+                        f"The broker refuses transaction.timeout.ms={DEFAULT_TIMEOUT_MS}: {error.str()}.",
                         kept="nothing was published.",
-                        hint="lower the sink's transaction timeout or raise the broker's transaction.max.timeout.ms.",
+                        hint="raise the broker's transaction.max.timeout.ms.",
                     ) from failure
                 unopened = unanswered(f"No transaction could be opened as {self.transactional_id}", error)
                 if error.code() in REFUSALS:
@@ -197,28 +189,19 @@ class TransactionalProducer:
         dispose(self.producer)
 
 
-def producer_config(
-    kafka: KafkaSettings,
-    transactional_id: str,
-    *,
-    timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    batch_bytes: int | None = None,
-) -> dict[str, Any]:
-    """The configuration of a transactional producer; the arguments are those of `TransactionalProducer`."""
-    config = client_config(
+def producer_config(kafka: KafkaSettings, transactional_id: str) -> dict[str, Any]:
+    """The configuration of a transactional producer."""
+    return client_config(
         kafka,
         transactional_id=transactional_id,
-        transaction_timeout_ms=timeout_ms,
-        message_timeout_ms=timeout_ms,
+        transaction_timeout_ms=DEFAULT_TIMEOUT_MS,
+        message_timeout_ms=DEFAULT_TIMEOUT_MS,
         partitioner="murmur2_random",  # the partitioner of Java's clients and of Spark's own sink
         linger_ms=5,
-        message_max_bytes=8 * 1024 * 1024 if batch_bytes is None else MAX_RECORD_BYTES,
+        message_max_bytes=_MAX_RECORD_BYTES,
         queue_buffering_max_messages=500_000,
-        queue_buffering_max_kbytes=MAX_RECORD_BYTES // 1024,
+        queue_buffering_max_kbytes=_QUEUE_BYTES // 1024,
     )
-    if batch_bytes is not None:
-        config["batch.size"] = batch_bytes
-    return config
 
 
 def connect(producer: Producer, topic: str, timeout_s: float) -> None:

@@ -23,18 +23,20 @@ from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import Jars, ensure_jars
 from clonos.embedded.java import java_binary
 from clonos.errors import ClonosError
-from clonos.kafka import client_config, spark_options
+from clonos.kafka import client_config, java_options, spark_options
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.jvm import aot_file
+from clonos.spark.kafka_clients import JvmProducer
 from clonos.spark.long_polling import kafka_format, long_polls
 from clonos.spark.session import build_session
-from clonos.spark.spooling import FORMAT, JvmProducer, SpooledRows, TopicLimits, spooling
+from clonos.spark.spooling import FORMAT, SpooledRows, WriteLimits, spooling
 
 _TOPIC = "training"
 _OUTPUT = "trained"
 _PARTITIONS = 2
 _RECORDS = 600
 _EPOCHS = 30
+_BATCH_BYTES = 1_000_000
 _TRAINING_S = 120.0
 
 
@@ -102,7 +104,8 @@ def _run_queries(spark: SparkSession, kafka: KafkaSettings, scratch: Path) -> No
     value = to_json(struct("*")).alias("value")
     for name, frame in (("identity", rows.select("key", "value", "headers")), ("state", counted.select(value))):
         published = _Published(spark, kafka)
-        with spooling(spark, published, job="training", topic=_OUTPUT, folder=scratch) as options:
+        limits = WriteLimits(java_options(kafka), _BATCH_BYTES, _BATCH_BYTES)
+        with spooling(spark, published, job="training", topic=_OUTPUT, folder=scratch, limits=limits) as options:
             run(name, frame.writeStream.outputMode("update").format(FORMAT).options(**options))
         published.close()
 
@@ -111,9 +114,8 @@ class _Published:
     """Publishes the epochs of a query as a lane does (`clonos.spark.spooling.Committer`)."""
 
     def __init__(self, spark: SparkSession, kafka: KafkaSettings) -> None:
-        options = {name.removeprefix("kafka."): value for name, value in spark_options(kafka).items()}
-        del options["allow.auto.create.topics"]
-        self._producer = JvmProducer(spark, {**options, "transactional.id": _OUTPUT, "enable.metrics.push": "false"})
+        options = {"transactional.id": _OUTPUT, "enable.metrics.push": "false"}
+        self._producer = JvmProducer(spark, java_options(kafka) | options)
         self._producer.init()
         self.close = self._producer.close
 
@@ -128,10 +130,6 @@ class _Published:
 
     def abort(self, epoch: int) -> None:
         """Not expected: the training data is valid."""
-
-    def limits(self, _topic: str, _again: bool) -> TopicLimits:
-        """The output topic's limits."""
-        return TopicLimits(_PARTITIONS, 1_000_000, False)
 
 
 if __name__ == "__main__":

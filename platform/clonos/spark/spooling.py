@@ -10,31 +10,31 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import has_class, jvm_of
+from clonos.spark.kafka_clients import JvmProducer, failures
 from clonos.spark.session import local_task_failures
 
 FORMAT: Final = "clonos.LaneSink"
-OPTION: Final = "query"
-_LANES: Final = "CLONOS_LANES"  # ``python``: lanes as on a cluster, also with a local master
+OPTION: Final = "key"
+_MAX_INT: Final = 2**31 - 1
+_LANES: Final = "CLONOS_LANES"  # ``partition``: lanes as on a cluster, also with a local master
 
 
-class TopicLimits(NamedTuple):
-    """What a topic accepts."""
+class WriteLimits(NamedTuple):
+    """The cluster of a sink's topics, and the largest batches that a producer can send to it."""
 
-    partitions: int
-    batch_bytes: int  # largest size of a batch with one record
-    of_topic: bool  # whether the topic's own setting limits the size, not the brokers' one for requests
+    connection: dict[str, str]  # Kafka's options of an admin client, which reads the limits of each topic
+    request_bytes: int  # the largest batch that fits into a request
+    buffer_bytes: int  # the largest batch that fits into the producer's buffer
 
 
 class SpooledRows:
@@ -46,7 +46,8 @@ class SpooledRows:
         digest: Multiset digest of the records, 16 bytes.
     """
 
-    def __init__(self, epoch: Any) -> None:
+    def __init__(self, spark: SparkSession, epoch: Any) -> None:
+        self._spark = spark
         self.records: int = epoch.records()
         self.dead_letters: int = epoch.deadLetters()
         self.digest = bytes(epoch.digest())
@@ -54,7 +55,7 @@ class SpooledRows:
 
     def send_to(self, producer: JvmProducer) -> None:
         """Queue all records at the producer, in the order of their partitions."""
-        with _failures():
+        with failures(self._spark):
             self._epoch.sendTo(producer.java)
 
 
@@ -73,15 +74,15 @@ class Committer(Protocol):
     def abort(self, epoch: int) -> None:
         """Discard an epoch of which a task or the commit failed."""
 
-    def limits(self, topic: str, again: bool) -> TopicLimits:
-        """The limits of a topic, at its first record of an epoch. Spark's tasks call this, in their own threads.
-
-        `again`: a record exceeds the known size limit.
-        """
-
 
 class DriverLane(Protocol):
-    """The only lane of a query on a local master: it publishes whole epochs from the driver."""
+    """The only lane of a query on a local master: it publishes whole epochs from the driver.
+
+    Attributes:
+        limits: What the lane can write.
+    """
+
+    limits: WriteLimits
 
     def begin(self, epoch: SinkEpoch) -> None:
         """Prepare to publish an epoch, while its tasks compute their rows."""
@@ -91,9 +92,6 @@ class DriverLane(Protocol):
 
     def discard(self) -> None:
         """Close what earlier epochs left open: an epoch failed, or the lane is claimed again."""
-
-    def limits(self, topic: str, again: bool) -> TopicLimits:
-        """As `Committer.limits`."""
 
     def close(self) -> None:
         """Release the lane after its query has ended."""
@@ -115,7 +113,7 @@ class SpoolingSink(Protocol):
 
 def can_spool(sink: object, spark: SparkSession) -> TypeGuard[SpoolingSink]:
     """Whether tasks and driver share a JVM that has the Java classes, and the sink can publish spooled rows."""
-    if os.environ.get(_LANES) == "python" or not isinstance(sink, SpoolingSink):
+    if os.environ.get(_LANES) == "partition" or not isinstance(sink, SpoolingSink):
         return False
     if not _is_own(type(sink)):
         return False
@@ -131,7 +129,13 @@ def _is_own(sink: type) -> bool:
 
 @contextlib.contextmanager
 def spooling(
-    spark: SparkSession, committer: Committer, *, job: str, topic: str | None, folder: Path
+    spark: SparkSession,
+    committer: Committer,
+    *,
+    job: str,
+    topic: str | None,
+    folder: Path,
+    limits: WriteLimits | None,
 ) -> Iterator[dict[str, str]]:
     """Register the committer of one start of a query inside the context.
 
@@ -141,6 +145,7 @@ def spooling(
         job: The job's name, for dead letters.
         topic: Topic of rows without one.
         folder: Directory for rows that do not fit into memory.
+        limits: What the query's lane can write; None: for a rehearsal, which has no rows.
 
     Yields:
         The options of the query's writer, whose format is `FORMAT`.
@@ -150,8 +155,11 @@ def spooling(
     key = secrets.token_hex(8)
     gateway: Any = spark.sparkContext._gateway
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-    callbacks = _Callbacks(gateway, committer)
-    spooled = jvm.clonos.SpooledQuery(callbacks, job, topic, str(folder))
+    callbacks = _Callbacks(spark, committer)
+    connection, request_bytes, buffer_bytes = limits or (None, 0, 0)
+    spooled = jvm.clonos.SpooledQuery(
+        callbacks, job, topic, str(folder), connection, min(request_bytes, _MAX_INT), min(buffer_bytes, _MAX_INT)
+    )
     jvm.clonos.LaneSink.register(key, spooled)
     try:
         yield {OPTION: key}
@@ -162,100 +170,18 @@ def spooling(
 class _Callbacks:
     """The Java interface that Py4J calls."""
 
-    def __init__(self, gateway: Any, committer: Committer) -> None:
-        self._gateway = gateway
+    def __init__(self, spark: SparkSession, committer: Committer) -> None:
+        self._spark = spark
         self._committer = committer
 
     def begin(self, epoch: int, partitions: int) -> None:
         self._committer.begin(epoch, partitions)
 
     def commit(self, epoch: int, rows: Any) -> None:
-        self._committer.commit(epoch, SpooledRows(rows))
+        self._committer.commit(epoch, SpooledRows(self._spark, rows))
 
     def abort(self, epoch: int) -> None:
         self._committer.abort(epoch)
 
-    def limits(self, topic: str, again: bool) -> Any:
-        limits = self._gateway.new_array(self._gateway.jvm.long, 3)
-        limits[0], limits[1], limits[2] = map(int, self._committer.limits(topic, again))
-        return limits
-
     class Java:
         implements: Final = ["clonos.EpochCommitter"]
-
-
-class ProducerFailed(Exception):
-    """Kafka's Java client raised an exception.
-
-    Attributes:
-        kind: The exception's class without its package, such as ``TimeoutException``.
-        of_commit: Whether a commit raised it that was sent, so that the outcome is unknown.
-    """
-
-    def __init__(self, kind: str, text: str, *, of_commit: bool) -> None:
-        super().__init__(f"{kind}: {text}")
-        self.kind = kind
-        self.of_commit = of_commit
-
-
-class JvmProducer:
-    """A producer of Kafka's Java client, in the driver's JVM. Each method raises `ProducerFailed`.
-
-    Args:
-        spark: The session.
-        options: Kafka's options of a producer.
-    """
-
-    def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
-        with _failures():
-            self.java = jvm_of(spark).clonos.LaneProducer(dict(options))
-
-    @staticmethod
-    def transaction_version(spark: SparkSession, options: Mapping[str, str]) -> int:
-        """The version of Kafka's transactions that the cluster uses; `options` are those of an admin client."""
-        with _failures():
-            version: int = jvm_of(spark).clonos.LaneProducer.transactionVersion(dict(options))
-        return version
-
-    def init(self) -> None:
-        """Fence every earlier producer of the transactional id, and abort its open transaction."""
-        with _failures():
-            self.java.init()
-
-    def begin(self) -> None:
-        """Begin a transaction."""
-        with _failures():
-            self.java.begin()
-
-    def commit(self, topic: str, partition: int, marker: bytes) -> int:
-        """Send the marker and commit the transaction; returns the marker's offset."""
-        with _failures(commit=True):
-            offset: int = self.java.commit(topic, partition, marker)
-        return offset
-
-    def flush(self) -> None:
-        """Wait until Kafka has every record, outside of transactions."""
-        with _failures():
-            self.java.flush()
-
-    def abort(self) -> None:
-        """Abort the transaction."""
-        with _failures():
-            self.java.abort()
-
-    def close(self) -> None:
-        """Close the producer without waiting."""
-        with contextlib.suppress(Exception):  # the JVM may have exited
-            self.java.close()
-
-
-@contextlib.contextmanager
-def _failures(*, commit: bool = False) -> Iterator[None]:
-    try:
-        yield
-    except (Py4JJavaError, CapturedException) as error:
-        failure: Any = error.java_exception if isinstance(error, Py4JJavaError) else error._origin
-        record = failure.getClass().getSimpleName() == "RecordFailed"
-        cause = failure.getCause() if record else failure
-        of_commit = commit and not record
-        raise ProducerFailed(cause.getClass().getSimpleName(), cause.getMessage() or "", of_commit=of_commit) from error

@@ -38,7 +38,7 @@ from clonos.log.records import EpochIdentity, Owner
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import batch_partitions, running_query
-from clonos.spark.spooling import FORMAT, SpooledRows, TopicLimits, can_spool, spooling
+from clonos.spark.spooling import FORMAT, SpooledRows, can_spool, spooling
 from clonos.standby.scratch import CheckpointContent, link_checkpoint
 
 _log = logging.getLogger("clonos")
@@ -214,10 +214,6 @@ class _FirstEpoch:
             self.failure = NotRehearsed("a task failed")
             self.done.set()
 
-    def limits(self, topic: str, _again: bool) -> TopicLimits:
-        """Not called: a rehearsal has no rows."""
-        raise AssertionError(f"a rehearsal has a row for {topic}")
-
     def _end(self) -> None:
         self.done.set()
         self.stopped.wait(_TIMEOUT_S)
@@ -231,7 +227,7 @@ def _run_once(query: Query, folder: Path, epoch: _FirstEpoch, job: str, interrup
     with contextlib.ExitStack() as stack:
         sink = query.sink
         if can_spool(sink, spark):
-            target = spooling(spark, epoch, job=job, topic=sink.topic, folder=folder.parent)
+            target = spooling(spark, epoch, job=job, topic=sink.topic, folder=folder.parent, limits=None)
             writer = writer.format(FORMAT).options(**stack.enter_context(target))
         else:
             writer = writer.foreachBatch(epoch.run)

@@ -36,6 +36,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import ReplayDivergence, Superseded
 from clonos.extend.sink import LaneReport, Sink, SinkEpoch, SinkLane
+from clonos.faults import injecting
 from clonos.log.claiming import Ownership, claim
 from clonos.log.records import EpochIdentity, InputSlice
 from clonos.settings import KafkaSettings
@@ -301,16 +302,18 @@ class SinkContract(ABC):
 
     @contextmanager
     def faults(self, faults: Sequence[str], action: str) -> Iterator[Callable[[], list[str]]]:
-        """Inject `faults` with `action` into the Python workers inside the context (`clonos.faults`).
+        """Inject `faults` with `action` into this process and the Python workers inside the context (`clonos.faults`).
 
         It yields a function that returns the faults that were triggered so far. Each fault is a point with values:
         ``lane-begun,epoch=3``. Spark starts new workers, because faults are environment variables of workers.
         """
         log, environment = self.folder / "faults", self.spark.sparkContext.environment
-        settings = {"CLONOS_FAULT": ";".join(f"{fault}:{action}" for fault in faults), "CLONOS_FAULT_LOG": str(log)}
+        text = ";".join(f"{fault}:{action}" for fault in faults)
+        settings = {"CLONOS_FAULT": text, "CLONOS_FAULT_LOG": str(log)}
         environment.update(settings)
         try:
-            yield lambda: log.read_text().splitlines() if log.exists() else []
+            with injecting(text, log):
+                yield lambda: log.read_text().splitlines() if log.exists() else []
         finally:
             for name in settings:
                 environment.pop(name, None)

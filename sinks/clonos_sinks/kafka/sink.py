@@ -1,42 +1,30 @@
-"""`KafkaSink`: the sink that a job names. It runs the lanes of an epoch as Spark tasks."""
+"""`KafkaSink`: the sink that a job names."""
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from pyspark.sql import DataFrame, SparkSession
 
-from clonos.errors import (
-    BrokerLimit,
-    ClonosError,
-    EpochFailed,
-    RecordRejected,
-    SpecError,
-    TopicMissing,
-)
-from clonos.extend.lanes import MultisetDigest, publish_rest, run_lanes
-from clonos.extend.sink import DeliveryMode, LaneReport, OutputMode, SinkEpoch, SinkLane
-from clonos.kafka import client_config, produce, unanswered
-from clonos.log.records import InputSlice, Marker, whole_epoch
-from clonos.log.transaction import DEFAULT_TIMEOUT_MS, MAX_RECORD_BYTES
+from clonos.errors import BrokerLimit, SpecError, TopicMissing
+from clonos.extend.lanes import publish_rest
+from clonos.extend.sink import DeliveryMode, LaneReport, OutputMode, SinkEpoch
+from clonos.kafka import client_config, unanswered
+from clonos.log.records import InputSlice, whole_epoch
+from clonos.log.transaction import DEFAULT_TIMEOUT_MS
 from clonos.settings import KafkaSettings
-from clonos_sinks.kafka.dead_letters import DeadLetters
-from clonos_sinks.kafka.lane import Lane, audit, publish
-from clonos_sinks.kafka.rows import Row, check_schema, identity, rows_of
-from clonos_sinks.kafka.targets import Limits, Targets, read_limits
+from clonos_sinks.kafka.columns import check_schema
+from clonos_sinks.kafka.lane import Lane
+from clonos_sinks.kafka.limits import Limits, read_limits
 
 if TYPE_CHECKING:
     from clonos.spark.spooling import DriverLane
 
 _OPTIONS: Final = {"compression.type": "none|gzip|snappy|lz4|zstd", "linger.ms": "[0-9]{1,4}"}
-KafkaPass = Literal["publish", "audit", "deliver"]
 
 
 class KafkaSink:
@@ -123,9 +111,7 @@ class KafkaSink:
 
     def lanes(self, slices: tuple[InputSlice, ...]) -> tuple[InputSlice, ...]:
         """One lane for each partition of the epoch; with ``atomic-epoch`` one lane for all partitions."""
-        if self._spools:
-            return whole_epoch(slices, "spool")
-        return whole_epoch(slices) if self.delivery == "atomic-epoch" else slices
+        return whole_epoch(slices) if self._spools or self.delivery == "atomic-epoch" else slices
 
     def driver_lane(self, spark: SparkSession, kafka: KafkaSettings) -> DriverLane:
         """The lane of one start of the query on a local master: from now on an epoch has this lane alone."""
@@ -145,21 +131,22 @@ class KafkaSink:
 
     def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
         """Publish the lanes of `epoch` that are not published yet; returns one report for each lane."""
-        if self.delivery == "atomic-epoch" and epoch.lanes:
+        from clonos_sinks.kafka.partitioned import PartitionedEpoch
+
+        if not epoch.lanes:
+            return []
+        if self.delivery == "atomic-epoch":
             # Not coalesce, which would change the parallelism and the indices of the tasks before it. The rows of each
             # earlier task arrive in order.
             frame = frame.repartition(1)
         # An epoch that exceeded its transaction timeout gets more time, up to the broker's limit.
         timeout_ms = min(self._limit_ms, self.transaction_timeout_ms * 2**epoch.attempt)
-
-        def run(rows: DataFrame, mode: KafkaPass) -> list[LaneReport]:
-            return run_lanes(
-                rows, epoch, functools.partial(_write_lane, self.topic, timeout_ms, self._limits, self.producer, mode)
-            )
-
-        if self.delivery == "at-least-once" and not epoch.committed:
-            return run(frame, "deliver")
-        return publish_rest(frame, epoch, {lane.number for lane in epoch.lanes if _published(epoch, lane)}, run)
+        transactional = self.delivery != "at-least-once"
+        lanes = tuple(
+            Lane(epoch, assigned, timeout_ms, self._limits, self.producer, transactional) for assigned in epoch.lanes
+        )
+        attempt = PartitionedEpoch(epoch, lanes, self.topic)
+        return publish_rest(frame, epoch, set(attempt.published), attempt.run)
 
 
 def _checked(options: Mapping[str, str]) -> dict[str, str]:
@@ -170,84 +157,3 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
         if not re.fullmatch(values, str(value)):
             raise SpecError(f"The producer option {name}={value!r} is invalid.", hint=f"it must match {values}.")
     return {name: str(value) for name, value in options.items()}
-
-
-def _published(epoch: SinkEpoch, lane: SinkLane) -> Marker | None:
-    """The lane's marker, if it is of this epoch."""
-    return lane.marker if lane.marker is not None and lane.marker.epoch == epoch.identity.epoch else None
-
-
-def _write_lane(
-    topic: str | None,
-    timeout_ms: int,
-    limits: Limits,
-    options: Mapping[str, str],
-    mode: KafkaPass,
-    epoch: SinkEpoch,
-    assigned: SinkLane,
-    batches: Iterator[pa.RecordBatch],
-) -> LaneReport:
-    """Run one pass over one lane, in its task."""
-    lane = Lane(epoch, assigned, timeout_ms, limits, options)
-    letters = DeadLetters(lane.identity.job, lane.identity.epoch)
-    rows = (row for batch in letters.ordinary(batches) for row in rows_of(batch, topic))
-    try:
-        report = _run_pass(lane, rows, mode)
-    except KafkaException as error:
-        raise EpochFailed(f"{lane}: {error.args[0].str()}.") from error
-    return msgspec.structs.replace(report, dead_letters=letters.count) if report.outcome == "published" else report
-
-
-def _run_pass(lane: Lane, rows: Iterator[Row], mode: KafkaPass) -> LaneReport:
-    marker = _published(lane.epoch, lane.assigned)
-    if mode == "deliver":
-        return deliver(lane, rows)
-    if mode == "audit":
-        if marker is not None:
-            return audit(lane, None, rows, marker)
-        digest = MultisetDigest.of(map(identity, rows))
-        return LaneReport(lane.number, "skipped" if digest.records else "empty", digest.records, digest.value())
-    if marker is not None:
-        return LaneReport(lane.number, "skipped", marker.records, marker.digest)
-    return publish(lane, rows, eager=lane.assigned.input_slice.kind in ("range", "epoch"))
-
-
-def deliver(lane: Lane, rows: Iterator[Row]) -> LaneReport:
-    """Publish the rows of a lane at least once: without a transaction and without a marker."""
-    producer = Producer(
-        client_config(
-            lane.epoch.kafka,
-            enable_idempotence=True,
-            linger_ms=5,
-            partitioner="murmur2_random",
-            batch_size=lane.limits.batch,
-            message_max_bytes=MAX_RECORD_BYTES,
-            **lane.options,
-        )
-    )
-    targets = Targets(lane.epoch.kafka, producer, lane.limits)
-    digest = MultisetDigest()
-    failures: list[KafkaError] = []
-
-    def delivered(error: KafkaError | None, _message: Any) -> None:
-        if error is not None:
-            failures.append(error)
-
-    for row in rows:
-        targets.admit(row)
-        more: dict[str, Any] = {}
-        if row.partition is not None:
-            more["partition"] = row.partition
-        if row.headers is not None:
-            more["headers"] = list(row.headers)
-        if row.timestamp is not None:
-            more["timestamp"] = row.timestamp
-        produce(producer, row.topic, row.value, row.key, on_delivery=delivered, **more)
-        digest.add(identity(row))
-    left = producer.flush(60)
-    if failures or left:
-        reason = failures[0].str() if failures else f"{left} records not sent"
-        too_large = any(error.code() == KafkaError.MSG_SIZE_TOO_LARGE for error in failures)
-        kind: type[ClonosError] = RecordRejected if too_large else EpochFailed
-        raise kind(f"{lane}: {reason}.")
-    return LaneReport(lane.number, "published" if digest.records else "empty", digest.records, digest.value())

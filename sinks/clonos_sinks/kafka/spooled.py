@@ -1,8 +1,8 @@
 """Publishes the rows of a whole epoch, which Spark's tasks have spooled, in one transaction of the driver's JVM.
 
-With a local master a query has one lane: the whole epoch. The steps are those of `clonos_sinks.kafka.lane`; what
-differs is who takes them. The driver takes all of them, after the last task, so that the transaction is open only while
-records are sent. A producer is used for many epochs, until one of them fails.
+With a local master a query has one lane: the whole epoch. The steps are those of `clonos_sinks.kafka.partitioned`;
+what differs is who takes them. The driver takes all of them, after the last task. A producer is used for many epochs,
+until one of them fails.
 """
 
 from __future__ import annotations
@@ -11,48 +11,20 @@ import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
 
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from clonos.errors import (
-    BrokerLimit,
-    BrokerUnavailable,
-    ClonosError,
-    EpochFailed,
-    KafkaAccessDenied,
-    OutcomeUnknown,
-    RecordRejected,
-)
+from clonos.errors import BrokerUnavailable, EpochFailed, OutcomeUnknown
 from clonos.extend.lanes import require_equal, require_owner
 from clonos.extend.sink import LaneReport, Outcome, SinkEpoch
-from clonos.kafka import client_config, spark_options
-from clonos.log.control import lane_id
+from clonos.kafka import java_options
 from clonos.log.records import Marker, encode
-from clonos.log.transaction import MAX_RECORD_BYTES, Aborted
+from clonos.log.transaction import Aborted
 from clonos.settings import KafkaSettings
-from clonos.spark.spooling import JvmProducer, ProducerFailed, SpooledRows, TopicLimits
-from clonos_sinks.kafka.lane import Lane, published_marker
-from clonos_sinks.kafka.targets import Limits, look_up
-
-_BUFFER_BYTES: Final = 64 * 1024 * 1024
-_REQUEST_MS: Final = 30_000
-_BLOCK_MS: Final = 30_000  # longest wait for an init or a commit
-_LINGER_MS: Final = 5
-_METADATA_IDLE_MS: Final = 5_000  # Kafka's minimum
-_EPOCH_PER_TRANSACTION: Final = 2  # the version of Kafka's transactions with KIP-890
-_REFUSED: Final = frozenset(
-    {
-        "SaslAuthenticationException",
-        "SslAuthenticationException",
-        "UnsupportedSaslMechanismException",
-        "TopicAuthorizationException",
-        "ClusterAuthorizationException",
-        "TransactionalIdAuthorizationException",
-        "GroupAuthorizationException",
-    }
-)
+from clonos.spark.kafka_clients import JvmProducer, ProducerFailed, transaction_version
+from clonos.spark.spooling import SpooledRows, WriteLimits
+from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, buffer_bytes, producer_options
+from clonos_sinks.kafka.limits import Limits
 
 
 class SpooledLane:
@@ -80,13 +52,13 @@ class SpooledLane:
         options: Mapping[str, str],
     ) -> None:
         self._spark = spark
-        self._kafka = kafka
-        self._limits = limits
+        self._sizes = limits
+        self._connection = java_options(kafka)
+        self.limits = WriteLimits(self._connection, limits.largest, buffer_bytes(limits))
         self._transactional = transactional
         self._first_timeout_ms = first_timeout_ms
         self._longest_timeout_ms = longest_timeout_ms
         self._producer_options = options
-        self._admin = AdminClient(client_config(kafka))
         # Only this thread calls the producer: Spark interrupts its own threads, and then Kafka's client gives up.
         self._thread = ThreadPoolExecutor(1, "clonos-lane")
         self._opening: Future[JvmProducer] | None = None
@@ -129,7 +101,7 @@ class SpooledLane:
         lane.at_point("lane-initialised")
         tail = require_owner(lane.epoch, lane.assigned)  # step 2
         lane.at_point("lane-tail-read")
-        published = published_marker(lane, tail) if tail else None  # step 3
+        published = lane.published_marker(tail.marker) if tail else None  # step 3
         lane.at_point("lane-decided")
         if published is not None:
             return require_equal([_audited(lane, rows, published)], lane.epoch)[0]
@@ -138,7 +110,7 @@ class SpooledLane:
         except EpochFailed:
             require_owner(lane.epoch, lane.assigned, reread=True)  # Superseded, if a takeover fenced the producer
             raise
-        if self._version < _EPOCH_PER_TRANSACTION:
+        if self._version < EPOCH_PER_TRANSACTION:
             self.discard()  # a delayed end of this transaction could end the next one of the same producer
         return report
 
@@ -155,83 +127,31 @@ class SpooledLane:
         self.discard()
         self._thread.shutdown(wait=False)
 
-    def limits(self, topic: str, again: bool) -> TopicLimits:
-        """The limits of a topic; see `clonos.spark.spooling.Committer.limits`.
-
-        Raises:
-            TopicMissing: The topic does not exist.
-            BrokerUnavailable: Kafka did not answer.
-        """
-        target = look_up(self._kafka, self._admin, self._limits, topic, again=again)
-        return TopicLimits(
-            target.partitions, min(target.limit, self._buffer_bytes()), target.limit < self._limits.largest
-        )
-
-    def _buffer_bytes(self) -> int:
-        """``buffer.memory`` of the producer, which must hold the largest record."""
-        return max(_BUFFER_BYTES, min(self._limits.record, MAX_RECORD_BYTES))
-
     def _lane(self, epoch: SinkEpoch) -> Lane:
         timeout_ms = min(self._longest_timeout_ms, self._first_timeout_ms * 2**epoch.attempt)
-        return Lane(epoch, epoch.lanes[0], timeout_ms, self._limits, self._producer_options)
+        return Lane(epoch, epoch.lanes[0], timeout_ms, self._sizes, self._producer_options, self._transactional)
 
     def _opened(self, lane: Lane) -> JvmProducer:
         """The producer; a new one, if it is transactional, has fenced every earlier one of the lane."""
         if self._producer is not None and self._ready:
             return self._producer
-        name = lane_id(lane.identity.job, lane.identity.query, lane.number)
-        producer = JvmProducer(self._spark, self._options(lane, name))
+        name = lane.transactional_id
+        options = self._connection | producer_options(lane) | {"client.id": name}
+        producer = JvmProducer(self._spark, options | ({"transactional.id": name} if self._transactional else {}))
         with self._lock:
             self._producer = producer  # so that `discard` ends the init: a late one would fence the next claim
         if self._transactional:
             try:
                 producer.init()
-                self._version = JvmProducer.transaction_version(self._spark, self._connection())
+                self._version = transaction_version(self._spark, self._connection)
             except ProducerFailed as failure:
                 self.discard()
-                if failure.kind == "InvalidTxnTimeoutException":
-                    raise BrokerLimit(
-                        f"The broker refuses transaction.timeout.ms={lane.timeout_ms}: {failure}.",
-                        kept="nothing was published.",
-                        hint="lower the sink's transaction timeout or raise the broker's transaction.max.timeout.ms.",
-                    ) from failure
-                kind = KafkaAccessDenied if failure.kind in _REFUSED else BrokerUnavailable
-                raise kind(f"No transaction could be opened as {name}: {failure}.") from failure
+                raise failure.typed(f"No transaction could be opened as {name}", BrokerUnavailable) from failure
         with self._lock:
             if self._producer is not producer:
                 raise EpochFailed(f"{lane}: the producer was closed while it was opened.")
             self._ready = True
         return producer
-
-    def _connection(self) -> dict[str, str]:
-        """The options with which each of Kafka's Java clients connects."""
-        options = {key.removeprefix("kafka."): value for key, value in spark_options(self._kafka).items()}
-        del options["allow.auto.create.topics"]
-        return options
-
-    def _options(self, lane: Lane, name: str) -> dict[str, str]:
-        linger_ms = lane.options.get("linger.ms", str(_LINGER_MS))
-        options = {
-            **self._connection(),
-            "client.id": name,
-            "enable.idempotence": "true",
-            "acks": "all",
-            "linger.ms": linger_ms,
-            "batch.size": str(lane.limits.batch),
-            "max.request.size": str(MAX_RECORD_BYTES),
-            "buffer.memory": str(self._buffer_bytes()),
-            "max.block.ms": str(_BLOCK_MS),
-            "delivery.timeout.ms": str(max(lane.timeout_ms, _REQUEST_MS + int(linger_ms))),
-            "request.timeout.ms": str(_REQUEST_MS),
-            "retry.backoff.ms": "2",  # a transaction right after another one is refused until that one is complete
-            # The client asks brokers to create topics; so it must forget a topic before it may be deleted unnoticed.
-            "metadata.max.idle.ms": str(_METADATA_IDLE_MS),
-            "enable.metrics.push": "false",
-            **lane.options,
-        }
-        if self._transactional:
-            options |= {"transactional.id": name, "transaction.timeout.ms": str(lane.timeout_ms)}
-        return options
 
     def _deliver(self, lane: Lane, rows: SpooledRows) -> LaneReport:
         """Publish the rows at least once: without a transaction and without a marker."""
@@ -240,20 +160,12 @@ class SpooledLane:
             rows.send_to(producer)
             producer.flush()
         except ProducerFailed as failure:
-            raise _failed(lane, failure, EpochFailed) from failure
+            raise failure.typed(str(lane), EpochFailed) from failure
         outcome: Outcome = "published" if rows.records else "empty"
         return LaneReport(lane.number, outcome, rows.records, rows.digest, dead_letters=rows.dead_letters)
 
     def _commit(self, lane: Lane, producer: JvmProducer, rows: SpooledRows) -> LaneReport:
-        marker = Marker(
-            owner=lane.identity.owner,
-            query=lane.identity.query,
-            epoch=lane.identity.epoch,
-            lane=lane.number,
-            input_slice=lane.assigned.input_slice,
-            records=rows.records,
-            digest=rows.digest,
-        )
+        marker = lane.marker(rows.records, rows.digest)
         with self._aborting(lane, producer):
             producer.begin()  # step 4
             lane.at_point("lane-begun")
@@ -286,7 +198,7 @@ class SpooledLane:
                 with contextlib.suppress(ProducerFailed):
                     producer.abort()
             if isinstance(failure, ProducerFailed) and not unknown:
-                raise _failed(lane, failure, Aborted) from failure
+                raise failure.typed(str(lane), Aborted) from failure
             raise
 
     def _resolve(self, lane: Lane, marker: Marker, reason: str) -> None:
@@ -305,16 +217,3 @@ def _audited(lane: Lane, rows: SpooledRows, published: Marker | None) -> LaneRep
         return LaneReport(lane.number, "skipped" if rows.records else "empty", rows.records, rows.digest)
     same = (published.records, published.digest) == (rows.records, rows.digest)
     return LaneReport(lane.number, "audited", rows.records, rows.digest, diverged=not same)
-
-
-def _failed(lane: Lane, failure: ProducerFailed, other: type[ClonosError]) -> ClonosError:
-    """The typed error of a record that Kafka refused; `other` for a reason that may pass."""
-    if failure.kind in ("RecordTooLargeException", "RecordBatchTooLargeException"):
-        # A replay would meet the same limit: the sink's copy of it is older than the broker's.
-        return RecordRejected(
-            f"{lane}: {failure}.",
-            hint="raise the topic's max.message.bytes; if it was just changed, run the job again.",
-        )
-    if failure.kind in _REFUSED:
-        return KafkaAccessDenied(f"{lane}: {failure}.")
-    return other(f"{lane}: {failure}.")

@@ -93,6 +93,6 @@ __all__ = ["InProcess", "JobContext"]
 
 
 @pytest.fixture
-def python_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lanes as on a cluster: one for each sink partition, published by Python workers one by one."""
-    monkeypatch.setenv("CLONOS_LANES", "python")
+def partition_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes as on a cluster: one for each sink partition, which its task publishes."""
+    monkeypatch.setenv("CLONOS_LANES", "partition")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import clonos
@@ -102,28 +101,23 @@ def test_a_reader_never_sees_a_part_of_an_epoch(
     assert len(end_offsets(kafka, log_topic(name))) == 2, "one lane beside control"
 
 
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_nothing_is_visible_before_the_commit(
-    spark: SparkSession, kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A task pauses with all rows and the marker sent, to several topics; then its worker is lost."""
+    """A task pauses with all rows and the marker sent, to several topics; then the task is lost."""
     source, topics = make_topic(3, "in"), [make_topic(1, "a"), make_topic(1, "b")]
     sent = feed(kafka, source, 3, 60)
     log = tmp_path / "faults"
-    environment = spark.sparkContext.environment
-    environment |= {"CLONOS_FAULT": "lane-marked,lane=0:hold;lane-marked,epoch=0:lose", "CLONOS_FAULT_LOG": str(log)}
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(run_job, job_to(source, topics), name)
-            try:
-                eventually(log.exists, "all rows are sent", timeout_s=60)
-                assert published(kafka, topics) == []
-            finally:
-                Path(f"{log}.go").touch()
-            running.result()
-    finally:
-        for key in ("CLONOS_FAULT", "CLONOS_FAULT_LOG"):
-            environment.pop(key)
+    injected = faults.injecting("lane-marked,lane=0:hold;lane-marked,epoch=0:lose", log)
+    with injected, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_job, job_to(source, topics), name)
+        try:
+            eventually(log.exists, "all rows are sent", timeout_s=60)
+            assert published(kafka, topics) == []
+        finally:
+            Path(f"{log}.go").touch()
+        running.result()
     assert words(kafka, topics) == sent
     replay = next(event for event in run_job.events_of("epoch") if event["replay"])
     assert replay["replayed_determinants"] > 0, "answers of the tasks before the lane were recorded, and replayed"

@@ -432,7 +432,7 @@ def a_sink_topic_that_gets_more_partitions(bench: Bench) -> None:
 
     job = bench.job(grown_in_between)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CLONOS_LANES", "python")  # lanes are published one by one
+        patch.setenv("CLONOS_LANES", "partition")  # lanes are published one by one
         bench.run(job)
         assert len(bench.run_job.events_of("restart")) == 1
         bench.whole()

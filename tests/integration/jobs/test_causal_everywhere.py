@@ -407,7 +407,7 @@ def run_lossy(
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_an_epoch_that_fails_in_the_middle_is_repeated(run_lossy: Any, kind: str) -> None:
     with_state = kind in WITH_STATE
     lost = {"failing": 1, "rate": 60} if with_state else {}
@@ -475,7 +475,7 @@ SHAPES: dict[str, tuple[Kind, int]] = {
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_an_operator_below_other_shapes_is_repeated(run_lossy: Any, shape: str) -> None:
     kind, tasks = SHAPES[shape]
     outcome, sent = run_lossy(kind, tasks=tasks)
@@ -494,7 +494,7 @@ def test_an_operator_below_other_shapes_is_repeated(run_lossy: Any, shape: str) 
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_ranges_that_are_split_otherwise_are_refused_in_a_replay(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

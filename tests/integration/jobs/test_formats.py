@@ -216,7 +216,7 @@ def test_fail_names_the_record_and_loses_nothing(
     assert ids(kafka, out) == [1, 2]
 
 
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_drop_counts_once_through_a_lost_worker(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -232,7 +232,7 @@ def test_drop_counts_once_through_a_lost_worker(
     assert (epoch["dropped"], epoch["dead_letters"]) == (12, 0)
 
 
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_dead_letters_once_through_a_lost_worker(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -279,7 +279,7 @@ def fail_workers_at(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[s
     environment.update(before)
 
 
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_a_lanes_output_and_dead_letters_are_one_transaction(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_workers_at: Any, tmp_path: Path
 ) -> None:
@@ -317,7 +317,7 @@ def test_an_aggregation_with_dead_letters(kafka: KafkaSettings, run_job: Any, na
     assert sum(epoch["dead_letters"] for epoch in run_job.events_of("epoch")) == 6
 
 
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_an_unknown_schema_stays_unknown_in_a_replay(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, registry: StubRegistry, tmp_path: Path
 ) -> None:

@@ -125,7 +125,7 @@ def plain_job(source: str, out: str, **sink: Any) -> Callable[[JobContext], None
     return job
 
 
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_lost_worker_with_a_lane_published(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -145,7 +145,7 @@ def test_lost_worker_with_a_lane_published(
     assert all(len(replies) == 1 for replies in answers.values())
 
 
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_audit_catches_raw_random(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -180,7 +180,7 @@ class NoDedupSink(KafkaSink):
         return []
 
 
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_the_checker_fails_without_dedup(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -481,7 +481,7 @@ def test_a_udf_is_evaluated_once(kafka: KafkaSettings, run_job: Any, name: str, 
     assert all(record["keep"] for record in records)
 
 
-@pytest.mark.usefixtures("python_lanes")
+@pytest.mark.usefixtures("partition_lanes")
 def test_two_uses_of_a_udf_have_answers_of_their_own(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

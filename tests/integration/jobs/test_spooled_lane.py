@@ -1,4 +1,4 @@
-"""Epochs whose rows the tasks spool in the driver's JVM: the records of Python workers, in one transaction."""
+"""Epochs whose rows the tasks spool in the driver's JVM: the driver publishes them in one transaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from clonos.kafka import client_config
 from clonos.log.control import lane_id
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
-from clonos.spark.spooling import JvmProducer, SpooledRows
+from clonos.spark.kafka_clients import JvmProducer
+from clonos.spark.spooling import SpooledRows
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 from clonos_sinks.kafka.lane import Lane
 from clonos_sinks.kafka.spooled import SpooledLane
@@ -97,7 +98,7 @@ def values(kafka: KafkaSettings, topic: str) -> Counter[bytes | None]:
     return Counter(message.value() for message in read_committed(kafka, topic))
 
 
-def test_the_records_are_those_of_python_workers(
+def test_the_records_are_those_of_lanes_for_each_partition(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_topic(2, "in")
@@ -115,13 +116,13 @@ def test_the_records_are_those_of_python_workers(
         )
 
     by_lane = {}
-    for lanes in ("driver", "python"):
+    for lanes in ("driver", "partition"):
         monkeypatch.setenv("CLONOS_LANES", lanes)
         out = make_topic(3, "out")
         run_job(job(source, out, shape), f"{name}-{lanes}", checkpoint=lanes)
         by_lane[lanes] = Counter(map(seen, read_committed(kafka, out)))
     assert by_lane["driver"].total() == 40
-    assert by_lane["driver"] == by_lane["python"]
+    assert by_lane["driver"] == by_lane["partition"]
 
 
 @pytest.mark.parametrize("point", ["plan-committed", "epoch-committed"])
@@ -135,7 +136,7 @@ def test_an_epoch_in_doubt_with_a_lane_for_each_partition_is_finished_with_them(
     def fail() -> None:
         raise EpochFailed("injected")
 
-    monkeypatch.setenv("CLONOS_LANES", "python")
+    monkeypatch.setenv("CLONOS_LANES", "partition")
     with faults.acting(point, fail, epoch=0), pytest.raises(RestartsExhausted):
         run_job(job(source, out, plain), name, restart_policy={"attempts": 0})
     monkeypatch.delenv("CLONOS_LANES")
@@ -342,7 +343,7 @@ def test_a_delayed_end_of_an_older_transaction_changes_nothing(
     Without it each epoch needs a new producer. The mutant keeps the producer: the test sees what it would break.
     """
     if kept:
-        monkeypatch.setattr("clonos_sinks.kafka.spooled._EPOCH_PER_TRANSACTION", version)
+        monkeypatch.setattr("clonos_sinks.kafka.spooled.EPOCH_PER_TRANSACTION", version)
     with SeveredCluster(tmp_path / "kafka", DelayingLink) as cluster:
         link, kafka = cluster.link, cluster.kafka
         assert isinstance(link, DelayingLink)

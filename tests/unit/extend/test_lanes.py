@@ -14,8 +14,7 @@ from clonos.extend.lanes import MultisetDigest, Pass, publish_rest
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.log.records import EpochIdentity, InputSlice, Owner, whole_epoch
 from clonos.settings import KafkaSettings
-from clonos_sinks.kafka.rows import Row
-from clonos_sinks.kafka.targets import Limits, _upper_bound, batch_bytes
+from clonos_sinks.kafka.limits import Limits
 
 
 class Frame:
@@ -100,18 +99,6 @@ def test_whole_epoch_combines_all_slices() -> None:
     assert str(whole) == "all 3 partitions"
     assert whole not in whole_epoch(parts[:2])
     assert whole_epoch(()) == ()
-
-
-headers = st.none() | st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=200)), max_size=80).map(
-    tuple
-)
-optional = st.none() | st.binary(max_size=300)
-
-
-@given(st.builds(Row, st.just("t"), optional, optional, st.none(), headers, st.none()))
-def test_upper_bound_is_above_the_exact_size(row: Row) -> None:
-    """tests/integration/contracts/test_targets.py compares the exact size with a broker's."""
-    assert batch_bytes(row) <= _upper_bound(row)
 
 
 def test_batch_size_follows_the_limits() -> None:

@@ -18,13 +18,4 @@ public interface EpochCommitter {
 
   /** Discards an epoch of which a task or the commit failed. */
   void abort(long epoch);
-
-  /**
-   * Returns the limits of a topic, at its first record of an epoch.
-   *
-   * @param again whether the size limit must be read again, because a record exceeds the known one
-   * @return number of partitions; largest size in bytes of a batch with one record; 1 if the topic's own setting limits
-   *     that size, 0 if the brokers' one for requests does
-   */
-  long[] limits(String topic, boolean again);
 }

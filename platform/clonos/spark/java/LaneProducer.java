@@ -3,20 +3,16 @@ package clonos;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Properties;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
-import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.clients.admin.FinalizedVersionRange;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
-import org.apache.kafka.common.utils.AppInfoParser;
 
 /**
- * Kafka's producer for the lane of one query. It keeps the first failure of a record, which Kafka reports later.
+ * Kafka's producer for one lane. It keeps the first failure of a record, which Kafka reports later.
  *
- * <p>Python calls it, one epoch after the other, and decides what an exception means.
+ * <p>One thread at a time uses it.
  */
 public final class LaneProducer implements AutoCloseable {
   private final KafkaProducer<byte[], byte[]> producer;
@@ -27,27 +23,6 @@ public final class LaneProducer implements AutoCloseable {
     Properties properties = new Properties();
     properties.putAll(options);
     producer = new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer());
-  }
-
-  /**
-   * Returns the version of Kafka's transactions that cluster and client use. From version 2 on, each transaction raises
-   * the epoch of its producer (KIP-890), if the client is Kafka's version 4 or later.
-   *
-   * @param options Kafka's options of an admin client
-   */
-  public static int transactionVersion(Map<String, String> options) throws Exception {
-    if (Integer.parseInt(AppInfoParser.getVersion().split("\\.")[0]) < 4) {
-      return 0;
-    }
-    Properties properties = new Properties();
-    properties.putAll(options);
-    try (Admin admin = Admin.create(properties)) {
-      FinalizedVersionRange version =
-          admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("transaction.version");
-      return version == null ? 0 : version.maxVersionLevel();
-    } catch (ExecutionException failure) {
-      throw failure.getCause() instanceof Exception cause ? cause : failure;
-    }
   }
 
   /** Fences every earlier producer of the transactional id, and aborts its open transaction. */
@@ -108,6 +83,15 @@ public final class LaneProducer implements AutoCloseable {
   /** Aborts the transaction. */
   public void abort() {
     producer.abortTransaction();
+  }
+
+  /** Aborts the transaction if that is possible; if not, the next {@link #init} of the same id aborts it. */
+  void abortQuietly() {
+    try {
+      abort();
+    } catch (RuntimeException ignored) {
+      // The failure because of which the transaction is aborted is reported.
+    }
   }
 
   /** Kafka did not accept a record; the cause is Kafka's own exception. */

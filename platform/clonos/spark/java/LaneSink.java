@@ -3,13 +3,16 @@ package clonos;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
@@ -23,24 +26,34 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * A Spark sink (Data Source V2) whose tasks spool their rows, for an {@link EpochCommitter} that publishes them.
+ * A Spark sink (Data Source V2) that publishes the rows of an epoch to Kafka, in one of two ways.
  *
- * <p>It needs a local master: tasks and committer find each other in {@link #QUERIES}, in one JVM.
+ * <p>As the sink of a streaming query, its tasks spool their rows, and an {@link EpochCommitter} publishes them. That
+ * needs a local master: tasks and committer find each other in {@link #QUERIES}, in one JVM.
+ *
+ * <p>As the target of a batch, which is one epoch, each task publishes its own lane ({@link PartitionLanes}).
  */
 public final class LaneSink implements TableProvider {
-  /** The option with the key of one start of a query in {@link #QUERIES}. */
-  public static final String QUERY = "query";
+  /** The option with the key of one start of a query in {@link #QUERIES}, or of a batch in {@link #BATCHES}. */
+  public static final String KEY = "key";
 
   private static final ConcurrentHashMap<String, SpooledQuery> QUERIES = new ConcurrentHashMap<>();
+  private static final ConcurrentHashMap<String, PartitionLanes> BATCHES = new ConcurrentHashMap<>();
 
   /** Registers a query before it starts; Python calls it. */
   public static void register(String query, SpooledQuery spooled) {
     QUERIES.put(query, spooled);
   }
 
-  /** Removes a query that has ended. */
-  public static void unregister(String query) {
-    QUERIES.remove(query);
+  /** Registers the lanes of a batch before it is written; Python calls it. */
+  public static void register(String batch, PartitionLanes lanes) {
+    BATCHES.put(batch, lanes);
+  }
+
+  /** Removes a query or a batch that has ended. */
+  public static void unregister(String key) {
+    QUERIES.remove(key);
+    BATCHES.remove(key);
   }
 
   private static SpooledQuery find(String key) {
@@ -70,17 +83,20 @@ public final class LaneSink implements TableProvider {
     @Override
     public Set<TableCapability> capabilities() {
       return Set.of(
-          TableCapability.STREAMING_WRITE, TableCapability.TRUNCATE, TableCapability.ACCEPT_ANY_SCHEMA);
+          TableCapability.STREAMING_WRITE,
+          TableCapability.BATCH_WRITE,
+          TableCapability.TRUNCATE,
+          TableCapability.ACCEPT_ANY_SCHEMA);
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-      return new Builder(info.options().get(QUERY), info.schema());
+      return new Builder(info.options().get(KEY), info.schema());
     }
   }
 
   /** Output modes as in Spark's own Kafka sink: an update is appended, and "complete" truncates nothing. */
-  private record Builder(String query, StructType schema)
+  private record Builder(String key, StructType schema)
       implements SupportsTruncate, SupportsStreamingUpdateAsAppend, Write {
     @Override
     public WriteBuilder truncate() {
@@ -94,7 +110,12 @@ public final class LaneSink implements TableProvider {
 
     @Override
     public StreamingWrite toStreaming() {
-      return new EpochWrite(query, schema);
+      return new EpochWrite(key, schema);
+    }
+
+    @Override
+    public BatchWrite toBatch() {
+      return new LanesWrite(key, schema, BATCHES.get(key));
     }
   }
 
@@ -125,6 +146,55 @@ public final class LaneSink implements TableProvider {
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
       return find(query).writer(schema, partition, epoch);
+    }
+  }
+
+  private record LanesWrite(String key, StructType schema, PartitionLanes lanes) implements BatchWrite {
+    @Override
+    public boolean useCommitCoordinator() {
+      return false; // an epoch with a failed task fails as a whole
+    }
+
+    @Override
+    public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
+      if (info.numPartitions() != lanes.pass().lanes().size()) {
+        throw new IllegalStateException(
+            lanes.pass().lanes().size() + " lanes, but " + info.numPartitions() + " partitions");
+      }
+      return new LaneFactory(key, schema, lanes.pass());
+    }
+
+    @Override
+    public void commit(WriterCommitMessage[] messages) {
+      lanes.take(messages);
+    }
+
+    @Override
+    public void abort(WriterCommitMessage[] messages) {
+      // The tasks that failed have aborted their transactions; the others have published their lanes.
+    }
+  }
+
+  private record LaneFactory(String key, StructType schema, PartitionLanes.Pass pass) implements DataWriterFactory {
+    @Override
+    public DataWriter<InternalRow> createWriter(int partition, long task) {
+      TaskContext context = TaskContext.get();
+      if (context.attemptNumber() > 0 || context.stageAttemptNumber() > 0) {
+        // The first attempt may have published the lane, or recorded answers that this one does not know.
+        throw new CarriedError("EpochFailed", "Spark repeated a task of epoch " + pass.epoch() + ".", "", "");
+      }
+      PartitionLanes.Lane lane = pass.lanes().get(partition);
+      TopicLimits limits =
+          lane.publish()
+              ? new TopicLimits(
+                  ClusterAdmin.of(pass.connection()), pass.topic(), pass.requestBytes(), pass.bufferBytes())
+              : null;
+      PartitionLanes local = BATCHES.get(key); // null in the JVM of an executor
+      return new LaneWriter(
+          new RecordColumns(schema, pass.topic(), pass.job(), pass.epoch()),
+          limits,
+          new Spool(null),
+          new LaneTask(pass, partition, local == null ? null : local.points()));
     }
   }
 }

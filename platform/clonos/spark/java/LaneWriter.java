@@ -8,39 +8,49 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
-/** One task of an epoch: checks its rows, and spools them as Kafka records. */
+/**
+ * One task of an epoch: checks its rows and spools them as Kafka records, until all of them are computed.
+ *
+ * <p>So a transaction is open only while rows are sent, not while the job's code computes them or calls services.
+ */
 final class LaneWriter implements DataWriter<InternalRow> {
   private static final int BATCH_OVERHEAD = 61; // Kafka's record format, version 2
   private static final int RECORD_OVERHEAD = 3; // attributes, two deltas of zero
 
-  private final SpooledQuery query;
-  private final SpooledEpoch epoch;
   private final RecordColumns columns;
-  private final int partition;
-  private final RecordDigest digest = new RecordDigest();
+  private final TopicLimits limits;
   private final Spool spool;
+  private final Ending ending;
+  private final RecordDigest digest = new RecordDigest();
 
-  LaneWriter(SpooledQuery query, SpooledEpoch epoch, RecordColumns columns, int partition) {
-    this.query = query;
-    this.epoch = epoch;
+  /** @param limits null: the rows are only counted and compared, and neither checked nor spooled */
+  LaneWriter(RecordColumns columns, TopicLimits limits, Spool spool, Ending ending) {
     this.columns = columns;
-    this.partition = partition;
-    spool = epoch.newSpool();
+    this.limits = limits;
+    this.spool = spool;
+    this.ending = ending;
+  }
+
+  /** Takes the rows of a task that has computed all of them. */
+  interface Ending {
+    /** Ends a task whose state is committed; the spool must be closed some time. */
+    WriterCommitMessage end(Spool rows, RecordDigest digest, long deadLetters);
   }
 
   @Override
   public void write(InternalRow row) throws IOException {
     ProducerRecord<byte[], byte[]> record = columns.record(row);
-    check(record);
     digest.add(record);
-    spool.add(record);
+    if (limits != null) {
+      check(record);
+      spool.add(record);
+    }
   }
 
   /** Spark calls this after the last row, when the task's state is committed. */
   @Override
   public WriterCommitMessage commit() {
-    epoch.add(partition, spool, digest, columns.deadLetters());
-    return new Spooled();
+    return ending.end(spool, digest, columns.deadLetters());
   }
 
   @Override
@@ -50,38 +60,38 @@ final class LaneWriter implements DataWriter<InternalRow> {
 
   @Override
   public void close() {
-    // The epoch deletes the rows.
+    // The rows are deleted once they are published.
   }
 
   /** Refuses a record that Kafka would refuse, before anything of the epoch is sent. */
   private void check(ProducerRecord<byte[], byte[]> record) {
-    SpooledQuery.Limits limits = query.limits(record.topic());
+    TopicLimits.Limits topic = limits.of(record.topic());
     Integer target = record.partition();
-    if (target != null && target >= limits.partitions()) {
-      limits = query.newestLimits(record.topic());
-      if (target >= limits.partitions()) {
+    if (target != null && target >= topic.partitions()) {
+      topic = limits.newest(record.topic());
+      if (target >= topic.partitions()) {
         throw new CarriedError(
             "RecordRejected",
-            "A record is for partition " + target + " of " + record.topic() + ", which has " + limits.partitions()
+            "A record is for partition " + target + " of " + record.topic() + ", which has " + topic.partitions()
                 + " partitions.",
             "",
             "fix the column 'partition', or add partitions to the topic.");
       }
     }
-    if (upperBound(record) <= limits.batchBytes()) {
+    if (upperBound(record) <= topic.batchBytes()) {
       return;
     }
     long bytes = batchBytes(record);
-    if (bytes > limits.batchBytes()) {
-      limits = query.newestLimits(record.topic());
+    if (bytes > topic.batchBytes()) {
+      topic = limits.newest(record.topic());
     }
-    if (bytes > limits.batchBytes()) {
+    if (bytes > topic.batchBytes()) {
       throw new CarriedError(
           "RecordRejected",
-          "A record for " + record.topic() + " takes " + bytes + " bytes, " + limits.setting() + " allows "
-              + limits.batchBytes() + ".",
+          "A record for " + record.topic() + " takes " + bytes + " bytes, " + topic.setting() + " allows "
+              + topic.batchBytes() + ".",
           "",
-          "raise " + limits.setting() + " to at least " + bytes + ", or publish smaller records.");
+          "raise " + topic.setting() + " to at least " + bytes + ", or publish smaller records.");
     }
   }
 
@@ -116,9 +126,5 @@ final class LaneWriter implements DataWriter<InternalRow> {
   private static int varint(long number) {
     int bits = Long.SIZE - Long.numberOfLeadingZeros(number << 1);
     return Math.max(1, (bits + 6) / 7);
-  }
-
-  private static final class Spooled implements WriterCommitMessage {
-    private static final long serialVersionUID = 1;
   }
 }

@@ -27,10 +27,15 @@ import java.util.function.Consumer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.util.Utils;
 
 /** The records of one task, in memory; in a file as soon as the JVM's memory for rows is used up. */
 final class Spool implements AutoCloseable {
   private static final int NULL = -1;
+
+  /** Free memory for the rows of all tasks and queries of this JVM. */
+  private static final AtomicLong FREE_BYTES = new AtomicLong(Runtime.getRuntime().maxMemory() / 16);
 
   private final Path folder;
   private final Chunks memory;
@@ -39,10 +44,16 @@ final class Spool implements AutoCloseable {
   private final Map<String, Integer> numbers = new HashMap<>();
   private FileChannel file;
 
-  Spool(Path folder, AtomicLong freeBytes) {
+  /** @param folder directory for rows that do not fit into memory; null: Spark's own directory */
+  Spool(Path folder) {
     this.folder = folder;
-    memory = new Chunks(freeBytes);
+    memory = new Chunks();
     out = new DataOutputStream(memory);
+  }
+
+  /** Adds bytes to the memory for rows, or removes them, for tests; returns what is free. */
+  static long addMemory(long bytes) {
+    return FREE_BYTES.addAndGet(bytes);
   }
 
   void add(ProducerRecord<byte[], byte[]> record) throws IOException {
@@ -83,11 +94,15 @@ final class Spool implements AutoCloseable {
   private void spill() throws IOException {
     if (file == null) {
       // Only this user can read it. The name goes at once, so that no crash leaves the file behind.
-      Path path = Files.createTempFile(folder, "clonos-rows-", ".spool");
+      Path path = Files.createTempFile(folder == null ? sparkFolder() : folder, "clonos-rows-", ".spool");
       file = FileChannel.open(path, READ, WRITE);
       Files.delete(path);
     }
     memory.moveTo(Channels.newOutputStream(file));
+  }
+
+  private static Path sparkFolder() {
+    return Path.of(Utils.getLocalDir(SparkEnv.get().conf()));
   }
 
   /** Calls {@code send} for each record, in the order in which they were added. */
@@ -163,15 +178,10 @@ final class Spool implements AutoCloseable {
   private static final class Chunks extends OutputStream {
     static final int BYTES = 64 * 1024;
 
-    private final AtomicLong freeBytes;
     private final List<byte[]> chunks = new ArrayList<>(List.of(new byte[BYTES]));
     private long size;
     private long reserved;
     private boolean full;
-
-    Chunks(AtomicLong freeBytes) {
-      this.freeBytes = freeBytes;
-    }
 
     /** Whether the last record needed memory that was not free. */
     boolean isFull() {
@@ -204,7 +214,7 @@ final class Spool implements AutoCloseable {
     }
 
     private void addChunk() {
-      full |= freeBytes.addAndGet(-BYTES) < 0;
+      full |= FREE_BYTES.addAndGet(-BYTES) < 0;
       reserved += BYTES;
       chunks.add(new byte[BYTES]);
     }
@@ -224,7 +234,7 @@ final class Spool implements AutoCloseable {
     }
 
     void free() {
-      freeBytes.addAndGet(reserved);
+      FREE_BYTES.addAndGet(reserved);
       reserved = 0;
       size = 0;
       full = false;

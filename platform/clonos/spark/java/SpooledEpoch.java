@@ -1,18 +1,16 @@
 package clonos;
 
 import java.nio.file.Path;
-import java.util.concurrent.atomic.AtomicLong;
 
 /**
  * The rows of one attempt at one epoch, spooled by its tasks until all of them are computed.
  *
- * <p>So a transaction is open only while rows are sent, not while the job's code computes them or calls services. A late
- * task of a failed attempt cannot write into the next transaction: it can only add to its own closed epoch.
+ * <p>A late task of a failed attempt cannot write into the next transaction: it can only add to its own closed epoch.
  */
 public final class SpooledEpoch implements AutoCloseable {
   private final long number;
   private final Path folder;
-  private final AtomicLong freeBytes;
+  private final TopicLimits limits;
   private final Spool[] spools;
   private final RecordDigest digest = new RecordDigest();
   private long records;
@@ -20,10 +18,10 @@ public final class SpooledEpoch implements AutoCloseable {
   private int computed;
   private boolean closed;
 
-  SpooledEpoch(long number, int partitions, Path folder, AtomicLong freeBytes) {
+  SpooledEpoch(long number, int partitions, Path folder, TopicLimits limits) {
     this.number = number;
     this.folder = folder;
-    this.freeBytes = freeBytes;
+    this.limits = limits;
     spools = new Spool[partitions];
   }
 
@@ -31,8 +29,12 @@ public final class SpooledEpoch implements AutoCloseable {
     return number;
   }
 
+  TopicLimits limits() {
+    return limits;
+  }
+
   Spool newSpool() {
-    return new Spool(folder, freeBytes);
+    return new Spool(folder);
   }
 
   /** Takes the rows of a task that has computed all of them. */

@@ -2,9 +2,8 @@ package clonos;
 
 import java.nio.file.Path;
 import java.util.Map;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.SparkContext;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.types.StructType;
 
 /** One running query of a {@link LaneSink}: its committer, and the rows of the epoch in progress. */
@@ -12,38 +11,54 @@ public final class SpooledQuery {
   /** Spark's local property of the stream's thread with the number of the micro-batch. */
   private static final String EPOCH = "streaming.sql.batchId";
 
-  /** Free memory for the rows of all queries of this JVM. */
-  private static final AtomicLong FREE_BYTES = new AtomicLong(Runtime.getRuntime().maxMemory() / 16);
-
   private final EpochCommitter committer;
   private final String job;
   private final String defaultTopic;
   private final Path folder;
-  private final Map<String, Limits> limits = new ConcurrentHashMap<>();
+  private final Map<String, String> connection;
+  private final int requestBytes;
+  private final int bufferBytes;
   private volatile SpooledEpoch current;
 
   /**
    * @param defaultTopic topic of rows without one; null: each row must name its topic
    * @param folder directory for rows that do not fit into memory
+   * @param connection Kafka's options of an admin client, which reads what topics accept; null: in a rehearsal, which
+   *     has no rows
+   * @param requestBytes the largest batch that fits into a request
+   * @param bufferBytes the largest batch that fits into the producer's buffer
    */
   public SpooledQuery(
-      EpochCommitter committer, String job, String defaultTopic, String folder) {
+      EpochCommitter committer,
+      String job,
+      String defaultTopic,
+      String folder,
+      Map<String, String> connection,
+      int requestBytes,
+      int bufferBytes) {
     this.committer = committer;
     this.job = job;
     this.defaultTopic = defaultTopic;
     this.folder = Path.of(folder);
+    this.connection = connection == null ? null : Map.copyOf(connection);
+    this.requestBytes = requestBytes;
+    this.bufferBytes = bufferBytes;
   }
 
   /** Adds bytes to the memory for rows, or removes them, for tests; returns what is free. */
   public static long addMemory(long bytes) {
-    return FREE_BYTES.addAndGet(bytes);
+    return Spool.addMemory(bytes);
   }
 
   void begin(int partitions) {
     long epoch = Long.parseLong(SparkContext.getOrCreate().getLocalProperty(EPOCH));
     discard();
-    limits.clear(); // a topic may have been deleted since the last epoch
-    current = new SpooledEpoch(epoch, partitions, folder, FREE_BYTES);
+    // New limits for each epoch: a topic may have been deleted since the last one.
+    TopicLimits limits =
+        connection == null
+            ? null
+            : new TopicLimits(ClusterAdmin.of(connection), defaultTopic, requestBytes, bufferBytes);
+    current = new SpooledEpoch(epoch, partitions, folder, limits);
     committer.begin(epoch, partitions);
   }
 
@@ -72,22 +87,16 @@ public final class SpooledQuery {
     return epoch;
   }
 
-  LaneWriter writer(StructType schema, int partition, long epoch) {
-    return new LaneWriter(this, epoch(epoch), new RecordColumns(schema, defaultTopic, job, epoch), partition);
-  }
-
-  Limits limits(String topic) {
-    return limits.computeIfAbsent(topic, name -> read(name, false));
-  }
-
-  /** Reads all limits again: a user may have raised them since. */
-  Limits newestLimits(String topic) {
-    return limits.compute(topic, (name, old) -> read(name, true));
-  }
-
-  private Limits read(String topic, boolean again) {
-    long[] values = committer.limits(topic, again);
-    return new Limits((int) values[0], values[1], values[2] != 0);
+  LaneWriter writer(StructType schema, int partition, long number) {
+    SpooledEpoch epoch = epoch(number);
+    return new LaneWriter(
+        new RecordColumns(schema, defaultTopic, job, number),
+        epoch.limits(),
+        epoch.newSpool(),
+        (rows, digest, deadLetters) -> {
+          epoch.add(partition, rows, digest, deadLetters);
+          return new Spooled();
+        });
   }
 
   private void discard() {
@@ -98,16 +107,7 @@ public final class SpooledQuery {
     }
   }
 
-  /**
-   * What a topic accepts.
-   *
-   * @param partitions number of its partitions
-   * @param batchBytes largest size of a batch with one record
-   * @param ofTopic whether the topic's own setting limits the size, not the brokers' one for requests
-   */
-  record Limits(int partitions, long batchBytes, boolean ofTopic) {
-    String setting() {
-      return ofTopic ? "the topic's max.message.bytes" : "the brokers' socket.request.max.bytes";
-    }
+  private static final class Spooled implements WriterCommitMessage {
+    private static final long serialVersionUID = 1;
   }
 }

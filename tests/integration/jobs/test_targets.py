@@ -7,49 +7,27 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from pyspark.sql import SparkSession
 
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.errors import ClonosError, RecordRejected, TopicMissing
-from clonos.extend.sink import SinkEpoch, SinkLane
 from clonos.kafka import client_config
-from clonos.log.claiming import Ownership, claim
-from clonos.log.records import EpochIdentity, InputSlice
+from clonos.log.claiming import claim
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings, Settings
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 from clonos_sinks.kafka import KafkaSink
-from clonos_sinks.kafka.lane import Lane, publish
-from clonos_sinks.kafka.rows import Row
-from clonos_sinks.kafka.sink import deliver
-from clonos_sinks.kafka.targets import Limits, batch_bytes, read_limits
+from support.lanes import Row, publish, publish_with
 
 MakeTopic = Callable[..., str]
-AT_ONCE_S = 10.0  # against the 30 s for which librdkafka would wait for a topic
+AT_ONCE_S = 20.0  # against the 60 s for which a producer would wait for a topic
 SMALL = 20_000
-
-
-def lane_of(own: Ownership, limits: Limits | None = None, epoch: int = 0) -> Lane:
-    partition = own.ensure_lanes("out", 1)[0]
-    identity = EpochIdentity(own.job, own.topic, "out", epoch, own.owner, replay=False)
-    assigned = SinkLane(0, 0, InputSlice("range", "in", 0, 0, 9), partition)
-    return Lane(SinkEpoch(identity, own.kafka, (assigned,)), assigned, 60_000, limits or Limits())
-
-
-def limits_of(kafka: KafkaSettings, topic: str) -> Limits:
-    """The limits that the sink reads at its start."""
-    admin = AdminClient(client_config(kafka))
-    broker = ConfigResource(ResourceType.BROKER, str(next(iter(admin.list_topics(timeout=10).brokers))))
-    return read_limits(admin, admin.describe_configs([broker])[broker].result(60), topic)
+WAYS = ("exactly-once", "at-least-once")
 
 
 def row(topic: str, value: bytes | None = b"v", key: bytes | None = b"k", partition: int | None = None) -> Row:
-    return Row(topic, key, value, partition, None, None)
-
-
-def settled(kafka: KafkaSettings, job: str) -> None:
-    """The refused lane leaves no open transaction that would delay the job's next owner."""
-    claim(kafka, job)
+    return Row(topic, key, value, partition)
 
 
 REFUSED: list[tuple[str, Callable[[str, str], list[Row]], type[ClonosError], str]] = [
@@ -77,9 +55,10 @@ REFUSED: list[tuple[str, Callable[[str, str], list[Row]], type[ClonosError], str
 ]
 
 
-@pytest.mark.parametrize("way", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("rows", "error", "says"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
 def test_refused_at_once_with_nothing_published(
+    spark: SparkSession,
     kafka: KafkaSettings,
     name: str,
     make_topic: MakeTopic,
@@ -90,11 +69,9 @@ def test_refused_at_once_with_nothing_published(
 ) -> None:
     out, small = make_topic(2), make_topic(1, max_message_bytes=str(SMALL))
     own = claim(kafka, name)
-    lane = lane_of(own, limits_of(kafka, out))
-    batch = iter(rows(out, small))
     began = time.monotonic()
     with pytest.raises(error, match=says) as refused:
-        publish(lane, batch, eager=True) if way == "exactly-once" else deliver(lane, batch)
+        publish(spark, own, rows(out, small), topic=out, delivery=way)
     assert time.monotonic() - began < AT_ONCE_S
     assert not refused.value.retry
     assert refused.value.hint
@@ -105,83 +82,83 @@ def test_refused_at_once_with_nothing_published(
     assert "nowhere" not in AdminClient(client_config(kafka)).list_topics(timeout=10).topics
 
 
-def test_the_message_names_topic_size_limit_and_setting(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
+def test_the_message_names_topic_size_limit_and_setting(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
     out = make_topic(1, max_message_bytes=str(SMALL))
     big = row(out, b"x" * SMALL)
     with pytest.raises(RecordRejected) as refused:
-        publish(lane_of(claim(kafka, name), limits_of(kafka, out)), iter([big]), eager=True)
-    assert refused.value.what == f"A record for {out} takes {batch_bytes(big)} bytes, " + (
+        publish(spark, claim(kafka, name), [big], topic=out)
+    assert refused.value.what == f"A record for {out} takes {big.batch_bytes} bytes, " + (
         f"the topic's max.message.bytes allows {SMALL}."
     )
-    assert refused.value.hint == f"raise the topic's max.message.bytes to at least {batch_bytes(big)}, or " + (
+    assert refused.value.hint == f"raise the topic's max.message.bytes to at least {big.batch_bytes}, or " + (
         "publish smaller records."
     )
 
 
 def exactly(topic: str, size: int, headers: int) -> Row:
     """A record that takes `size` bytes."""
-    padded = Row(topic, b"key", b"", None, tuple((f"h{i}", b"x" if i % 2 else None) for i in range(headers)), 1)
-    while (missing := size - batch_bytes(padded)) > 0:
+    padded = Row(topic, b"key", b"", None, tuple((f"h{i}", b"x" if i % 2 else None) for i in range(headers)))
+    while (missing := size - padded.batch_bytes) > 0:
         padded = padded._replace(value=(padded.value or b"") + b"x" * max(1, missing - 8))
     return padded
 
 
 @pytest.mark.parametrize("headers", [0, 3, 70])
-def test_the_limit_is_known_to_the_byte(kafka: KafkaSettings, name: str, make_topic: MakeTopic, headers: int) -> None:
+def test_the_limit_is_known_to_the_byte(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, headers: int
+) -> None:
     """A record of exactly the limit is published; the broker refuses one byte more."""
     out = make_topic(1, max_message_bytes=str(SMALL))
     own = claim(kafka, name)
     fits = exactly(out, SMALL, headers)
-    assert batch_bytes(fits) == SMALL
-    publish(lane_of(own, limits_of(kafka, out)), iter([fits, fits]), eager=True)
+    assert fits.batch_bytes == SMALL
+    publish(spark, own, [fits, fits], topic=out)
     assert [len(message.value() or b"") for message in read_committed(kafka, out)] == [len(fits.value or b"")] * 2
     over = fits._replace(value=(fits.value or b"") + b"x")
     with pytest.raises(RecordRejected, match="takes 20001 bytes"):
-        publish(lane_of(own, limits_of(kafka, out), epoch=1), iter([over]), eager=True)
-    with pytest.raises(RecordRejected, match="Message size too large"):
-        publish(lane_of(own, Limits(topic=out), epoch=1), iter([over]), eager=True)  # no limit known
-    settled(kafka, name)
+        publish(spark, own, [over], 1, topic=out)
     assert len(read_committed(kafka, out)) == 2
 
 
 @pytest.mark.parametrize("default", [True, False], ids=["default-topic", "topic-column"])
-@pytest.mark.parametrize("way", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("way", WAYS)
 def test_batches_are_no_larger_than_a_topic_takes(
-    kafka: KafkaSettings, name: str, make_topic: MakeTopic, default: bool, way: str
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, default: bool, way: str
 ) -> None:
-    """Many records that fit, for a topic that takes less than librdkafka's batches."""
+    """Many records that fit, for a topic that takes less than a producer's batches."""
     out, other = make_topic(1, max_message_bytes="2000"), make_topic(1)
     own = claim(kafka, name)
-    lane = lane_of(own, limits_of(kafka, out if default else other))
     many = [row(out, f"{number}".encode().ljust(300, b".")) for number in range(200)]
-    if way == "exactly-once":
-        publish(lane, iter(many), eager=True)
-    else:
-        deliver(lane, iter(many))
+    publish(spark, own, many, topic=out if default else other, delivery=way)
     assert [message.value() for message in read_committed(kafka, out)] == [row.value for row in many]
 
 
-def test_a_topic_may_take_more_than_others(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
+def test_a_topic_may_take_more_than_others(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
     out, large = make_topic(1), make_topic(1, max_message_bytes=str(12 * 1024 * 1024))
     own = claim(kafka, name)
     big = row(large, b"x" * (11 * 1024 * 1024))
-    publish(lane_of(own, limits_of(kafka, out)), iter([row(out), big]), eager=True)
-    publish(lane_of(own, limits_of(kafka, large), epoch=1), iter([big]), eager=True)
+    publish(spark, own, [row(out), big], topic=out)
+    publish(spark, own, [big], 1, topic=large)
     assert [len(message.value() or b"") for message in read_committed(kafka, large)] == [11 * 1024 * 1024] * 2
 
 
-def test_raised_limit_takes_effect(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
-    """The limit also takes effect in a worker that has read the old limit."""
+def test_raised_limit_takes_effect(spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
+    """The limit also takes effect in a sink that has read the old limit."""
     out, small = make_topic(1), make_topic(1, max_message_bytes=str(SMALL))
     own = claim(kafka, name)
     big = row(small, b"x" * SMALL)
     for topic in (small, out):
         with pytest.raises(RecordRejected):
-            publish(lane_of(own, limits_of(kafka, topic)), iter([big]), eager=True)
-    stale = limits_of(kafka, small)
+            publish(spark, own, [big], topic=topic)
+    stale = KafkaSink("out", topic=small)
+    stale.check(kafka)
     raise_limit(kafka, small, 50_000)
-    publish(lane_of(own, stale), iter([big]), eager=True)
-    publish(lane_of(own, limits_of(kafka, out), epoch=1), iter([big]), eager=True)
+    publish_with(spark, stale, own, [big])
+    publish(spark, own, [big], 1, topic=out)
     assert len(read_committed(kafka, small)) == 2
 
 
@@ -192,26 +169,32 @@ def raise_limit(kafka: KafkaSettings, topic: str, limit: int) -> None:
     entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(60)
-    eventually(lambda: limits_of(kafka, topic).record == limit, "the limit is raised")
+
+    def is_raised() -> bool:
+        sink = KafkaSink("out", topic=topic)
+        sink.check(kafka)
+        return sink._limits.record == limit
+
+    eventually(is_raised, "the limit is raised")
 
 
-def test_several_topics_in_one_transaction(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
+def test_several_topics_in_one_transaction(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
     topics = [make_topic(2) for _ in range(3)]
     own = claim(kafka, name)
     good = [row(topic, f"{number}".encode()) for number in range(5) for topic in topics]
     with pytest.raises(RecordRejected):
-        publish(lane_of(own), iter([*good, row(topics[0], partition=9)]), eager=True)
-    settled(kafka, name)
+        publish(spark, own, [*good, row(topics[0], partition=9)])
     assert [read_committed(kafka, topic) for topic in topics] == [[], [], []]
-    own = claim(kafka, name)
-    publish(lane_of(own), iter(good), eager=True)
+    publish(spark, claim(kafka, name), good)
     assert all(len(read_committed(kafka, topic)) == 5 for topic in topics)
 
 
-def test_null_keys_and_tombstones(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
+def test_null_keys_and_tombstones(spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
     out = make_topic(1)
     expected = [(None, b"no key"), (b"k", None), (None, None), (b"", b"")]
-    publish(lane_of(claim(kafka, name)), iter([row(out, value, key) for key, value in expected]), eager=True)
+    publish(spark, claim(kafka, name), [row(out, value, key) for key, value in expected])
     assert [(message.key(), message.value()) for message in read_committed(kafka, out)] == expected
 
 
@@ -226,17 +209,13 @@ MURMUR2 = {
 }
 
 
-@pytest.mark.parametrize("way", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("way", WAYS)
 def test_keys_have_the_partitions_of_java_clients(
-    kafka: KafkaSettings, name: str, make_topic: MakeTopic, way: str
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, way: str
 ) -> None:
     out = make_topic(7)
-    lane = lane_of(claim(kafka, name))
     batch = [row(out, key=key) for key in MURMUR2] + [row(out, key=b"pinned", partition=3)]
-    if way == "exactly-once":
-        publish(lane, iter(batch), eager=True)
-    else:
-        deliver(lane, iter(batch))
+    publish(spark, claim(kafka, name), batch, delivery=way)
     placed = {message.key(): message.partition() for message in read_committed(kafka, out)}
     assert placed == {key: (value & 0x7FFFFFFF) % 7 for key, value in MURMUR2.items()} | {b"pinned": 3}
 
@@ -250,11 +229,11 @@ def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings
         yield cluster.kafka
 
 
-def test_missing_topic_is_not_created(careless: KafkaSettings, name: str) -> None:
+def test_missing_topic_is_not_created(spark: SparkSession, careless: KafkaSettings, name: str) -> None:
     with pytest.raises(TopicMissing, match="'misspelt'"):
-        publish(lane_of(claim(careless, name)), iter([row("misspelt")]), eager=True)
+        publish(spark, claim(careless, name), [row("misspelt")])
     with pytest.raises(TopicMissing, match="'misspelt'"):
-        deliver(lane_of(claim(careless, name)), iter([row("misspelt")]))
+        publish(spark, claim(careless, name), [row("misspelt")], delivery="at-least-once")
     with pytest.raises(TopicMissing, match="'misspelt'"):
         KafkaSink("out", topic="misspelt").check(careless)
     topics = AdminClient(client_config(careless)).list_topics(timeout=10).topics

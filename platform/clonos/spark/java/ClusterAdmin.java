@@ -1,0 +1,102 @@
+package clonos;
+
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.DescribeTransactionsResult;
+import org.apache.kafka.clients.admin.FinalizedVersionRange;
+import org.apache.kafka.clients.admin.TransactionDescription;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.TopicAuthorizationException;
+import org.apache.kafka.common.errors.TransactionalIdNotFoundException;
+import org.apache.kafka.common.utils.AppInfoParser;
+
+/** What lanes read from a Kafka cluster. This JVM keeps one admin client for each cluster and user. */
+public final class ClusterAdmin {
+  private static final Map<Map<String, String>, ClusterAdmin> CLUSTERS = new ConcurrentHashMap<>();
+  private static final int UNLIMITED = Integer.MAX_VALUE;
+
+  private final Admin admin;
+
+  private ClusterAdmin(Map<String, String> options) {
+    Properties properties = new Properties();
+    properties.putAll(options);
+    admin = Admin.create(properties);
+  }
+
+  /** @param options Kafka's options of an admin client */
+  public static ClusterAdmin of(Map<String, String> options) {
+    return CLUSTERS.computeIfAbsent(Map.copyOf(options), ClusterAdmin::new);
+  }
+
+  /**
+   * Returns the version of Kafka's transactions that cluster and client use. From version 2 on, each transaction raises
+   * the epoch of its producer (KIP-890), if the client is Kafka's version 4 or later.
+   */
+  public int transactionVersion() throws ExecutionException, InterruptedException {
+    if (Integer.parseInt(AppInfoParser.getVersion().split("\\.")[0]) < 4) {
+      return 0;
+    }
+    FinalizedVersionRange version =
+        admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("transaction.version");
+    return version == null ? 0 : version.maxVersionLevel();
+  }
+
+  /** Returns the newest producer of each transactional id (KIP-664); {@link Session#NONE} if Kafka knows none. */
+  public Map<String, Session> sessions(Collection<String> transactionalIds)
+      throws ExecutionException, InterruptedException {
+    DescribeTransactionsResult described = admin.describeTransactions(transactionalIds);
+    Map<String, Session> sessions = new HashMap<>();
+    for (String id : transactionalIds) {
+      try {
+        TransactionDescription state = described.description(id).get();
+        sessions.put(id, new Session(state.producerId(), state.producerEpoch()));
+      } catch (ExecutionException failure) {
+        if (!(failure.getCause() instanceof TransactionalIdNotFoundException)) {
+          throw failure;
+        }
+        sessions.put(id, Session.NONE); // not used for a week (`transactional.id.expiration.ms`)
+      }
+    }
+    return sessions;
+  }
+
+  /** Number of partitions of a topic; this does not create the topic. */
+  int partitions(String topic) throws ExecutionException, InterruptedException {
+    return admin.describeTopics(List.of(topic)).topicNameValues().get(topic).get().partitions().size();
+  }
+
+  /** The topic's {@code max.message.bytes}. */
+  int maxMessageBytes(String topic) throws ExecutionException, InterruptedException {
+    ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+    try {
+      String value =
+          admin.describeConfigs(List.of(resource)).values().get(resource).get().get("max.message.bytes").value();
+      return Integer.parseInt(value);
+    } catch (ExecutionException failure) {
+      if (failure.getCause() instanceof TopicAuthorizationException) {
+        return UNLIMITED; // a client may write without the right to describe; the broker refuses larger records
+      }
+      throw failure;
+    }
+  }
+
+  /** Id and epoch of the newest producer of a transactional id. */
+  public record Session(long producer, int epoch) {
+    static final Session NONE = new Session(-1, -1);
+    private static final int LAST_EPOCH = Short.MAX_VALUE - 1;
+
+    /** Whether the next init after this producer opened the other one. Kafka starts with a new id after the last epoch. */
+    boolean isFollowedBy(Session next) {
+      if (equals(NONE) || epoch >= LAST_EPOCH) {
+        return next.epoch == 0;
+      }
+      return next.producer == producer && next.epoch == epoch + 1;
+    }
+  }
+}

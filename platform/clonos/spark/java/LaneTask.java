@@ -1,0 +1,151 @@
+package clonos;
+
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+
+/**
+ * Publishes one lane in the task that has computed its rows; the steps are those of {@code
+ * clonos_sinks.kafka.partitioned}.
+ */
+final class LaneTask implements LaneWriter.Ending {
+  private static final byte[] RECORDS = {(byte) 0xcf}; // msgpack: an unsigned number of eight bytes follows
+  private static final byte[] DIGEST = digestHeader();
+
+  private final PartitionLanes.Pass pass;
+  private final PartitionLanes.Lane lane;
+  private final int task;
+  private final LanePoints points;
+
+  /** @param points called at the points of the protocol; null: nothing is called */
+  LaneTask(PartitionLanes.Pass pass, int task, LanePoints points) {
+    this.pass = pass;
+    this.lane = pass.lanes().get(task);
+    this.task = task;
+    this.points = points;
+  }
+
+  @Override
+  public WriterCommitMessage end(Spool rows, RecordDigest digest, long deadLetters) {
+    long offset = -1;
+    try (rows) {
+      reach("state-committed");
+      if (lane.publish() && digest.records() > 0) {
+        offset = pass.transactional() ? commit(rows, digest) : deliver(rows);
+      }
+    } catch (Exception failure) {
+      throw KafkaFailure.typed(lane.name(), failure, "EpochFailed");
+    }
+    return new PartitionLanes.Outcome(task, digest.records(), digest.value(), deadLetters, offset);
+  }
+
+  private long deliver(Spool rows) {
+    try (LaneProducer producer = new LaneProducer(options())) {
+      rows.forEach(producer::send);
+      producer.flush();
+    }
+    return -1;
+  }
+
+  private long commit(Spool rows, RecordDigest digest) throws Exception {
+    Map<String, String> options = options();
+    LaneProducer producer = KeptProducers.take(lane.transactionalId(), options, lane.newestOffset());
+    if (producer == null) {
+      producer = open(options); // steps 1 and 2
+    }
+    reach("lane-initialised");
+    reach("lane-tail-read");
+    reach("lane-decided"); // step 3: the driver decided with the markers that its claim read
+    boolean sent = false;
+    try {
+      producer.begin(); // step 4
+      reach("lane-begun");
+      rows.forEach(producer::send);
+      reach("lane-produced");
+      reach("lane-marked");
+      sent = true;
+      long offset = producer.commit(pass.logTopic(), lane.logPartition(), marker(digest));
+      sent = false;
+      reach("lane-committed");
+      if (pass.kept()) {
+        KeptProducers.keep(lane.transactionalId(), options, producer, offset);
+      } else {
+        producer.close();
+      }
+      return offset;
+    } catch (Exception failure) { // step 5: a commit of unknown outcome is resolved by the next claim
+      if (!sent || failure instanceof LaneProducer.RecordFailed) {
+        producer.abortQuietly();
+      }
+      producer.close();
+      throw failure;
+    }
+  }
+
+  /**
+   * Opens a producer, which fences every earlier one, and checks that it is the next one after the producer that the
+   * driver knew. Otherwise another driver may have claimed the lane, and this producer must not write.
+   */
+  private LaneProducer open(Map<String, String> options) throws Exception {
+    LaneProducer producer = new LaneProducer(options);
+    try {
+      producer.init();
+      ClusterAdmin.Session known = new ClusterAdmin.Session(lane.producerId(), lane.producerEpoch());
+      ClusterAdmin.Session opened =
+          ClusterAdmin.of(pass.connection()).sessions(List.of(lane.transactionalId())).get(lane.transactionalId());
+      if (!known.isFollowedBy(opened)) {
+        throw new CarriedError(
+            "EpochFailed",
+            lane.name() + ": another producer opened " + lane.transactionalId() + " since the epoch was planned.",
+            "",
+            "");
+      }
+      return producer;
+    } catch (Exception failure) {
+      producer.close();
+      throw failure;
+    }
+  }
+
+  private Map<String, String> options() {
+    Map<String, String> options = new HashMap<>(pass.producer());
+    options.putAll(pass.connection());
+    options.put("client.id", lane.transactionalId());
+    if (pass.transactional()) {
+      options.put("transactional.id", lane.transactionalId());
+    }
+    return options;
+  }
+
+  private byte[] marker(RecordDigest digest) {
+    byte[] head = lane.marker();
+    byte[] value = digest.value();
+    return ByteBuffer.allocate(head.length + RECORDS.length + Long.BYTES + DIGEST.length + value.length)
+        .put(head)
+        .put(RECORDS)
+        .putLong(digest.records())
+        .put(DIGEST)
+        .put(value)
+        .array();
+  }
+
+  /** Msgpack: the key "digest", then the header of 16 bytes. */
+  private static byte[] digestHeader() {
+    byte[] name = "digest".getBytes(StandardCharsets.US_ASCII);
+    return ByteBuffer.allocate(name.length + 3)
+        .put((byte) (0xa0 | name.length))
+        .put(name)
+        .put((byte) 0xc4)
+        .put((byte) (2 * Long.BYTES))
+        .array();
+  }
+
+  private void reach(String point) {
+    if (points != null) {
+      points.reach(point, task);
+    }
+  }
+}

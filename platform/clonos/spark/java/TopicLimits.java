@@ -1,0 +1,73 @@
+package clonos;
+
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
+
+/** The limits of the topics to which one attempt at an epoch writes. Each topic is looked up at its first record. */
+final class TopicLimits {
+  private final ClusterAdmin cluster;
+  private final String defaultTopic;
+  private final int requestBytes;
+  private final int bufferBytes;
+  private final Map<String, Limits> limits = new ConcurrentHashMap<>();
+
+  /**
+   * @param defaultTopic the topic that existed when the query started, or null
+   * @param requestBytes the largest batch that fits into a request
+   * @param bufferBytes the largest batch that fits into the producer's buffer
+   */
+  TopicLimits(ClusterAdmin cluster, String defaultTopic, int requestBytes, int bufferBytes) {
+    this.cluster = cluster;
+    this.defaultTopic = defaultTopic;
+    this.requestBytes = requestBytes;
+    this.bufferBytes = bufferBytes;
+  }
+
+  Limits of(String topic) {
+    return limits.computeIfAbsent(topic, this::read);
+  }
+
+  /** Reads the limits again: a user may have raised them since. */
+  Limits newest(String topic) {
+    return limits.compute(topic, (name, old) -> read(name));
+  }
+
+  private Limits read(String topic) {
+    try {
+      int record = cluster.maxMessageBytes(topic);
+      int request = Math.min(record, requestBytes);
+      return new Limits(cluster.partitions(topic), Math.min(request, bufferBytes), request < requestBytes);
+    } catch (InterruptedException stopped) {
+      Thread.currentThread().interrupt();
+      throw new CarriedError("EpochFailed", "The epoch was stopped.", "", "");
+    } catch (ExecutionException failure) {
+      if (!(failure.getCause() instanceof UnknownTopicOrPartitionException)) {
+        throw KafkaFailure.typed("Kafka did not describe the topic " + topic, failure, "BrokerUnavailable");
+      }
+      if (topic.equals(defaultTopic)) {
+        throw new CarriedError(
+            "SinkTopicDeleted", "The sink topic '" + topic + "' existed when the job started, and was deleted.", "", "");
+      }
+      throw new CarriedError(
+          "TopicMissing",
+          "The sink topic '" + topic + "' does not exist.",
+          "the epoch was not published; it is replayed when the job runs again.",
+          "create it, or fix the column 'topic'.");
+    }
+  }
+
+  /**
+   * What a topic accepts.
+   *
+   * @param partitions number of its partitions
+   * @param batchBytes largest size of a batch with one record
+   * @param ofTopic whether the topic's own setting limits the size, not the brokers' one for requests
+   */
+  record Limits(int partitions, int batchBytes, boolean ofTopic) {
+    String setting() {
+      return ofTopic ? "the topic's max.message.bytes" : "the brokers' socket.request.max.bytes";
+    }
+  }
+}

@@ -1,0 +1,50 @@
+"""The size limits of a Kafka cluster, as the sink reads them when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
+
+_TIMEOUT_S: Final = 15.0
+_BATCH_BYTES: Final = 1_000_000
+# Bytes of a produce request besides the batch, such as the topic's name.
+_REQUEST_OVERHEAD: Final = 1024
+_UNLIMITED: Final = 2**31 - 1
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Size limits of the cluster in bytes."""
+
+    # ``socket.request.max.bytes`` of the brokers, which close the connection on larger requests.
+    request: int = _UNLIMITED
+    record: int = _UNLIMITED  # ``max.message.bytes`` of the sink's default topic
+
+    @property
+    def batch(self) -> int:
+        """The value of ``batch.size`` for a lane's producer, in bytes."""
+        return max(1, min(_BATCH_BYTES, self.record, self.largest))
+
+    @property
+    def largest(self) -> int:
+        """The largest size of a batch that fits into a request, in bytes."""
+        return self.request - _REQUEST_OVERHEAD
+
+
+def read_limits(admin: AdminClient, broker: Mapping[str, ConfigEntry], topic: str | None) -> Limits:
+    """Read the size limits of the cluster and of the sink's default topic; `broker` has the settings of one broker."""
+    record = _max_message_bytes(admin, topic) if topic is not None else _UNLIMITED
+    return Limits(int(broker["socket.request.max.bytes"].value or _UNLIMITED), record)
+
+
+def _max_message_bytes(admin: AdminClient, topic: str) -> int:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        return int(admin.describe_configs([resource])[resource].result(_TIMEOUT_S)["max.message.bytes"].value)
+    except KafkaException as failure:
+        if failure.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return _UNLIMITED  # a client may write without the right to describe; the broker refuses larger records
+        raise

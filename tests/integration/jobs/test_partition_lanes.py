@@ -1,0 +1,277 @@
+"""A lane for each partition, which the partition's task publishes, on a real broker (`clonos_sinks.kafka.partitioned`).
+
+`test_sink_contract.py` loses and pauses tasks between every two steps of the protocol.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from clonos import faults
+from clonos.errors import CheckpointMismatch, EpochFailed, Superseded
+from clonos.extend.sink import LaneReport
+from clonos.faults import LANE_POINTS
+from clonos.kafka import java_options
+from clonos.log.claiming import Claimant, Ownership, claim
+from clonos.log.control import lane_id
+from clonos.log.records import InputSlice, Marker
+from clonos.log.transaction import TransactionalProducer
+from clonos.settings import KafkaSettings
+from clonos.spark import kafka_clients
+from clonos.spark.kafka_clients import Session
+from clonos.testing.harness import eventually, has_open_transaction, read_committed
+from clonos_sinks.kafka import partitioned
+from clonos_sinks.kafka.lane import Lane
+from support.lanes import Row, epoch_of, publish, with_tail
+
+MakeTopic = Callable[..., str]
+
+
+def rows(topic: str, epoch: int = 0, count: int = 3) -> list[Row]:
+    return [Row(topic, b"k", f"{epoch}-{number}".encode()) for number in range(count)]
+
+
+def values(kafka: KafkaSettings, topic: str) -> list[str]:
+    return [(message.value() or b"").decode() for message in read_committed(kafka, topic)]
+
+
+def test_publishes_once_and_replays_nothing(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    out = make_topic()
+    first = publish(spark, claim(kafka, name), rows(out))
+    again = publish(spark, claim(kafka, name), rows(out))
+    assert (first.outcome, again.outcome, again.diverged) == ("published", "audited", False)
+    assert values(kafka, out) == ["0-0", "0-1", "0-2"]
+
+
+def test_audit_detects_a_different_replay_but_not_another_order(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    out = make_topic()
+    own = claim(kafka, name)
+    publish(spark, own, rows(out))
+    own = Claimant(kafka, name, [own.owner.claim_id]).claim()
+    epoch = msgspec.structs.replace(epoch_of(own), committed=True)  # a divergence is reported, not raised
+    assert not publish(spark, own, list(reversed(rows(out))), epoch).diverged
+    assert publish(spark, own, rows(out, count=2), epoch).diverged
+    assert len(values(kafka, out)) == 3
+
+
+def test_the_marker_is_that_of_the_lane(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """The task completes the marker's head in Java."""
+    out = make_topic()
+    own = claim(kafka, name)
+    report = publish(spark, own, rows(out, count=300), 7)
+    epoch = epoch_of(own, 7)
+    (lane,) = epoch.lanes
+    tail = eventually(
+        lambda: own.reader.own_tail(lane.log_partition, own.owner, "lane", tail_offset=own.tail_offsets[1]),
+        "the marker is visible",
+    )
+    assert tail.offset == report.marker_offset
+    assert tail.record == Marker(own.owner, "out", 7, 0, lane.input_slice, 300, report.digest)
+
+
+def test_a_lane_that_is_fenced_while_it_publishes_is_superseded(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    out = make_topic()
+    own = claim(kafka, name)
+    with faults.acting("lane-produced", lambda: claim(kafka, name)), pytest.raises(Superseded):
+        publish(spark, own, rows(out))
+    assert values(kafka, out) == []
+
+
+def test_a_claim_between_the_check_and_the_init_of_a_lane_is_detected(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """The late init fences the successor's producer; it must not publish."""
+    out = make_topic()
+    own = claim(kafka, name)
+    with faults.acting("state-committed", lambda: claim(kafka, name)), pytest.raises(Superseded):
+        publish(spark, own, rows(out))
+    assert values(kafka, out) == []
+
+
+def test_without_the_check_of_the_owner_a_superseded_driver_would_publish(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutant of step 1. A successor claims the job before the newest producer of the lane is read."""
+    out = make_topic()
+    read = partitioned.sessions
+
+    def late(*arguments: Any) -> Any:
+        claim(kafka, name)
+        return read(*arguments)
+
+    monkeypatch.setattr(partitioned, "sessions", late)
+    with pytest.raises(Superseded):
+        publish(spark, claim(kafka, name), rows(out))
+    monkeypatch.setattr(partitioned, "require_job", lambda _epoch: None)
+    assert publish(spark, claim(kafka, name), rows(out)).outcome == "published"
+
+
+def test_another_init_since_the_plan_fails_the_epoch(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """An init that no claim announced, as of a late task of an earlier attempt: the epoch is replayed."""
+    out = make_topic()
+    own = claim(kafka, name)
+    epoch = epoch_of(own)
+
+    def intrude() -> None:
+        TransactionalProducer(kafka, lane_id(name, "out", 0), own.topic).dispose()
+
+    with faults.acting("state-committed", intrude), pytest.raises(EpochFailed, match="another producer opened"):
+        publish(spark, own, rows(out), epoch)
+    assert values(kafka, out) == []
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Callable[[Ownership], int]:
+    """Number of producers that were opened for the lane of an owner so far."""
+
+    def count(own: Ownership) -> int:
+        name = lane_id(own.job, "out", 0)
+        return kafka_clients.sessions(spark, java_options(own.kafka), [name])[name].epoch
+
+    return count
+
+
+def test_a_producer_is_kept_while_its_marker_is_the_newest_record(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, opened: Callable[[Ownership], int]
+) -> None:
+    out = make_topic()
+    own = claim(kafka, name)
+    own.ensure_lanes("out", 1)
+
+    def transactions(report: LaneReport | None, epoch: int) -> tuple[LaneReport, int]:
+        before = opened(own)
+        fresh = epoch_of(own, epoch, replay=False)
+        report = publish(spark, own, rows(out, epoch), with_tail(fresh, report.marker_offset) if report else fresh)
+        return report, opened(own) - before
+
+    first, raised = transactions(None, 0)
+    assert raised == 2, "an init and a transaction"
+    second, raised = transactions(first, 1)
+    assert raised == 1, "a transaction (KIP-890)"
+    _, raised = transactions(first, 2)
+    assert raised == 2, "a record follows the marker that the driver knows"
+    assert second.marker_offset > first.marker_offset
+    assert len(values(kafka, out)) == 9
+
+
+def test_a_lane_whose_transactional_id_has_expired_is_published(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka forgets a transactional id that is not used for a week; then any first init has epoch 0."""
+    out = make_topic()
+    own = claim(kafka, name)
+    epoch = epoch_of(own)
+    unused = lane_id(f"{name}-unused", "out", 0)
+    assert kafka_clients.sessions(spark, java_options(kafka), [unused]) == {unused: Session(-1, -1)}
+    monkeypatch.setattr(Lane, "transactional_id", unused)
+    assert publish(spark, own, rows(out), epoch).outcome == "published"
+    # Kafka now knows a producer, which is not the first one.
+    monkeypatch.setattr(partitioned, "sessions", lambda *_: {unused: Session(-1, -1)})
+    with pytest.raises(EpochFailed, match="another producer opened"):
+        publish(spark, own, rows(out, 1), epoch_of(own, 1, replay=False))
+    assert len(values(kafka, out)) == 3
+
+
+def test_lane_refuses_older_epoch_and_other_input(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    out = make_topic()
+    publish(spark, claim(kafka, name), rows(out, 5), 5)
+    own = claim(kafka, name)
+    with pytest.raises(CheckpointMismatch, match="already published epoch 5"):
+        publish(spark, own, rows(out, 4), 4)
+    other = epoch_of(own, 5, input_slice=InputSlice("range", "in", 1, 0, 3))
+    with pytest.raises(CheckpointMismatch, match="published epoch 5 from"):
+        publish(spark, own, rows(out, 5), other)
+    assert len(values(kafka, out)) == 3
+
+
+def test_empty_lane_writes_no_marker(spark: SparkSession, kafka: KafkaSettings, name: str) -> None:
+    own = claim(kafka, name)
+    assert publish(spark, own, []).outcome == "empty"
+    tail = own.reader.tail(1)
+    assert tail is not None
+    assert not isinstance(tail.record, Marker)
+
+
+def test_new_lineage_ignores_older_markers(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    out = make_topic()
+    own = claim(kafka, name)
+    publish(spark, own, rows(out, 7), 7)
+    fresh = claim(kafka, name, new_lineage={})
+    assert fresh.owner.lineage == own.owner.lineage + 1
+    assert publish(spark, fresh, rows(out)).outcome == "published"
+    assert len(values(kafka, out)) == 6
+
+
+class Pause:
+    """Pauses the first lane that reaches a point."""
+
+    def __init__(self) -> None:
+        self.reached, self.ended = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        if not self.reached.is_set():
+            self.reached.set()
+            self.ended.wait(60)
+
+
+@pytest.mark.parametrize("step", LANE_POINTS)
+def test_zombie_between_steps(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, step: str
+) -> None:
+    """A task pauses at the step; a successor publishes; the zombie publishes nothing more."""
+    out = make_topic()
+    old = claim(kafka, name)
+    pause = Pause()
+    with faults.acting(step, pause), ThreadPoolExecutor(1) as pool:
+        zombie = pool.submit(publish, spark, old, rows(out), epoch_of(old, replay=False))
+        assert pause.reached.wait(60)
+        successor = claim(kafka, name)
+        report = publish(spark, successor, rows(out))
+        assert report.outcome == ("audited" if step == "lane-committed" else "published")
+        pause.ended.set()
+        if step == "lane-committed":
+            assert zombie.result(60).outcome == "published"
+        else:
+            assert isinstance(zombie.exception(60), Superseded)
+    assert values(kafka, out) == ["0-0", "0-1", "0-2"]
+    eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")
+
+
+def test_zombie_past_its_transaction_timeout(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    """The broker aborts a transaction that outlives its timeout; the continued task never commits it."""
+    out = make_topic()
+    old = claim(kafka, name)
+    pause = Pause()
+    with faults.acting("lane-marked", pause), ThreadPoolExecutor(1) as pool:
+        epoch = epoch_of(old, replay=False)
+        zombie = pool.submit(publish, spark, old, rows(out), epoch, transaction_timeout_ms=1_000)
+        assert pause.reached.wait(60)
+        successor = claim(kafka, name)
+        publish(spark, successor, rows(out))
+        publish(spark, successor, rows(out, 1), 1)
+        pause.ended.set()
+        assert isinstance(zombie.exception(60), Superseded)
+    assert values(kafka, out) == ["0-0", "0-1", "0-2", "1-0", "1-1", "1-2"]

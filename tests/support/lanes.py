@@ -1,0 +1,97 @@
+"""Publishes rows with the Kafka sink as the tasks of an epoch do, without a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
+from clonos.log.claiming import Ownership
+from clonos.log.records import EpochIdentity, InputSlice
+from clonos_sinks.kafka import KafkaSink
+
+SCHEMA = (
+    "topic string, key binary, value binary, partition int, headers array<struct<key string, value binary>>, "
+    "timestamp timestamp"
+)
+INPUT = InputSlice("range", "in", 0, 0, 3)
+
+
+class Row(NamedTuple):
+    """One record to publish. A field that is None has Kafka's default."""
+
+    topic: str
+    key: bytes | None = b"k"
+    value: bytes | None = b"v"
+    partition: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] | None = None
+    timestamp: datetime | None = None
+
+    @property
+    def batch_bytes(self) -> int:
+        """The size of a batch with this record alone (Kafka's record format, version 2)."""
+        headers = self.headers or ()
+        body = 3 + _field(self.key) + _field(self.value) + _varint(len(headers))
+        body += sum(_field(name.encode()) + _field(value) for name, value in headers)
+        return 61 + _varint(body) + body
+
+
+def _field(data: bytes | None) -> int:
+    return 1 if data is None else _varint(len(data)) + len(data)
+
+
+def _varint(number: int) -> int:
+    """The number of bytes of a non-negative number in zig-zag encoding, with seven bits in each byte."""
+    return max(1, ((number << 1).bit_length() + 6) // 7)
+
+
+def frame_of(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
+    """A DataFrame with these rows, in one partition."""
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 1), SCHEMA)
+
+
+def epoch_of(
+    own: Ownership,
+    epoch: int = 0,
+    *,
+    input_slice: InputSlice = INPUT,
+    replay: bool = True,
+    tail_offset: int = -1,
+    committed: bool = False,
+) -> SinkEpoch:
+    """An epoch with one lane, of a sink with the name ``out``; a replay by default."""
+    (partition,) = own.ensure_lanes("out", 1)
+    marker = own.markers.get(partition) if replay else None
+    if marker is not None and marker.owner.lineage != own.owner.lineage:
+        marker = None
+    identity = EpochIdentity(own.job, own.topic, "out", epoch, own.owner, replay)
+    lane = SinkLane(0, 0, input_slice, partition, tail_offset=tail_offset, marker=marker)
+    return SinkEpoch(identity, own.kafka, (lane,), committed)
+
+
+def publish(
+    spark: SparkSession, own: Ownership, rows: Sequence[Row], epoch: SinkEpoch | int = 0, **sink: Any
+) -> LaneReport:
+    """Publish the rows as one lane; `sink` has arguments of `KafkaSink`."""
+    target = KafkaSink("out", **sink)
+    target.check(own.kafka)
+    return publish_with(spark, target, own, rows, epoch)
+
+
+def publish_with(
+    spark: SparkSession, sink: KafkaSink, own: Ownership, rows: Sequence[Row], epoch: SinkEpoch | int = 0
+) -> LaneReport:
+    """Publish the rows as one lane of a sink that was checked before."""
+    lanes = epoch if isinstance(epoch, SinkEpoch) else epoch_of(own, epoch)
+    (report,) = sink.write(frame_of(spark, rows), lanes)
+    return report
+
+
+def with_tail(epoch: SinkEpoch, tail_offset: int) -> SinkEpoch:
+    """The epoch, with the known offset of the lane's newest claim or marker."""
+    (lane,) = epoch.lanes
+    return msgspec.structs.replace(epoch, lanes=(msgspec.structs.replace(lane, tail_offset=tail_offset),))
