@@ -32,10 +32,15 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-@pytest.fixture
-async def database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    """The database, opened. PostgreSQL does not end a transaction because a busy machine stalls this process."""
+@pytest.fixture(autouse=True)
+def _stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL does not end a transaction because a busy machine stalls this process."""
     monkeypatch.setattr(database_module, "_IDLE_MS", 60_000)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """The database, opened."""
     database = Database(database_url)
     yield database
     await database.close()
