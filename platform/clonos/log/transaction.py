@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -158,10 +158,14 @@ class TransactionalProducer:
                 raise Unknown(error.str()) from failure
 
     def commit_one(self, topic: str, value: bytes, partition: int) -> int:
-        """Commit a transaction with one record.
+        """Commit a transaction with one record; returns the record's offset, and raises as `commit_all`."""
+        return self.commit_all(topic, [value], partition)[0]
+
+    def commit_all(self, topic: str, values: Sequence[bytes], partition: int) -> list[int]:
+        """Commit a transaction with these records.
 
         Returns:
-            The record's offset.
+            The records' offsets.
 
         Raises:
             EpochFailed, Aborted, Unknown: As `begin`, `produce` and `commit`.
@@ -173,9 +177,10 @@ class TransactionalProducer:
                 offsets.append(message.offset() or 0)
 
         self.begin()
-        self.produce(topic, value, partition=partition, on_delivery=delivered)
+        for value in values:
+            self.produce(topic, value, partition=partition, on_delivery=delivered)
         self.commit()
-        return offsets[-1]
+        return offsets
 
     def abort(self) -> None:
         """Try to abort the transaction. If that fails, the next init of this transactional id aborts it."""
