@@ -146,7 +146,7 @@ class RecordRejected(UserError):
 
     slug = "record-rejected"
     exit_code = 19
-    kept_default = "the epoch was not published."
+    kept_default = "the record was not published."
     hint_default = "raise the topic's max.message.bytes, or fix the record's partition."
 
 
@@ -312,7 +312,7 @@ class SinkTopicDeleted(EnvironmentFault):
 
     slug = "sink-topic-deleted"
     exit_code = 39
-    kept_default = "the epoch was not published; it is replayed when the job runs again."
+    kept_default = "the records for it were not published; their epoch is replayed when the job runs again."
     hint_default = "create the topic again and run the job: it continues with the first unpublished epoch."
 
 

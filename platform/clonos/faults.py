@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# The steps of the protocol, in order. Tests take their lists of steps from here.
+# The steps of the protocol, in order; Kafka's lanes reach `state-committed` first. Tests take their lists from here.
 CLAIM_POINTS: Final = (
     "control-initialised",
     "control-claimed",
@@ -45,7 +45,7 @@ LANE_POINTS: Final = (
     "lane-marked",
     "lane-committed",
 )
-# Determinants, and lanes that no driver publishes, in Python workers; the other steps in the driver.
+# Determinants are recorded in Python workers, and other sinks publish their lanes there. The rest is in the driver.
 EPOCH_POINTS: Final = (
     "offsets-logged",
     "plan-committed",

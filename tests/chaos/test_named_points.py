@@ -34,7 +34,7 @@ def fresh(point: str, query: str = "plain") -> str:
 
 
 EVERY = [*map(fresh, EPOCH_POINTS), *(fresh(point, "counts") for point in STATEFUL_POINTS), *CLAIM_POINTS]
-# Each point costs a cold start. The others are killed and stopped without Spark in tests/integration/contracts.
+# Each point costs a cold start. Tests in tests/integration reach the others with claims and tasks alone.
 KILLED = [
     *map(fresh, ("offsets-logged", "determinants-acknowledged", "lane-committed", "epoch-committed")),
     fresh("state-committed", "counts"),

@@ -21,7 +21,7 @@ from clonos.causal.counting import Tally
 from clonos.causal.determinants import Recorder, recorded_answers
 from clonos.causal.encoding import canonical
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, decode_scope, worker_kafka
-from clonos.errors import OperatorRequired
+from clonos.errors import EpochFailed, OperatorRequired
 from clonos.log.records import Determinant
 
 P = ParamSpec("P")
@@ -196,7 +196,12 @@ def _spark_task() -> tuple[TaskContext, EpochScope] | None:
     """The current Spark task and its epoch; None outside a Clonos epoch."""
     context = TaskContext.get()
     text = context.getLocalProperty(PROPERTY) if context is not None else None
-    return (context, decode_scope(text)) if context is not None and text else None
+    if context is None or not text:
+        return None
+    if context.attemptNumber() > 0:
+        # A cluster repeats the tasks of a lost executor, and their answers would differ from those already recorded.
+        raise carry(EpochFailed("Spark repeated a task of the epoch."))
+    return context, decode_scope(text)
 
 
 def _unwrapped_scope() -> TaskScope | None:

@@ -1,7 +1,7 @@
 """The driver: runs one job until it is stopped, superseded or finished, or fails for good.
 
 A failed query is restarted in the same warm session, always under a new claim. The claim voids late writes of old
-Python workers and aborts their transactions. All queries of a job share one claim, so all of them are restarted.
+tasks and aborts their transactions. All queries of a job share one claim, so all of them are restarted.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def show_scans(scans: tuple[tuple[InputSlice, ...], ...]) -> str:
 class Marker(msgspec.Struct, frozen=True, tag="marker", omit_defaults=True):
     """Proof that a lane of an epoch is published: the last record of the lane's transaction.
 
-    `records` is the number of records of the lane, and `digest` their multiset digest
-    (`clonos.extend.lanes.MultisetDigest`), 16 bytes.
+    `records` is the number of records of the lane, and `digest` their multiset digest (`clonos.RecordDigest`
+    in Java), 16 bytes.
     """
 
     owner: Owner

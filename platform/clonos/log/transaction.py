@@ -17,7 +17,6 @@ from clonos.kafka import REFUSALS, client_config, produce, unanswered
 from clonos.settings import KafkaSettings
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
-_QUEUE_BYTES: Final = 256 * 1024 * 1024
 _MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 # An init may wait for a librdkafka timer. So the first attempts time out early and open another producer, and later
 # ones wait longer. (A producer that its own successor here fences does not indicate a takeover.)
@@ -111,7 +110,7 @@ class TransactionalProducer:
         except KafkaException as failure:
             raise EpochFailed(f"{self.transactional_id}: {failure.args[0].str()}.") from failure
 
-    def produce(self, topic: str, value: bytes | None, key: bytes | None = None, **options: Any) -> None:
+    def produce(self, topic: str, value: bytes, **options: Any) -> None:
         """Queue one record; waits while librdkafka's queue is full. `options` are those of `Producer.produce`.
 
         Raises:
@@ -119,7 +118,7 @@ class TransactionalProducer:
             EpochFailed: The producer is fenced.
         """
         try:
-            produce(self.producer, topic, value, key, **options)
+            produce(self.producer, topic, value, **options)
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             permanent = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION)
@@ -147,10 +146,8 @@ class TransactionalProducer:
                 if error.txn_requires_abort():
                     self.abort()
                     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                        # A replay would meet the same limit: the sink's copy of it is older than the broker's.
                         raise RecordRejected(
-                            f"{self.transactional_id}: {error.str()}.",
-                            hint="raise the topic's max.message.bytes; if it was just changed, run the job again.",
+                            f"{self.transactional_id}: {error.str()}.", hint="raise the log topic's max.message.bytes."
                         ) from failure
                     if error.code() in REFUSALS:
                         raise KafkaAccessDenied(f"{self.transactional_id}: {error.str()}.") from failure
@@ -201,11 +198,8 @@ def producer_config(kafka: KafkaSettings, transactional_id: str) -> dict[str, An
         transactional_id=transactional_id,
         transaction_timeout_ms=DEFAULT_TIMEOUT_MS,
         message_timeout_ms=DEFAULT_TIMEOUT_MS,
-        partitioner="murmur2_random",  # the partitioner of Java's clients and of Spark's own sink
         linger_ms=5,
         message_max_bytes=_MAX_RECORD_BYTES,
-        queue_buffering_max_messages=500_000,
-        queue_buffering_max_kbytes=_QUEUE_BYTES // 1024,
     )
 
 

@@ -126,7 +126,8 @@ class _Published:
         """Publish the rows in one transaction."""
         self._producer.begin()
         rows.send_to(self._producer)
-        self._producer.commit(_OUTPUT, 0, b"marker")
+        self._producer.mark(_OUTPUT, 0, b"marker")
+        self._producer.commit()
 
     def abort(self, epoch: int) -> None:
         """Not expected: the training data is valid."""

@@ -15,8 +15,8 @@ from clonos.errors import BrokerUnavailable, ClonosError
 from clonos.spark.internals import jvm_of
 
 
-class Session(NamedTuple):
-    """Id and epoch of the newest producer of a transactional id."""
+class NewestProducer(NamedTuple):
+    """Id and epoch of the newest producer of a transactional id; both are -1 if Kafka knows none."""
 
     producer: int
     epoch: int
@@ -35,17 +35,17 @@ class ProducerFailed(Exception):
         self._spark = spark
         self._failure = failure
 
-    def typed(self, where: str, other: type[ClonosError]) -> ClonosError:
-        """The typed error: a refused record or user, a limit of the broker, or `other` for a reason that may pass.
+    def typed(self, where: str, otherwise: type[ClonosError]) -> ClonosError:
+        """The typed error: a refused record or user, a limit of the broker, or `otherwise`.
 
         Args:
             where: What failed, such as ``Lane 0 of orders``.
-            other: The class of the error for a reason that may pass.
+            otherwise: The class of the error for a reason that may pass.
         """
         error = uncarry(jvm_of(self._spark).clonos.KafkaFailure.typed(where, self._failure, "EpochFailed").getMessage())
         if error is None:
             raise AssertionError("KafkaFailure returned no typed error")
-        return other(error.what) if error.slug == "epoch-failed" else error
+        return otherwise(error.what) if error.slug == "epoch-failed" else error
 
 
 class JvmProducer:
@@ -71,10 +71,15 @@ class JvmProducer:
         with failures(self._spark):
             self.java.begin()
 
-    def commit(self, topic: str, partition: int, marker: bytes) -> int:
-        """Send the marker and commit the transaction; returns the marker's offset."""
+    def mark(self, topic: str, partition: int, marker: bytes) -> None:
+        """Queue the marker, the last record of the transaction."""
+        with failures(self._spark):
+            self.java.mark(topic, partition, marker)
+
+    def commit(self) -> int:
+        """Commit the transaction; returns the marker's offset."""
         with failures(self._spark, commit=True):
-            offset: int = self.java.commit(topic, partition, marker)
+            offset: int = self.java.commit()
         return offset
 
     def flush(self) -> None:
@@ -121,9 +126,9 @@ def transaction_version(spark: SparkSession, connection: Mapping[str, str]) -> i
     return version
 
 
-def sessions(
+def newest_producers(
     spark: SparkSession, connection: Mapping[str, str], transactional_ids: Collection[str]
-) -> dict[str, Session]:
+) -> dict[str, NewestProducer]:
     """The newest producer of each transactional id (KIP-664).
 
     Raises:
@@ -132,10 +137,10 @@ def sessions(
     """
     try:
         with failures(spark):
-            described = _admin(spark, connection).sessions(list(transactional_ids))
+            described = _admin(spark, connection).newestProducers(list(transactional_ids))
     except ProducerFailed as failure:
         raise failure.typed("Kafka did not describe the lanes' producers", BrokerUnavailable) from failure
-    return {name: Session(session.producer(), session.epoch()) for name, session in described.items()}
+    return {name: NewestProducer(newest.producer(), newest.epoch()) for name, newest in described.items()}
 
 
 def _admin(spark: SparkSession, connection: Mapping[str, str]) -> Any:

@@ -82,6 +82,8 @@ class Lane(msgspec.Struct, frozen=True):
         epoch = self.identity
         if newest is None or newest.owner.lineage != epoch.owner.lineage:
             return None
+        if newest.epoch > epoch.epoch and self.epoch.committed:
+            return None  # the replay of an older checkpoint: later epochs are published too
         if newest.epoch > epoch.epoch:
             raise CheckpointOutdated(f"{self} already published epoch {newest.epoch}; this is epoch {epoch.epoch}.")
         if newest.epoch < epoch.epoch:

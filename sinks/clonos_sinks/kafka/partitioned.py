@@ -29,11 +29,11 @@ from clonos.extend.lanes import require_job
 from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.kafka import java_options
 from clonos.log.records import marker_head
-from clonos.spark.kafka_clients import ProducerFailed, Session, sessions, transaction_version
-from clonos.spark.partition_lanes import LanePass, TaskLane, TaskOutcome, check_classes, write_lanes
+from clonos.spark.kafka_clients import NewestProducer, ProducerFailed, newest_producers, transaction_version
+from clonos.spark.partition_lanes import LanePass, TaskLane, TaskOutcome, write_lanes
 from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, buffer_bytes, producer_options
 
-_UNKNOWN: Final = Session(-1, -1)
+_UNKNOWN: Final = NewestProducer(-1, -1)
 
 
 class PartitionedEpoch:
@@ -74,43 +74,42 @@ class PartitionedEpoch:
             EpochFailed: A lane was not published.
         """
         due = [lane for lane in self._lanes if mode == "publish" and lane.number not in self._published]
-        check_classes(frame.sparkSession)
-        opened = self._opened(frame, due)
+        newest = self._newest_producers(frame, due)
         try:
-            outcomes = write_lanes(frame, self._pass(frame, due, opened), self._reach if faults.armed() else None)
+            outcomes = write_lanes(frame, self._pass(frame, due, newest), self._reach if faults.armed() else None)
         except EpochFailed:
             require_job(msgspec.structs.replace(self._epoch, plan_offset=-1))  # a takeover fences the producers
             raise
         by_task = {outcome.task: outcome for outcome in outcomes}
         return [self._report(lane, by_task[lane.assigned.task], lane in due) for lane in self._lanes]
 
-    def _opened(self, frame: DataFrame, due: list[Lane]) -> dict[str, Session]:
+    def _newest_producers(self, frame: DataFrame, due: list[Lane]) -> dict[str, NewestProducer]:
         """The newest producer of each lane that is due; step 1."""
         if not due or not due[0].transactional:
             return {}
         names = [lane.transactional_id for lane in due]
-        opened = sessions(frame.sparkSession, java_options(self._epoch.kafka), names)
+        newest = newest_producers(frame.sparkSession, java_options(self._epoch.kafka), names)
         require_job(self._epoch)
-        return opened
+        return newest
 
-    def _pass(self, frame: DataFrame, due: list[Lane], opened: dict[str, Session]) -> LanePass:
+    def _pass(self, frame: DataFrame, due: list[Lane], newest: dict[str, NewestProducer]) -> LanePass:
         first, identity, connection = self._lanes[0], self._epoch.identity, java_options(self._epoch.kafka)
         kept = False
-        if opened:
+        if newest:
             try:
                 kept = transaction_version(frame.sparkSession, connection) >= EPOCH_PER_TRANSACTION
             except ProducerFailed as failure:
                 raise failure.typed("Kafka did not describe its version", EpochFailed) from failure
         tasks = []
         for lane in sorted(self._lanes, key=lambda lane: lane.assigned.task):
-            session = opened.get(lane.transactional_id, _UNKNOWN)
+            known = newest.get(lane.transactional_id, _UNKNOWN)
             tasks.append(
                 TaskLane(
                     str(lane),
                     lane in due,
                     lane.transactional_id,
-                    session.producer,
-                    session.epoch,
+                    known.producer,
+                    known.epoch,
                     lane.assigned.tail_offset,
                     lane.assigned.log_partition,
                     marker_head(lane.marker()),

@@ -171,11 +171,12 @@ class SpooledLane:
             lane.at_point("lane-begun")
             rows.send_to(producer)
             lane.at_point("lane-produced")
-        lane.at_point("lane-marked")
+            producer.mark(lane.identity.log_topic, lane.assigned.log_partition, encode(marker))
+            lane.at_point("lane-marked")
         offset = -1
         try:
             with self._aborting(lane, producer):
-                offset = producer.commit(lane.identity.log_topic, lane.assigned.log_partition, encode(marker))
+                offset = producer.commit()
         except ProducerFailed as failure:
             self._resolve(lane, marker, str(failure))  # step 5
         lane.at_point("lane-committed")

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.broad, pytest.mark.timeout(600)]
 PROGRAM = Path(__file__).with_name("program_on_executors.py")
 RECORDS = 4_000
 PARTITIONS = 5
+FINISHED = 800  # records of the epochs before the one that waits
 
 
 def test_an_executor_is_killed_and_every_record_is_published_once(
@@ -39,7 +40,8 @@ def test_an_executor_is_killed_and_every_record_is_published_once(
         output, waits = tmp_path / "output", tmp_path / "waits"
         arguments = (cluster.master, name, source, out, str(tmp_path / "checkpoint"), str(waits))
         environment = {
-            **os.environ,
+            # Not the gateway of this process's session.
+            **{key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))},
             **cluster.environment,
             "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
             "PYSPARK_PYTHON": sys.executable,
@@ -50,7 +52,7 @@ def test_an_executor_is_killed_and_every_record_is_published_once(
             )
         try:
             eventually(
-                lambda: program.poll() is not None or (waits.exists() and read_committed(kafka, out)),
+                lambda: program.poll() is not None or (waits.exists() and len(read_committed(kafka, out)) > FINISHED),
                 "a task waits, and another lane of its epoch is published",
                 timeout_s=180,
                 details=lambda: output.read_text()[-3_000:],
@@ -67,5 +69,5 @@ def test_an_executor_is_killed_and_every_record_is_published_once(
         numbers = [int(record.value() or b"") for record in records if record.key() == f"{key}".encode()]
         assert numbers == sorted(numbers)
     replays = re.findall(r"^epoch [0-9]+ True ([0-9]+)$", output.read_text(), re.MULTILINE)
-    assert replays, "an epoch was replayed"
+    assert max(map(int, replays), default=0) > 0, "an epoch was replayed, of which some lanes were published"
     eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from clonos import faults
-from clonos.errors import CheckpointMismatch, EpochFailed, Superseded
+from clonos.errors import BrokerLimit, CheckpointMismatch, EpochFailed, RecordRejected, Superseded
 from clonos.extend.sink import LaneReport
 from clonos.faults import LANE_POINTS
 from clonos.kafka import java_options
@@ -25,11 +27,12 @@ from clonos.log.records import InputSlice, Marker
 from clonos.log.transaction import TransactionalProducer
 from clonos.settings import KafkaSettings
 from clonos.spark import kafka_clients
-from clonos.spark.kafka_clients import Session
+from clonos.spark.internals import jvm_of
+from clonos.spark.kafka_clients import NewestProducer
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
-from clonos_sinks.kafka import partitioned
+from clonos_sinks.kafka import KafkaSink, partitioned
 from clonos_sinks.kafka.lane import Lane
-from support.lanes import Row, epoch_of, publish, with_tail
+from support.lanes import Row, epoch_of, publish, publish_with, with_tail
 
 MakeTopic = Callable[..., str]
 
@@ -108,13 +111,13 @@ def test_without_the_check_of_the_owner_a_superseded_driver_would_publish(
 ) -> None:
     """A mutant of step 1. A successor claims the job before the newest producer of the lane is read."""
     out = make_topic()
-    read = partitioned.sessions
+    read = partitioned.newest_producers
 
     def late(*arguments: Any) -> Any:
         claim(kafka, name)
         return read(*arguments)
 
-    monkeypatch.setattr(partitioned, "sessions", late)
+    monkeypatch.setattr(partitioned, "newest_producers", late)
     with pytest.raises(Superseded):
         publish(spark, claim(kafka, name), rows(out))
     monkeypatch.setattr(partitioned, "require_job", lambda _epoch: None)
@@ -132,7 +135,7 @@ def test_another_init_since_the_plan_fails_the_epoch(
     def intrude() -> None:
         TransactionalProducer(kafka, lane_id(name, "out", 0), own.topic).dispose()
 
-    with faults.acting("state-committed", intrude), pytest.raises(EpochFailed, match="another producer opened"):
+    with faults.acting("state-committed", intrude), pytest.raises(EpochFailed, match="opened more than once"):
         publish(spark, own, rows(out), epoch)
     assert values(kafka, out) == []
 
@@ -143,7 +146,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Callable[[Ow
 
     def count(own: Ownership) -> int:
         name = lane_id(own.job, "out", 0)
-        return kafka_clients.sessions(spark, java_options(own.kafka), [name])[name].epoch
+        return kafka_clients.newest_producers(spark, java_options(own.kafka), [name])[name].epoch
 
     return count
 
@@ -179,14 +182,85 @@ def test_a_lane_whose_transactional_id_has_expired_is_published(
     own = claim(kafka, name)
     epoch = epoch_of(own)
     unused = lane_id(f"{name}-unused", "out", 0)
-    assert kafka_clients.sessions(spark, java_options(kafka), [unused]) == {unused: Session(-1, -1)}
+    assert kafka_clients.newest_producers(spark, java_options(kafka), [unused]) == {unused: NewestProducer(-1, -1)}
     monkeypatch.setattr(Lane, "transactional_id", unused)
     assert publish(spark, own, rows(out), epoch).outcome == "published"
     # Kafka now knows a producer, which is not the first one.
-    monkeypatch.setattr(partitioned, "sessions", lambda *_: {unused: Session(-1, -1)})
-    with pytest.raises(EpochFailed, match="another producer opened"):
+    monkeypatch.setattr(partitioned, "newest_producers", lambda *_: {unused: NewestProducer(-1, -1)})
+    with pytest.raises(EpochFailed, match="opened more than once"):
         publish(spark, own, rows(out, 1), epoch_of(own, 1, replay=False))
     assert len(values(kafka, out)) == 3
+
+
+def test_the_next_producer_has_the_next_epoch_or_a_new_id_after_the_last_one(spark: SparkSession) -> None:
+    def follows(known: tuple[int, int], opened: tuple[int, int]) -> bool:
+        newest = jvm_of(spark).clonos.ClusterAdmin.NewestProducer
+        return bool(newest(*known).isFollowedBy(newest(*opened)))
+
+    last = 32_766
+    assert follows((7, 3), (7, 4))
+    assert not any(follows((7, 3), opened) for opened in ((7, 3), (7, 5), (8, 4), (8, 0)))
+    assert follows((7, last - 1), (7, last))
+    assert follows((7, last), (8, 0))
+    assert not any(follows((7, last), opened) for opened in ((7, last), (8, 1)))
+    assert follows((-1, -1), (9, 0))
+    assert not follows((-1, -1), (9, 1))
+
+
+def test_a_timeout_that_the_broker_no_longer_allows_is_named(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    sink = KafkaSink("out", transaction_timeout_ms=10**9)  # the check at the start would refuse it
+    with pytest.raises(BrokerLimit, match="transaction timeout") as refused:
+        publish_with(spark, sink, claim(kafka, name), rows(make_topic()))
+    assert not refused.value.retry
+
+
+@pytest.fixture
+def interrupting(spark: SparkSession) -> Iterator[None]:
+    """Spark interrupts the other tasks of a failed job, as it does for streaming queries."""
+    spark.sparkContext.setJobGroup("interrupting", "interrupting", interruptOnCancel=True)
+    yield
+    for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+        spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("interrupting")
+def test_a_task_that_spark_interrupts_aborts_its_transaction(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Another task fails for good while this one is in its transaction: no claim follows that would end it."""
+    out, sending, failed = make_topic(), tmp_path / "sending", threading.Event()
+    own = claim(kafka, name)
+    partitions = own.ensure_lanes("out", 2)
+    epoch = epoch_of(own)
+    lanes = [
+        msgspec.structs.replace(epoch.lanes[0], number=number, task=number, log_partition=partitions[number])
+        for number in range(2)
+    ]
+    epoch = msgspec.structs.replace(epoch, lanes=tuple(lanes))
+    sink = KafkaSink("out", topic=out)
+    sink.check(kafka)
+
+    def late_failure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            size = 10
+            if batch.column(0).to_pylist() == [1]:
+                eventually(sending.exists, "the other task sends", timeout_s=60)
+                size = 2_000_000
+            yield pa.RecordBatch.from_pydict({"value": [b"x" * size]})
+
+    def pause() -> None:
+        sending.touch()
+        assert failed.wait(60)
+
+    frame = spark.range(0, 2, 1, 2).mapInArrow(late_failure, "value binary")
+    with faults.acting("lane-produced", pause, lane=0):
+        with pytest.raises(RecordRejected):
+            sink.write(frame, epoch)
+        failed.set()
+        eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open", timeout_s=20)
+    assert values(kafka, out) == []
 
 
 def test_lane_refuses_older_epoch_and_other_input(

@@ -316,9 +316,17 @@ def test_changed_code_in_doubt_is_refused_until_accepted(
     run_job(plain_job(source, out), name, code="newer")  # no epoch is in doubt: code may change
 
 
+@pytest.mark.parametrize("lanes", ["driver", "partition"])
 def test_older_checkpoint_replays_its_plans_and_is_refused_once_they_are_gone(
-    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+    kafka: KafkaSettings,
+    run_job: Any,
+    name: str,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lanes: str,
 ) -> None:
+    monkeypatch.setenv("CLONOS_LANES", lanes)
     source, out = make_topic(2, "in"), make_topic(1, "out")
     job = plain_job(source, out)
     sent = feed(kafka, source, 2, 10)

@@ -75,10 +75,9 @@ def test_refused_at_once_with_nothing_published(
     assert time.monotonic() - began < AT_ONCE_S
     assert not refused.value.retry
     assert refused.value.hint
-    if way == "exactly-once":
-        # No further attempt follows that would abort an open transaction.
-        eventually(lambda: not has_open_transaction(kafka, out, small), "readers wait for nothing")
-        assert read_committed(kafka, out) == read_committed(kafka, small) == []
+    # No further attempt follows that would abort an open transaction.
+    eventually(lambda: not has_open_transaction(kafka, out, small), "readers wait for nothing")
+    assert read_committed(kafka, out) == read_committed(kafka, small) == []
     assert "nowhere" not in AdminClient(client_config(kafka)).list_topics(timeout=10).topics
 
 

@@ -47,23 +47,23 @@ public final class ClusterAdmin {
     return version == null ? 0 : version.maxVersionLevel();
   }
 
-  /** Returns the newest producer of each transactional id (KIP-664); {@link Session#NONE} if Kafka knows none. */
-  public Map<String, Session> sessions(Collection<String> transactionalIds)
+  /** Returns the newest producer of each transactional id (KIP-664); {@link NewestProducer#NONE} if Kafka knows none. */
+  public Map<String, NewestProducer> newestProducers(Collection<String> transactionalIds)
       throws ExecutionException, InterruptedException {
     DescribeTransactionsResult described = admin.describeTransactions(transactionalIds);
-    Map<String, Session> sessions = new HashMap<>();
+    Map<String, NewestProducer> producers = new HashMap<>();
     for (String id : transactionalIds) {
       try {
         TransactionDescription state = described.description(id).get();
-        sessions.put(id, new Session(state.producerId(), state.producerEpoch()));
+        producers.put(id, new NewestProducer(state.producerId(), state.producerEpoch()));
       } catch (ExecutionException failure) {
         if (!(failure.getCause() instanceof TransactionalIdNotFoundException)) {
           throw failure;
         }
-        sessions.put(id, Session.NONE); // not used for a week (`transactional.id.expiration.ms`)
+        producers.put(id, NewestProducer.NONE); // not used for a week (`transactional.id.expiration.ms`)
       }
     }
-    return sessions;
+    return producers;
   }
 
   /** Number of partitions of a topic; this does not create the topic. */
@@ -87,12 +87,12 @@ public final class ClusterAdmin {
   }
 
   /** Id and epoch of the newest producer of a transactional id. */
-  public record Session(long producer, int epoch) {
-    static final Session NONE = new Session(-1, -1);
+  public record NewestProducer(long producer, int epoch) {
+    static final NewestProducer NONE = new NewestProducer(-1, -1);
     private static final int LAST_EPOCH = Short.MAX_VALUE - 1;
 
     /** Whether the next init after this producer opened the other one. Kafka starts with a new id after the last epoch. */
-    boolean isFollowedBy(Session next) {
+    public boolean isFollowedBy(NewestProducer next) {
       if (equals(NONE) || epoch >= LAST_EPOCH) {
         return next.epoch == 0;
       }

@@ -2,9 +2,10 @@ package clonos;
 
 import java.util.Set;
 import java.util.concurrent.ExecutionException;
-import org.apache.kafka.common.errors.InvalidTxnTimeoutException;
 import org.apache.kafka.common.errors.RecordBatchTooLargeException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
+import org.apache.kafka.common.errors.UnsupportedVersionException;
+import org.apache.kafka.common.protocol.Errors;
 
 /** The typed errors ({@code clonos.errors}) of what Kafka's clients throw. */
 public final class KafkaFailure {
@@ -24,36 +25,49 @@ public final class KafkaFailure {
    * Returns the typed error of a failure.
    *
    * @param where what failed, such as {@code Lane 0 of orders}
-   * @param other name of the error's class for a reason that may pass
+   * @param otherwise name of the error's class for a reason that may pass
    */
-  public static CarriedError typed(String where, Throwable failure, String other) {
+  public static CarriedError typed(String where, Throwable failure, String otherwise) {
     if (failure instanceof CarriedError typed) {
       return typed;
     }
-    Throwable cause = failure instanceof LaneProducer.RecordFailed ? failure.getCause() : cause(failure);
+    Throwable cause = cause(failure);
     String what = where + ": " + cause.getClass().getSimpleName() + ": " + cause.getMessage() + ".";
     if (cause instanceof RecordTooLargeException || cause instanceof RecordBatchTooLargeException) {
       // A replay would meet the same limit: the sink's copy of it is older than the broker's.
       return new CarriedError(
           "RecordRejected", what, "", "raise the topic's max.message.bytes; if it was just changed, run the job again.");
     }
-    if (cause instanceof InvalidTxnTimeoutException) {
+    if (String.valueOf(cause.getMessage()).contains(Errors.INVALID_TRANSACTION_TIMEOUT.message())) {
       return new CarriedError(
           "BrokerLimit",
           what,
           "nothing was published.",
           "lower the sink's transaction timeout or raise the broker's transaction.max.timeout.ms.");
     }
-    return new CarriedError(isRefusal(cause) ? "KafkaAccessDenied" : other, what, "", "");
+    if (cause instanceof UnsupportedVersionException) {
+      return new CarriedError("BrokerLimit", what, "nothing was published.", "use brokers of Kafka 3.0 or later.");
+    }
+    return new CarriedError(isRefusal(cause) ? "KafkaAccessDenied" : otherwise, what, "", "");
   }
 
   /** Whether Kafka refused the user, so that another attempt would fail too. */
-  static boolean isRefusal(Throwable failure) {
+  private static boolean isRefusal(Throwable failure) {
     return REFUSALS.contains(failure.getClass().getSimpleName());
   }
 
-  /** The failure itself, not the future that reports it. */
-  static Throwable cause(Throwable failure) {
-    return failure instanceof ExecutionException && failure.getCause() != null ? failure.getCause() : failure;
+  /** The reason for a failure: not the future or the later call that reports it. */
+  private static Throwable cause(Throwable failure) {
+    Throwable reported = failure;
+    while (reported.getCause() != null
+        && (reported instanceof ExecutionException || reported instanceof LaneProducer.RecordFailed)) {
+      reported = reported.getCause();
+    }
+    for (Throwable cause = reported; cause != null; cause = cause.getCause()) {
+      if (isRefusal(cause)) {
+        return cause;
+      }
+    }
+    return reported;
   }
 }

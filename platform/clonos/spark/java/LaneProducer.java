@@ -15,8 +15,12 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * <p>One thread at a time uses it.
  */
 public final class LaneProducer implements AutoCloseable {
+  /** What Kafka's client says if it refuses a call because of an earlier failure. */
+  private static final String ERROR_STATE = "Cannot execute transactional method because we are in an error state";
+
   private final KafkaProducer<byte[], byte[]> producer;
   private volatile Exception failure;
+  private Future<RecordMetadata> marker;
 
   /** @param options Kafka's options of a producer; with {@code transactional.id}, {@link #init} must be called */
   public LaneProducer(Map<String, String> options) {
@@ -51,21 +55,28 @@ public final class LaneProducer implements AutoCloseable {
     }
   }
 
+  /** Queues the marker, the last record of the transaction. */
+  public void mark(String logTopic, int logPartition, byte[] value) {
+    marker = send(new ProducerRecord<>(logTopic, logPartition, null, value));
+  }
+
   /**
-   * Sends the marker and commits the transaction.
+   * Commits the transaction.
    *
    * @return the marker's offset
    * @throws RecordFailed Kafka refused a record, so the commit was not sent
    */
-  public long commit(String logTopic, int logPartition, byte[] marker) throws Exception {
-    Future<RecordMetadata> sent = send(new ProducerRecord<>(logTopic, logPartition, null, marker));
+  public long commit() throws Exception {
     try {
       producer.commitTransaction();
     } catch (RuntimeException refused) {
       raise(); // the failure of a record, because of which the client did not send the commit
+      if (String.valueOf(refused.getMessage()).startsWith(ERROR_STATE)) {
+        throw new RecordFailed(refused); // an earlier failure without a record: the client sent no commit either
+      }
       throw refused;
     }
-    return sent.get().offset();
+    return marker.get().offset();
   }
 
   /** Waits until Kafka has every record, outside of transactions. */
@@ -85,12 +96,22 @@ public final class LaneProducer implements AutoCloseable {
     producer.abortTransaction();
   }
 
-  /** Aborts the transaction if that is possible; if not, the next {@link #init} of the same id aborts it. */
+  /**
+   * Aborts the transaction if that is possible; if not, the next {@link #init} of the same id aborts it.
+   *
+   * <p>Spark interrupts the tasks of a failed epoch. Kafka's client gives up in an interrupted thread, and readers of the
+   * output would wait until the transaction times out.
+   */
   void abortQuietly() {
+    boolean interrupted = Thread.interrupted();
     try {
       abort();
     } catch (RuntimeException ignored) {
       // The failure because of which the transaction is aborted is reported.
+    } finally {
+      if (interrupted) {
+        Thread.currentThread().interrupt();
+      }
     }
   }
 
@@ -106,6 +127,13 @@ public final class LaneProducer implements AutoCloseable {
   /** Closes the producer without waiting; the next {@link #init} of the same id aborts an open transaction. */
   @Override
   public void close() {
-    producer.close(Duration.ZERO);
+    boolean interrupted = Thread.interrupted(); // in an interrupted thread it would throw, and close nothing
+    try {
+      producer.close(Duration.ZERO);
+    } finally {
+      if (interrupted) {
+        Thread.currentThread().interrupt();
+      }
+    }
   }
 }

@@ -171,11 +171,16 @@ public final class LaneSink implements TableProvider {
 
     @Override
     public void abort(WriterCommitMessage[] messages) {
-      // The tasks that failed have aborted their transactions; the others have published their lanes.
+      // A task that failed has tried to abort its transaction; others may have published their lanes.
     }
   }
 
   private record LaneFactory(String key, StructType schema, PartitionLanes.Pass pass) implements DataWriterFactory {
+    @Override
+    public String toString() {
+      return "the lanes of epoch " + pass.epoch(); // the options hold a password
+    }
+
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task) {
       TaskContext context = TaskContext.get();

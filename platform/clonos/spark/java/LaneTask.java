@@ -56,18 +56,19 @@ final class LaneTask implements LaneWriter.Ending {
     if (producer == null) {
       producer = open(options); // steps 1 and 2
     }
-    reach("lane-initialised");
-    reach("lane-tail-read");
-    reach("lane-decided"); // step 3: the driver decided with the markers that its claim read
     boolean sent = false;
     try {
+      reach("lane-initialised");
+      reach("lane-tail-read");
+      reach("lane-decided"); // step 3: the driver decided with the markers that its claim read
       producer.begin(); // step 4
       reach("lane-begun");
       rows.forEach(producer::send);
       reach("lane-produced");
+      producer.mark(pass.logTopic(), lane.logPartition(), marker(digest));
       reach("lane-marked");
       sent = true;
-      long offset = producer.commit(pass.logTopic(), lane.logPartition(), marker(digest));
+      long offset = producer.commit();
       sent = false;
       reach("lane-committed");
       if (pass.kept()) {
@@ -93,13 +94,15 @@ final class LaneTask implements LaneWriter.Ending {
     LaneProducer producer = new LaneProducer(options);
     try {
       producer.init();
-      ClusterAdmin.Session known = new ClusterAdmin.Session(lane.producerId(), lane.producerEpoch());
-      ClusterAdmin.Session opened =
-          ClusterAdmin.of(pass.connection()).sessions(List.of(lane.transactionalId())).get(lane.transactionalId());
+      ClusterAdmin.NewestProducer known = new ClusterAdmin.NewestProducer(lane.producerId(), lane.producerEpoch());
+      ClusterAdmin.NewestProducer opened =
+          ClusterAdmin.of(pass.connection())
+              .newestProducers(List.of(lane.transactionalId()))
+              .get(lane.transactionalId());
       if (!known.isFollowedBy(opened)) {
         throw new CarriedError(
             "EpochFailed",
-            lane.name() + ": another producer opened " + lane.transactionalId() + " since the epoch was planned.",
+            lane.name() + ": " + lane.transactionalId() + " was opened more than once since the driver's check.",
             "",
             "");
       }

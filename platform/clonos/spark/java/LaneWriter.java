@@ -33,7 +33,7 @@ final class LaneWriter implements DataWriter<InternalRow> {
 
   /** Takes the rows of a task that has computed all of them. */
   interface Ending {
-    /** Ends a task whose state is committed; the spool must be closed some time. */
+    /** Ends a task whose state is committed, and closes the spool, now or later. */
     WriterCommitMessage end(Spool rows, RecordDigest digest, long deadLetters);
   }
 
@@ -63,7 +63,7 @@ final class LaneWriter implements DataWriter<InternalRow> {
     // The rows are deleted once they are published.
   }
 
-  /** Refuses a record that Kafka would refuse, before anything of the epoch is sent. */
+  /** Refuses a record that Kafka would refuse, before any record of the lane is sent. */
   private void check(ProducerRecord<byte[], byte[]> record) {
     TopicLimits.Limits topic = limits.of(record.topic());
     Integer target = record.partition();

@@ -72,14 +72,19 @@ public final class PartitionLanes {
       Map<String, String> connection,
       Map<String, String> producer,
       List<Lane> lanes)
-      implements Serializable {}
+      implements Serializable {
+    @Override
+    public String toString() {
+      return "epoch " + epoch; // the options hold a password
+    }
+  }
 
   /**
    * One lane.
    *
    * @param name for messages
    * @param publish whether its rows are published; else they are only counted and compared
-   * @param producerId the newest producer of the transactional id, before the epoch was planned
+   * @param producerId the newest producer of the transactional id when the driver checked that it owns the job
    * @param producerEpoch the epoch of that producer
    * @param newestOffset offset of the newest claim or marker in the lane's partition of the causal log; -1 if unknown
    * @param marker the marker without its last fields, see {@code clonos.log.records.marker_head}

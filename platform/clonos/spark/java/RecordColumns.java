@@ -61,7 +61,7 @@ final class RecordColumns {
     String name = topic.in(row) ? row.getUTF8String(topic.index).toString() : defaultTopic;
     if (name == null) {
       throw new CarriedError(
-          "SpecError", "A row names no topic.", "the epoch was not published.", "fill the column 'topic'.");
+          "SpecError", "A row names no topic.", "the record was not published.", "fill the column 'topic'.");
     }
     return new ProducerRecord<>(
         name, partition(row, name), timestamp(row, name), key.bytes(row), value.bytes(row), headers.headers(row));

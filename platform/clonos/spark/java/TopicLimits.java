@@ -5,8 +5,11 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 
-/** The limits of the topics to which one attempt at an epoch writes. Each topic is looked up at its first record. */
+/** The limits of the topics to which an epoch or one of its lanes writes. Each is looked up at its first record. */
 final class TopicLimits {
+  /** The buffer follows the default topic. */
+  private static final String BUFFER = "max.message.bytes of the sink's default topic";
+
   private final ClusterAdmin cluster;
   private final String defaultTopic;
   private final int requestBytes;
@@ -36,9 +39,13 @@ final class TopicLimits {
 
   private Limits read(String topic) {
     try {
-      int record = cluster.maxMessageBytes(topic);
-      int request = Math.min(record, requestBytes);
-      return new Limits(cluster.partitions(topic), Math.min(request, bufferBytes), request < requestBytes);
+      int topicBytes = cluster.maxMessageBytes(topic);
+      int bytes = Math.min(topicBytes, Math.min(requestBytes, bufferBytes));
+      String setting = "the topic's max.message.bytes";
+      if (bytes < topicBytes) {
+        setting = bytes < bufferBytes ? "the brokers' socket.request.max.bytes" : BUFFER;
+      }
+      return new Limits(cluster.partitions(topic), bytes, setting);
     } catch (InterruptedException stopped) {
       Thread.currentThread().interrupt();
       throw new CarriedError("EpochFailed", "The epoch was stopped.", "", "");
@@ -53,7 +60,7 @@ final class TopicLimits {
       throw new CarriedError(
           "TopicMissing",
           "The sink topic '" + topic + "' does not exist.",
-          "the epoch was not published; it is replayed when the job runs again.",
+          "the record was not published; its epoch is replayed when the job runs again.",
           "create it, or fix the column 'topic'.");
     }
   }
@@ -63,11 +70,7 @@ final class TopicLimits {
    *
    * @param partitions number of its partitions
    * @param batchBytes largest size of a batch with one record
-   * @param ofTopic whether the topic's own setting limits the size, not the brokers' one for requests
+   * @param setting what limits that size
    */
-  record Limits(int partitions, int batchBytes, boolean ofTopic) {
-    String setting() {
-      return ofTopic ? "the topic's max.message.bytes" : "the brokers' socket.request.max.bytes";
-    }
-  }
+  record Limits(int partitions, int batchBytes, String setting) {}
 }
