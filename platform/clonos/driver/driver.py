@@ -33,7 +33,7 @@ from clonos.jobs.definition import Job
 from clonos.kafka import await_brokers
 from clonos.log.claiming import Claimant, Ownership
 from clonos.log.prepared import Prepared
-from clonos.log.records import EpochCommitted, Resolution
+from clonos.log.records import Resolution
 from clonos.settings import KafkaSettings
 from clonos.spark.long_polling import long_polls
 from clonos.spark.spooling import DriverLane, can_spool
@@ -41,7 +41,6 @@ from clonos.spark.user_session import alive
 from clonos.telemetry.events import Events, error_fields
 
 _POLL_S = 0.1
-_DEFERRED_S = 0.3  # for followers of the log, when no plan follows an epoch
 _BROKERS_TIMEOUT_S = 10.0
 
 
@@ -264,7 +263,7 @@ class Driver:
                 started.start(self._job, self._wake)
             self._running = running
             self._to(DriverState.RUNNING)
-            self._watch(running, own)
+            self._watch(running)
             return None
         except ClonosError as error:
             if not error.retry:
@@ -289,7 +288,6 @@ class Driver:
         checkpoint = CheckpointDirectory(self._spark, location)
         if self._options.accept_new_code:
             self._resolve_with_new_code(query, own)
-        self._adopt_commit(query, own, checkpoint)
         for repair in reconcile(checkpoint, query.name, own.state):
             self._events.emit("reconciled", query=query.name, done=repair)
         start = _resume_from(checkpoint)
@@ -310,22 +308,6 @@ class Driver:
             lane=lane,
         )
         return Running(query, location, runner, checkpoint.settings(), lane)
-
-    def _adopt_commit(self, query: Query, own: Ownership, checkpoint: CheckpointDirectory) -> None:
-        """Commit the newest planned epoch to the log if Spark has committed it: the driver crashed in between.
-
-        The offset-log entry is that of the plan, so the checkpoint's commit is of this epoch and not of another job.
-        """
-        epoch = own.state.committed.get(query.name, -1) + 1
-        plan = own.state.plan(query.name, epoch)
-        if plan is None or own.state.newest_plan(query.name) != epoch or checkpoint.commits()[-1:] != [epoch]:
-            return
-        if checkpoint.read_offsets(epoch) == plan.offsets:
-            markers = [marker for marker in own.markers.values() if marker is not None and marker.query == query.name]
-            published = [marker.records for marker in markers if marker.epoch == epoch]
-            end = EpochCommitted(own.owner, query.name, epoch, sum(published))
-            own.control.defer(end)
-            own.state.take(-1, end)
 
     def _driver_lane(self, query: Query, own: Ownership, checkpoint: CheckpointDirectory) -> DriverLane | None:
         """The lane that publishes spooled rows, where that is possible.
@@ -377,17 +359,15 @@ class Driver:
             topics = frozenset[str]().union(*(source.topics() for source in self._context.sources))
             self._on_progress(query, {topic: offsets for topic, offsets in progress.items() if topic in topics})
 
-    def _watch(self, queries: list[Running], own: Ownership) -> None:
+    def _watch(self, queries: list[Running]) -> None:
         """Wait until a query fails, all are finished, or a stop is requested."""
         finished = 0
         while True:
             self._wake.wait(_POLL_S)
-            own.flush(older_s=_DEFERRED_S)
             if self._asked_to_stop:
                 self._to(DriverState.STOPPING)
                 for running in queries:
                     running.stop(gracefully=True)
-                own.flush()
                 self._to(DriverState.STOPPED)
                 self._events.emit("stopped")
                 return
@@ -409,7 +389,6 @@ class Driver:
                     self._failing = running.query.name
                     raise
             if done:
-                own.flush()
                 self._to(DriverState.FINISHED)
                 self._events.emit("finished")
                 return

@@ -6,7 +6,7 @@ Spark calls the runner for epoch *e* of one query after it has written ``offsets
    must be those of the plan. Otherwise the epoch is fresh: commit a plan before any task starts.
 2. Publish the scope of the causal services to the tasks.
 3. The sink publishes every lane that is not yet published.
-4. Commit the epoch to the log, in the transaction of the next plan (ADR 23).
+4. Commit the epoch to the log, before Spark writes ``commits/e``.
 5. Publish the progress for lag tools, report the epoch, audit the replay.
 
 Plans and determinants are the causal log of Clonos (Silvestre et al., SIGMOD 2021, doi 10.1145/3448016.3457320).
@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -50,8 +50,6 @@ from clonos.log.truncation import truncate
 from clonos.spark.internals import batch_partitions, running_query
 from clonos.spark.spooling import DriverLane, SpooledRows
 from clonos.telemetry.events import Emit
-
-_NOT_WRITTEN: Final = -1
 
 
 class PlanRestored(EpochFailed):
@@ -237,9 +235,7 @@ class EpochRunner:
         if not begun.committed:
             with self._own.lock:
                 end = EpochCommitted(self._own.owner, name, epoch, records)
-                # The next plan's transaction carries it. Until then the lanes' markers prove that they are published.
-                self._own.control.defer(end)
-                self._own.state.take(_NOT_WRITTEN, end)
+                self._own.state.take(self._own.control.append(end), end)
         spans = _spans(
             plan=begun.planned - begun.started,
             publish=published_at - begun.planned,

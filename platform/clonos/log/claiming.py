@@ -52,19 +52,6 @@ class Ownership:
     # Held while `control` or `state` is used, because the job's queries share them.
     lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def flush(self, *, older_s: float = 0.0) -> None:
-        """Commit the deferred records of control that are at least `older_s` seconds old, unless a query uses control.
-
-        Raises:
-            Superseded: Another driver claimed the job after this driver's claim.
-            EpochFailed: The records are not committed.
-        """
-        if self.lock.acquire(blocking=not older_s):
-            try:
-                self.control.flush(older_s=older_s)
-            finally:
-                self.lock.release()
-
     def ensure_lanes(self, sink: str, count: int) -> tuple[int, ...]:
         """The log partitions of the lanes 0 to count-1 of `sink`. Partitions for new lanes are assigned and claimed.
 

@@ -4,7 +4,6 @@ the driver.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -201,7 +200,7 @@ def lane_id(job: str, sink: str, lane: int) -> str:
 
 
 class ControlWriter:
-    """The driver's writer of the control partition: small transactions on a cached producer.
+    """The driver's writer of the control partition: one small transaction for each record, on a cached producer.
 
     A driver continues only if its record commits (invariant 3): a superseded driver stops at its next record.
 
@@ -221,38 +220,20 @@ class ControlWriter:
         self._producer = producer
         self._reader = reader
         self.owner: Owner | None = None
-        self._deferred: list[Record] = []
-        self._deferred_at = 0.0
-
-    def defer(self, record: Record) -> None:
-        """Commit `record` together with the next record, or when `flush` is called."""
-        self._deferred.append(record)
-        self._deferred_at = time.monotonic()
-
-    def flush(self, *, older_s: float = 0.0) -> None:
-        """Commit the deferred records, if the newest is at least `older_s` seconds old; raises as `append`."""
-        if self._deferred and time.monotonic() - self._deferred_at >= older_s:
-            self.append(self._deferred.pop())
 
     def append(self, record: Record) -> int:
-        """Commit the deferred records and `record` to the control partition, in one transaction.
-
-        Returns:
-            The offset of `record`, the last one of the transaction.
+        """Commit `record` to the control partition; returns its offset.
 
         Raises:
             Superseded: Another driver claimed the job after this driver's claim.
             EpochFailed: The record is not committed, but the claim of `owner` is still the newest: claim again and
                 replay.
         """
-        values = [encode(each) for each in (*self._deferred, record)]
         try:
-            offset = self._producer.commit_all(self._topic, values, CONTROL)[-1]
+            return self._producer.commit_one(self._topic, encode(record), CONTROL)
         except (Aborted, Unknown, EpochFailed) as failure:
             self.check_owner()
             raise EpochFailed(f"A record could not be committed to {self._topic}: {failure}.") from failure
-        self._deferred.clear()
-        return offset
 
     def check_owner(self, *, visible: int = -1) -> None:
         """Read the end of the control partition, and check that `owner` wrote the newest claim (invariant 2).

@@ -173,7 +173,7 @@ class Determinants(msgspec.Struct, frozen=True, tag="determinants"):
 class EpochCommitted(msgspec.Struct, frozen=True, tag="epoch-committed"):
     """A record of the control partition: all lanes of the epoch are published.
 
-    It is committed with the next plan of the query, or earlier. `records` is the number of records of all lanes.
+    It is committed before Spark writes ``commits/e``. `records` is the number of records of all lanes.
     """
 
     owner: Owner

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -155,14 +155,10 @@ class TransactionalProducer:
                 raise Unknown(error.str()) from failure
 
     def commit_one(self, topic: str, value: bytes, partition: int) -> int:
-        """Commit a transaction with one record; returns the record's offset, and raises as `commit_all`."""
-        return self.commit_all(topic, [value], partition)[0]
-
-    def commit_all(self, topic: str, values: Sequence[bytes], partition: int) -> list[int]:
-        """Commit a transaction with these records.
+        """Commit a transaction with one record.
 
         Returns:
-            The records' offsets.
+            The record's offset.
 
         Raises:
             EpochFailed, Aborted, Unknown: As `begin`, `produce` and `commit`.
@@ -174,10 +170,9 @@ class TransactionalProducer:
                 offsets.append(message.offset() or 0)
 
         self.begin()
-        for value in values:
-            self.produce(topic, value, partition=partition, on_delivery=delivered)
+        self.produce(topic, value, partition=partition, on_delivery=delivered)
         self.commit()
-        return offsets
+        return offsets[-1]
 
     def abort(self) -> None:
         """Try to abort the transaction. If that fails, the next init of this transactional id aborts it."""

@@ -5,8 +5,6 @@ Checked on Spark 4.2.1 (pyspark >=4.2, <4.3).
 * `session` builds a session with the settings that exactly-once delivery needs, in a JVM that `jvm` starts.
 * `user_session` checks and configures a session that the user's program has built.
 * `daemon` is the parent of Python workers; `forks` forks Spark's other Python programs from it.
-* `spooling` is the sink of epochs that the driver publishes, `partition_lanes` that of epochs whose tasks publish.
-* `kafka_clients` has Kafka's Java clients of the driver's JVM. `long_polling` has a source that waits at the broker.
 * `classes` compiles the Java classes of Clonos, whose sources are in `java`.
 * `aot` trains the ahead-of-time caches of the JVMs.
 * `internals` holds the functions over Spark's private API that the rest of the driver calls.

@@ -37,7 +37,6 @@ from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.jobs.context import JobContext, Query
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
-from clonos.log.control import ControlWriter, known_control
 from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
@@ -239,44 +238,6 @@ def test_lost_offset_entry_is_restored_from_the_plan(
     assert words(kafka, out) == sent
     assert (offsets / "0").read_text() == planned
     assert any("restored offsets/0" in event["done"] for event in run_job.events_of("reconciled"))
-
-
-@pytest.mark.parametrize("foreign", [False, True], ids=["own", "of-another-job"])
-def test_an_epoch_that_spark_has_committed_and_the_log_has_not(
-    kafka: KafkaSettings,
-    run_job: Any,
-    name: str,
-    make_topic: MakeTopic,
-    fail_at: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    foreign: bool,
-) -> None:
-    """The log's commit is in the transaction of the next plan; the driver crashes before that."""
-    source, out = make_topic(2, "in"), make_topic(1, "out")
-    sent = feed(kafka, source, 2, 20)
-    fail_at("offsets-logged,epoch=1")
-    with monkeypatch.context() as crashing:
-        crashing.setattr(ControlWriter, "flush", lambda _control, **_: None)
-        with pytest.raises(RestartsExhausted):
-            run_job(plain_job(source, out), name, params={"rate": "10"}, restart_policy={"attempts": 0})
-    state = known_control(kafka, name)
-    assert state is not None
-    assert (state.newest_plan("out"), state.committed) == (0, {})
-    if foreign:
-        entry = tmp_path / "checkpoint" / "out" / "offsets" / "0"
-        (entry.parent / ".0.crc").unlink(missing_ok=True)
-        entry.write_text(entry.read_text().replace('"batchTimestampMs":', '"batchTimestampMs":1'))
-        with pytest.raises(CausalLogDamaged, match="has committed epoch 0"):
-            run_job(plain_job(source, out), name, params={"rate": "10"})
-        return
-    run_job(plain_job(source, out), name, params={"rate": "10"})
-    assert words(kafka, out) == sent
-    assert [event["epoch"] for event in run_job.events_of("epoch")][:2] == [0, 1]
-    assert not any(event["replay"] for event in run_job.events_of("epoch"))
-    state = known_control(kafka, name)
-    assert state is not None
-    assert state.committed["out"] == state.newest_plan("out") > 0
 
 
 def test_foreign_offset_entry_yields_to_the_plan(
