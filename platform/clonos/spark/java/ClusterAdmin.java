@@ -8,9 +8,11 @@ import java.util.Properties;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.Config;
 import org.apache.kafka.clients.admin.DescribeTransactionsResult;
 import org.apache.kafka.clients.admin.FinalizedVersionRange;
 import org.apache.kafka.clients.admin.TransactionDescription;
+import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.TopicAuthorizationException;
 import org.apache.kafka.common.errors.TransactionalIdNotFoundException;
@@ -19,7 +21,6 @@ import org.apache.kafka.common.utils.AppInfoParser;
 /** What lanes read from a Kafka cluster. This JVM keeps one admin client for each cluster and user. */
 public final class ClusterAdmin {
   private static final Map<Map<String, String>, ClusterAdmin> CLUSTERS = new ConcurrentHashMap<>();
-  private static final int UNLIMITED = Integer.MAX_VALUE;
 
   private final Admin admin;
 
@@ -66,25 +67,24 @@ public final class ClusterAdmin {
     return producers;
   }
 
-  /** Number of partitions of a topic; this does not create the topic. */
-  int partitions(String topic) throws ExecutionException, InterruptedException {
-    return admin.describeTopics(List.of(topic)).topicNameValues().get(topic).get().partitions().size();
-  }
-
-  /** The topic's {@code max.message.bytes}. */
-  int maxMessageBytes(String topic) throws ExecutionException, InterruptedException {
+  /** Reads what a topic accepts; this does not create the topic. */
+  Topic describe(String topic) throws ExecutionException, InterruptedException {
     ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+    KafkaFuture<Config> settings = admin.describeConfigs(List.of(resource)).values().get(resource); // both at once
+    int partitions = admin.describeTopics(List.of(topic)).topicNameValues().get(topic).get().partitions().size();
     try {
-      String value =
-          admin.describeConfigs(List.of(resource)).values().get(resource).get().get("max.message.bytes").value();
-      return Integer.parseInt(value);
+      return new Topic(partitions, Integer.parseInt(settings.get().get("max.message.bytes").value()));
     } catch (ExecutionException failure) {
       if (failure.getCause() instanceof TopicAuthorizationException) {
-        return UNLIMITED; // a client may write without the right to describe; the broker refuses larger records
+        // A client may write without the right to describe; the broker refuses larger records.
+        return new Topic(partitions, Integer.MAX_VALUE);
       }
       throw failure;
     }
   }
+
+  /** Number of partitions, and {@code max.message.bytes}. */
+  record Topic(int partitions, int maxMessageBytes) {}
 
   /** Id and epoch of the newest producer of a transactional id. */
   public record NewestProducer(long producer, int epoch) {

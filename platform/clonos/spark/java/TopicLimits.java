@@ -39,13 +39,13 @@ final class TopicLimits {
 
   private Limits read(String topic) {
     try {
-      int topicBytes = cluster.maxMessageBytes(topic);
-      int bytes = Math.min(topicBytes, Math.min(requestBytes, bufferBytes));
+      ClusterAdmin.Topic described = cluster.describe(topic);
+      int bytes = Math.min(described.maxMessageBytes(), Math.min(requestBytes, bufferBytes));
       String setting = "the topic's max.message.bytes";
-      if (bytes < topicBytes) {
+      if (bytes < described.maxMessageBytes()) {
         setting = bytes < bufferBytes ? "the brokers' socket.request.max.bytes" : BUFFER;
       }
-      return new Limits(cluster.partitions(topic), bytes, setting);
+      return new Limits(described.partitions(), bytes, setting);
     } catch (InterruptedException stopped) {
       Thread.currentThread().interrupt();
       throw new CarriedError("EpochFailed", "The epoch was stopped.", "", "");
