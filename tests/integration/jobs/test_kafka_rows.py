@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from clonos.errors import SpecError
+from clonos.errors import RecordRejected, SpecError
 from clonos.formats.poison import POISON
 from clonos.log.claiming import Ownership, claim
 from clonos.settings import KafkaSettings
@@ -87,6 +87,43 @@ def test_a_row_without_a_topic_is_refused(spark: SparkSession, kafka: KafkaSetti
     frame = spark.createDataFrame([("v", None)], "value string, topic string")
     with pytest.raises(SpecError, match="A row names no topic"):
         write(claim(kafka, name), frame, None)
+
+
+@pytest.mark.parametrize("days", [2, -2], ids=["future", "past"])
+def test_a_timestamp_that_the_topic_does_not_accept_is_named(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, days: int
+) -> None:
+    out = make_topic(1, message_timestamp_before_max_ms=str(86_400_000))
+    now = datetime.now(UTC)
+    rows = [Row(out, value=b"good", timestamp=now), Row(out, timestamp=now + timedelta(days=days))]
+    setting = "after" if days > 0 else "before"
+    with pytest.raises(
+        RecordRejected, match=f"{out} has the timestamp .* message.timestamp.{setting}.max.ms"
+    ) as refused:
+        publish(spark, claim(kafka, name), rows)
+    assert not refused.value.retry
+    assert read_committed(kafka, out) == []
+    appended = make_topic(1, message_timestamp_type="LogAppendTime")  # the broker replaces the timestamps
+    publish(spark, claim(kafka, name), [row._replace(topic=appended) for row in rows])
+    assert len(read_committed(kafka, appended)) == 2
+
+
+def test_the_first_millisecond_of_1970_is_a_timestamp(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    out = make_topic(1)
+    publish(spark, claim(kafka, name), [Row(out, timestamp=datetime(1970, 1, 1, tzinfo=UTC))])
+    assert [record.timestamp()[1] for record in read_committed(kafka, out)] == [0]
+
+
+@pytest.mark.parametrize("header", ["null", "named_struct('key', cast(null as string), 'value', binary('x'))"])
+def test_a_header_without_a_key_is_refused(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, header: str
+) -> None:
+    good = "named_struct('key', 'h', 'value', binary('x'))"
+    frame = spark.range(1).selectExpr("binary('v') value", f"array({good}, {header}) headers")
+    with pytest.raises(RecordRejected, match="Header 1 of a record has no key"):
+        write(claim(kafka, name), frame, make_topic(1))
 
 
 def poisoned(spark: SparkSession, dead: str, letters: Sequence[dict[str, Any] | None]) -> DataFrame:

@@ -9,6 +9,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.Config;
+import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.DescribeTransactionsResult;
 import org.apache.kafka.clients.admin.FinalizedVersionRange;
 import org.apache.kafka.clients.admin.TransactionDescription;
@@ -73,18 +74,39 @@ public final class ClusterAdmin {
     KafkaFuture<Config> settings = admin.describeConfigs(List.of(resource)).values().get(resource); // both at once
     int partitions = admin.describeTopics(List.of(topic)).topicNameValues().get(topic).get().partitions().size();
     try {
-      return new Topic(partitions, Integer.parseInt(settings.get().get("max.message.bytes").value()));
+      Config described = settings.get();
+      boolean ownTimes = "LogAppendTime".equals(text(described, "message.timestamp.type"));
+      return new Topic(
+          partitions,
+          (int) number(described, "max.message.bytes", Integer.MAX_VALUE),
+          ownTimes ? Long.MAX_VALUE : number(described, "message.timestamp.before.max.ms", Long.MAX_VALUE),
+          ownTimes ? Long.MAX_VALUE : number(described, "message.timestamp.after.max.ms", Long.MAX_VALUE));
     } catch (ExecutionException failure) {
       if (failure.getCause() instanceof TopicAuthorizationException) {
-        // A client may write without the right to describe; the broker refuses larger records.
-        return new Topic(partitions, Integer.MAX_VALUE);
+        // A client may write without the right to describe; the broker refuses what it does not accept.
+        return new Topic(partitions, Integer.MAX_VALUE, Long.MAX_VALUE, Long.MAX_VALUE);
       }
       throw failure;
     }
   }
 
-  /** Number of partitions, and {@code max.message.bytes}. */
-  record Topic(int partitions, int maxMessageBytes) {}
+  private static long number(Config settings, String name, long otherwise) {
+    String value = text(settings, name);
+    return value == null ? otherwise : Long.parseLong(value);
+  }
+
+  private static String text(Config settings, String name) {
+    ConfigEntry entry = settings.get(name);
+    return entry == null ? null : entry.value();
+  }
+
+  /**
+   * What a topic accepts.
+   *
+   * @param pastMillis how far a record's timestamp may be before the broker's clock
+   * @param futureMillis how far it may be after that
+   */
+  record Topic(int partitions, int maxMessageBytes, long pastMillis, long futureMillis) {}
 
   /** Id and epoch of the newest producer of a transactional id. */
   public record NewestProducer(long producer, int epoch) {

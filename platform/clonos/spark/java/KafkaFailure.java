@@ -2,6 +2,7 @@ package clonos;
 
 import java.util.Set;
 import java.util.concurrent.ExecutionException;
+import org.apache.kafka.common.errors.InvalidTimestampException;
 import org.apache.kafka.common.errors.RecordBatchTooLargeException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.errors.UnsupportedVersionException;
@@ -37,6 +38,10 @@ public final class KafkaFailure {
       // A replay would meet the same limit: the sink's copy of it is older than the broker's.
       return new CarriedError(
           "RecordRejected", what, "", "raise the topic's max.message.bytes; if it was just changed, run the job again.");
+    }
+    if (cause instanceof InvalidTimestampException) {
+      return new CarriedError(
+          "RecordRejected", what, "", "fix the column 'timestamp', or raise the topic's message.timestamp.after.max.ms.");
     }
     if (String.valueOf(cause.getMessage()).contains(Errors.INVALID_TRANSACTION_TIMEOUT.message())) {
       return new CarriedError(

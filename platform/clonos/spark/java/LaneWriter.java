@@ -2,6 +2,8 @@ package clonos;
 
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.time.Instant;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.header.Header;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -78,6 +80,9 @@ final class LaneWriter implements DataWriter<InternalRow> {
             "fix the column 'partition', or add partitions to the topic.");
       }
     }
+    if (record.timestamp() != null) {
+      checkTimestamp(record, topic);
+    }
     if (upperBound(record) <= topic.batchBytes()) {
       return;
     }
@@ -93,6 +98,22 @@ final class LaneWriter implements DataWriter<InternalRow> {
           "",
           "raise " + topic.setting() + " to at least " + bytes + ", or publish smaller records.");
     }
+  }
+
+  private void checkTimestamp(ProducerRecord<byte[], byte[]> record, TopicLimits.Limits topic) {
+    long ahead = record.timestamp() - System.currentTimeMillis();
+    boolean future = ahead > topic.futureMillis();
+    if (!future && -ahead <= topic.pastMillis()) {
+      return;
+    }
+    String setting = future ? "message.timestamp.after.max.ms" : "message.timestamp.before.max.ms";
+    throw new CarriedError(
+        "RecordRejected",
+        "A record for " + record.topic() + " has the timestamp " + Instant.ofEpochMilli(record.timestamp()) + ", "
+            + Duration.ofMillis(Math.abs(ahead)) + (future ? " ahead of" : " behind") + " this machine's clock; the topic's "
+            + setting + " allows " + (future ? topic.futureMillis() : topic.pastMillis()) + " ms.",
+        "",
+        "fix the column 'timestamp' or the machine's clock, or raise the topic's " + setting + ".");
   }
 
   private static long upperBound(ProducerRecord<byte[], byte[]> record) {

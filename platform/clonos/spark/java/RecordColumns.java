@@ -170,7 +170,14 @@ final class RecordColumns {
       Column name = of(pair, "key");
       Column content = of(pair, "value");
       for (int number = 0; number < pairs.numElements(); number++) {
-        InternalRow header = pairs.getStruct(number, pair.size());
+        InternalRow header = pairs.isNullAt(number) ? null : pairs.getStruct(number, pair.size());
+        if (header == null || !name.in(header)) {
+          throw new CarriedError(
+              "RecordRejected",
+              "Header " + number + " of a record has no key, which Kafka requires.",
+              "",
+              "fix the column 'headers', for example with filter(headers, h -> h.key is not null).");
+        }
         headers.add(new RecordHeader(name.utf8(header), content.bytes(header)));
       }
       return headers;

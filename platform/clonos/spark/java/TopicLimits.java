@@ -45,7 +45,7 @@ final class TopicLimits {
       if (bytes < described.maxMessageBytes()) {
         setting = bytes < bufferBytes ? "the brokers' socket.request.max.bytes" : BUFFER;
       }
-      return new Limits(described.partitions(), bytes, setting);
+      return new Limits(described.partitions(), bytes, setting, described.pastMillis(), described.futureMillis());
     } catch (InterruptedException stopped) {
       Thread.currentThread().interrupt();
       throw new CarriedError("EpochFailed", "The epoch was stopped.", "", "");
@@ -71,6 +71,8 @@ final class TopicLimits {
    * @param partitions number of its partitions
    * @param batchBytes largest size of a batch with one record
    * @param setting what limits that size
+   * @param pastMillis how far a record's timestamp may be before the broker's clock
+   * @param futureMillis how far it may be after that
    */
-  record Limits(int partitions, int batchBytes, String setting) {}
+  record Limits(int partitions, int batchBytes, String setting, long pastMillis, long futureMillis) {}
 }
