@@ -7,13 +7,14 @@ from typing import Final
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 _TIMEOUT_S: Final = 15.0
 _BATCH_BYTES: Final = 1_000_000
 # Bytes of a produce request besides the batch, such as the topic's name.
 _REQUEST_OVERHEAD: Final = 1024
 _UNLIMITED: Final = 2**31 - 1
+_BROKER_SETTINGS: Final = ("transaction.max.timeout.ms", "socket.request.max.bytes")
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -34,10 +35,26 @@ class Limits(msgspec.Struct, frozen=True):
         return self.request - _REQUEST_OVERHEAD
 
 
-def read_limits(admin: AdminClient, broker: Mapping[str, ConfigEntry], topic: str | None) -> Limits:
+def broker_settings(admin: AdminClient, broker: int) -> dict[str, int]:
+    """The settings of a broker that limit a sink; empty if the cluster does not show them, as managed ones.
+
+    Raises:
+        KafkaException: The broker did not answer, or refused for another reason.
+    """
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    try:
+        entries = admin.describe_configs([resource])[resource].result(_TIMEOUT_S)
+    except KafkaException as failure:
+        if failure.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+            return {}
+        raise
+    return {name: int(entry.value) for name in _BROKER_SETTINGS if (entry := entries.get(name)) and entry.value}
+
+
+def read_limits(admin: AdminClient, broker: Mapping[str, int], topic: str | None) -> Limits:
     """Read the size limits of the cluster and of the sink's default topic; `broker` has the settings of one broker."""
     record = _max_message_bytes(admin, topic) if topic is not None else _UNLIMITED
-    return Limits(int(broker["socket.request.max.bytes"].value or _UNLIMITED), record)
+    return Limits(broker.get("socket.request.max.bytes", _UNLIMITED), record)
 
 
 def _max_message_bytes(admin: AdminClient, topic: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import BrokerLimit, SpecError, TopicMissing
@@ -19,11 +19,12 @@ from clonos.log.transaction import DEFAULT_TIMEOUT_MS
 from clonos.settings import KafkaSettings
 from clonos_sinks.kafka.columns import check_schema
 from clonos_sinks.kafka.lane import Lane
-from clonos_sinks.kafka.limits import Limits, read_limits
+from clonos_sinks.kafka.limits import Limits, broker_settings, read_limits
 
 if TYPE_CHECKING:
     from clonos.spark.spooling import DriverLane
 
+_MAX_TIMEOUT_MS: Final = 900_000  # Kafka's default of ``transaction.max.timeout.ms``
 _OPTIONS: Final = {"compression.type": "none|gzip|snappy|lz4|zstd", "linger.ms": "[0-9]{1,4}"}
 
 
@@ -91,9 +92,8 @@ class KafkaSink:
                         kept="nothing was started.",
                         hint="create it with as many partitions as its readers need.",
                     )
-            broker = ConfigResource(ResourceType.BROKER, str(next(iter(metadata.brokers))))
-            config = admin.describe_configs([broker])[broker].result(15)
-            limit = int(config["transaction.max.timeout.ms"].value)
+            config = broker_settings(admin, next(iter(metadata.brokers)))
+            limit = config.get("transaction.max.timeout.ms", _MAX_TIMEOUT_MS)
             self._limits = read_limits(admin, config, self.topic)
         except KafkaException as error:
             raise unanswered("Kafka did not answer", error.args[0]) from error

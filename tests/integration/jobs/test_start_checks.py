@@ -5,19 +5,31 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from pyspark.sql import functions as F
 
+from clonos.embedded.broker import EmbeddedKafka
+from clonos.embedded.jars import ensure_jars
 from clonos.errors import BrokerLimit, ClonosError, JobCodeError, SpecError, TopicMissing
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.log.topic import log_topic
-from clonos.settings import KafkaSettings
-from clonos.testing.harness import read_committed
+from clonos.settings import KafkaSettings, Settings
+from clonos.testing.harness import eventually, read_committed
+from clonos_sinks.kafka.limits import broker_settings
 
 MakeTopic = Callable[..., str]
 
@@ -44,6 +56,33 @@ def feed(kafka: KafkaSettings, topic: str, count: int) -> list[str]:
 
 def words(kafka: KafkaSettings, topic: str) -> list[str]:
     return [json.loads(message.value() or b"{}")["word"] for message in read_committed(kafka, topic)]
+
+
+def test_a_cluster_that_does_not_show_its_brokers_settings_is_accepted(
+    run_on: Callable[[KafkaSettings], Any], name: str, tmp_path: Path
+) -> None:
+    """Managed clusters refuse to describe brokers."""
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with EmbeddedKafka(tmp_path / "kafka", jars=ensure_jars(Settings()), properties=properties) as cluster:
+        kafka = cluster.kafka
+        admin = AdminClient(client_config(kafka))
+        for created in admin.create_topics([NewTopic("in", 1), NewTopic("out", 1)]).values():
+            created.result(60)
+        where = (ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL, "User:*", "*")
+        rules = [
+            AclBinding(*where, AclOperation.ALL, AclPermissionType.ALLOW),
+            AclBinding(*where, AclOperation.DESCRIBE_CONFIGS, AclPermissionType.DENY),
+        ]
+        for added in admin.create_acls(rules).values():
+            added.result(60)
+        broker = next(iter(admin.list_topics(timeout=10).brokers))
+        eventually(lambda: broker_settings(admin, broker) == {}, "the cluster refuses", timeout_s=30)
+        sent = feed(kafka, "in", 5)
+        run_on(kafka)(copy("in", "out"), name)
+        assert words(kafka, "out") == sent
 
 
 def nothing_claimed(kafka: KafkaSettings, name: str) -> bool:
