@@ -34,15 +34,10 @@ def url(empty_url: str) -> str:
     return empty_url
 
 
-@pytest.fixture(autouse=True)
-def _stalls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL does not end a transaction because a busy machine stalls this process."""
-    monkeypatch.setattr(database_module, "_IDLE_MS", 60_000)
-
-
 @pytest.fixture
-async def database(url: str) -> AsyncIterator[Database]:
-    """The database, opened."""
+async def database(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    """The database, opened. PostgreSQL does not end a transaction because a busy machine stalls this process."""
+    monkeypatch.setattr(database_module, "_IDLE_MS", 60_000)
     database = Database(url)
     yield database
     await database.close()
