@@ -126,7 +126,8 @@ def test_claim_destroys_a_connected_producer_before_it_opens_another(
         watched.setattr(transaction, "connect", connect)
         successor = Claimant(kafka, name).claim(prepared=prepared)
     prepared.close()
-    assert destroyed == [True]
+    assert destroyed, "the claim connected another producer"
+    assert all(destroyed)
     assert successor.owner.generation == own.owner.generation + 1
 
 

@@ -10,7 +10,7 @@ import signal
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,20 @@ import fastavro
 import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import clonos
 from clonos import faults
-from clonos.errors import JobCodeError, PoisonRecord, RegistryUnavailable, RestartsExhausted, SpecError, TopicMissing
+from clonos.errors import (
+    EpochFailed,
+    JobCodeError,
+    PoisonRecord,
+    RegistryUnavailable,
+    RestartsExhausted,
+    SpecError,
+    TopicMissing,
+)
 from clonos.formats import Avro, Json, Protobuf
 from clonos.formats.registry import header
 from clonos.jobs.context import JobContext
@@ -264,33 +272,21 @@ def test_dead_letters_once_through_a_lost_worker(
         }
 
 
-@pytest.fixture
-def fail_workers_at(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[str], None]]:
-    """Make a Python worker fail once at a named point, by the environment of new workers."""
-    environment = spark.sparkContext.environment
-    before = dict(environment)
-
-    def arm(fault: str) -> None:
-        environment["CLONOS_FAULT"] = f"{fault}:raise"
-        environment["CLONOS_FAULT_LOG"] = str(tmp_path / "faults")
-
-    yield arm
-    environment.clear()
-    environment.update(before)
-
-
 @pytest.mark.usefixtures("partition_lanes")
 def test_a_lanes_output_and_dead_letters_are_one_transaction(
-    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_workers_at: Any, tmp_path: Path
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """A lane fails with all records and its marker produced: readers see none of its records, then all of them."""
     source, out, dead = make_topic(2, "in"), make_topic(1, "out"), make_topic(1, "dead")
     (tmp_path / "flag").touch()
     records, good = numbered(40, 2)
     produce(kafka, source, records)
-    fail_workers_at("lane-marked,lane=1")
-    with pytest.raises(JobCodeError, match="FaultInjected"):
-        run_job(poison_job(source, out, dead, tmp_path / "flag"), name)
+
+    def fail() -> None:
+        raise EpochFailed("injected")
+
+    with faults.acting("lane-marked", fail, lane=1), pytest.raises(RestartsExhausted):
+        run_job(poison_job(source, out, dead, tmp_path / "flag"), name, restart_policy={"attempts": 0})
     assert {number % 2 for number in ids(kafka, out)} <= {0}
     assert {headers(letter)["clonos.error.partition"] for letter in read_committed(kafka, dead)} <= {b"0"}
     run_job(poison_job(source, out, dead, tmp_path / "flag"), name)
