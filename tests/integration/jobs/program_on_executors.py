@@ -7,8 +7,8 @@ new epoch: number, replay or not, lanes that were published before.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ def main(master: str, name: str, source: str, out: str, checkpoint: str, waits: 
     def wait_once(value: bytes) -> str:
         if value == b"1003" and not Path(waits).exists():
             Path(waits).write_text(str(os.getpid()))
-            time.sleep(120)
+            signal.pause()  # until the test kills this worker
         return value.decode()
 
     rows = clonos.source(spark, source, max_per_epoch=400)
@@ -36,13 +36,13 @@ def main(master: str, name: str, source: str, out: str, checkpoint: str, waits: 
     sink = KafkaSink("out", topic=out)
     query = clonos.exactly_once(rows, sink, job=name, checkpoint=checkpoint, available_now=True).start()
     printed = -1
-    while query.isActive:
+    ended = False
+    while not ended:
+        ended = bool(query.awaitTermination(0.1))
         for epoch in query.recentProgress:
             if epoch["epoch"] > printed:
                 printed = epoch["epoch"]
                 print("epoch", printed, epoch["replay"], epoch["skipped_lanes"], flush=True)
-        time.sleep(0.1)
-    query.awaitTermination()
     spark.stop()
 
 

@@ -141,7 +141,7 @@ def test_another_init_since_the_plan_fails_the_epoch(
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Callable[[Ownership], int]:
+def opened(spark: SparkSession) -> Callable[[Ownership], int]:
     """Number of producers that were opened for the lane of an owner so far."""
 
     def count(own: Ownership) -> int:
