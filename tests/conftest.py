@@ -96,8 +96,8 @@ def make_topic(kafka: KafkaSettings) -> Callable[..., str]:
     """Creates topics."""
     admin = AdminClient(client_config(kafka))
 
-    def make(partitions: int = 1, prefix: str = "topic", **config: str) -> str:
-        topic = f"{prefix}-{secrets.token_hex(4)}"
+    def make(partitions: int = 1, prefix: str = "topic", *, exactly: str = "", **config: str) -> str:
+        topic = exactly or f"{prefix}-{secrets.token_hex(4)}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         created: Future[Any] = admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic]
         created.result(60)

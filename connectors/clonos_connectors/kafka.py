@@ -1,22 +1,17 @@
 """The repeatable Kafka source: Spark's own connector, with the same partition order in a replay.
 
-Spark's connector orders the ranges of an epoch by a Scala map. Up to four entries, the map keeps the insertion order:
-the consumer's assignment in the first attempt, the sorted JSON of the offset log in a replay. From five entries on, the
-order is that of the hash, the same in both. So every source also subscribes to an empty *padding topic* of the platform
-with five partitions. Its empty ranges become no tasks. This holds for topics by name, by pattern and by assignment.
+Its format is `clonos.RepeatableKafka` (`clonos.spark.repeatable_kafka`).
 """
 
 from __future__ import annotations
 
 import json
-import re
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
@@ -26,10 +21,8 @@ from clonos.extend.source import Progress
 from clonos.kafka import client_config, spark_options, unanswered
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import java_pattern
-from clonos.spark.long_polling import kafka_format
+from clonos.spark.repeatable_kafka import FORMAT, long_poll_option
 
-PADDING_TOPIC: Final = "clonos.padding"
-_PADDING_PARTITIONS: Final = 5
 _TIMEOUT_S: Final = 15.0
 
 # Options that would change an epoch in a replay or hide a loss, and those that the source sets.
@@ -42,6 +35,7 @@ _RESERVED: Final = {
     "failondataloss": "lost input must stop the job",
     "includeheaders": "headers are always included",
     "kafka.bootstrap.servers": "use the settings CLONOS_KAFKA__…",
+    "kafka.isolation.level": "records of aborted transactions are no input",
     "kafka.group.id": "the job's progress has its own group",
 }
 
@@ -96,7 +90,7 @@ class KafkaSource:
         self._admin: AdminClient | None = None
 
     def topics(self) -> frozenset[str]:
-        """The topics that the source reads, without the platform's empty padding topic; empty for a pattern."""
+        """The topics that the source reads; empty for a pattern."""
         return frozenset(self._topics)
 
     def check(self, kafka: KafkaSettings) -> None:
@@ -121,11 +115,7 @@ class KafkaSource:
             )
 
     def load(self, spark: SparkSession, kafka: KafkaSettings, job: str) -> DataFrame:
-        """Build the streaming DataFrame.
-
-        This creates the platform's padding topic, which makes the partition order repeatable, if it does not exist.
-        """
-        _ensure_padding(kafka)
+        """Build the streaming DataFrame."""
         option, topics = self._subscription(spark)
         starting = self._starting if isinstance(self._starting, str) else self._starting_json(spark, kafka)
         options = {
@@ -141,22 +131,20 @@ class KafkaSource:
         }
         if self._max_per_epoch is not None:
             options["maxOffsetsPerTrigger"] = str(self._max_per_epoch)
-        name, more = kafka_format(spark)
-        return spark.readStream.format(name).options(**options, **more).load()
+        return spark.readStream.format(FORMAT).options(**options, **long_poll_option(spark)).load()
 
     def _subscription(self, spark: SparkSession) -> tuple[str, str]:
-        """Spark's option for the topics and its value, with the padding topic."""
+        """Spark's option for the topics and its value."""
         if self._pattern is not None:
             return "subscribePattern", self._whole_pattern(spark)
         if self._assigned:
-            padding = {PADDING_TOPIC: tuple(range(_PADDING_PARTITIONS))}
-            return "assign", json.dumps({**self._assigned, **padding})
-        return "subscribe", ",".join([*self._topics, PADDING_TOPIC])
+            return "assign", json.dumps(self._assigned)
+        return "subscribe", ",".join(self._topics)
 
     def _whole_pattern(self, spark: SparkSession) -> str:
-        """A pattern for the padding topic and for names that match the user's pattern and are not the platform's."""
+        """A pattern for names that match the user's pattern and are not the platform's."""
         pattern = self._pattern or ""
-        whole = f"^(?:(?!clonos\\.)(?:{pattern})|{re.escape(PADDING_TOPIC)})$"
+        whole = f"^(?!clonos\\.)(?:{pattern})$"
         for text in (pattern, whole):  # a pattern may be valid only alone, or only as a part
             try:
                 java_pattern(spark, text)
@@ -169,7 +157,7 @@ class KafkaSource:
         """The start offsets of all partitions as JSON; a partition without one starts at the earliest (-2)."""
         starting = self._starting if not isinstance(self._starting, str) else {}
         partitions = _metadata(kafka)
-        topics: Iterable[str] = (*self._topics, PADDING_TOPIC)
+        topics: Iterable[str] = self._topics
         if self._pattern is not None:
             matcher = java_pattern(spark, self._whole_pattern(spark))
             topics = _not_internal(kafka, [topic for topic in partitions if matcher.matcher(topic).matches()])
@@ -183,11 +171,11 @@ class KafkaSource:
         return json.dumps(offsets)
 
     def _read(self, progress: Progress) -> Progress:
-        """The progress of this source within a query's; for a pattern, all of it without the padding topic."""
+        """The progress of this source within a query's; for a pattern, all of it."""
         return {
             topic: partitions
             for topic, partitions in progress.items()
-            if topic != PADDING_TOPIC and (self._pattern is not None or topic in self._topics)
+            if self._pattern is not None or topic in self._topics
         }
 
     def check_retained(self, kafka: KafkaSettings, progress: Progress) -> None:
@@ -288,20 +276,3 @@ def _not_internal(kafka: KafkaSettings, topics: list[str]) -> list[str]:
         return [topic for topic, description in descriptions.items() if not description.result().is_internal]
     except KafkaException as error:
         raise unanswered("Kafka did not answer", error.args[0]) from error
-
-
-def _ensure_padding(kafka: KafkaSettings) -> None:
-    if _metadata(kafka).get(PADDING_TOPIC):
-        return
-    admin = AdminClient(client_config(kafka))
-    future = admin.create_topics([NewTopic(PADDING_TOPIC, num_partitions=_PADDING_PARTITIONS)])[PADDING_TOPIC]
-    try:
-        future.result(_TIMEOUT_S)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise unanswered(f"The topic {PADDING_TOPIC} cannot be created", error.args[0]) from error
-    deadline = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline:
-        if len(_metadata(kafka).get(PADDING_TOPIC) or ()) == _PADDING_PARTITIONS:
-            return
-        admin.poll(0.02)

@@ -35,7 +35,7 @@ from clonos.log.claiming import Claimant, Ownership
 from clonos.log.prepared import Prepared
 from clonos.log.records import Resolution
 from clonos.settings import KafkaSettings
-from clonos.spark.long_polling import long_polls
+from clonos.spark.repeatable_kafka import long_polls
 from clonos.spark.spooling import DriverLane, can_spool
 from clonos.spark.user_session import alive
 from clonos.telemetry.events import Events, error_fields

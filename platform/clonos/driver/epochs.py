@@ -27,14 +27,12 @@ from clonos.causal.counting import count
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
 from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of
 from clonos.driver.planned import Planned, read_plan
-from clonos.driver.repeatable import check_order
 from clonos.errors import (
     CheckpointMismatch,
     CheckpointOutdated,
     EpochFailed,
     ForeignRecord,
     ReplayDivergence,
-    SourceNotRepeatable,
     Superseded,
 )
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
@@ -377,12 +375,6 @@ class EpochRunner:
             raise CheckpointOutdated(
                 f"Epoch {epoch} of {name} was already published; the log no longer holds its plan."
             )
-        try:
-            check_order(name, epoch, entry)
-        except SourceNotRepeatable:
-            # Nothing is planned or published: once its sources are fixed, the query must plan this epoch again.
-            self._checkpoint.drop_offsets(epoch)
-            raise
         with self._own.lock:
             partitions = self._own.ensure_lanes(name, len(planned.input_slices))
             plan = Plan(

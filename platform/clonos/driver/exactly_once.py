@@ -35,9 +35,14 @@ from clonos.jobs.loading import code_hash
 from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, SharingDepth, Spec, explain
 from clonos.kafka import await_brokers
 from clonos.settings import KafkaSettings, Settings
-from clonos.spark.partition_lanes import check_classes
 from clonos.spark.spooling import SpoolingSink
-from clonos.spark.user_session import check_connector, check_session, check_workers, configure_workers
+from clonos.spark.user_session import (
+    check_classes,
+    check_connector,
+    check_session,
+    check_workers,
+    configure_workers,
+)
 from clonos.telemetry.events import Event, Events, log_event
 
 _RECENT = 100
@@ -64,13 +69,14 @@ def source(
         A streaming DataFrame with the columns of Spark's Kafka source.
 
     Raises:
-        SessionIncompatible: The session has no Kafka connector.
+        SessionIncompatible: The session has no Kafka connector, or not the Java classes of Clonos.
         TopicMissing: A topic does not exist.
 
     Example:
         >>> df = clonos.source(spark, "lines", max_per_epoch=1000)
     """
     check_connector(spark)
+    check_classes(spark)
     cluster = _cluster(kafka)
     configure_workers(spark, cluster)
     return JobContext(spark, JobSpec(metadata=Metadata(name="source")), cluster).source(topics, **options)

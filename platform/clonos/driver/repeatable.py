@@ -1,8 +1,7 @@
-"""Checks that a query's sources read the same records in the same order when an epoch is replayed.
+"""Checks, before anything starts, that a query's sources read the same records in the same order in a replay.
 
-Only Spark's Kafka connector is known to do that, and only with more than four partitions in its subscription. With
-fewer, a replay may read an epoch's ranges in another order (`docs/adr/0001-padding-topic.md`). Both checks run before
-an epoch is planned, because only a replay would show the difference.
+Only `clonos.RepeatableKafka` does that: Spark's own Kafka source may read the partitions of an epoch in another order
+(`docs/adr/0023-ordered-partitions.md`).
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from pyspark.sql import DataFrame
 
 from clonos.errors import SourceNotRepeatable
 from clonos.spark.internals import analyzed_leaves
-from clonos.spark.long_polling import FORMAT, SPARK_FORMAT
+from clonos.spark.repeatable_kafka import FORMAT
 
-_ORDER_KEPT_FROM: Final = 5
+_SPARK_FORMAT: Final = "kafka"
+_ISOLATION: Final = "kafka.isolation.level"
 
 
 class StreamingScan(NamedTuple):
@@ -56,39 +56,35 @@ def check_sources(frame: DataFrame) -> None:
         SourceNotRepeatable: A source is not repeatable; the error names it and the fix.
     """
     for scan in streaming_scans(frame):
-        if scan.format not in (SPARK_FORMAT, FORMAT):
-            raise SourceNotRepeatable(
-                f"The streaming source {scan.format!r} is not known to read the same records in a replay.",
-                kept="nothing was started.",
-                hint="bring its records into a Kafka topic and read that with clonos.source(spark, topic).",
-            )
-        if scan.options.get("failondataloss", "true").strip().lower() == "false":
-            raise SourceNotRepeatable(
-                "The Kafka source has failOnDataLoss=false: a replay would skip records that were deleted.",
-                kept="nothing was started.",
-                hint=f"leave the option out, or read with {_fixed(scan.topics())}.",
-            )
+        refusal = _refusal(scan)
+        if refusal is not None:
+            raise SourceNotRepeatable(refusal[0], kept="nothing was started.", hint=refusal[1])
 
 
-def check_order(query: str, epoch: int, entry: str) -> None:
-    """Refuse an epoch whose ranges (in `entry` of Spark's offset log) Spark would read in another order in a replay.
-
-    Raises:
-        SourceNotRepeatable: A source has too few partitions; the error names the fix.
-    """
-    for line in entry.splitlines()[2:]:
-        if line == "-":
-            continue  # a source without offsets so far
-        topics = {topic: len(partitions) for topic, partitions in json.loads(line).items()}
-        count = sum(topics.values())
-        if count < _ORDER_KEPT_FROM:
-            raise SourceNotRepeatable(
-                f"Epoch {epoch} of {query} reads {count} partitions of {', '.join(topics)}: a replay may read them in "
-                "another order. Spark's Kafka connector has a stable order only for more than four partitions.",
-                hint=f"read with {_fixed(list(topics))}, which pads the subscription with an empty topic.",
-            )
-
-
-def _fixed(topics: list[str]) -> str:
-    names = ", ".join(repr(topic) for topic in topics) or "…"
-    return f"clonos.source(spark, {names if len(topics) < 2 else f'[{names}]'})"
+def _refusal(scan: StreamingScan) -> tuple[str, str] | None:
+    """What is wrong with a source, and the fix; None for a repeatable source."""
+    names = ", ".join(repr(topic) for topic in scan.topics()) or "…"
+    call = f"clonos.source(spark, {names if len(scan.topics()) < 2 else f'[{names}]'})"
+    if scan.format == _SPARK_FORMAT:
+        return (
+            "Spark's Kafka source may read the partitions of an epoch in another order in a replay.",
+            f"read with {call}; or keep your options, with .format({FORMAT!r}) and .option({_ISOLATION!r}, "
+            "'read_committed').",
+        )
+    if scan.format != FORMAT:
+        return (
+            f"The streaming source {scan.format!r} is not known to read the same records in a replay.",
+            "bring its records into a Kafka topic and read that with clonos.source(spark, topic).",
+        )
+    if scan.options.get("failondataloss", "true").strip().lower() == "false":
+        return (
+            "The Kafka source has failOnDataLoss=false: a replay would skip records that were deleted.",
+            f"leave the option out, or read with {call}.",
+        )
+    if scan.options.get(_ISOLATION, "").strip().lower() != "read_committed":
+        return (
+            f"The Kafka source of {names} has no {_ISOLATION}=read_committed: it would read the records of aborted "
+            "transactions as input.",
+            f"set the option, or read with {call}.",
+        )
+    return None

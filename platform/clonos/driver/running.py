@@ -22,7 +22,7 @@ from clonos.driver.restart_budget import classify
 from clonos.errors import ClonosError
 from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
-from clonos.spark.long_polling import stop_waiting
+from clonos.spark.repeatable_kafka import stop_waiting
 from clonos.spark.spooling import FORMAT, DriverLane, SpooledRows, SpoolingSink, spooling
 from clonos.spark.user_session import promised_settings
 

@@ -25,9 +25,9 @@ from clonos.embedded.java import java_binary
 from clonos.errors import ClonosError
 from clonos.kafka import client_config, java_options, spark_options
 from clonos.settings import KafkaSettings, Settings
+from clonos.spark import repeatable_kafka
 from clonos.spark.jvm import aot_file
 from clonos.spark.kafka_clients import JvmProducer
-from clonos.spark.long_polling import kafka_format, long_polls
 from clonos.spark.session import build_session
 from clonos.spark.spooling import FORMAT, SpooledRows, WriteLimits, spooling
 
@@ -83,9 +83,9 @@ def _run_queries(spark: SparkSession, kafka: KafkaSettings, scratch: Path) -> No
 
     The JVM stores which methods were used often (JEP 515), so the queries have several epochs.
     """
-    with long_polls(spark, interval_ms=0):
-        source_format, long_poll = kafka_format(spark)
-    source = spark.readStream.format(source_format).options(**spark_options(kafka), **long_poll)
+    with repeatable_kafka.long_polls(spark, interval_ms=0):
+        long_poll = repeatable_kafka.long_poll_option(spark)
+    source = spark.readStream.format(repeatable_kafka.FORMAT).options(**spark_options(kafka), **long_poll)
     source = source.option("maxOffsetsPerTrigger", str(_RECORDS // _EPOCHS)).option("includeHeaders", "true")
     rows = source.option("subscribe", _TOPIC).option("startingOffsets", "earliest").load()
     passed = rows.select(col("value").cast("string"), "partition", "timestamp").mapInArrow(

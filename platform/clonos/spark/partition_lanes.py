@@ -13,12 +13,12 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from clonos.carried_errors import carrying, uncarry_failure
-from clonos.errors import SessionIncompatible
-from clonos.spark.internals import has_class, jvm_of
+from clonos.spark.internals import jvm_of
 from clonos.spark.spooling import FORMAT, OPTION
+from clonos.spark.user_session import check_classes
 
 _MAX_INT: Final = 2**31 - 1
 
@@ -136,20 +136,6 @@ def write_lanes(frame: DataFrame, lane_pass: LanePass, reach: Reach | None) -> l
         jvm.clonos.LaneSink.unregister(key)
     outcomes = msgspec.json.decode(lanes.outcomes(), type=list[TaskOutcome])
     return sorted(outcomes, key=lambda outcome: outcome.task)
-
-
-def check_classes(spark: SparkSession) -> None:
-    """Refuse a session without the Java classes of Clonos.
-
-    Raises:
-        SessionIncompatible: The session does not have them.
-    """
-    if not has_class(spark, FORMAT):
-        raise SessionIncompatible(
-            "This Spark session does not have the Java classes of Clonos.",
-            hint="build it with SparkSession.builder.config(map=clonos.spark_conf()), or add the jars that "
-            "clonos.spark_conf()['spark.jars'] names.",
-        )
 
 
 class _Points:

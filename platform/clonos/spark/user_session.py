@@ -21,11 +21,12 @@ from clonos.faults import DRIVER_GROUP
 from clonos.formats.registry import registry_environment
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.classes import ensure_classes
-from clonos.spark.internals import jvm_of
+from clonos.spark.internals import has_class, jvm_of
 from clonos.spark.session import FASTER, PROMISED, connector_jars, local_task_failures
 
 # Spark's defaults of the settings that cannot change after a session is built.
 _FIXED: Final = {"spark.speculation": "false", "spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
+_CLASS: Final = "clonos.RepeatableKafka"
 _CONNECTOR: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
@@ -94,6 +95,20 @@ def check_connector(spark: SparkSession) -> None:
             hint=f"build it with spark.jars.packages={package}, or with "
             "SparkSession.builder.config(map=clonos.spark_conf()).",
         ) from missing
+
+
+def check_classes(spark: SparkSession) -> None:
+    """Refuse a session without the Java classes of Clonos, which read and publish Kafka records.
+
+    Raises:
+        SessionIncompatible: The session does not have them.
+    """
+    if not has_class(spark, _CLASS):
+        raise SessionIncompatible(
+            "This Spark session does not have the Java classes of Clonos.",
+            hint="build it with SparkSession.builder.config(map=clonos.spark_conf()), or add the jars that "
+            "clonos.spark_conf()['spark.jars'] names.",
+        )
 
 
 def configure_workers(spark: SparkSession, kafka: KafkaSettings) -> None:

@@ -21,7 +21,6 @@ from clonos.driver.exactly_once import ExactlyOnceQuery
 from clonos.driver.repeatable import streaming_scans
 from clonos.errors import (
     CausalLogDamaged,
-    ClonosError,
     JobCodeError,
     RestartsExhausted,
     SourceNotRepeatable,
@@ -57,10 +56,15 @@ def words(kafka: KafkaSettings, topic: str) -> Counter[str]:
     return Counter((message.value() or b"").decode() for message in read_committed(kafka, topic))
 
 
-def own_source(spark: SparkSession, kafka: KafkaSettings, topic: str, **options: str) -> DataFrame:
-    """Read a topic with Spark's own Kafka source, without Clonos."""
+COMMITTED = {"kafka.isolation.level": "read_committed"}
+
+
+def own_source(
+    spark: SparkSession, kafka: KafkaSettings, topic: str, format_: str = "clonos.RepeatableKafka", **options: str
+) -> DataFrame:
+    """Read a topic with a source of the user's own, without `clonos.source`."""
     defaults = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
-    return spark.readStream.format("kafka").options(**defaults, **options).load()
+    return spark.readStream.format(format_).options(**defaults, **options).load()
 
 
 @pytest.fixture
@@ -109,7 +113,7 @@ def test_a_users_frame_is_published_and_continues_from_its_checkpoint(
     admin = AdminClient(client_config(kafka))
     groups = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(f"clonos.{name}.out")])
     offsets = groups[f"clonos.{name}.out"].result(60).topic_partitions
-    assert {partition.topic for partition in offsets} == {source}, "lag tools see the topic, not the padding"
+    assert {partition.topic for partition in offsets} == {source}, "lag tools see the topic"
 
 
 @pytest.mark.parametrize("point", ["offsets-logged", "plan-committed", "epoch-committed", "epoch-done"])
@@ -222,52 +226,21 @@ def test_causal_services_are_replayed(
 # Sources
 
 
-def test_few_partitions_are_refused_at_the_first_epoch_until_fixed(
-    spark: SparkSession, kafka: KafkaSettings, start: Any, name: str, make_topic: MakeTopic, tmp_path: Path
-) -> None:
-    """The order of the first attempt is correct; only a replay would differ, so the first epoch is refused."""
-    source, out = make_topic(3, "in"), make_topic(1, "out")
-    sent = feed(kafka, source, 3, 30)
-    query = start(own_source(spark, kafka, source).select("value"), KafkaSink("out", topic=out))
-    with pytest.raises(SourceNotRepeatable, match=r"Epoch 0 of out reads 3 partitions") as refused:
-        query.awaitTermination()
-    assert f"clonos.source(spark, '{source}')" in refused.value.hint
-    assert query.recentProgress == []
-    assert words(kafka, out) == Counter()
-    plans = claim(kafka, name).state.plans
-    assert plans == {}, "no epoch was planned"
-    start(clonos.source(spark, source, kafka=kafka).select("value"), KafkaSink("out", topic=out)).awaitTermination()
-    assert words(kafka, out) == sent, "the same checkpoint continues with the fixed source"
-
-
-def test_a_source_that_shrinks_is_refused_at_a_later_epoch_until_fixed(
-    spark: SparkSession, kafka: KafkaSettings, start: Any, make_topic: MakeTopic
-) -> None:
-    source, out = make_topic(2, "in"), make_topic(1, "out")
-    padded = clonos.source(spark, source, kafka=kafka).select("value")
-    sent = feed(kafka, source, 2, 10)
-    start(padded, KafkaSink("out", topic=out)).awaitTermination()
-    sent += feed(kafka, source, 2, 10, start=10)
-    query = start(own_source(spark, kafka, source, failOnDataLoss="true").select("value"), KafkaSink("out", topic=out))
-    with pytest.raises(ClonosError):  # Spark reports missing partitions, or Clonos reports too few
-        query.awaitTermination()
-    start(padded, KafkaSink("out", topic=out)).awaitTermination()
-    assert words(kafka, out) == sent
-
-
-def test_a_users_source_with_enough_partitions_is_accepted(
+def test_a_users_source_with_the_repeatable_format_is_accepted(
     spark: SparkSession, kafka: KafkaSettings, start: Any, make_topic: MakeTopic, fail_at: Any
 ) -> None:
-    source, out = make_topic(5, "in"), make_topic(1, "out")
-    sent = feed(kafka, source, 5, 50)
+    source, out = make_topic(3, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 3, 50)
     fail_at("epoch-committed")
-    query = start(own_source(spark, kafka, source).select("value"), KafkaSink("out", topic=out))
+    query = start(own_source(spark, kafka, source, **COMMITTED).select("value"), KafkaSink("out", topic=out))
     query.awaitTermination()
     assert words(kafka, out) == sent
     assert any(event["replay"] for event in query.recentProgress)
 
 
-@pytest.mark.parametrize("kind", ["rate", "files", "socket", "union", "data-loss"])
+@pytest.mark.parametrize(
+    "kind", ["rate", "files", "socket", "union", "data-loss", "sparks-own", "uncommitted", "isolation"]
+)
 def test_sources_not_known_to_be_repeatable_are_refused_before_anything_starts(
     spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, tmp_path: Path, kind: str
 ) -> None:
@@ -278,10 +251,15 @@ def test_sources_not_known_to_be_repeatable_are_refused_before_anything_starts(
         "rate": lambda: spark.readStream.format("rate").load().select(text),
         "files": lambda: spark.readStream.schema("value string").json(str(tmp_path / "files")),
         "socket": lambda: spark.readStream.format("socket").options(host="127.0.0.1", port="1").load(),
-        "union": lambda: own_source(spark, kafka, source).select(text).union(
+        "union": lambda: own_source(spark, kafka, source, **COMMITTED).select(text).union(
             spark.readStream.format("rate").load().select(text)
         ),
-        "data-loss": lambda: own_source(spark, kafka, source, FailOnDataLoss="False").select("value"),
+        "data-loss": lambda: own_source(spark, kafka, source, FailOnDataLoss="False", **COMMITTED).select("value"),
+        "sparks-own": lambda: own_source(spark, kafka, source, "kafka", **COMMITTED).select("value"),
+        "uncommitted": lambda: own_source(
+            spark, kafka, source, **{"Kafka.Isolation.Level": "read_uncommitted"}
+        ).select("value"),
+        "isolation": lambda: own_source(spark, kafka, source).select("value"),
     }[kind]()  # fmt: skip
     query = clonos.exactly_once(df, KafkaSink("out", topic=out), job=name, checkpoint=tmp_path / "c", kafka=kafka)
     with pytest.raises(SourceNotRepeatable) as refused:
@@ -297,7 +275,7 @@ def test_sources_are_found_under_joins_and_views(spark: SparkSession, kafka: Kaf
     frame.createOrReplaceTempView("records")
     joined = spark.sql("select r.value from records r join numbers n on length(r.value) = n.id")
     scans = streaming_scans(joined)
-    assert [(scan.format, scan.topics()) for scan in scans] == [("kafka", ["a", "b"])]
+    assert [(scan.format, scan.topics()) for scan in scans] == [("clonos.RepeatableKafka", ["a", "b"])]
     assert scans[0].options["kafkaconsumerpolltimeoutms"] == "1"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
+from clonos import faults
 from clonos.errors import SourceOffsetsExpired
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
+from clonos.log.claiming import claim
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
 
@@ -92,7 +95,7 @@ def test_progress_and_retention(kafka: KafkaSettings, run_job: Any, name: str, m
         return {(tp.topic, tp.partition): tp.offset for tp in answer.topic_partitions}
 
     expected = {(source, 0): 5, (source, 1): 5} if how == "pattern" else {(source, 1): 5}
-    eventually(lambda: offsets() == expected, "lag tools see the job, without the padding")
+    eventually(lambda: offsets() == expected, "lag tools see the job")
     feed(kafka, source, 2)
     admin.delete_records([TopicPartition(source, 1, 7)])[TopicPartition(source, 1)].result(60)
     with pytest.raises(SourceOffsetsExpired, match=rf"{source}\[1\] needs 5, has 7"):
@@ -112,3 +115,39 @@ def test_a_deleted_topic_of_a_pattern_is_refused(
     eventually(lambda: other not in admin.list_topics(timeout=5).topics, "the topic is deleted")
     with pytest.raises(SourceOffsetsExpired, match=rf"{other}\[0\] needs 5, does not exist"):
         run_job(job, name)
+
+
+@pytest.mark.parametrize("how", ["topics", "pattern"])
+def test_an_epoch_over_topics_of_colliding_names_is_replayed(
+    kafka: KafkaSettings,
+    run_job: Any,
+    name: str,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    how: str,
+) -> None:
+    """Spark's source keeps the partitions of such topics in an order of insertion, which differs in a replay."""
+    inputs = [make_topic(2, exactly=f"{name}-{letter}1") for letter in "cab"]
+    out = make_topic(1, "out")
+    sent = sum((feed(kafka, topic, 2) for topic in inputs), Counter[str]())
+    job = copy(out, **({"topics": inputs} if how == "topics" else {"pattern": f"{name}-.*"}))
+    monkeypatch.setenv("CLONOS_FAULT_LOG", str(tmp_path / "faults"))
+    monkeypatch.setattr(faults, "_FAULTS", faults.parse("plan-committed:raise"))
+    run_job(job, name)
+    assert copied(kafka, out) == sent
+    scans = claim(kafka, name).state.plans["out", 0][1].scans
+    ranges = [(part.topic, part.partition) for part in scans[0]]
+    assert ranges == sorted((topic, partition) for topic in inputs for partition in range(2))
+
+
+def test_a_pattern_without_a_topic_waits_for_the_first(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    out = make_topic(1, "out")
+    job = copy(out, pattern=f"{name}-.*")
+    run_job(job, name)
+    assert copied(kafka, out) == Counter()
+    sent = feed(kafka, make_topic(2, f"{name}-in"), 2)
+    run_job(job, name)
+    assert copied(kafka, out) == sent

@@ -10,9 +10,9 @@ from clonos.errors import SpecError
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import job
 from clonos.settings import KafkaSettings
-from clonos_connectors.kafka import PADDING_TOPIC, KafkaSource
+from clonos_connectors.kafka import KafkaSource
 
-EVERYTHING = {"orders": {0: 5, 1: 6}, "payments": {0: 7}, PADDING_TOPIC: {0: 0}}
+EVERYTHING = {"orders": {0: 5, 1: 6}, "payments": {0: 7}}
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,17 @@ def test_empty_selection_is_refused(arguments: dict[str, Any]) -> None:
         (KafkaSource(pattern="o.*"), {"orders", "payments"}),
     ],
 )
-def test_progress_excludes_the_padding_topic(source: KafkaSource, topics: set[str]) -> None:
+def test_progress_is_that_of_the_sources_own_topics(source: KafkaSource, topics: set[str]) -> None:
     """A pattern includes all topics of the query's progress, those of other sources too."""
     assert set(source._read(EVERYTHING)) == topics
 
 
 def test_reserved_option_error_names_the_argument() -> None:
-    for option, argument in (("subscribePattern", "pattern="), ("assign", "assign=")):
+    for option, argument in (
+        ("subscribePattern", "pattern="),
+        ("assign", "assign="),
+        ("kafka.isolation.level", "aborted"),
+    ):
         with pytest.raises(SpecError) as refused:
             KafkaSource(("a",), options={option: "x"})
         assert argument in refused.value.hint

@@ -157,8 +157,8 @@ def test_epoch_time() -> None:
 
 
 def test_progress() -> None:
-    text = entry('{"in":{"0":5,"10":7},"clonos.padding":{"0":0}}', "-", '{"in":{"1":3},"b":{"0":1}}')
-    assert progress_of(text) == {"in": {0: 5, 10: 7, 1: 3}, "clonos.padding": {0: 0}, "b": {0: 1}}
+    text = entry('{"in":{"0":5,"10":7},"more":{"0":0}}', "-", '{"in":{"1":3},"b":{"0":1}}')
+    assert progress_of(text) == {"in": {0: 5, 10: 7, 1: 3}, "more": {0: 0}, "b": {0: 1}}
 
 
 @pytest.mark.parametrize("source", ["-", "17", '{"offset":3}', "[1]"])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clonos.driver.repeatable import StreamingScan, check_order
-from clonos.errors import SessionIncompatible, SourceNotRepeatable
+from clonos.driver.repeatable import StreamingScan
+from clonos.errors import SessionIncompatible
 from clonos.settings import KafkaSettings
 from clonos.spark.session import local_task_failures
 from clonos.spark.user_session import alive, check_session, configure_workers
@@ -108,30 +108,6 @@ def test_workers_use_this_interpreter_unless_the_user_sets_one(monkeypatch: pyte
 
 def test_a_session_without_a_jvm_is_not_alive() -> None:
     assert not alive(Session())  # type: ignore[arg-type]
-
-
-def entry(*sources: dict[str, int] | None) -> str:
-    lines = [
-        json.dumps({t: {str(p): 5 for p in range(n)} for t, n in source.items()}) if source else "-"
-        for source in sources
-    ]
-    return "\n".join(["v1", json.dumps({"batchTimestampMs": 1}), *lines])
-
-
-@pytest.mark.parametrize(
-    "sources", [({"a": 5},), ({"a": 1, "clonos.padding": 5},), ({"a": 3, "b": 2}, {"c": 9}), (None, {"a": 5})]
-)
-def test_enough_partitions(sources: Any) -> None:
-    check_order("out", 0, entry(*sources))
-
-
-@pytest.mark.parametrize("sources", [({"a": 4},), ({"a": 1},), ({"a": 5}, {"b": 2, "c": 2}), (None, {"a": 1})])
-def test_too_few_partitions_in_any_source(sources: Any) -> None:
-    with pytest.raises(SourceNotRepeatable, match=r"Epoch 3 of out reads \d partitions") as refused:
-        check_order("out", 3, entry(*sources))
-    assert "clonos.source(spark, " in refused.value.hint
-    assert refused.value.kept == "nothing was published."
-    assert refused.value.exit_code == 23
 
 
 def test_topics_of_a_scan() -> None:

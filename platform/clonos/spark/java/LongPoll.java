@@ -75,6 +75,9 @@ final class LongPoll implements AutoCloseable {
       KafkaSourceOffset parsed = KafkaSourceOffset.apply(start);
       scala.jdk.javaapi.CollectionConverters.asJava(parsed.partitionToOffsets())
           .forEach((partition, offset) -> offsets.put(partition, (Long) offset));
+      if (offsets.isEmpty()) {
+        return false; // no topic matches the pattern yet
+      }
       if (consumer == null) {
         consumer = new KafkaConsumer<>(properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
         failed = false;

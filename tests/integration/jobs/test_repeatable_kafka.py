@@ -21,12 +21,11 @@ from clonos.errors import JobCodeError, SpecError
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import Job, JobFunction
 from clonos.jobs.spec import JobSpec, Metadata, Spec
-from clonos.kafka import client_config, spark_options
+from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from clonos.spark import long_polling
+from clonos.spark import repeatable_kafka
 from clonos.telemetry.events import Events
 from clonos.testing.harness import eventually, read_committed
-from clonos_connectors.kafka import PADDING_TOPIC
 
 MakeTopic = Callable[..., str]
 _DEADLINE_S = 60.0
@@ -66,7 +65,7 @@ def idle(spark: SparkSession) -> Iterator[IdleRounds]:
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten minutes: anything that happens within a test's deadline did not wait."""
-    monkeypatch.setattr(long_polling, "_WAIT_MS", 600_000)
+    monkeypatch.setattr(repeatable_kafka, "_WAIT_MS", 600_000)
     monkeypatch.setattr(running_module, "_SETTLE_S", 600.0)  # a stop waits this long for a trigger that does not end
 
 
@@ -128,7 +127,6 @@ def test_an_idle_query_waits_until_a_record_comes(
         eventually(lambda: "last" in values(kafka, output), "the record ends the wait", timeout_s=_DEADLINE_S)
 
 
-@pytest.mark.parametrize("spark_source", [False, True], ids=["ours", "and-sparks-own"])
 def test_a_query_with_two_sources_waits_for_none(
     spark: SparkSession,
     kafka: KafkaSettings,
@@ -136,16 +134,11 @@ def test_a_query_with_two_sources_waits_for_none(
     name: str,
     make_topic: MakeTopic,
     idle: IdleRounds,
-    spark_source: bool,
 ) -> None:
     first, second, output = make_topic(1, "in"), make_topic(1, "in"), make_topic(1, "out")
 
     def define(ctx: JobContext) -> None:
-        other = ctx.source(second)
-        if spark_source:
-            options = {**spark_options(kafka), "subscribe": f"{second},{PADDING_TOPIC}", "includeHeaders": "true"}
-            other = spark.readStream.format("kafka").options(**options, startingOffsets="earliest").load()
-        ctx.sink(ctx.source(first).union(other).select("value"), topic=output, name="out")
+        ctx.sink(ctx.source(first).union(ctx.source(second)).select("value"), topic=output, name="out")
 
     with running(spark, kafka, tmp_path, define, name):
         for number, topic in enumerate((first, second, second, first)):
@@ -183,32 +176,32 @@ def test_a_job_that_ends_with_its_input_does_not_wait(
     assert values(kafka, output) == ["0"]
 
 
-@pytest.mark.parametrize(("interval", "format_"), [("0s", long_polling.FORMAT), ("1s", long_polling.SPARK_FORMAT)])
+@pytest.mark.parametrize(("interval", "wait_ms"), [("0s", "600000"), ("1s", "0")])
 def test_a_minimum_interval_replaces_the_wait(
-    spark: SparkSession, kafka: KafkaSettings, tmp_path: Path, name: str, interval: str, format_: str
+    spark: SparkSession, kafka: KafkaSettings, tmp_path: Path, name: str, interval: str, wait_ms: str
 ) -> None:
-    formats: list[str] = []
+    options: list[dict[str, str]] = []
 
     def define(ctx: JobContext) -> None:
-        formats.append(long_polling.kafka_format(ctx.spark)[0])
+        options.append(repeatable_kafka.long_poll_option(ctx.spark))
         raise KeyError
 
     body = Spec.model_validate({"trigger": {"interval": interval}})
     job = Job(define, JobSpec(metadata=Metadata(name=name), spec=body), "1")
     with pytest.raises(JobCodeError):
         Driver(job, spark, kafka, Events(name, None, []), RunOptions(checkpoint=str(tmp_path))).define()
-    assert formats == [format_]
+    assert options == [{"longPollMs": wait_ms}]
 
 
 def test_the_setting_is_checked_and_the_session_keeps_its_own(spark: SparkSession) -> None:
     setting = "spark.clonos.longPollMs"
-    with long_polling.long_polls(spark, interval_ms=0):
-        assert long_polling.kafka_format(spark) == (long_polling.FORMAT, {"longPollMs": "600000"})
-    assert long_polling.kafka_format(spark) == (long_polling.SPARK_FORMAT, {})
+    with repeatable_kafka.long_polls(spark, interval_ms=0):
+        assert repeatable_kafka.long_poll_option(spark) == {"longPollMs": "600000"}
+    assert repeatable_kafka.long_poll_option(spark) == {"longPollMs": "0"}
     spark.conf.set(setting, "200ms")
     try:
-        with long_polling.long_polls(spark, interval_ms=0), pytest.raises(SpecError, match="without a unit"):
-            long_polling.kafka_format(spark)
+        with repeatable_kafka.long_polls(spark, interval_ms=0), pytest.raises(SpecError, match="without a unit"):
+            repeatable_kafka.long_poll_option(spark)
         assert spark.conf.get(setting) == "200ms"
     finally:
         spark.conf.unset(setting)

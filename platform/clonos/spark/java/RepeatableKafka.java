@@ -1,6 +1,8 @@
 package clonos;
 
+import java.util.Arrays;
 import java.util.Collections;
+import java.util.Comparator;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -23,13 +25,18 @@ import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
+import org.apache.spark.sql.kafka010.KafkaBatchInputPartition;
 import org.apache.spark.sql.kafka010.KafkaMicroBatchStream;
+import org.apache.spark.sql.kafka010.KafkaOffsetRange;
 import org.apache.spark.sql.kafka010.KafkaSourceProvider;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Spark's Kafka source, which waits at the broker while there is no input.
+ * Spark's Kafka source, with a fixed order of partitions, which waits at the broker while there is no input.
+ *
+ * <p>Spark's source returns the ranges of an epoch in the order of a hash map. That order may differ in a replay
+ * (docs/adr/0023-ordered-partitions.md). This source sorts them by topic, partition and offset.
  *
  * <p>Spark asks a source without input for its newest offsets a hundred times a second (docs/adr/0021-long-polls.md has the
  * costs). This source answers as Spark's own does. The second of two consecutive questions without new input waits for a
@@ -38,7 +45,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * <p>A query with several sources asks them one after the other. It does not wait, because a record of another source
  * would have to wait too.
  */
-public final class LongPollingKafka implements TableProvider {
+public final class RepeatableKafka implements TableProvider {
   /** Option of the source: the longest wait in milliseconds. */
   static final String WAIT_MS = "longpollms";
 
@@ -117,6 +124,11 @@ public final class LongPollingKafka implements TableProvider {
 
   private static final class SourceStream
       implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
+    private static final Comparator<InputPartition> ORDER =
+        Comparator.<InputPartition, String>comparing(partition -> range(partition).topic())
+            .thenComparing(partition -> range(partition).partition())
+            .thenComparing(partition -> range(partition).fromOffset());
+
     private final KafkaMicroBatchStream kafka;
     private final LongPoll poll;
     private final String run;
@@ -178,7 +190,13 @@ public final class LongPollingKafka implements TableProvider {
 
     @Override
     public InputPartition[] planInputPartitions(Offset start, Offset end) {
-      return kafka.planInputPartitions(start, end);
+      InputPartition[] partitions = kafka.planInputPartitions(start, end);
+      Arrays.sort(partitions, ORDER);
+      return partitions;
+    }
+
+    private static KafkaOffsetRange range(InputPartition partition) {
+      return ((KafkaBatchInputPartition) partition).offsetRange();
     }
 
     @Override

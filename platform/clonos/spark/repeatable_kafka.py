@@ -1,7 +1,8 @@
-"""Spark's Kafka source with a long poll: a query without input waits at the broker and sends no other requests.
+"""Spark's Kafka source with a fixed order of partitions and a long poll.
 
-Spark's own source is asked for its newest offsets a hundred times a second while there is no input. The Java side is
-`clonos.LongPollingKafka` (`clonos.spark.java`). It reads what Spark's source reads, in the same order.
+A replay reads the ranges of an epoch in the same order (`docs/adr/0023-ordered-partitions.md`). A query without input
+waits at the broker and sends no other requests: Spark's own source is asked for its newest offsets a hundred times a
+second. The Java side is `clonos.RepeatableKafka` (`clonos.spark.java`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from pyspark.sql import SparkSession
 from clonos.errors import SpecError
 from clonos.spark.internals import has_class, jvm_of
 
-FORMAT: Final = "clonos.LongPollingKafka"
-SPARK_FORMAT: Final = "kafka"
+FORMAT: Final = "clonos.RepeatableKafka"
 _OPTION: Final = "longPollMs"
 # Longest wait in ms. New partitions are found, and timers of processing time fire, within this time.
 _SETTING: Final = "spark.clonos.longPollMs"
@@ -44,8 +44,8 @@ def long_polls(spark: SparkSession, *, interval_ms: int) -> Iterator[None]:
             spark.conf.set(_SETTING, before)
 
 
-def kafka_format(spark: SparkSession) -> tuple[str, dict[str, str]]:
-    """The format of a Kafka source, and its additional options: Spark's own if the session does not use long polls.
+def long_poll_option(spark: SparkSession) -> dict[str, str]:
+    """The option of a source of `FORMAT` with its longest wait, in ms; 0: the source does not wait.
 
     Raises:
         SpecError: The user's setting is not a number of milliseconds.
@@ -56,9 +56,7 @@ def kafka_format(spark: SparkSession) -> tuple[str, dict[str, str]]:
         raise SpecError(
             f"{_SETTING}={setting!r} is invalid.", hint=f"set milliseconds from 0 to {_MAX_WAIT_MS}, without a unit."
         )
-    if not int(setting) or not has_class(spark, FORMAT):
-        return SPARK_FORMAT, {}
-    return FORMAT, {_OPTION: setting}
+    return {_OPTION: setting}
 
 
 def stop_waiting(spark: SparkSession, run_id: str) -> None:
@@ -69,4 +67,4 @@ def stop_waiting(spark: SparkSession, run_id: str) -> None:
         run_id: ``StreamingQuery.runId``.
     """
     if has_class(spark, FORMAT):
-        jvm_of(spark).clonos.LongPollingKafka.stopWaiting(run_id)
+        jvm_of(spark).clonos.RepeatableKafka.stopWaiting(run_id)
