@@ -494,6 +494,14 @@ class LogFormatUnsupported(CausalLogDamaged):
     )
 
 
+class SinkRemoved(CheckpointMismatch):
+    """The causal log has output of a sink that the job no longer defines, so it was renamed or removed."""
+
+    slug = "sink-removed"
+    exit_code = 60
+    hint_default = "give the sink its old name, or declare it under droppedSinks: in the job.yaml."
+
+
 # 70-79: the run itself.
 
 

@@ -34,6 +34,13 @@ def run(
         str, typer.Option(help="Idempotency key of --new-lineage: a retry with the same key continues its lineage.")
     ] = "",
     accept_new_code: Annotated[bool, typer.Option(help="Replay an epoch in doubt with the current code.")] = False,
+    resolve: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Decide about an epoch in doubt: QUERY:EPOCH=keep, QUERY:EPOCH=republish or "
+            "QUERY:EPOCH=dead-letter:TOPIC."
+        ),
+    ] = None,
     standby: Annotated[
         Path | None,
         typer.Option(help="Warm up as a standby until a promotion arrives in this named pipe, which is created."),
@@ -43,6 +50,7 @@ def run(
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
     from clonos.driver.options import RunOptions
     from clonos.driver.process import run_job
+    from clonos.driver.resolutions import RequestedResolution
     from clonos.jobs.loading import load_job
     from clonos.settings import Settings
     from clonos.spark.session import Session
@@ -63,6 +71,7 @@ def run(
                 events=events,
                 new_lineage=new_lineage,
                 request_key=request_key,
+                resolutions=tuple(map(RequestedResolution.parse, resolve or [])),
                 accept_new_code=accept_new_code,
             )
             run_job(

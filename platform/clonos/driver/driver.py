@@ -18,16 +18,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of, reconcile
+from clonos.driver.code_identity import code_parts
+from clonos.driver.continuity import check_sink_topic, check_sinks
 from clonos.driver.epochs import EpochRunner
 from clonos.driver.options import RunOptions
 from clonos.driver.repeatable import check_sources
+from clonos.driver.resolutions import record_resolutions
 from clonos.driver.restart_budget import RestartBudget
 from clonos.driver.running import Running
 from clonos.driver.states import DriverState, StateMachine
+from clonos.driver.topic_ids import TopicIds, check_source_topics
 from clonos.errors import ClonosError, Superseded
 from clonos.extend.source import Progress
 from clonos.formats.poison import drops
 from clonos.formats.registry import Pins
+from clonos.jobs.code_files import code_hash
 from clonos.jobs.context import JobContext, Query
 from clonos.jobs.definition import Job
 from clonos.kafka import await_brokers
@@ -68,7 +73,6 @@ class Driver:
         on_progress: Callable[[str, Progress], None] | None = None,
         on_defined: Callable[[frozenset[str], frozenset[str]], None] | None = None,
     ) -> None:
-        self._job = job
         self._spark = spark
         self._kafka = kafka
         self._checkpoint = options.checkpoint.rstrip("/")
@@ -81,7 +85,10 @@ class Driver:
         self._wake = threading.Event()
         self._budget = RestartBudget(job.spec.spec.restart_policy)
         self._context = JobContext(spark, job.spec, kafka)
-        self._claimant = Claimant(kafka, job.spec.name)
+        parts = code_parts(job, options.conf)
+        self._job = replace(job, code=code_hash(parts))
+        self._claimant = Claimant(kafka, job.spec.name, code=self._job.code, code_parts=parts)
+        self._topic_ids = TopicIds(kafka)
         self._failing: str | None = None
         self._running: list[Running] = []
 
@@ -128,9 +135,7 @@ class Driver:
         self._context = self._build_context(pins, rehearsal=False)
         if self._on_defined is not None:
             read = frozenset[str]().union(*(source.topics() for source in self._context.sources))
-            # Only sinks that write one topic have this attribute.
-            topics = {getattr(query.sink, "topic", None) for query in self._context.queries}
-            self._on_defined(read, frozenset(topic for topic in topics if isinstance(topic, str)))
+            self._on_defined(read, frozenset(self._written()))
 
     def rehearsed(self) -> list[Query]:
         """Define the job with sources that filter out all rows, for `clonos.standby.rehearsal`, and return its
@@ -239,7 +244,18 @@ class Driver:
             # A new lineage builds on the commits of the checkpoint. The claim itself holds them, so that a crash right
             # after the claim leaves no partial lineage.
             lineage = self._committed() if self._options.new_lineage and not restart else None
-            own = self._claimant.claim(new_lineage=lineage, request_key=self._options.request_key, prepared=prepared)
+            self._topic_ids.stop()
+            self._topic_ids = TopicIds(self._kafka)
+            self._topic_ids.prefetch(self._read() | self._written())
+            own = self._claimant.claim(
+                new_lineage=lineage,
+                request_key=self._options.request_key,
+                prepared=prepared,
+                sinks=[query.name for query in self._context.queries],
+                dropped=self._job.spec.spec.dropped_sinks,
+                # A restore to an older point publishes again on purpose.
+                carry=not self._options.request_key,
+            )
         except ClonosError as error:
             if not error.retry:
                 raise
@@ -257,11 +273,13 @@ class Driver:
         running: list[Running] = []
         try:
             self._to(DriverState.RECONCILING)
+            self._check_continuity(own)
             self._pin(own)
             running = [self._prepare(query, own) for query in self._context.queries]
             for started in running:
                 started.start(self._job, self._wake)
             self._running = running
+            self._topic_ids.watch(ignored=self._written())
             self._to(DriverState.RUNNING)
             self._watch(running)
             return None
@@ -270,9 +288,29 @@ class Driver:
                 raise
             return error
         finally:
+            self._topic_ids.stop()
             for started in running:
                 started.stop()
             own.control.dispose()
+
+    def _check_continuity(self, own: Ownership) -> None:
+        """Refuse a job whose sinks or source topics are not those that the log knows."""
+        sinks = [query.name for query in self._context.queries]
+        for name in check_sinks(own, sinks, self._options.resolutions, self._job.code):
+            self._events.emit("sink-added", query=name)
+        check_source_topics(own.state.topic_ids, self._topic_ids.of(self._read()))
+
+    def _read(self) -> set[str]:
+        """The topics that the job reads, those of the checkpoints' progress included."""
+        topics = set[str]().union(*(source.topics() for source in self._context.sources))
+        for query in self._context.queries:
+            topics |= _resume_from(CheckpointDirectory(self._spark, query.location(self._checkpoint))).keys()
+        return topics
+
+    def _written(self) -> set[str]:
+        """The topics that sinks name; only sinks that write one topic do."""
+        topics = {getattr(query.sink, "topic", None) for query in self._context.queries}
+        return {topic for topic in topics if isinstance(topic, str)}
 
     def _committed(self) -> dict[str, int]:
         """Query → newest epoch that its checkpoint has committed."""
@@ -288,6 +326,12 @@ class Driver:
         checkpoint = CheckpointDirectory(self._spark, location)
         if self._options.accept_new_code:
             self._resolve_with_new_code(query, own)
+        committed = self._committed().get(query.name, -1)
+        for decision in record_resolutions(own, query.sink, committed, self._options.resolutions, self._job.code):
+            self._events.emit("resolved", query=query.name, epoch=decision.epoch, action=decision.action)
+        written = self._topic_ids.of({topic} if isinstance(topic := getattr(query.sink, "topic", None), str) else ())
+        for topic in check_sink_topic(own, query.name, committed + 1, written):
+            self._events.emit("topic-created-again", query=query.name, topic=topic)
         for repair in reconcile(checkpoint, query.name, own.state):
             self._events.emit("reconciled", query=query.name, done=repair)
         start = _resume_from(checkpoint)
@@ -306,6 +350,7 @@ class Driver:
             pins=self._context.pins.answers,
             attempt=self._budget.attempts,
             lane=lane,
+            topic_ids=self._topic_ids.of,
         )
         return Running(query, location, runner, checkpoint.settings(), lane)
 
@@ -377,6 +422,7 @@ class Driver:
                 finished = total
                 self._failing = None
                 self._budget.progressed()
+            self._topic_ids.check()
             if self._job.spec.spec.trigger.available_now:
                 for running in queries:
                     running.finish_if_idle()

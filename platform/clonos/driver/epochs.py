@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import structlog
@@ -26,15 +26,16 @@ from pyspark.sql import DataFrame, SparkSession
 from clonos.causal.counting import count
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
 from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of
+from clonos.driver.code_identity import changed_parts
 from clonos.driver.planned import Planned, read_plan
 from clonos.errors import (
     CheckpointMismatch,
     CheckpointOutdated,
     EpochFailed,
     ForeignRecord,
-    ReplayDivergence,
     Superseded,
 )
+from clonos.extend.lanes import divergence
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.extend.source import Progress
 from clonos.faults import reach
@@ -43,7 +44,7 @@ from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
 from clonos.log.claiming import Ownership
 from clonos.log.control import RETAINED_EPOCHS
-from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, show_scans
+from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, Resolution, show_scans
 from clonos.log.truncation import truncate
 from clonos.spark.internals import batch_partitions, running_query
 from clonos.spark.spooling import DriverLane, SpooledRows
@@ -88,6 +89,7 @@ class EpochRunner:
         pins: Schema Registry request → schema id, for the requests of the job's definition.
         attempt: Number of restarts since the last finished epoch.
         lane: Publishes the rows that Spark's tasks spool; None: the sink's `write` publishes the epoch's frame.
+        topic_ids: Returns topic → Kafka's id of it, for topics of plans.
 
     Attributes:
         failure: The exception of the last epoch; Spark keeps only its text.
@@ -110,6 +112,7 @@ class EpochRunner:
         pins: dict[str, int] | None = None,
         attempt: int = 0,
         lane: DriverLane | None = None,
+        topic_ids: Callable[[Iterable[str]], Mapping[str, str]] | None = None,
     ) -> None:
         self.failure: BaseException | None = None
         self.finished = 0
@@ -128,6 +131,7 @@ class EpochRunner:
         self._jquery: Any = None
         self._driver_lane = lane
         self._begun: _Begun | None = None
+        self._topic_ids = topic_ids
         # Markers read at the claim are valid only for epochs that were in doubt then.
         self._markers = {
             lane: marker
@@ -211,6 +215,8 @@ class EpochRunner:
             plan = self._replayed_plan(logged_plan, planned, entry)
         else:
             plan_offset, plan = self._fresh_plan(planned, epoch, entry, committed)
+        resolution = self._resolution(epoch)
+        committed = committed and not (resolution is not None and resolution.action == "republish")
         identity = EpochIdentity(
             job=self._own.job, log_topic=self._own.topic, query=name, epoch=epoch, owner=self._own.owner, replay=replay
         )
@@ -246,7 +252,8 @@ class EpochRunner:
         read = sum(part.until - part.start for scan in begun.plan.scans for part in scan)
         self._report(begun, reports, progress, spans, read=read, records=records)
         self._attempt = 0
-        self._audit(epoch, reports, records if begun.committed else None)
+        if not begun.sink_epoch.may_differ:
+            self._audit(begun.identity, reports, records if begun.committed else None)
         self.idle = read == 0 and not replay  # after a replay there may be input
         if epoch % RETAINED_EPOCHS == RETAINED_EPOCHS - 1 and not replay:
             if self._driver_lane is not None:
@@ -302,31 +309,32 @@ class EpochRunner:
             # A driver that takes over claims control before any lane.
             raise ForeignRecord(f"{error.what} But no driver other than {self._own.owner} claimed the job.") from error
 
-    def _audit(self, epoch: int, reports: list[LaneReport], replayed: int | None) -> None:
+    def _audit(self, identity: EpochIdentity, reports: list[LaneReport], replayed: int | None) -> None:
         """Refuse a replay that differs from the published output: state must not continue from it.
 
         Args:
-            epoch: The epoch.
+            identity: The epoch.
             reports: The sink's reports.
             replayed: Number of records of the replay of a committed epoch; None if the epoch was not committed yet.
         """
-        name = self._query.name
         wrong = [report.lane for report in reports if report.diverged]
-        end = self._own.state.commits.get(name)
-        if replayed is not None and end is not None and end.epoch == epoch and end.records != replayed:
+        end = self._own.state.commits.get(identity.query)
+        if replayed is not None and end is not None and end.epoch == identity.epoch and end.records != replayed:
             # A lane without rows has no marker to compare with, but the commit record holds the sum of all lanes.
             wrong = wrong or [report.lane for report in reports if report.outcome != "audited"]
         if wrong:
-            raise ReplayDivergence(
-                f"The replay of epoch {epoch} of {name} differs from the published lanes {wrong}.",
-                kept="the published output stands; the replay published nothing.",
-            )
+            raise divergence(identity, wrong, kept="the published output stands; the replay published nothing.")
 
     def _planned(self, partitions: int) -> Planned:
         if self._jquery is None:
             self._jquery = running_query(self._spark)
         planned = read_plan(self._jquery.lastExecution(), partitions)
         return planned._replace(input_slices=self._query.sink.lanes(planned.input_slices))
+
+    def _resolution(self, epoch: int) -> Resolution | None:
+        """The user's decision about the epoch, if it was made for the code of this job."""
+        resolution = self._own.state.resolutions.get((self._query.name, epoch))
+        return resolution if resolution is not None and resolution.code == self._job.code else None
 
     def _replayed_plan(self, plan: Plan, planned: Planned, entry: str) -> Plan:
         """The log's plan, checked against Spark's plan and the job.
@@ -339,18 +347,20 @@ class EpochRunner:
         if plan.offsets != entry:
             self._checkpoint.write_offsets(epoch, plan.offsets)
             raise PlanRestored(f"offsets/{epoch} of {name} was not the log's plan.")
-        resolution = self._own.state.resolutions.get((name, epoch))
-        accepted = resolution is not None and resolution.code == self._job.code
+        accepted = self._resolution(epoch) is not None
         if plan.code != self._job.code and not accepted:
+            codes = self._own.state.codes
+            changed = changed_parts(codes.get(plan.code, {}), codes.get(self._job.code, {}))
             raise CheckpointMismatch(
-                f"The job's code changed while epoch {epoch} of {name} was in doubt.",
+                f"The job's code changed while epoch {epoch} of {name} was in doubt{changed and f': {changed}'}.",
                 hint="run the old code once to finish the epoch, or accept the new code for it with --accept-new-code.",
             )
         # The driver defines the job with the plan's pins, but two queries in doubt may have different pins.
-        changed = [lookup for lookup, answer in plan.pins.items() if self._pins.get(lookup, answer) != answer]
-        if changed and not accepted:
+        other_pins = [lookup for lookup, answer in plan.pins.items() if self._pins.get(lookup, answer) != answer]
+        if other_pins and not accepted:
             raise CheckpointMismatch(
-                f"The replay of epoch {epoch} of {name} would use other schemas than its plan: {'; '.join(changed)}.",
+                f"The replay of epoch {epoch} of {name} would use other schemas than its plan: "
+                f"{'; '.join(other_pins)}.",
                 hint="name versions in place of the latest one, and accept that for the epoch with --accept-new-code.",
             )
         if plan.delivery != self._query.sink.delivery:
@@ -391,10 +401,19 @@ class EpochRunner:
                 timestamp_ms=epoch_time(entry),
                 pins=self._pins,
                 delivery=self._query.sink.delivery,
+                topic_ids=self._new_topic_ids(planned),
             )
             offset = self._own.control.append(plan)
             self._own.state.take(offset, plan)
         return offset, plan
+
+    def _new_topic_ids(self, planned: Planned) -> dict[str, str]:
+        """Topic → id, for the topics of the epoch that the log does not know, or knows with another id."""
+        topics = {part.topic for scan in planned.scans for part in scan}
+        topic = getattr(self._query.sink, "topic", None)
+        ids = self._topic_ids(topics | ({topic} if topic else set())) if self._topic_ids is not None else {}
+        known = self._own.state.topic_ids
+        return {name: id_ for name, id_ in ids.items() if known.get(name) != id_}
 
     def _scope(self, identity: EpochIdentity, plan: Plan) -> EpochScope:
         return EpochScope(
@@ -423,7 +442,15 @@ class EpochRunner:
             for task, number in enumerate(numbers)
         ]
         lanes.sort(key=lambda lane: lane.number)
-        return SinkEpoch(identity, self._own.kafka, tuple(lanes), committed, self._attempt, plan_offset)
+        return SinkEpoch(
+            identity,
+            self._own.kafka,
+            tuple(lanes),
+            committed,
+            self._attempt,
+            plan_offset,
+            self._resolution(identity.epoch) if identity.replay else None,
+        )
 
     def _note_tails(self, plan: Plan, reports: list[LaneReport]) -> None:
         for report in reports:

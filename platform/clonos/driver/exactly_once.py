@@ -29,9 +29,9 @@ from clonos.driver.states import DriverState
 from clonos.embedded.reachable import reachable_kafka
 from clonos.errors import ClonosError, SpecError
 from clonos.extend.sink import Sink
+from clonos.jobs.code_files import code_files
 from clonos.jobs.context import JobContext, find_connector
 from clonos.jobs.definition import Job
-from clonos.jobs.loading import code_hash
 from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, SharingDepth, Spec, explain
 from clonos.kafka import await_brokers
 from clonos.settings import KafkaSettings, Settings
@@ -177,7 +177,7 @@ class ExactlyOnce:
         check_workers(spark, ["clonos", *([own] if own != "__main__" else [])])
         recent = _RecentEvents()
         events = Events(self.spec.name, self.options.events, [recent.take])
-        job = Job(self._define, self.spec, _program_hash(), builds_frames=False)
+        job = Job(self._define, self.spec, builds_frames=False, files=_program_files())
         driver = Driver(job, spark, kafka, events, self.options)
         driver.define()
         return ExactlyOnceQuery(self.spec.name, driver, events, recent)
@@ -303,7 +303,7 @@ def _cluster(kafka: KafkaSettings | str | None) -> KafkaSettings:
     return kafka
 
 
-def _program_hash() -> str:
-    """Hash of the program and of the modules beside it; empty in a notebook, which has no file to compare."""
+def _program_files() -> dict[str, str]:
+    """The files of the program; empty in a notebook, which has no file to compare."""
     file = getattr(sys.modules["__main__"], "__file__", None)
-    return code_hash(Path(file).resolve()) if file else ""
+    return code_files(Path(file).resolve()) if file else {}

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clonos.driver.resolutions import RequestedResolution
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -20,4 +22,5 @@ class RunOptions:
     new_lineage: bool = False  # start a new lineage: the output of older lineages no longer counts
     # Idempotency key of `new_lineage`. A retry with the same key continues the lineage that the first request created.
     request_key: str = ""
+    resolutions: tuple[RequestedResolution, ...] = ()  # the user's decisions about epochs in doubt
     accept_new_code: bool = False  # replay epochs in doubt with the current code, although other code planned them

@@ -73,7 +73,7 @@ def run_job(
         events = Events(job.spec.name, options.events, [_generation, status.take, *handlers, *others])
         events.start_heartbeat()
         try:
-            job = Job(job.function, job.spec.with_params(dict(options.params)), job.code, job.directory)
+            job = replace(job, spec=job.spec.with_params(dict(options.params)))
             if advice:
                 advise(job, events.emit)
             _run(job, options, settings, events, before_run, session, reporter.set_topics if reporter else None)

@@ -18,6 +18,7 @@ from clonos.errors import ClonosError, EpochFailed, ReplayDivergence
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.faults import reach
 from clonos.log.reading import Tail, shared_reader
+from clonos.log.records import EpochIdentity
 from clonos.log.topic import CONTROL
 from clonos.settings import KafkaSettings
 
@@ -115,16 +116,23 @@ def require_equal(audited: list[LaneReport], epoch: SinkEpoch) -> list[LaneRepor
     """Return the reports of the lanes that an earlier attempt published.
 
     Raises:
-        ReplayDivergence: A lane differs from this replay.
+        ReplayDivergence: A lane differs from this replay, and the user has not decided that it may.
     """
     diverged = [report.lane for report in audited if report.diverged]
-    if diverged:
-        raise ReplayDivergence(
-            f"The replay of epoch {epoch.identity.epoch} of {epoch.identity.query} differs from the published lanes "
-            f"{diverged}.",
-            kept="the lanes not yet published were not published.",
-        )
+    if diverged and not epoch.may_differ:
+        raise divergence(epoch.identity, diverged, kept="the lanes not yet published were not published.")
     return audited
+
+
+def divergence(identity: EpochIdentity, lanes: list[int], *, kept: str) -> ReplayDivergence:
+    """The error for a replay that differs from the published `lanes` of an epoch; `kept` is what was kept safe."""
+    query, epoch = identity.query, identity.epoch
+    return ReplayDivergence(
+        f"The replay of epoch {epoch} of {query} differs from the published lanes {lanes}.",
+        kept=kept,
+        hint=f"to continue, decide about the epoch: `clonos job resolve {identity.job} --query {query} --epoch {epoch} "
+        f"--keep`, or `clonos run … --resolve {query}:{epoch}=keep`. For later epochs, {ReplayDivergence.hint_default}",
+    )
 
 
 def require_owner(epoch: SinkEpoch, lane: SinkLane, *, reread: bool = False) -> Tail | None:

@@ -7,11 +7,11 @@ log follows Flink's `TwoPhaseCommitSinkFunction`; the atomic unit here is a lane
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import msgspec
 
-from clonos.log.records import EpochIdentity, InputSlice, Marker
+from clonos.log.records import EpochIdentity, InputSlice, Marker, Resolution
 from clonos.settings import KafkaSettings
 
 if TYPE_CHECKING:  # specifications name delivery modes, and the control plane that reads them has no Spark
@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # specifications name delivery modes, and the control plane t
 DeliveryMode = Literal["exactly-once", "atomic-epoch", "at-least-once"]
 OutputMode = Literal["append", "update", "complete"]
 Outcome = Literal["published", "skipped", "audited", "empty"]
+Decision = Literal["keep", "republish", "dead-letter"]
+"""What the user decides about an epoch whose replay differs from its published lanes (`docs/guarantees.md`)."""
 
 
 class LaneReport(msgspec.Struct, frozen=True):
@@ -75,6 +77,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
         committed: Whether the causal log already has this epoch's commit, so that every lane is published.
         attempt: Number of consecutive attempts that failed before this one.
         plan_offset: Offset of the epoch's plan in the control partition, if this owner has just written it; else -1.
+        resolution: The user's decision about the epoch; None: published lanes must equal their replay.
     """
 
     identity: EpochIdentity
@@ -83,6 +86,23 @@ class SinkEpoch(msgspec.Struct, frozen=True):
     committed: bool = False
     attempt: int = 0
     plan_offset: int = -1
+    resolution: Resolution | None = None
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether a replay may differ from published lanes, because the user decided what happens then."""
+        return self.resolution is not None and self.resolution.action in get_args(Decision)
+
+    @property
+    def dead_letter_topic(self) -> str:
+        """The topic for all records of lanes that are not published yet; empty: the records' own topics."""
+        return self.resolution.topic if self.resolution is not None else ""
+
+    def counts(self, marker: Marker) -> bool:
+        """Whether `marker` proves that a lane is published: not if the user decided later to publish it again."""
+        if self.resolution is None or self.resolution.action != "republish":
+            return True
+        return marker.owner.generation >= self.resolution.owner.generation
 
     def lane_of(self, task: int) -> SinkLane:
         """The lane whose rows are in Spark's partition `task`."""
@@ -97,6 +117,8 @@ class Sink(Protocol):
         output_mode: Spark's output mode.
         delivery: The delivery mode. It is part of an epoch's plan and must not change while the epoch is in doubt.
 
+    A sink that can do more with an epoch in doubt than ``keep`` its published lanes has ``decisions``: a set of
+    `Decision`.
     A sink that publishes the column ``poison`` (`clonos.formats.poison`) sets ``publishes_dead_letters = True``.
     Clonos refuses a job that would lose dead letters in another sink.
 

@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ class Job:
     Attributes:
         function: The job function.
         spec: The specification.
-        code: Hash of the job's code files; empty before `load_job`.
+        code: Hash of the job's code; empty before `load_job`.
+        files: The parts of that code: file or package → hash or version (`clonos.jobs.code_files`).
         directory: The folder of the job file; None before `load_job`.
         builds_frames: Whether the function builds its DataFrames itself. False for `clonos.exactly_once`, whose
             DataFrame exists already.
@@ -45,6 +46,7 @@ class Job:
     code: str = ""
     directory: Path | None = None
     builds_frames: bool = True
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def define(self, context: JobContext) -> None:
         """Run the job function, which adds sources and queries to `context`.

@@ -1,13 +1,13 @@
-"""Loads a job from a Python or YAML file, with the hash of its code."""
+"""Loads a job from a Python or YAML file, with the parts of its code."""
 
 from __future__ import annotations
 
-import hashlib
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clonos.errors import JobFileInvalid, SpecError
+from clonos.jobs.code_files import code_files, code_hash
 from clonos.jobs.definition import Job
 from clonos.jobs.importing import import_file
 from clonos.jobs.spec import JobSpec, read_spec
@@ -21,7 +21,7 @@ def load_job(path: Path) -> Job:
             precedence over those of the decorator.
 
     Returns:
-        The job, with the hash of its code.
+        The job, with the parts of its code.
 
     Raises:
         JobFileInvalid: The file does not exist, or does not hold exactly one job.
@@ -45,7 +45,7 @@ def load_job(path: Path) -> Job:
         if main.suffix in {".yaml", ".yml"}:
             raise SpecError(f"{path} names {main.name} as its job file.", hint="main: is a Python file.")
         inner = load_job(main)
-        return Job(inner.function, _merged(inner.spec, spec), inner.code, inner.directory)
+        return replace(inner, spec=_merged(inner.spec, spec))
     if not path.is_file():
         raise JobFileInvalid(f"There is no job file {path}.")
     module = import_file(path)
@@ -55,20 +55,8 @@ def load_job(path: Path) -> Job:
     if len(jobs) > 1:
         names = ", ".join(job.spec.name for job in jobs)
         raise JobFileInvalid(f"{path} holds {len(jobs)} jobs: {names}.", hint="put each into its own file.")
-    return Job(jobs[0].function, jobs[0].spec, code_hash(path), path.parent)
-
-
-def code_hash(path: Path) -> str:
-    """Hash of a Python file and of the imported modules in its folder and below."""
-    imported = {
-        Path(file).resolve()
-        for module in list(sys.modules.values())
-        if (file := getattr(module, "__file__", None)) and file.endswith(".py") and "site-packages" not in file
-    }
-    digest = hashlib.sha256()
-    for file in sorted({path, *(file for file in imported if file.is_relative_to(path.parent))}):
-        digest.update(str(file.relative_to(path.parent)).encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
+    files = code_files(path)
+    return replace(jobs[0], code=code_hash(files), directory=path.parent, files=files)
 
 
 def _merged(code: JobSpec, text: JobSpec) -> JobSpec:

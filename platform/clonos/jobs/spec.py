@@ -110,6 +110,7 @@ class Spec(_Part):
         sharing_depth: Replicas that acknowledge a determinant: ``0`` (no recording), ``1`` (the leader) or ``full``
             (all in-sync replicas).
         driver: Resources of the driver process.
+        dropped_sinks: Sinks that the job had before and no longer has. Without this, a missing sink stops the job.
         standby: Standbys; they need the control plane.
         stall_timeout_s: The driver exits, so that another one continues, if input waits and no epoch commits for this
             time plus the trigger's interval; 0: never.
@@ -125,6 +126,7 @@ class Spec(_Part):
     sharing_depth: SharingDepth = Field("full", alias="sharingDepth")
     restart_policy: RestartPolicy = Field(RestartPolicy(), alias="restartPolicy")
     driver: DriverResources = DriverResources()
+    dropped_sinks: tuple[str, ...] = Field((), alias="droppedSinks")
     standby: Standbys = Standbys()
     stall_timeout_s: Seconds = Field(600.0, alias="stallTimeout", ge=0, json_schema_extra={"default": "10min"})
 

@@ -20,12 +20,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from clonos.errors import EpochFailed, ForeignRecord, Superseded
 from clonos.faults import reach
 from clonos.log.control import ControlFollower, ControlState, ControlWriter, control_id, lane_id
 from clonos.log.prepared import Prepared
 from clonos.log.reading import LogReader, Tail, shared_reader
-from clonos.log.records import AssignLanes, Claim, LaneAssignment, Marker, Owner, encode
+from clonos.log.records import AssignLanes, Claim, LaneAssignment, Marker, Owner, Plan, Record, Resolution, encode
 from clonos.log.topic import CONTROL, ensure_log_topic, log_topic
 from clonos.log.transaction import Aborted, TransactionalProducer, Unknown, dispose_opened
 from clonos.settings import KafkaSettings
@@ -124,7 +126,7 @@ class Ownership:
                 )
             claim = Claim(self.owner, _now_ms(), marker=tail.marker if tail else None)
             try:
-                offset = producer.commit_one(self.topic, encode(claim), assignment.partition)
+                (offset,) = producer.commit_all(self.topic, [encode(claim)], assignment.partition)
             except (Aborted, Unknown, EpochFailed) as failure:
                 self._check_owner_in_thread()
                 raise EpochFailed(f"A lane could not be claimed: {failure}.") from failure
@@ -144,13 +146,30 @@ class Claimant:
     The first claim may follow a claim of any driver. A later claim may follow only a claim of this process: a process
     that was superseded must not claim the log back.
 
+    Args:
+        kafka: The cluster.
+        job: The job's name.
+        claim_ids: Claim ids of this process so far.
+        code: Hash of the job's code.
+        code_parts: The parts of that code, name → hash or version.
+
     Attributes:
         claim_ids: Claim ids of this process so far. A claim that failed counts if it may still become visible.
     """
 
-    def __init__(self, kafka: KafkaSettings, job: str, claim_ids: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        job: str,
+        claim_ids: Iterable[str] = (),
+        *,
+        code: str = "",
+        code_parts: Mapping[str, str] | None = None,
+    ) -> None:
         self._kafka = kafka
         self._job = job
+        self._code = code
+        self._code_parts = dict(code_parts or {})
         self.claim_ids = frozenset(claim_ids)
 
     def claim(
@@ -159,6 +178,9 @@ class Claimant:
         new_lineage: Mapping[str, int] | None = None,
         request_key: str = "",
         prepared: Prepared | None = None,
+        sinks: Iterable[str] = (),
+        dropped: Iterable[str] = (),
+        carry: bool = False,
     ) -> Ownership:
         """Become the owner of the log: fence the previous driver, write claims to all partitions, check that they hold.
 
@@ -167,6 +189,10 @@ class Claimant:
             request_key: Idempotency key of `new_lineage`. A retry with the same key continues the lineage that the
                 first request created.
             prepared: Connections that were opened before; the claim takes them over.
+            sinks: The job's sinks.
+            dropped: Sinks of earlier claims that the job has dropped. Later claims repeat them.
+            carry: With `new_lineage`: an epoch that the log has committed and Spark has not (a crash came in between)
+                stays committed in the new lineage.
 
         Raises:
             Superseded: Another driver claimed in between, or owned the log already.
@@ -204,13 +230,23 @@ class Claimant:
                 committed=dict(state.committed if new_lineage is None else new_lineage),
                 follows=newest.claim_id if newest else "",
                 request_key=request_key,
+                code=self._code,
+                code_parts=self._code_parts,
+                topic_ids=dict(state.topic_ids) if new_lineage is None else {},
+                dropped=tuple(sorted((state.dropped | set(dropped)) - set(sinks))),
             )
-            offset = _append_claim(control, record, reader, newest)  # step 3
+            plans = _ended_plans(state, new_lineage) if new_lineage is not None and carry else []
+            record = replace(record, committed=record.committed | {plan.query: plan.epoch for plan in plans})
+            records = [record, *(carried for plan in plans for carried in _carried(plan, owner, self._code))]
+            offsets = _append_claim(control, records, reader, newest)  # step 3
             # Not earlier: a first claim that failed is still a first claim when it is retried.
             self.claim_ids |= {owner.claim_id}
-            state.take(offset, record)
+            for offset, entry in zip(offsets, records, strict=True):
+                state.take(offset, entry)
             reach("control-claimed")
-            ownership = Ownership(kafka, job, topic, owner, state, control, reader, {CONTROL: offset}, {}, {}, prepared)
+            ownership = Ownership(
+                kafka, job, topic, owner, state, control, reader, {CONTROL: offsets[0]}, {}, {}, prepared
+            )
             ownership.claim_lanes(state.assignments())  # step 4
             control.check_owner()  # step 5
             reach("claim-checked")
@@ -240,18 +276,31 @@ def _open_producer(kafka: KafkaSettings, name: str, topic: str, prepared: Prepar
     return TransactionalProducer(kafka, name, topic, connected=connected)
 
 
-def _append_claim(control: ControlWriter, record: Claim, reader: LogReader, newest: Owner | None) -> int:
-    """Commit a claim on control, and check that it is the newest; returns its offset."""
+def _ended_plans(state: ControlState, new_lineage: Mapping[str, int]) -> list[Plan]:
+    """The plans of the epochs that the log has committed, and that follow the newest ones in `new_lineage`."""
+    ended = ((query, epoch) for query, epoch in state.committed.items() if epoch == new_lineage.get(query, -1) + 1)
+    return [plan for query, epoch in ended if (plan := state.plan(query, epoch)) is not None]
+
+
+def _carried(plan: Plan, owner: Owner, code: str) -> tuple[Plan, Resolution]:
+    """The records that carry a committed epoch into a new lineage: its published lanes stand."""
+    return replace(plan, owner=owner), Resolution(owner, plan.query, plan.epoch, "keep", code)
+
+
+def _append_claim(
+    control: ControlWriter, records: Sequence[Record], reader: LogReader, newest: Owner | None
+) -> list[int]:
+    """Commit a claim and what belongs to it on control, and check that it is the newest; returns the offsets."""
     try:
-        offset = control.append(record)
+        offsets = control.append_all(records)
     except Superseded:
         tail = reader.tail(CONTROL)
         if (tail.record.owner if tail else None) == newest:
             # Fenced by a late init of this process, or by a rival without a newer claim: a retry may succeed.
             raise EpochFailed(f"The claim of {reader.topic} was fenced before it was committed.") from None
         raise
-    control.check_owner(visible=offset)
-    return offset
+    control.check_owner(visible=offsets[-1])
+    return offsets
 
 
 def _successor(newest: Owner | None, new_lineage: bool) -> Owner:

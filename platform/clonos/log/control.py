@@ -4,7 +4,7 @@ the driver.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,6 +43,9 @@ class ControlState:
     commits: dict[str, EpochCommitted] = field(default_factory=dict)
     # (query, epoch) → the user's decision about an epoch in doubt.
     resolutions: dict[tuple[str, int], Resolution] = field(default_factory=dict)
+    codes: dict[str, dict[str, str]] = field(default_factory=dict)  # hash of an owner's code → its parts
+    topic_ids: dict[str, str] = field(default_factory=dict)  # topic → Kafka's id of it, of the newest lineage
+    dropped: frozenset[str] = frozenset()  # queries that the job had before, and dropped
 
     @property
     def owner(self) -> Owner | None:
@@ -68,7 +71,11 @@ class ControlState:
                     self.committed.clear()
                     self.commits.clear()
                     self.resolutions.clear()
+                    self.topic_ids.clear()
                 self.claim = record
+                self.codes[record.code] = record.code_parts
+                self.topic_ids |= record.topic_ids
+                self.dropped = frozenset(record.dropped)
                 self.owners.add(record.owner)
                 self._assign(record.assignments)
                 for query, epoch in record.committed.items():
@@ -78,6 +85,7 @@ class ControlState:
             case Plan() if record.owner == self.owner:
                 self.plans.setdefault((record.query, record.epoch), (offset, record))
                 self.plans.pop((record.query, record.epoch - 2 * RETAINED_EPOCHS), None)
+                self.topic_ids |= record.topic_ids
             case EpochCommitted() if record.owner == self.owner:
                 self.committed[record.query] = max(record.epoch, self.committed.get(record.query, -1))
                 self.commits[record.query] = record
@@ -222,7 +230,11 @@ class ControlWriter:
         self.owner: Owner | None = None
 
     def append(self, record: Record) -> int:
-        """Commit `record` to the control partition; returns its offset.
+        """Commit `record` to the control partition; returns its offset. Raises what `append_all` raises."""
+        return self.append_all([record])[0]
+
+    def append_all(self, records: Sequence[Record]) -> list[int]:
+        """Commit `records` to the control partition in one transaction; returns their offsets.
 
         Raises:
             Superseded: Another driver claimed the job after this driver's claim.
@@ -230,7 +242,7 @@ class ControlWriter:
                 replay.
         """
         try:
-            return self._producer.commit_one(self._topic, encode(record), CONTROL)
+            return self._producer.commit_all(self._topic, [encode(record) for record in records], CONTROL)
         except (Aborted, Unknown, EpochFailed) as failure:
             self.check_owner()
             raise EpochFailed(f"A record could not be committed to {self._topic}: {failure}.") from failure

@@ -119,6 +119,10 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", omit_defaults=True):
     committed: dict[str, int] = {}  # on control: query → newest committed epoch
     follows: str = ""  # on control: the claim id of the owner before this one; empty in a first or renewed claim
     request_key: str = ""  # on control: the request key that the lineage was started with
+    code: str = ""  # on control: hash of the owner's code
+    code_parts: dict[str, str] = {}  # on control: the parts of that code, name → hash or version
+    topic_ids: dict[str, str] = {}  # on control: topic → Kafka's id of it, for all topics of the lineage's plans
+    dropped: tuple[str, ...] = ()  # on control: queries that the job had before, and dropped
 
 
 class AssignLanes(msgspec.Struct, frozen=True, tag="assign-lanes"):
@@ -145,6 +149,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     timestamp_ms: int  # the epoch's timestamp as Spark logged it
     pins: dict[str, int] = {}  # Schema Registry request → schema id, for the requests of the job's definition
     delivery: str = "exactly-once"  # the sink's delivery mode
+    topic_ids: dict[str, str] = {}  # topic → Kafka's id of it, for topics that are in no earlier record
 
 
 class Determinant(msgspec.Struct, frozen=True, array_like=True):
@@ -188,8 +193,9 @@ class Resolution(msgspec.Struct, frozen=True, tag="resolution"):
     owner: Owner
     query: str
     epoch: int
-    action: str  # ``new-code``: the epoch is replayed with changed code
-    code: str  # hash of that code
+    action: str  # ``new-code``: the epoch is replayed with changed code; or a `clonos.extend.sink.Decision`
+    code: str  # hash of the code that the decision is for
+    topic: str = ""  # for ``dead-letter``: the topic of the records
 
 
 Record = Claim | AssignLanes | Plan | Determinants | Marker | EpochCommitted | Resolution

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -154,11 +154,11 @@ class TransactionalProducer:
                     raise Aborted(f"{self.transactional_id}: {error.str()}.") from failure
                 raise Unknown(error.str()) from failure
 
-    def commit_one(self, topic: str, value: bytes, partition: int) -> int:
-        """Commit a transaction with one record.
+    def commit_all(self, topic: str, values: Sequence[bytes], partition: int) -> list[int]:
+        """Commit one transaction with `values` as records of one partition.
 
         Returns:
-            The record's offset.
+            The offsets of the records.
 
         Raises:
             EpochFailed, Aborted, Unknown: As `begin`, `produce` and `commit`.
@@ -170,9 +170,10 @@ class TransactionalProducer:
                 offsets.append(message.offset() or 0)
 
         self.begin()
-        self.produce(topic, value, partition=partition, on_delivery=delivered)
+        for value in values:
+            self.produce(topic, value, partition=partition, on_delivery=delivered)
         self.commit()
-        return offsets[-1]
+        return offsets
 
     def abort(self) -> None:
         """Try to abort the transaction. If that fails, the next init of this transactional id aborts it."""

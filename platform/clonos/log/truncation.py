@@ -3,20 +3,29 @@
 Truncation retains the plans of the last `RETAINED_EPOCHS` epochs of every query. A host crash can lose that many from
 Spark's offset log, which is not synced to the disk. Truncation also retains the determinants of these epochs, and the
 newest claim or marker of every partition, which is renewed first.
+
+The plans of a query without new epochs would keep all later records of control. They are written again at the end of
+control, once they are old.
 """
 
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from msgspec.structs import replace
 
 from clonos.kafka import client_config
 from clonos.log.claiming import Ownership
 from clonos.log.control import RETAINED_EPOCHS
-from clonos.log.records import Claim, LaneAssignment
+from clonos.log.records import Claim, EpochCommitted, LaneAssignment, Plan, Resolution
 from clonos.log.topic import CONTROL
+
+# A plan is old if this many epochs of each query came after it.
+_OLD_EPOCHS: Final = 4 * RETAINED_EPOCHS
+_OFFSETS_PER_EPOCH: Final = 4  # plan and commit, each with the end of its transaction
 
 
 def truncate(ownership: Ownership, *, sink: str | None = None, retained: int = RETAINED_EPOCHS) -> dict[int, int]:
@@ -41,21 +50,25 @@ def truncate(ownership: Ownership, *, sink: str | None = None, retained: int = R
     for query, epoch in state.plans:
         newest[query] = max(epoch, newest.get(query, -1))
     for query, epoch in list(state.plans):
-        if epoch <= newest[query] - retained and epoch <= state.committed.get(query, -1):
+        old = epoch <= newest[query] - retained and epoch <= state.committed.get(query, -1)
+        if old or query in state.dropped:
             del state.plans[query, epoch]
-    plans = [state.plans[key] for key in sorted(state.plans)]
-    if not plans:
+    if not state.plans:
         return {}
     # A renewed claim on control repeats assignments and committed epochs, so only plans retain older records.
-    record = Claim(
-        ownership.owner,
-        time.time_ns() // 1_000_000,
+    assert state.claim is not None
+    record = replace(
+        state.claim,
+        timestamp_ms=time.time_ns() // 1_000_000,
         assignments=state.assignments(),
         committed=dict(state.committed),
-        request_key=state.claim.request_key if state.claim is not None else "",
+        follows="",
+        topic_ids=dict(state.topic_ids),
     )
-    ownership.control.append(record)
+    renewed = ownership.control.append(record)
     ownership.control.check_owner()
+    _renew_old_plans(ownership, before=renewed - _OLD_EPOCHS * _OFFSETS_PER_EPOCH * len(newest))
+    plans = [state.plans[key] for key in sorted(state.plans)]
     keep = {CONTROL: min(offset for offset, _ in plans if offset >= 0)}
     # The claim before a retained plan must stay, or the plan would be void.
     keep[CONTROL] = min(keep[CONTROL], _claim_before(ownership, keep[CONTROL]))
@@ -65,6 +78,25 @@ def truncate(ownership: Ownership, *, sink: str | None = None, retained: int = R
         starts = [plan.start_offsets[partition] for _, plan in plans if partition in plan.start_offsets]
         keep[partition] = min([ownership.claimed[partition], *starts])
     return _delete(ownership, keep)
+
+
+def _renew_old_plans(ownership: Ownership, *, before: int) -> None:
+    """Write the plans at offsets below `before` again at the end of control, with all that belongs to their queries.
+
+    A renewed plan has the offset and the owner of its new record. A reader of the whole log uses the first one.
+    """
+    state, owner = ownership.state, ownership.owner
+    old = {key: plan for key, (offset, plan) in sorted(state.plans.items()) if 0 <= offset < before}
+    if not old:
+        return
+    queries = {query for query, _ in old}
+    records: list[Plan | EpochCommitted | Resolution] = [replace(plan, owner=owner) for plan in old.values()]
+    records += [replace(commit, owner=owner) for query, commit in state.commits.items() if query in queries]
+    records += [replace(entry, owner=owner) for key, entry in state.resolutions.items() if key in old]
+    for offset, record in zip(ownership.control.append_all(records), records, strict=True):
+        if isinstance(record, Plan):
+            del state.plans[record.query, record.epoch]  # of two plans of an epoch, the first would count
+        state.take(offset, record)
 
 
 def _claim_before(ownership: Ownership, offset: int) -> int:

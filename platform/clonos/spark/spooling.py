@@ -53,10 +53,13 @@ class SpooledRows:
         self.digest = bytes(epoch.digest())
         self._epoch = epoch
 
-    def send_to(self, producer: JvmProducer) -> None:
-        """Queue all records at the producer, in the order of their partitions."""
+    def send_to(self, producer: JvmProducer, *, topic: str = "") -> None:
+        """Queue all records at the producer, in the order of their partitions.
+
+        `topic` replaces the topics and partitions of the records; empty: they keep their own.
+        """
         with failures(self._spark):
-            self._epoch.sendTo(producer.java)
+            self._epoch.sendTo(producer.java, topic or None)
 
 
 class Committer(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -44,5 +45,5 @@ def run_through(
     received: list[Event] = []
     events = Events(spec.name, None, [received.append])
     options = RunOptions(checkpoint=str(checkpoint))
-    Driver(Job(job.function, spec, job.code, job.directory), spark, kafka, events, options).run()
+    Driver(replace(job, spec=spec), spark, kafka, events, options).run()
     return received

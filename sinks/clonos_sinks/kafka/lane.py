@@ -80,7 +80,7 @@ class Lane(msgspec.Struct, frozen=True):
             CheckpointMismatch: The newest marker is of a later epoch, or of this one with other input.
         """
         epoch = self.identity
-        if newest is None or newest.owner.lineage != epoch.owner.lineage:
+        if newest is None or newest.owner.lineage != epoch.owner.lineage or not self.epoch.counts(newest):
             return None
         if newest.epoch > epoch.epoch and self.epoch.committed:
             return None  # the replay of an older checkpoint: later epochs are published too

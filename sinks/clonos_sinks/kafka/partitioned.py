@@ -73,6 +73,8 @@ class PartitionedEpoch:
             Superseded: A newer owner claimed the job.
             EpochFailed: A lane was not published.
         """
+        if self._epoch.dead_letter_topic:
+            frame = frame.drop("topic", "partition")
         due = [lane for lane in self._lanes if mode == "publish" and lane.number not in self._published]
         newest = self._newest_producers(frame, due)
         try:
@@ -118,7 +120,7 @@ class PartitionedEpoch:
         return LanePass(
             identity.job,
             identity.epoch,
-            self._topic,
+            self._epoch.dead_letter_topic or self._topic,
             identity.log_topic,
             first.transactional,
             kept,

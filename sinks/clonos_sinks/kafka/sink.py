@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final, get_args
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import BrokerLimit, SpecError, TopicMissing
 from clonos.extend.lanes import publish_rest
-from clonos.extend.sink import DeliveryMode, LaneReport, OutputMode, SinkEpoch
+from clonos.extend.sink import Decision, DeliveryMode, LaneReport, OutputMode, SinkEpoch
 from clonos.kafka import client_config, unanswered
 from clonos.log.records import InputSlice, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS
@@ -51,6 +51,7 @@ class KafkaSink:
     """
 
     publishes_dead_letters = True
+    decisions: ClassVar[frozenset[Decision]] = frozenset(get_args(Decision))
 
     def __init__(
         self,

@@ -157,7 +157,7 @@ class SpooledLane:
         """Publish the rows at least once: without a transaction and without a marker."""
         producer = self._opened(lane)
         try:
-            rows.send_to(producer)
+            rows.send_to(producer, topic=lane.epoch.dead_letter_topic)
             producer.flush()
         except ProducerFailed as failure:
             raise failure.typed(str(lane), EpochFailed) from failure
@@ -169,7 +169,7 @@ class SpooledLane:
         with self._aborting(lane, producer):
             producer.begin()  # step 4
             lane.at_point("lane-begun")
-            rows.send_to(producer)
+            rows.send_to(producer, topic=lane.epoch.dead_letter_topic)
             lane.at_point("lane-produced")
             producer.mark(lane.identity.log_topic, lane.assigned.log_partition, encode(marker))
             lane.at_point("lane-marked")

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -86,17 +87,17 @@ def test_restart_follows_a_claim_that_became_visible_late(
     """The broker crashed when the claim's commit was decided but not visible: the next attempt reads its own claim."""
     claimant = Claimant(kafka, name)
     own = claimant.claim()
-    late: list[tuple[str, bytes, int]] = []
+    late: list[tuple[str, Sequence[bytes], int]] = []
 
-    def unknown(_producer: TransactionalProducer, topic: str, value: bytes, partition: int) -> int:
-        late.append((topic, value, partition))
+    def unknown(_producer: TransactionalProducer, topic: str, values: Sequence[bytes], partition: int) -> list[int]:
+        late.append((topic, values, partition))
         raise Unknown("timed out")
 
     with monkeypatch.context() as broken:
-        broken.setattr(TransactionalProducer, "commit_one", unknown)
+        broken.setattr(TransactionalProducer, "commit_all", unknown)
         with pytest.raises(EpochFailed):
             claimant.claim()
-    TransactionalProducer(kafka, control_id(name), own.topic).commit_one(*late[0])
+    TransactionalProducer(kafka, control_id(name), own.topic).commit_all(*late[0])
     assert claimant.claim().owner.generation == own.owner.generation + 2
 
 
@@ -142,7 +143,7 @@ def test_first_claim_that_a_broker_lost_is_retried(
         raise BrokerUnavailable("the broker is down")
 
     with monkeypatch.context() as broken:
-        broken.setattr(TransactionalProducer, "commit_one", refuse)
+        broken.setattr(TransactionalProducer, "commit_all", refuse)
         with pytest.raises(BrokerUnavailable):
             claimant.claim()
     own = claimant.claim()
@@ -224,7 +225,7 @@ def publish_marker(own: Ownership) -> int:
     (partition,) = own.ensure_lanes("out", 1)
     marker = Marker(own.owner, "out", 5, 0, InputSlice("range", "in", 0, 0, 3), 0, b"")
     producer = TransactionalProducer(own.kafka, lane_id(own.job, "out", 0), own.topic)
-    offset = producer.commit_one(own.topic, encode(marker), partition)
+    (offset,) = producer.commit_all(own.topic, [encode(marker)], partition)
     producer.dispose()
     return offset
 

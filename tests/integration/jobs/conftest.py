@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from clonos.causal.epoch_scope import worker_environment
 from clonos.driver.driver import Driver
 from clonos.driver.options import RunOptions
+from clonos.driver.resolutions import RequestedResolution
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import Job, JobFunction
 from clonos.jobs.spec import JobSpec, Metadata, Spec
@@ -67,6 +68,7 @@ class InProcess:
             new_lineage=spec.pop("new_lineage", False),
             request_key=spec.pop("request_key", ""),
             accept_new_code=spec.pop("accept_new_code", False),
+            resolutions=tuple(map(RequestedResolution.parse, spec.pop("resolve", ()))),
         )
         body = Spec.model_validate({"trigger": {"availableNow": True}, "restart_policy": {"attempts": 3}, **spec})
         job = Job(function, JobSpec(metadata=Metadata(name=name), spec=body), code)

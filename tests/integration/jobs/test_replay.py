@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import secrets
 import shutil
-import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +38,7 @@ from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
 from clonos_sinks.kafka import KafkaSink
+from support.lost_worker import lose_worker_once
 
 MakeTopic = Callable[..., str]
 
@@ -65,20 +63,6 @@ def words(kafka: KafkaSettings, topic: str) -> Counter[str]:
 @clonos.service
 def ask(letter: str) -> str:
     return f"{letter}-{secrets.token_hex(6)}"
-
-
-def lose_worker_once(flag: str, out: str, partition: int) -> None:
-    """In every partition but the first: wait until another lane is published, then lose the worker."""
-    path = Path(flag)
-    if partition == 0 or path.exists():
-        return
-    from clonos.causal.epoch_scope import worker_kafka
-
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and not read_committed(worker_kafka(), out):
-        time.sleep(0.05)
-    path.touch()
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @clonos.udf("struct<answer:string,draw:double,uuid:string,epoch:long>")

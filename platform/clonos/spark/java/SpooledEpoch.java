@@ -1,6 +1,7 @@
 package clonos;
 
 import java.nio.file.Path;
+import org.apache.kafka.clients.producer.ProducerRecord;
 
 /**
  * The rows of one attempt at one epoch, spooled by its tasks until all of them are computed.
@@ -65,14 +66,22 @@ public final class SpooledEpoch implements AutoCloseable {
     return digest.value();
   }
 
-  /** Queues all records at the producer, in the order of their partitions. */
-  public synchronized void sendTo(LaneProducer producer) {
+  /**
+   * Queues all records at the producer, in the order of their partitions.
+   *
+   * @param topic replaces the topics and partitions of the records; null: they keep their own
+   */
+  public synchronized void sendTo(LaneProducer producer, String topic) {
     if (closed || computed != spools.length) {
       throw new IllegalStateException(computed + " of " + spools.length + " tasks of epoch " + number + " reported");
     }
     for (Spool spool : spools) {
-      spool.forEach(producer::send);
+      spool.forEach(record -> producer.send(topic == null ? record : moved(record, topic)));
     }
+  }
+
+  private static ProducerRecord<byte[], byte[]> moved(ProducerRecord<byte[], byte[]> record, String topic) {
+    return new ProducerRecord<>(topic, null, record.timestamp(), record.key(), record.value(), record.headers());
   }
 
   /** Deletes the rows. */

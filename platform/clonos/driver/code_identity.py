@@ -1,0 +1,51 @@
+"""What the code of a job consists of: files, packages, parameters and settings.
+
+Two runs with equal parts compute the same rows from the same input. Each claim holds the parts, and each plan their
+hash, so that a refused replay names what has changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from clonos.jobs.code_files import short_hash
+from clonos.jobs.definition import Job
+
+# Settings that do not change what a query computes.
+_HARMLESS = ("spark.clonos.", "spark.driver.", "spark.executor.memory", "spark.ui.", "spark.eventLog.", "spark.local.")
+
+
+def code_parts(job: Job, conf: Mapping[str, str]) -> dict[str, str]:
+    """The parts of a job's code: name → hash or version.
+
+    Args:
+        job: The job, with the parameters of this run.
+        conf: The Spark configuration of this run, beside that of the specification.
+    """
+    spec = job.spec.spec
+    parts = dict(job.files) or {"code": job.code}
+    parts["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    parts |= {f"param {name}": short_hash(value.encode()) for name, value in spec.params.items()}
+    settings = {**spec.spark_conf, **conf}
+    parts |= {name: short_hash(value.encode()) for name, value in settings.items() if not name.startswith(_HARMLESS)}
+    return dict(sorted(parts.items()))
+
+
+def changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The names of the parts that differ, for messages; empty if `before` is unknown.
+
+    Example:
+        >>> changed_parts({"job.py": "a", "package pandas": "2.2"}, {"job.py": "b", "package pandas": "2.3"})
+        'job.py, package pandas (2.2, now 2.3)'
+    """
+    if not before:
+        return ""
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    return ", ".join(_difference(name, before.get(name), now.get(name)) for name in names)
+
+
+def _difference(name: str, before: str | None, now: str | None) -> str:
+    if before is None or now is None:
+        return f"{name} ({'new' if before is None else 'gone'})"
+    return f"{name} ({before}, now {now})" if name == "python" or name.startswith("package ") else name

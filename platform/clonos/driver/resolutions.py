@@ -1,0 +1,105 @@
+"""The user's decisions about epochs in doubt: requested as options of a run, recorded in the causal log.
+
+An epoch whose replay differs from its published lanes stops the job (`ReplayDivergence`). The user then decides:
+
+- ``keep``: the published lanes stand. The other lanes, and the state, follow the replay.
+- ``republish``: all lanes of the replay are published, also those that readers have already.
+- ``dead-letter``: the published lanes stand. The other lanes go to another topic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, cast, get_args
+
+from clonos.errors import SpecError, TopicMissing
+from clonos.extend.sink import Decision, Sink
+from clonos.kafka import topics_missing
+from clonos.log.claiming import Ownership
+from clonos.log.records import Resolution
+
+_REQUEST: Final = re.compile(r"(?P<query>[a-z0-9-]+):(?P<epoch>\d+)=(?P<decision>[a-z-]+)(:(?P<topic>.+))?")
+_EVERY_SINK: Final = frozenset({"keep"})
+
+
+@dataclass(frozen=True)
+class RequestedResolution:
+    """A decision that the user requested for one epoch of one query.
+
+    Attributes:
+        query: The query, which has the name of its sink.
+        epoch: Spark's batch id.
+        decision: ``keep``, ``republish`` or ``dead-letter``.
+        topic: For ``dead-letter``: the topic of the records.
+    """
+
+    query: str
+    epoch: int
+    decision: Decision
+    topic: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> RequestedResolution:
+        """Read ``QUERY:EPOCH=DECISION``, or ``QUERY:EPOCH=dead-letter:TOPIC``.
+
+        Raises:
+            SpecError: The text has another form.
+
+        Example:
+            >>> RequestedResolution.parse("orders:12=dead-letter:suspect")
+            RequestedResolution(query='orders', epoch=12, decision='dead-letter', topic='suspect')
+        """
+        match = _REQUEST.fullmatch(text)
+        decision = match["decision"] if match is not None else ""
+        if match is None or decision not in get_args(Decision) or (decision == "dead-letter") != bool(match["topic"]):
+            raise SpecError(
+                f"The resolution {text!r} is invalid.",
+                hint="use QUERY:EPOCH=keep, QUERY:EPOCH=republish or QUERY:EPOCH=dead-letter:TOPIC.",
+            )
+        return cls(match["query"], int(match["epoch"]), cast("Decision", decision), match["topic"] or "")
+
+    def __str__(self) -> str:
+        """The text that `parse` reads."""
+        return f"{self.query}:{self.epoch}={self.decision}{f':{self.topic}' if self.topic else ''}"
+
+
+def record_resolutions(
+    own: Ownership, sink: Sink, committed: int, requests: Iterable[RequestedResolution], code: str
+) -> list[Resolution]:
+    """Record the decisions for one query in the causal log; returns those that were not recorded before.
+
+    Args:
+        own: The claimed log.
+        sink: The query's sink.
+        committed: The newest epoch that Spark's checkpoint has committed; a decision about it or an older one is over.
+        requests: The requested decisions, of all queries.
+        code: Hash of the job's code.
+
+    Raises:
+        SpecError: The epoch is not in doubt, or the sink cannot do what was decided.
+        TopicMissing: The dead-letter topic does not exist.
+    """
+    recorded = []
+    for request in requests:
+        if request.query != sink.name or request.epoch <= committed:
+            continue
+        if request.decision not in getattr(sink, "decisions", _EVERY_SINK):
+            raise SpecError(f"The sink {sink.name} cannot {request.decision} an epoch in doubt.", hint="use keep.")
+        if request.topic and topics_missing(own.kafka, [request.topic]):
+            raise TopicMissing(
+                f"The dead-letter topic {request.topic!r} does not exist.", kept="nothing was published."
+            )
+        if own.state.plan(sink.name, request.epoch) is None:
+            raise SpecError(
+                f"Epoch {request.epoch} of {sink.name} is not in doubt: the causal log has no plan of it.",
+                hint="`clonos causal-log ls` shows the epochs in doubt.",
+            )
+        record = Resolution(own.owner, sink.name, request.epoch, request.decision, code, request.topic)
+        earlier = own.state.resolutions.get((sink.name, request.epoch))
+        if earlier is not None and (earlier.action, earlier.code, earlier.topic) == (record.action, code, record.topic):
+            continue  # a restart repeats the options of its run
+        own.state.take(own.control.append(record), record)
+        recorded.append(record)
+    return recorded

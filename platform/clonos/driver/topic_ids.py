@@ -1,0 +1,129 @@
+"""Kafka's ids of the topics that a job reads and writes: a topic that was deleted and created again has another id.
+
+The new topic has the old name and other records, so offsets and markers of the old one mean nothing in it. Each plan
+holds the ids of topics that no earlier record names (KIP-516 introduced the ids).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from clonos.errors import ClonosError, SourceOffsetsExpired
+from clonos.kafka import client_config, unanswered
+from clonos.settings import KafkaSettings
+
+_TIMEOUT_S: Final = 15.0
+_EVERY_S: Final = 30.0
+
+
+class TopicIds:
+    """Looks up the ids of topics once, and then watches in the background whether they change.
+
+    Args:
+        kafka: The cluster.
+        every_s: Pause between two checks, in seconds.
+    """
+
+    def __init__(self, kafka: KafkaSettings, *, every_s: float = _EVERY_S) -> None:
+        self._kafka = kafka
+        self._every_s = every_s
+        self._ids: dict[str, str] = {}
+        self._now: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def of(self, topics: Iterable[str]) -> dict[str, str]:
+        """Topic → id, for those of `topics` that exist, as looked up first.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer.
+            KafkaAccessDenied: Kafka refused access to a topic.
+        """
+        names = set(topics)
+        with self._lock:
+            missing = names - self._ids.keys()
+            if missing:
+                self._ids |= topic_ids(self._kafka, missing)
+            return {name: self._ids[name] for name in sorted(names & self._ids.keys())}
+
+    def prefetch(self, topics: Iterable[str]) -> None:
+        """Look up `topics` in the background, so that `of` returns sooner; an error is left to `of`."""
+        names = frozenset(topics)
+
+        def fetch() -> None:
+            with contextlib.suppress(ClonosError):
+                self.of(names)
+
+        threading.Thread(target=fetch, daemon=True, name="clonos-topic-ids").start()
+
+    def watch(self, ignored: Collection[str] = ()) -> None:
+        """Start to check the topics, but not those in `ignored`, in the background until `stop`."""
+        threading.Thread(target=self._watch, args=(frozenset(ignored),), daemon=True, name="clonos-topic-ids").start()
+
+    def stop(self) -> None:
+        """Stop the checks, without waiting for the one in progress."""
+        self._stopped.set()
+
+    def check(self) -> None:
+        """Check the newest ids that the background has read; this does not wait.
+
+        Raises:
+            SourceOffsetsExpired: A topic has another id now.
+        """
+        check_source_topics(self._ids, self._now)
+
+    def _watch(self, ignored: frozenset[str]) -> None:
+        while not self._stopped.wait(self._every_s):
+            with contextlib.suppress(ClonosError, TimeoutError):  # the job itself reports that Kafka does not answer
+                self._now = topic_ids(self._kafka, self._ids.keys() - ignored)
+
+
+def topic_ids(kafka: KafkaSettings, topics: Iterable[str]) -> dict[str, str]:
+    """Ask Kafka for the ids of topics: topic → id; a topic that does not exist is left out.
+
+    Raises:
+        BrokerUnavailable: Kafka did not answer.
+        KafkaAccessDenied: Kafka refused access to a topic.
+    """
+    names = sorted(set(topics))
+    if not names:
+        return {}
+    admin = AdminClient(client_config(kafka))  # a local variable, so that it exists until the futures are done
+    ids: dict[str, str] = {}
+    for name, future in admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S).items():
+        try:
+            ids[name] = str(future.result(_TIMEOUT_S).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise unanswered(f"The topic {name} cannot be described", error.args[0]) from error
+    return ids
+
+
+def created_again(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The topics whose ids differ; a topic that only one of the two has is not among them."""
+    return sorted(name for name, id_ in now.items() if before.get(name, id_) != id_)
+
+
+def check_source_topics(known: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse to read a topic that was deleted and created again.
+
+    Args:
+        known: Topic → id, of the log's plans.
+        now: Topic → id, of the topics that the job reads.
+
+    Raises:
+        SourceOffsetsExpired: A topic has another id now.
+    """
+    changed = created_again(known, now)
+    if changed:
+        raise SourceOffsetsExpired(
+            f"The source topics {changed} were deleted and created again: the checkpoint's offsets belong to the old "
+            "ones.",
+            hint="to read the new topics from their beginning, start with --new-lineage and a new --checkpoint.",
+        )
