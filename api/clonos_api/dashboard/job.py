@@ -9,6 +9,7 @@ import yaml
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.resolve_command import named_epoch
 from clonos.resources.checkpoints import EpochCheckpoint, Savepoint
 from clonos.resources.figures import size
 from clonos.resources.jobs import JobException, JobVersion
@@ -57,6 +58,7 @@ async def show_job(
             "is_owner": caller.subject == row.created_by,
             "metrics": await progress.metrics(session, row),
             "offsets": await progress.offsets(session, row),
+            "in_doubt": named_epoch(shown.failure.hint) if shown.failure else None,
             "tab": tab,
             "tabs": TABS,
             **await _TABS[tab][1](session, row, version),

@@ -97,7 +97,7 @@ async def _update_job(
             case d.AcknowledgeRestart():
                 columns["observed_nonce"] = job.restart_nonce
             case d.RecordFirstClaim():
-                columns |= {"start_from": None, "home": decision.host}
+                columns |= {"start_from": None, "resolutions": None, "home": decision.host}
             case d.PlaceRun() if spec is not None:
                 columns["run"] = spec.run
             case d.PromoteStandby() | d.AdoptStandby():

@@ -40,7 +40,9 @@ class AcknowledgeRestart:
 
 @dataclass(frozen=True)
 class RecordFirstClaim:
-    """Records the first claim after a start: the requested start point is used up, and the checkpoint is on `host`."""
+    """Records the first claim after a start: the start point and the resolutions are used up; `host` has the
+    checkpoint.
+    """
 
     host: str
 

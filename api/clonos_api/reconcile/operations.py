@@ -41,7 +41,7 @@ def judge(kind: str, progress: Progress) -> Completed | Failed | None:
     progress.
     """
     match kind:
-        case "start" | "restart":
+        case "start" | "restart" | "resolve":
             return _started(progress)
         case "stop":
             return _stopped(progress)

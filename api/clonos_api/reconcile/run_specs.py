@@ -42,6 +42,7 @@ def driver_spec(job: JobRow, previous: RunRow | None, locations: CheckpointLocat
         request_key="" if not job.start_from else (previous.order.get("request_key") if previous else None) or run,
         earlier_attempts=previous.attempts if previous else 0,
         accept_new_code=previous.order.get("accept_new_code", False) if previous else _reverts(job),
+        resolutions=(previous.order.get("resolutions") if previous else job.resolutions) or [],
     )
 
 
@@ -52,7 +53,8 @@ def standby_spec(job: JobRow, driver: RunRow | None, locations: CheckpointLocati
     spec = driver_spec(job, driver, locations, None)
     restart = spec.restart.model_copy(update={"earlier_failures": 0})
     waiting = {"standby": True, "start_from": None, "request_key": "", "earlier_attempts": 0, "accept_new_code": False}
-    return spec.model_copy(update={**waiting, "restart": restart})
+    # Resolutions: a standby takes over from a driver, which has recorded them in the log.
+    return spec.model_copy(update={**waiting, "resolutions": [], "restart": restart})
 
 
 def _job_spec(job: JobRow, locations: CheckpointLocations) -> JobSpec:

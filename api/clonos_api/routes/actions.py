@@ -1,4 +1,4 @@
-"""REST routes for actions on a job: start, stop, restart, move, upgrade, cancel.
+"""REST routes for actions on a job: start, stop, restart, move, upgrade, resolve, cancel.
 
 Each responds 202 with an operation.
 """
@@ -11,7 +11,15 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Body, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resources.jobs import DesiredState, MoveRequest, StartFrom, StopMode, StopRequest, UpgradeRequest
+from clonos.resources.jobs import (
+    DesiredState,
+    MoveRequest,
+    ResolveRequest,
+    StartFrom,
+    StopMode,
+    StopRequest,
+    UpgradeRequest,
+)
 from clonos.resources.service import Operation
 from clonos_api.admission import planned_moves, start_points
 from clonos_api.guards.idempotency import Once, OnceDep
@@ -88,7 +96,7 @@ async def move_job(
         target = await planned_moves.to_host(session, row, request.to, settings)
         return await planned_moves.begin(session, row, "move", request.timeout_s, caller.subject, to=target)
 
-    return await _begin_planned_move(database, once, caller, job, begin)
+    return await _begin(database, once, caller, job, begin)
 
 
 @router.post("/{job}/upgrade", **_ANSWERS)
@@ -105,7 +113,24 @@ async def upgrade_job(
     async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
         return await planned_moves.begin(session, row, "upgrade", request.timeout_s, caller.subject)
 
-    return await _begin_planned_move(database, once, caller, job, begin)
+    return await _begin(database, once, caller, job, begin)
+
+
+@router.post("/{job}/resolve", **_ANSWERS)
+async def resolve_job(
+    caller: Operator, job: OwnJob, database: DatabaseDep, once: OnceDep, body: ResolveRequest
+) -> Response:
+    """Decide about an epoch in doubt that stopped a job, and start the job. The audit log records the decision."""
+
+    async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
+        arguments = {"resolution": body.model_dump(mode="json")}
+        operation = await operations.begin(
+            session, "resolve", job=row.id, arguments=arguments, timeout_s=_START_S, by=caller.subject
+        )
+        await jobs.resolve(session, row, body)
+        return operation
+
+    return await _begin(database, once, caller, job, begin)
 
 
 @router.post("/{job}/cancel", **_ANSWERS)
@@ -114,7 +139,7 @@ async def cancel_job(caller: Operator, job: OwnJob, database: DatabaseDep, once:
     return await _desire(database, once, caller, job, "cancel", DesiredState.CANCELED, _CANCEL_S)
 
 
-async def _begin_planned_move(
+async def _begin(
     database: DatabaseDep,
     once: Once,
     caller: Operator,

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import Forbidden, NameTaken, SpecError, StateConflict, VersionStale
 from clonos.jobs.spec import JobSpec
-from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopRequest
+from clonos.resources.jobs import DesiredState, Failure, JobState, ResolveRequest, StartFrom, StopRequest
 from clonos_api.store import artifacts, audit, events, recoveries
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_number, by_time
@@ -183,6 +183,25 @@ async def desire(
     how = {"stop": row.stop, "start_from": start_from.model_dump(mode="json") if start_from else None}
     await audit.asked(session, "job.restart" if restart else f"job.{_VERBS[state]}", row.id, **how)
     return row
+
+
+async def resolve(session: AsyncSession, job: JobRow, request: ResolveRequest) -> JobRow:
+    """Start a job with the user's decision about an epoch in doubt. A newer decision about an epoch replaces the older.
+
+    Raises:
+        StateConflict: The job has a driver, or it was cancelled.
+    """
+    if job.state not in SETTLED:
+        raise StateConflict(
+            f"Job {job.name} is {job.state}: its driver replays the epochs in doubt by itself.",
+            hint="decide about an epoch after the job has FAILED because of it.",
+        )
+    earlier = [ResolveRequest.model_validate(decision) for decision in job.resolutions or []]
+    kept = [other for other in earlier if (other.query, other.epoch) != (request.query, request.epoch)]
+    decisions = [decision.model_dump(mode="json") for decision in (*kept, request)]
+    row = await change(session, job, resolutions=decisions)
+    await audit.asked(session, "job.resolve", row.id, **decisions[-1])
+    return await desire(session, row, DesiredState.RUNNING)
 
 
 _ENDED: Final = (JobState.FAILED, JobState.FINISHED)

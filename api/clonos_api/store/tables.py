@@ -119,6 +119,7 @@ class JobRow(Base):
     state_deadline: Mapped[datetime | None]  # time by which a transient state, such as STOPPING, has to end
     stop: Mapped[dict[str, Any] | None]  # a `StopRequest`
     start_from: Mapped[dict[str, Any] | None]  # a `StartFrom`; the next start consumes it
+    resolutions: Mapped[list[Any] | None]  # `ResolveRequest`s; the next start consumes them
     restart_nonce: Mapped[int] = mapped_column(default=0)  # a new value requests a restart of a running job
     observed_nonce: Mapped[int] = mapped_column(default=0)  # the `restart_nonce` that the reconciler has handled
     generation: Mapped[int] = mapped_column(default=0)  # of the newest claim; 0 before the first

@@ -28,6 +28,8 @@ def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSp
         command += ["--standby", str(directory.promotion)]
     if spec.accept_new_code:
         command.append("--accept-new-code")
+    for resolution in spec.resolutions:
+        command += ["--resolve", resolution.option]
     return command
 
 

@@ -37,6 +37,12 @@ STATES = (
 )
 MODES = ("graceful", "checkpoint", "force")
 
+# What each decision about an epoch in doubt means.
+KEEP = "The published lanes stand; the other lanes and the state follow the replay."
+REPUBLISH = "All lanes of the replay are published: readers get records of this epoch twice."
+DEAD_LETTER = "The published lanes stand; the replay's other lanes go to this topic."
+NEW_CODE = "The epoch is replayed with the job's changed code; its published lanes must be equal."
+
 Timeout = Annotated[
     float,
     typer.Option(min=0.1, max=3600, help="Seconds to wait for a READY standby; the driver keeps running until then."),
@@ -248,6 +254,49 @@ def upgrade(
         if path is not None:
             _patch(client, job, path, pairs(param or [], "--param"))
         _operate(client, job, lambda name: client.jobs.upgrade(name, request), wait=wait, output=output)
+
+
+@app.command()
+def resolve(
+    job: JobArgument,
+    epoch: Annotated[int, typer.Option(min=0, help="The epoch in doubt, as the job's error names it.")],
+    query: Annotated[str, typer.Option(help="Its query, which has the name of its sink.")] = "output",
+    keep: Annotated[bool, typer.Option("--keep", help=KEEP)] = False,
+    republish: Annotated[bool, typer.Option("--republish", help=REPUBLISH)] = False,
+    dead_letter: Annotated[str | None, typer.Option(metavar="TOPIC", help=DEAD_LETTER)] = None,
+    new_code: Annotated[bool, typer.Option("--new-code", help=NEW_CODE)] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    wait: Wait = True,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """Decide about an epoch in doubt that stopped a job, and start the job.
+
+    The audit log and the causal log record the decision.
+    """
+    from clonos.resources.jobs import ResolveRequest
+
+    meanings = {
+        "keep": (keep, KEEP),
+        "republish": (republish, REPUBLISH),
+        "dead-letter": (dead_letter is not None, DEAD_LETTER),
+        "new-code": (new_code, NEW_CODE),
+    }
+    decisions = [decision for decision, (chosen, _) in meanings.items() if chosen]
+    if len(decisions) != 1:
+        raise SpecError(
+            "A resolution needs exactly one decision.",
+            hint="use --keep, --republish, --dead-letter TOPIC or --new-code.",
+        )
+    request = ResolveRequest.model_validate(
+        {"query": query, "epoch": epoch, "decision": decisions[0], "topic": dead_letter}
+    )
+    typer.echo(meanings[decisions[0]][1], err=True)
+    if not yes:
+        typer.confirm(f"Resolve epoch {epoch} of {query} of {job}?", abort=True, err=True)
+    with connect(api, token) as client:
+        _operate(client, job, lambda name: client.jobs.resolve(name, request), wait=wait, output=output)
 
 
 @app.command()

@@ -37,8 +37,7 @@ def run(
     resolve: Annotated[
         list[str] | None,
         typer.Option(
-            help="Decide about an epoch in doubt: QUERY:EPOCH=keep, QUERY:EPOCH=republish or "
-            "QUERY:EPOCH=dead-letter:TOPIC."
+            help="Decide about an epoch in doubt: QUERY:EPOCH=keep, =republish, =dead-letter:TOPIC or =new-code."
         ),
     ] = None,
     standby: Annotated[

@@ -26,6 +26,7 @@ from clonos.resources.jobs import (
     MoveRequest,
     Offsets,
     Recovery,
+    ResolveRequest,
     Run,
     StartFrom,
     StopRequest,
@@ -158,6 +159,21 @@ class Jobs(Routes):
             StateConflict: The job does not run.
         """
         return decode(Operation, self._transport.post(f"/jobs/{job}/upgrade", request))
+
+    def resolve(self, job: str, request: ResolveRequest) -> Operation:
+        """Decide about an epoch in doubt that stopped a job, and start the job.
+
+        Args:
+            job: The job.
+            request: The epoch and the decision.
+
+        Raises:
+            StateConflict: The job has a driver, or it was cancelled.
+
+        Example:
+            >>> client.jobs.resolve("orders", ResolveRequest(query="output", epoch=12, decision="keep"))
+        """
+        return decode(Operation, self._transport.post(f"/jobs/{job}/resolve", request))
 
     def cancel(self, job: str) -> Operation:
         """Cancel a job permanently: kill its driver. The job stays, with its history, until it is deleted."""

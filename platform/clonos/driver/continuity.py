@@ -14,6 +14,7 @@ from clonos.errors import CheckpointMismatch, SinkRemoved
 from clonos.log.claiming import Ownership
 from clonos.log.control import ControlState
 from clonos.log.records import Resolution
+from clonos.resolve_command import resolve_command
 
 
 def known_sinks(state: ControlState) -> frozenset[str]:
@@ -53,8 +54,8 @@ def check_sinks(own: Ownership, sinks: Sequence[str], requests: Sequence[Request
         if RequestedResolution(name, epoch, "keep") not in requests:
             raise SinkRemoved(
                 f"The dropped sink {name} has epoch {epoch} in doubt: some of its lanes may be published.",
-                hint="run the job with the sink once to finish the epoch, or leave it as it is with "
-                f"--resolve {name}:{epoch}=keep.",
+                hint="run the job with the sink once to finish the epoch, or leave it as it is: "
+                f"{resolve_command(own.job, name, epoch, 'keep')}.",
             )
         record = Resolution(own.owner, name, epoch, "keep", code)
         state.take(own.control.append(record), record)
@@ -86,6 +87,7 @@ def check_sink_topic(own: Ownership, query: str, epoch: int, now: Mapping[str, s
         raise CheckpointMismatch(
             f"The sink topic {changed[0]} was deleted and created again while epoch {epoch} of {query} was in doubt: "
             "the lanes that were published are gone.",
-            hint=f"publish the epoch again with --resolve {query}:{epoch}=republish, or leave them out with =keep.",
+            hint=f"publish the epoch again, or leave them out (--keep): "
+            f"{resolve_command(own.job, query, epoch, 'republish')}.",
         )
     return changed

@@ -46,6 +46,7 @@ from clonos.log.claiming import Ownership
 from clonos.log.control import RETAINED_EPOCHS
 from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, Resolution, show_scans
 from clonos.log.truncation import truncate
+from clonos.resolve_command import resolve_command
 from clonos.spark.internals import batch_partitions, running_query
 from clonos.spark.spooling import DriverLane, SpooledRows
 from clonos.telemetry.events import Emit
@@ -353,7 +354,8 @@ class EpochRunner:
             changed = changed_parts(codes.get(plan.code, {}), codes.get(self._job.code, {}))
             raise CheckpointMismatch(
                 f"The job's code changed while epoch {epoch} of {name} was in doubt{changed and f': {changed}'}.",
-                hint="run the old code once to finish the epoch, or accept the new code for it with --accept-new-code.",
+                hint="run the old code once to finish the epoch, or accept the new code for it: "
+                f"{resolve_command(self._job.spec.name, name, epoch, 'new-code')}.",
             )
         # The driver defines the job with the plan's pins, but two queries in doubt may have different pins.
         other_pins = [lookup for lookup, answer in plan.pins.items() if self._pins.get(lookup, answer) != answer]
@@ -361,7 +363,8 @@ class EpochRunner:
             raise CheckpointMismatch(
                 f"The replay of epoch {epoch} of {name} would use other schemas than its plan: "
                 f"{'; '.join(other_pins)}.",
-                hint="name versions in place of the latest one, and accept that for the epoch with --accept-new-code.",
+                hint="name versions in place of the latest one, and accept that for the epoch: "
+                f"{resolve_command(self._job.spec.name, name, epoch, 'new-code')}.",
             )
         if plan.delivery != self._query.sink.delivery:
             raise CheckpointMismatch(

@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from clonos.driver.driver import Driver
 from clonos.driver.options import RunOptions
 from clonos.driver.repeatable import check_sources, streaming_scans
+from clonos.driver.resolutions import RequestedResolution
 from clonos.driver.states import DriverState
 from clonos.embedded.reachable import reachable_kafka
 from clonos.errors import ClonosError, SpecError
@@ -97,6 +98,7 @@ def exactly_once(
     events: Path | None = None,
     new_lineage: bool = False,
     accept_new_code: bool = False,
+    resolve: Sequence[str] = (),
 ) -> ExactlyOnce:
     """Publish a streaming DataFrame exactly once from your own PySpark program.
 
@@ -115,6 +117,7 @@ def exactly_once(
         events: File to which events are appended as JSON lines.
         new_lineage: Start a new lineage: the output of older lineages no longer counts.
         accept_new_code: Replay an epoch in doubt with the current code, although other code planned it.
+        resolve: Decisions about epochs in doubt, as for ``clonos run --resolve``, for instance ``"out:12=keep"``.
 
     Returns:
         A query to `ExactlyOnce.start`.
@@ -140,7 +143,11 @@ def exactly_once(
     except ValidationError as error:
         raise SpecError(f"Invalid specification of the job {job!r}: {explain(error)}.") from error
     options = RunOptions(
-        checkpoint=str(checkpoint), events=events, new_lineage=new_lineage, accept_new_code=accept_new_code
+        checkpoint=str(checkpoint),
+        events=events,
+        new_lineage=new_lineage,
+        accept_new_code=accept_new_code,
+        resolutions=tuple(map(RequestedResolution.parse, resolve)),
     )
     return ExactlyOnce(df, sink, job_spec, kafka, options)
 

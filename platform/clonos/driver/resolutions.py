@@ -5,6 +5,10 @@ An epoch whose replay differs from its published lanes stops the job (`ReplayDiv
 - ``keep``: the published lanes stand. The other lanes, and the state, follow the replay.
 - ``republish``: all lanes of the replay are published, also those that readers have already.
 - ``dead-letter``: the published lanes stand. The other lanes go to another topic.
+
+An epoch whose plan is of other code stops the job too (`CheckpointMismatch`):
+
+- ``new-code``: the epoch is replayed with the current code. Its published lanes must be equal.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, cast, get_args
+from typing import Final, Literal, cast, get_args
 
 from clonos.errors import SpecError, TopicMissing
 from clonos.extend.sink import Decision, Sink
@@ -21,6 +25,8 @@ from clonos.log.claiming import Ownership
 from clonos.log.records import Resolution
 
 _REQUEST: Final = re.compile(r"(?P<query>[a-z0-9-]+):(?P<epoch>\d+)=(?P<decision>[a-z-]+)(:(?P<topic>.+))?")
+Action = Literal[Decision, "new-code"]
+_ACTIONS: Final = (*get_args(Decision), "new-code")
 _EVERY_SINK: Final = frozenset({"keep"})
 
 
@@ -31,13 +37,13 @@ class RequestedResolution:
     Attributes:
         query: The query, which has the name of its sink.
         epoch: Spark's batch id.
-        decision: ``keep``, ``republish`` or ``dead-letter``.
+        decision: ``keep``, ``republish``, ``dead-letter`` or ``new-code``.
         topic: For ``dead-letter``: the topic of the records.
     """
 
     query: str
     epoch: int
-    decision: Decision
+    decision: Action
     topic: str = ""
 
     @classmethod
@@ -53,12 +59,12 @@ class RequestedResolution:
         """
         match = _REQUEST.fullmatch(text)
         decision = match["decision"] if match is not None else ""
-        if match is None or decision not in get_args(Decision) or (decision == "dead-letter") != bool(match["topic"]):
+        if match is None or decision not in _ACTIONS or (decision == "dead-letter") != bool(match["topic"]):
             raise SpecError(
                 f"The resolution {text!r} is invalid.",
-                hint="use QUERY:EPOCH=keep, QUERY:EPOCH=republish or QUERY:EPOCH=dead-letter:TOPIC.",
+                hint="use QUERY:EPOCH=keep, =republish, =dead-letter:TOPIC or =new-code.",
             )
-        return cls(match["query"], int(match["epoch"]), cast("Decision", decision), match["topic"] or "")
+        return cls(match["query"], int(match["epoch"]), cast("Action", decision), match["topic"] or "")
 
     def __str__(self) -> str:
         """The text that `parse` reads."""
@@ -85,7 +91,7 @@ def record_resolutions(
     for request in requests:
         if request.query != sink.name or request.epoch <= committed:
             continue
-        if request.decision not in getattr(sink, "decisions", _EVERY_SINK):
+        if request.decision not in {"new-code", *getattr(sink, "decisions", _EVERY_SINK)}:
             raise SpecError(f"The sink {sink.name} cannot {request.decision} an epoch in doubt.", hint="use keep.")
         if request.topic and topics_missing(own.kafka, [request.topic]):
             raise TopicMissing(

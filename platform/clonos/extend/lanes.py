@@ -20,6 +20,7 @@ from clonos.faults import reach
 from clonos.log.reading import Tail, shared_reader
 from clonos.log.records import EpochIdentity
 from clonos.log.topic import CONTROL
+from clonos.resolve_command import resolve_command
 from clonos.settings import KafkaSettings
 
 Pass = Literal["publish", "audit"]
@@ -130,8 +131,8 @@ def divergence(identity: EpochIdentity, lanes: list[int], *, kept: str) -> Repla
     return ReplayDivergence(
         f"The replay of epoch {epoch} of {query} differs from the published lanes {lanes}.",
         kept=kept,
-        hint=f"to continue, decide about the epoch: `clonos job resolve {identity.job} --query {query} --epoch {epoch} "
-        f"--keep`, or `clonos run … --resolve {query}:{epoch}=keep`. For later epochs, {ReplayDivergence.hint_default}",
+        hint=f"decide about the epoch (--keep, --republish or --dead-letter TOPIC): "
+        f"{resolve_command(identity.job, query, epoch, 'keep')}. For later epochs, {ReplayDivergence.hint_default}",
     )
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Moment, Resource
-from clonos.resources.jobs import Failure, StartFrom, StopMode
+from clonos.resources.jobs import Failure, ResolveRequest, StartFrom, StopMode
 
 
 class HostState(StrEnum):
@@ -114,6 +114,7 @@ class RunSpec(Resource):
         standby: The driver is a standby. The change to false promotes it.
         accept_new_code: Replay epochs that another version left in doubt with this version, because the job is rolled
             back to it.
+        resolutions: The user's decisions about epochs in doubt.
     """
 
     run: str
@@ -132,6 +133,7 @@ class RunSpec(Resource):
     earlier_attempts: int = 0
     standby: bool = False
     accept_new_code: bool = False
+    resolutions: list[ResolveRequest] = Field(default_factory=list)
 
 
 class HostTask(Resource):

@@ -87,6 +87,37 @@ class StartFrom(Resource):
         return self
 
 
+class ResolveRequest(Resource):
+    """The user's decision about an epoch in doubt, which stops a job. The job starts with it, and the causal log
+    keeps it.
+
+    Attributes:
+        query: The query, which has the name of its sink.
+        epoch: The epoch, which is Spark's batch id.
+        decision: ``keep``: the published lanes stand, the other lanes follow the replay. ``republish``: all lanes of
+            the replay are published, so readers get records of this epoch twice. ``dead-letter``: the published lanes
+            stand, the other lanes go to `topic`. ``new-code``: the epoch is replayed with the job's changed code; its
+            published lanes must be equal.
+        topic: For ``dead-letter``: an existing topic.
+    """
+
+    query: str = Field(pattern=r"^[a-z0-9-]+$", max_length=100)
+    epoch: int = Field(ge=0, le=2**62)
+    decision: Literal["keep", "republish", "dead-letter", "new-code"]
+    topic: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,249}$")
+
+    @model_validator(mode="after")
+    def _topic_of_dead_letters(self) -> ResolveRequest:
+        if (self.decision == "dead-letter") != (self.topic is not None):
+            raise ValueError("a topic belongs to the decision dead-letter, and only to it")
+        return self
+
+    @property
+    def option(self) -> str:
+        """The value of ``clonos run --resolve``, for instance ``orders:12=keep``."""
+        return f"{self.query}:{self.epoch}={self.decision}{f':{self.topic}' if self.topic else ''}"
+
+
 class JobCreate(Resource):
     """The request to create a job.
 

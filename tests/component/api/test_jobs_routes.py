@@ -186,6 +186,22 @@ def test_a_stop_request_is_stored(admin: httpx.Client, name: str) -> None:
     assert wrong.json()["errors"][0]["field"] == "mode"
 
 
+def test_a_decision_about_an_epoch_starts_the_job_and_is_audited(admin: httpx.Client, name: str) -> None:
+    job = create(admin, name, start=False)
+    decision = {"query": "out", "epoch": 12, "decision": "dead-letter"}
+    refused = admin.post(f"/jobs/{name}/resolve", json=decision)
+    assert refused.status_code == 422
+    assert "a topic belongs to the decision dead-letter" in refused.text
+    decision["topic"] = "suspect"
+    answer = admin.post(f"/jobs/{name}/resolve", json=decision)
+    assert answer.status_code == 202
+    assert answer.json()["kind"] == "resolve"
+    assert admin.get(f"/jobs/{name}").json()["desired_state"] == "RUNNING"
+    entries = [entry for entry in admin.get("/audit").json()["data"] if entry["target"] == job["id"]]
+    assert {"job.resolve", "job.start"} <= {entry["action"] for entry in entries}
+    assert [entry["detail"] for entry in entries if entry["action"] == "job.resolve"] == [decision]
+
+
 def test_a_repeated_request_is_executed_once(admin: httpx.Client, name: str) -> None:
     body = {"spec": spec(name), "artifact": upload(admin), "start": False}
     key = {"Idempotency-Key": name}

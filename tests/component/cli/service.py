@@ -43,6 +43,7 @@ from clonos.resources.jobs import (
     Phase,
     QueryMetrics,
     Recovery,
+    ResolveRequest,
     Run,
     StartFrom,
     StopRequest,
@@ -250,6 +251,10 @@ class FakeService:
         @app.post(f"{root}/jobs/{{name}}/upgrade")
         async def upgrade(name: str, body: UpgradeRequest | None = None) -> Response:
             return self._operate(name, "upgrade", JobState.RUNNING)
+
+        @app.post(f"{root}/jobs/{{name}}/resolve")
+        async def resolve(name: str, body: ResolveRequest) -> Response:
+            return self._operate(name, "resolve", JobState.RUNNING)
 
         @app.post(f"{root}/jobs/{{name}}/cancel")
         async def cancel(name: str) -> Response:

@@ -160,6 +160,39 @@ def test_start_from_a_savepoint_or_an_epoch(clonos: Clonos, service: FakeService
         clonos("job", "start", "wordcount", "--publish-again")
 
 
+@pytest.mark.parametrize(
+    ("options", "decision"),
+    [
+        (["--keep"], {"decision": "keep", "topic": None}),
+        (["--republish"], {"decision": "republish", "topic": None}),
+        (["--dead-letter", "suspect"], {"decision": "dead-letter", "topic": "suspect"}),
+        (["--new-code"], {"decision": "new-code", "topic": None}),
+    ],
+)
+def test_a_decision_about_an_epoch_in_doubt(
+    clonos: Clonos, service: FakeService, options: list[str], decision: dict[str, object]
+) -> None:
+    service.add("wordcount", JobState.FAILED)
+    answer = clonos("job", "resolve", "wordcount", "--query", "counts", "--epoch", "12", *options, "--yes")
+    assert (
+        json.loads(service.requests("POST", "/jobs/wordcount/resolve")[-1][2])
+        == {
+            "query": "counts",
+            "epoch": 12,
+        }
+        | decision
+    )
+    assert "wordcount is RUNNING" in answer.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--keep", "--republish"]])
+def test_a_resolution_needs_one_decision(clonos: Clonos, service: FakeService, options: list[str]) -> None:
+    service.add("wordcount", JobState.FAILED)
+    with pytest.raises(errors.SpecError, match="exactly one decision"):
+        clonos("job", "resolve", "wordcount", "--epoch", "12", *options, "--yes")
+    assert not service.requests("POST", "/jobs/wordcount/resolve")
+
+
 def test_submit_uploads_and_creates(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
     options = ("-p", "a=b", "--name", "loud", "--standbys", "2")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import html
 import itertools
+import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -18,7 +20,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import DatabaseUnavailable
-from clonos.resources.jobs import Phase, Recovery
+from clonos.resolve_command import resolve_command
+from clonos.resources.jobs import Failure, Phase, Recovery
 from clonos.resources.service import Role
 from clonos_api.dashboard.board import Board, Boards, Head, Line
 from clonos_api.dashboard.job import TABS
@@ -215,6 +218,24 @@ def test_each_state_has_the_buttons_that_the_api_takes(
     with browser() as client:
         shown = client.get(f"/jobs/{job}").text
     assert re.findall(r"<button[^>]*data-call[^>]*>(\w+)</button>", shown) == buttons
+
+
+@pytest.mark.parametrize(
+    ("decision", "buttons"), [("keep", ["Keep", "Republish", "Dead letter"]), ("new-code", ["Accept new code"])]
+)
+def test_a_job_that_an_epoch_in_doubt_stopped_has_a_button_for_each_decision(
+    api: Served, browser: Browser, name: str, decision: str, buttons: list[str]
+) -> None:
+    job, _ = write(api, guarded(name))
+    failure = Failure(error="replay-divergence", what="It differs.", hint=resolve_command(name, "out", 12, decision))
+    write(api, changed(job, state="FAILED", desired_state="STOPPED", failure=failure.model_dump(mode="json")))
+    with browser() as client:
+        shown = client.get(f"/jobs/{job}").text
+    calls = re.findall(r"<button data-call=\"POST [^ \"]+/resolve\" data-body='([^']*)'[^>]*>([\w ]+)</button>", shown)
+    assert [text for _, text in calls] == buttons
+    assert {json.loads(html.unescape(body))["epoch"] for body, _ in calls} == {12}
+    with browser(Role.VIEWER) as client:
+        assert "/resolve" not in client.get(f"/jobs/{job}").text
 
 
 def test_an_exception_shows_its_stack_trace(api: Served, browser: Browser, name: str) -> None:

@@ -207,6 +207,7 @@ def test_a_start_from_a_point_that_is_gone_fails_before_anything_runs() -> None:
 def test_the_first_claim_uses_up_the_point_and_says_where_the_checkpoint_is() -> None:
     claimed = run(state="STARTING", driver_state="RECONCILING", claimed=True)
     assert decide(job(S.STARTING, start_from=True), claimed, fleet(), NOW) == [d.RecordFirstClaim("a")]
+    assert decide(job(S.STARTING, resolutions=True), claimed, fleet(), NOW) == [d.RecordFirstClaim("a")]
     assert decide(job(S.STARTING, local=True), working(), fleet(), NOW) == [
         d.RecordFirstClaim("a"),
         d.Transition(S.RUNNING),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from clonos.errors import ConcurrentUpdate
+from clonos.errors import ConcurrentUpdate, StateConflict
 from clonos.resources.hosts import HostState
-from clonos.resources.jobs import Failure, StartFrom, StopMode, StopRequest
+from clonos.resources.jobs import Failure, ResolveRequest, StartFrom, StopMode, StopRequest
 from clonos_api.reconcile import deadlines, loop
 from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.checkpoints import CheckpointLocations
@@ -270,6 +270,29 @@ async def test_a_stop_with_a_savepoint_and_a_start_from_it(database: Database, p
         await users.ended(await users.ask("stop"))
         failed = await users.ended(await users.ask("start", start_from=missing))
         assert (failed.failure or {})["error"] == "start-point-missing"
+
+
+async def test_a_resolution_reaches_the_next_driver_once(database: Database, placing: Placing) -> None:
+    users = Users(database)
+    keep = ResolveRequest(query="output", epoch=12, decision="keep")
+    republish = ResolveRequest(query="output", epoch=12, decision="republish")
+
+    async def resolve(request: ResolveRequest) -> None:
+        async with database.transaction() as session:
+            await jobs.resolve(session, await jobs.get(session, "words"), request)
+
+    await users.submit(start=False)
+    await resolve(keep)
+    await resolve(republish)  # replaces the decision about the same epoch
+    async with reconciling(database, placing), running_hosts(database, "a"):
+        job = await users.until("RUNNING")
+        decided = [ResolveRequest.model_validate(order) for order in (await users.runs())[-1].order["resolutions"]]
+        assert decided == [republish]
+        assert job.resolutions is None
+        with pytest.raises(StateConflict, match="RUNNING"):
+            await resolve(keep)
+        await users.ended(await users.ask("restart"))
+        assert (await users.runs())[-1].order["resolutions"] == []
 
 
 async def test_a_savepoint_of_a_running_job_and_its_deletion_are_done_by_an_agent(

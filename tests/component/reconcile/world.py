@@ -417,7 +417,7 @@ class World:
                 case d.AcknowledgeRestart():
                     job = replace(job, restart=False)
                 case d.RecordFirstClaim():
-                    job = replace(job, home=decision.host, start_from=False)
+                    job = replace(job, home=decision.host, start_from=False, resolutions=False)
                 case d.PlaceRun():
                     self._ids += 1
                     version = run.version if run is not None and self.of_job[name] else job.version

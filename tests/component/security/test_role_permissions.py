@@ -43,6 +43,7 @@ ROUTES = {
     "POST /api/v1/jobs/{job}/restart": "O",
     "POST /api/v1/jobs/{job}/move": "O",
     "POST /api/v1/jobs/{job}/upgrade": "O",
+    "POST /api/v1/jobs/{job}/resolve": "O",
     "POST /api/v1/jobs/{job}/cancel": "O",
     "GET /api/v1/jobs/{job}/versions": "v",
     "GET /api/v1/jobs/{job}/runs": "v",

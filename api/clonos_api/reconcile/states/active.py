@@ -120,8 +120,8 @@ def _place(job: JobFacts, fleet: Fleet, within_s: float) -> list[Decision]:
 
 def _first_claim(job: JobFacts, run: RunFacts) -> list[Decision]:
     """Records the changes of a start's first claim."""
-    other_host = job.local and job.home != run.host
-    return [RecordFirstClaim(run.host)] if (run.claimed or run.running) and (job.start_from or other_host) else []
+    changed = job.start_from or job.resolutions or (job.local and job.home != run.host)
+    return [RecordFirstClaim(run.host)] if (run.claimed or run.running) and changed else []
 
 
 def _wait(job: JobFacts, run: RunFacts, now: datetime, within_s: float, late: str) -> list[Decision]:
@@ -218,7 +218,7 @@ def _standby_for(job: JobFacts, run: RunFacts, fleet: Fleet) -> StandbyFacts | N
     It has the version of the driver, because a changed specification counts from the next start. A standby on another
     host is preferred: the host of the driver may be the cause of the failure.
     """
-    if job.start_from:
+    if job.start_from or job.resolutions:
         return None
     ready = [
         standby
