@@ -558,6 +558,18 @@ class DriverUnresponsive(DriverCrashed):
     hint_default = "nothing: it is restarted. If its epochs take longer, raise stallTimeout in the specification."
 
 
+class StopTimedOut(ClonosError):
+    """The epoch in progress was not finished within the time that the stop request allowed, so it is in doubt."""
+
+    slug = "stop-timed-out"
+    exit_code = 79
+    kept_default = "published records are unchanged; the next start replays the epoch, with the same code."
+    hint_default = (
+        "start the job again, and allow the next stop more time. A changed version is refused until the epoch is "
+        "finished, unless you accept the new code for it with `clonos job resolve JOB --epoch N --new-code`."
+    )
+
+
 class MoveFailed(ClonosError):
     """A planned move or an upgrade failed before it changed the job. Reported by an operation."""
 

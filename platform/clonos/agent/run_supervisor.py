@@ -35,7 +35,7 @@ from clonos.agent.process import identity
 from clonos.agent.run_attempt import RunAttempt
 from clonos.agent.waiting import is_set_within
 from clonos.driver.states import DriverState
-from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault
+from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault, StopTimedOut
 from clonos.jobs.spec import JobSpec
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import RunReport, RunSpec
@@ -75,6 +75,7 @@ class RunSupervisor:
         self._next_start_at = 0.0
         self._blocked: Failure | None = None
         self._unresponsive: Failure | None = None
+        self._stop_timed_out: Failure | None = None
         self._outcome: AttemptOutcome | None = None
         self._checkpoint_bytes: dict[str, int] | None = None
         self._log = _log.bind(run=directory.run)
@@ -327,6 +328,9 @@ class RunSupervisor:
             timeout_s = self._settings.stop_grace_s if self._agent_exits else spec.stop_timeout_s if spec else 0.0
             left_s = started + timeout_s - time.monotonic()
             if force or left_s <= 0:
+                if not (force or self._agent_exits or self._attempt.status.state == DriverState.STOPPED):
+                    what = f"The driver did not stop within {timeout_s:g} s and was killed: its epoch is in doubt."
+                    self._stop_timed_out = failure_of(StopTimedOut(what))
                 await self._attempt.kill()
                 await self._wait(_RETRY_S)
             else:
@@ -370,7 +374,7 @@ class RunSupervisor:
         failure, final, consecutive_failures = outcome.failure, not outcome.retry, 0
         if self._stopping or self._desired in ("STOPPED", "ABSENT"):
             # Killed or stopped as requested: no failure.
-            failure = failure if (outcome.exit_code or 0) > 0 else None
+            failure = failure if (outcome.exit_code or 0) > 0 else self._stop_timed_out
             final = not self._agent_exits
         elif outcome.retry and policy is not None:
             consecutive_failures = restart_policy.failures_with_this_attempt(policy, attempt.record, attempt.status)
@@ -378,7 +382,7 @@ class RunSupervisor:
                 final = True
                 failure = failure_of(restart_policy.exhausted(consecutive_failures, failure))
             self._next_start_at = time.monotonic() + restart_policy.pause_s(policy, consecutive_failures)
-        attempt.process = self._outcome = self._unresponsive = None
+        attempt.process = self._outcome = self._unresponsive = self._stop_timed_out = None
         self._stopping = False
         attempt.write(
             ended=datetime.now(UTC),

@@ -33,6 +33,10 @@ def run(
     request_key: Annotated[
         str, typer.Option(help="Idempotency key of --new-lineage: a retry with the same key continues its lineage.")
     ] = "",
+    stop_timeout: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Seconds for the epoch in progress after a stop request (default: no limit)."),
+    ] = None,
     accept_new_code: Annotated[bool, typer.Option(help="Replay an epoch in doubt with the current code.")] = False,
     resolve: Annotated[
         list[str] | None,
@@ -70,6 +74,7 @@ def run(
                 events=events,
                 new_lineage=new_lineage,
                 request_key=request_key,
+                stop_timeout_s=stop_timeout,
                 resolutions=tuple(map(RequestedResolution.parse, resolve or [])),
                 accept_new_code=accept_new_code,
             )

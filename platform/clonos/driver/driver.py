@@ -28,7 +28,7 @@ from clonos.driver.restart_budget import RestartBudget
 from clonos.driver.running import Running
 from clonos.driver.states import DriverState, StateMachine
 from clonos.driver.topic_ids import TopicIds, check_source_topics
-from clonos.errors import ClonosError, Superseded
+from clonos.errors import ClonosError, StopTimedOut, Superseded
 from clonos.extend.source import Progress
 from clonos.formats.poison import drops
 from clonos.formats.registry import Pins
@@ -404,6 +404,22 @@ class Driver:
             topics = frozenset[str]().union(*(source.topics() for source in self._context.sources))
             self._on_progress(query, {topic: offsets for topic, offsets in progress.items() if topic in topics})
 
+    def _stop(self, queries: list[Running]) -> None:
+        """Stop all queries, each after its epoch in progress.
+
+        Raises:
+            StopTimedOut: An epoch did not finish in time.
+        """
+        timeout_s = self._options.stop_timeout_s
+        deadline = time.monotonic() + (timeout_s or 0.0)
+        interrupted = [
+            running.query.name
+            for running in queries
+            if not running.stop_gracefully(None if timeout_s is None else max(deadline - time.monotonic(), _POLL_S))
+        ]
+        if interrupted:
+            raise StopTimedOut(f"The epoch of {', '.join(interrupted)} did not finish within {timeout_s:g} s.")
+
     def _watch(self, queries: list[Running]) -> None:
         """Wait until a query fails, all are finished, or a stop is requested."""
         finished = 0
@@ -411,8 +427,7 @@ class Driver:
             self._wake.wait(_POLL_S)
             if self._asked_to_stop:
                 self._to(DriverState.STOPPING)
-                for running in queries:
-                    running.stop(gracefully=True)
+                self._stop(queries)
                 self._to(DriverState.STOPPED)
                 self._events.emit("stopped")
                 return

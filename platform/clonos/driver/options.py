@@ -22,5 +22,6 @@ class RunOptions:
     new_lineage: bool = False  # start a new lineage: the output of older lineages no longer counts
     # Idempotency key of `new_lineage`. A retry with the same key continues the lineage that the first request created.
     request_key: str = ""
+    stop_timeout_s: float | None = None  # for the epoch in progress, after a stop request; None: as long as it takes
     resolutions: tuple[RequestedResolution, ...] = ()  # the user's decisions about epochs in doubt
     accept_new_code: bool = False  # replay epochs in doubt with the current code, although other code planned them

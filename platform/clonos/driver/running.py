@@ -29,7 +29,7 @@ from clonos.spark.user_session import promised_settings
 _log = logging.getLogger("clonos")
 # Spark treats this text as an interruption, so that a query that is being stopped logs no failure.
 INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling the epoch: java.lang.InterruptedException"
-_STOP_S = 30.0
+_PARKED_S = 30.0
 _SETTLE_S = 5.0
 _SETTLE_POLL_S = 0.01
 _MESSAGE_CHARACTERS = 500
@@ -148,7 +148,7 @@ class Running:
         """
         if self.done or not self.runner.idle or self._failed() or not runs_without_input(self.query.frame):
             return
-        self.stop(gracefully=True)
+        self.stop_gracefully()
         self._finished = not self._failed()  # the next epoch may have started in the meantime
 
     def _failed(self) -> bool:
@@ -172,26 +172,42 @@ class Running:
             if failure is not None:
                 raise _typed(failure)
 
-    def stop(self, *, gracefully: bool = False) -> None:
-        """Stop the query; `gracefully`: after the epoch in progress is finished and committed."""
+    def stop(self) -> None:
+        """Stop the query at once. An epoch in progress is in doubt: the next start replays it."""
+        self._stop(0.0)
+
+    def stop_gracefully(self, timeout_s: float | None = None) -> bool:
+        """Stop the query after the epoch in progress is finished and committed.
+
+        Args:
+            timeout_s: Seconds to wait for the epoch; None: as long as it takes. Then the query stops anyway.
+
+        Returns:
+            Whether no epoch was interrupted.
+        """
+        return self._stop(timeout_s)
+
+    def _stop(self, timeout_s: float | None) -> bool:
         try:
-            self._stop(gracefully)
+            return self._stop_stream(timeout_s)
         finally:
             self._spooling.close()
             if self._lane is not None:
                 self._lane.close()
 
-    def _stop(self, gracefully: bool) -> None:
+    def _stop_stream(self, timeout_s: float | None) -> bool:
         if self.stream is None or not self.stream.isActive:
-            return
+            return True
         # Spark interrupts the epoch in progress. That is safe (the epoch would be replayed), but costs a replay.
         self.runner.stopping = True
-        if gracefully and self.runner.busy.acquire(timeout=_STOP_S):
+        finished = timeout_s != 0.0 and self.runner.busy.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        if finished:
             self.runner.busy.release()
             self._stop_waiting(self.stream)
             self._settle(self.stream)
         with contextlib.suppress(Exception):  # the query may fail at the same moment: it stops either way
             self.stream.stop()
+        return finished
 
     def _stop_waiting(self, stream: StreamingQuery) -> None:
         stop_waiting(self.query.frame.sparkSession, str(stream.runId))
@@ -206,7 +222,7 @@ class Running:
     def _await_stop(self) -> None:
         """Block Spark's thread in an epoch that must not start, so that the stop interrupts nothing else."""
         self._parked.set()
-        deadline = time.monotonic() + _STOP_S
+        deadline = time.monotonic() + _PARKED_S
         while self.stream is not None and self.stream.isActive and time.monotonic() < deadline:
             time.sleep(_SETTLE_POLL_S)
 

@@ -94,7 +94,8 @@ def test_driver_that_ignores_a_stop_is_killed_after_the_timeout(api: FakeApi, ho
     with within(10.0):
         report = reported(api, run, "EXITED", final=True)
     assert report.exit_code == -signal.SIGKILL
-    assert report.failure is None
+    assert report.failure is not None
+    assert report.failure.error == "stop-timed-out"
     assert time.monotonic() - requested > 0.7
     assert processes_of(run) == []
 

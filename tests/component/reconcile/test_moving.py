@@ -316,6 +316,14 @@ def test_without_the_new_standby_the_old_version_starts_again() -> None:
     assert error_of(writes) == "move-failed"
 
 
+def test_a_new_version_does_not_get_an_epoch_that_the_old_one_left_in_doubt() -> None:
+    timed_out = Failure(error="stop-timed-out", what="The driver did not stop within 60 s.")
+    killed = working(desired="STOPPED", state="EXITED", exit_code=-9, ended=True, failure=timed_out)
+    writes = decide(job(NEWER, standby(version=2)), killed, fleet(), NOW)
+    assert kinds(writes) == [d.UpdateRun, d.BeginRecovery, d.EndMove, d.Transition]
+    assert error_of(writes) == "move-failed"
+
+
 def test_a_job_that_finishes_during_an_upgrade_is_finished() -> None:
     finished = working(desired="STOPPED", state="EXITED", driver_state="FINISHED", exit_code=0, ended=True)
     assert decide(job(NEWER, standby(version=2)), finished, fleet(), NOW) == [d.Transition(S.FINISHED)]

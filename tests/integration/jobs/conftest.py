@@ -66,6 +66,7 @@ class InProcess:
         options = RunOptions(
             checkpoint=str(self._home / checkpoint),
             new_lineage=spec.pop("new_lineage", False),
+            stop_timeout_s=spec.pop("stop_timeout_s", None),
             request_key=spec.pop("request_key", ""),
             accept_new_code=spec.pop("accept_new_code", False),
             resolutions=tuple(map(RequestedResolution.parse, spec.pop("resolve", ()))),

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final
 
+from clonos.errors import StopTimedOut
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
 from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PROVE_S, RECOVER_S
@@ -142,6 +143,10 @@ def _make_room(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: da
     left: list[Decision] = [MarkLost(run.id) if lost else UpdateRun(run.id, "ABSENT"), BeginRecovery(run.id, "upgrade")]
     recovering = Transition(JobState.RECOVERING, RECOVER_S)
     standby = next((s for s in job.standbys if s.run == move.standby and s.ready), None)
+    if run.failure is not None and run.failure.error == StopTimedOut.slug:
+        # The new version would refuse the epoch in doubt; the old one replays it.
+        failure = failures.not_moved("The old version did not finish its epoch in time", run.failure)
+        return [*left, EndMove(failure), recovering]
     if standby is not None and fleet.alive(standby.host):
         return [*left, PromoteStandby(standby.run, standby.host), recovering]
     cause = job.successor.failure if job.successor is not None else None
