@@ -15,6 +15,8 @@ from clonos.settings import KafkaSettings
 PROPERTY: Final = "clonos.epoch"
 # Python workers get the connection settings from their environment, so that no Spark property holds a password.
 KAFKA_ENVIRONMENT: Final = "CLONOS_WORKER_KAFKA"
+# The name of the job whose driver built the session.
+JOB_ENVIRONMENT: Final = "CLONOS_WORKER_JOB"
 
 
 class EpochScope(msgspec.Struct, frozen=True):

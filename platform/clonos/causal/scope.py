@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -20,8 +21,8 @@ from clonos.carried_errors import CarriedError, carry
 from clonos.causal.counting import Tally
 from clonos.causal.determinants import Recorder, recorded_answers
 from clonos.causal.encoding import canonical
-from clonos.causal.epoch_scope import PROPERTY, EpochScope, decode_scope, worker_kafka
-from clonos.errors import EpochFailed, OperatorRequired
+from clonos.causal.epoch_scope import JOB_ENVIRONMENT, PROPERTY, EpochScope, decode_scope, worker_kafka
+from clonos.errors import EpochFailed, OperatorRequired, SpecError
 from clonos.log.records import Determinant
 
 P = ParamSpec("P")
@@ -260,6 +261,17 @@ class Inside:
 
 
 def open_task_scope(operator: str) -> TaskScope | None:
-    """A scope for `operator` in the current Spark task; None outside a Clonos epoch."""
+    """A scope for `operator` in the current Spark task; None outside a Clonos job.
+
+    Raises:
+        CarriedError: The task belongs to a job, but to no epoch: nothing would record the answers of services.
+    """
     spark_task = _spark_task()
+    if spark_task is None and TaskContext.get() is not None and (job := os.environ.get(JOB_ENVIRONMENT)):
+        raise carry(
+            SpecError(
+                f"The operator {operator} runs outside of the epochs of the job {job}, where nothing is recorded.",
+                hint="use it on streams only; compute static data before the job.",
+            )
+        )
     return TaskScope(spark_task[1], operator, spark_task[0].partitionId()) if spark_task is not None else None

@@ -43,6 +43,10 @@ class _Node:
         for child in self.children:
             yield from child.all()
 
+    def streams(self) -> bool:
+        """Whether the rows of this node come from a streaming source."""
+        return any(node.kind.startswith("Streaming") for node in self.all())
+
     def operators(self) -> Iterator[tuple[str, int]]:
         """Name and expression id of each operator that this node evaluates."""
         shown = shown_in_plans()
@@ -60,8 +64,8 @@ def check_shape(frame: DataFrame) -> None:
     """Refuse a query that a replay could not repeat.
 
     Raises:
-        SpecError: The query sorts or partitions by range, evaluates an operator twice, or coalesces the partitions that
-            an operator runs on.
+        SpecError: The query sorts or partitions by range, evaluates an operator twice or on a static DataFrame, or
+            coalesces the partitions that an operator runs on.
     """
     root = _plan(frame)
     for node in root.all():
@@ -80,6 +84,14 @@ def check_shape(frame: DataFrame) -> None:
                 f"The operator {name} would be evaluated {times} times for one use, with one set of determinants.",
                 hint="put its result into a column first (withColumn) and use that; where a frame is joined or united "
                 "with itself, call it on each branch.",
+            )
+    for node in root.all():
+        operator = None if node.streams() else next(node.operators(), None)
+        if operator is not None:
+            raise SpecError(
+                f"The operator {operator[0]} runs on a DataFrame that is no stream: Spark computes it outside of the "
+                "epochs, where answers of services are not recorded.",
+                hint="join first and call it on the result, or compute the column before the job and read it.",
             )
     for node in root.all():
         if node.kind == "Repartition" and not node.fields["shuffle"]:

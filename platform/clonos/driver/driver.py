@@ -27,6 +27,7 @@ from clonos.driver.resolutions import record_resolutions
 from clonos.driver.restart_budget import RestartBudget
 from clonos.driver.running import Running
 from clonos.driver.states import DriverState, StateMachine
+from clonos.driver.static_inputs import StaticInputs
 from clonos.driver.topic_ids import TopicIds, check_source_topics
 from clonos.errors import ClonosError, StopTimedOut, Superseded
 from clonos.extend.source import Progress
@@ -339,6 +340,9 @@ class Driver:
             source.check_retained(self._kafka, start)
         self._note_progress(query.name, start)
         lane = self._driver_lane(query, own, checkpoint)
+        static_inputs = StaticInputs(query.frame)
+        for static_input in static_inputs.unpinned:
+            self._events.emit("static-input-unpinned", query=query.name, input=static_input)
         runner = EpochRunner(
             self._spark,
             self._job,
@@ -351,6 +355,7 @@ class Driver:
             attempt=self._budget.attempts,
             lane=lane,
             topic_ids=self._topic_ids.of,
+            static_inputs=static_inputs,
         )
         return Running(query, location, runner, checkpoint.settings(), lane)
 

@@ -28,6 +28,7 @@ from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
 from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of
 from clonos.driver.code_identity import changed_parts
 from clonos.driver.planned import Planned, read_plan
+from clonos.driver.static_inputs import StaticInputs
 from clonos.errors import (
     CheckpointMismatch,
     CheckpointOutdated,
@@ -91,6 +92,7 @@ class EpochRunner:
         attempt: Number of restarts since the last finished epoch.
         lane: Publishes the rows that Spark's tasks spool; None: the sink's `write` publishes the epoch's frame.
         topic_ids: Returns topic → Kafka's id of it, for topics of plans.
+        static_inputs: The files that the query is joined with.
 
     Attributes:
         failure: The exception of the last epoch; Spark keeps only its text.
@@ -114,6 +116,7 @@ class EpochRunner:
         attempt: int = 0,
         lane: DriverLane | None = None,
         topic_ids: Callable[[Iterable[str]], Mapping[str, str]] | None = None,
+        static_inputs: StaticInputs | None = None,
     ) -> None:
         self.failure: BaseException | None = None
         self.finished = 0
@@ -133,6 +136,7 @@ class EpochRunner:
         self._driver_lane = lane
         self._begun: _Begun | None = None
         self._topic_ids = topic_ids
+        self._static_inputs = static_inputs
         # Markers read at the claim are valid only for epochs that were in doubt then.
         self._markers = {
             lane: marker
@@ -366,6 +370,14 @@ class EpochRunner:
                 hint="name versions in place of the latest one, and accept that for the epoch: "
                 f"{resolve_command(self._job.spec.name, name, epoch, 'new-code')}.",
             )
+        now = self._static_fingerprints()
+        changed_inputs = [input_ for input_, before in plan.static_inputs.items() if now.get(input_) != before]
+        if changed_inputs and not accepted:
+            raise CheckpointMismatch(
+                f"The static input {changed_inputs[0]} changed while epoch {epoch} of {name} was in doubt.",
+                hint="restore its files until the epoch is finished, or accept the change for the epoch: "
+                f"{resolve_command(self._job.spec.name, name, epoch, 'new-code')}.",
+            )
         if plan.delivery != self._query.sink.delivery:
             raise CheckpointMismatch(
                 f"Epoch {epoch} of {name} was planned for {plan.delivery} delivery, the sink is now "
@@ -405,10 +417,14 @@ class EpochRunner:
                 pins=self._pins,
                 delivery=self._query.sink.delivery,
                 topic_ids=self._new_topic_ids(planned),
+                static_inputs=self._static_fingerprints(),
             )
             offset = self._own.control.append(plan)
             self._own.state.take(offset, plan)
         return offset, plan
+
+    def _static_fingerprints(self) -> dict[str, str]:
+        return self._static_inputs.fingerprints() if self._static_inputs is not None else {}
 
     def _new_topic_ids(self, planned: Planned) -> dict[str, str]:
         """Topic → id, for the topics of the epoch that the log does not know, or knows with another id."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from clonos.causal.epoch_scope import KAFKA_ENVIRONMENT, worker_environment
+from clonos.causal.epoch_scope import JOB_ENVIRONMENT, KAFKA_ENVIRONMENT, worker_environment
 from clonos.driver.advice import advise
 from clonos.driver.driver import Driver, default_checkpoint
 from clonos.driver.lag import LagMeter
@@ -130,7 +130,7 @@ def _run(
     try:
         # Workers on other hosts do not inherit this process's environment.
         configure_workers(session.spark, kafka)
-        session.spark.sparkContext.environment.update(logs.environment())
+        session.spark.sparkContext.environment.update({JOB_ENVIRONMENT: job.spec.name, **logs.environment()})
         driver = Driver(
             job,
             session.spark,

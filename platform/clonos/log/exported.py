@@ -59,6 +59,10 @@ def _fields(record: Claim | AssignLanes | Plan | Determinants | Marker | EpochCo
                 "assignments": _assignments(record.assignments),
                 "committed": record.committed,
                 "request_key": record.request_key,
+                "code": record.code,
+                "code_parts": record.code_parts,
+                "topic_ids": record.topic_ids,
+                "dropped": record.dropped,
             }
         case AssignLanes():
             return {"assignments": _assignments(record.assignments)}
@@ -75,6 +79,8 @@ def _fields(record: Claim | AssignLanes | Plan | Determinants | Marker | EpochCo
                 "log_partitions": record.log_partitions,
                 "start_offsets": {str(partition): offset for partition, offset in record.start_offsets.items()},
                 "offsets": record.offsets,
+                "topic_ids": record.topic_ids,
+                "static_inputs": record.static_inputs,
             }
         case Determinants():
             return {
@@ -101,6 +107,7 @@ def _fields(record: Claim | AssignLanes | Plan | Determinants | Marker | EpochCo
                 "epoch": record.epoch,
                 "action": record.action,
                 "code": record.code,
+                "topic": record.topic,
             }
 
 

@@ -150,6 +150,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     pins: dict[str, int] = {}  # Schema Registry request → schema id, for the requests of the job's definition
     delivery: str = "exactly-once"  # the sink's delivery mode
     topic_ids: dict[str, str] = {}  # topic → Kafka's id of it, for topics that are in no earlier record
+    static_inputs: dict[str, str] = {}  # location of files that the query is joined with → their fingerprint
 
 
 class Determinant(msgspec.Struct, frozen=True, array_like=True):

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ import stamina
 import clonos
 from clonos.carried_errors import CarriedError, uncarry
 from clonos.causal import derived, scope
-from clonos.causal.epoch_scope import EpochScope, decode_scope, encode_scope
+from clonos.causal.epoch_scope import JOB_ENVIRONMENT, EpochScope, decode_scope, encode_scope
 from clonos.causal.scope import TaskScope, row_scope, task_scope
 from clonos.causal.service import Service
 from clonos.causal.udf import _Rows
@@ -669,3 +670,13 @@ def test_large_answers_are_split_into_several_records(monkeypatch: pytest.Monkey
     recorder.flush()
     assert 2 <= len(producer.sent) <= 10
     assert max(map(len, producer.sent)) < 1024 * 1024
+
+
+def test_an_operator_outside_the_epochs_of_a_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark computes the static side of a broadcast join before the epoch begins: nothing would record the answers."""
+    task = SimpleNamespace(getLocalProperty=lambda name: None)
+    monkeypatch.setattr(scope.TaskContext, "get", lambda: task)
+    assert scope.open_task_scope("job.ask") is None
+    monkeypatch.setenv(JOB_ENVIRONMENT, "orders")
+    with pytest.raises(CarriedError, match=r"job\.ask runs outside of the epochs of the job orders"):
+        scope.open_task_scope("job.ask")

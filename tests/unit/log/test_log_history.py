@@ -169,7 +169,16 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
     common = {"job", "partition", "offset", "at", "bytes", "kind", "void"}
     owner = {"lineage", "generation", "claim_id"}
     expected = {
-        "claim": {"marker", "assignments", "committed", "request_key"},
+        "claim": {
+            "marker",
+            "assignments",
+            "committed",
+            "request_key",
+            "code",
+            "code_parts",
+            "topic_ids",
+            "dropped",
+        },
         "assign-lanes": {"assignments"},
         "plan": {
             "query",
@@ -182,11 +191,13 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
             "log_partitions",
             "start_offsets",
             "offsets",
+            "topic_ids",
+            "static_inputs",
         },
         "determinants": {"query", "epoch", "operator", "task", "determinants"},
         "marker": {"query", "epoch", "lane", "input_slice", "records", "digest"},
         "epoch-committed": {"query", "epoch", "records"},
-        "resolution": {"query", "epoch", "action", "code"},
+        "resolution": {"query", "epoch", "action", "code", "topic"},
     }
     records: list[Record] = [
         Claim(OLD, AT, marker(OLD), (LaneAssignment("words", 0, 1),), {"words": 2}),
