@@ -280,7 +280,7 @@ class Driver:
             for started in running:
                 started.start(self._job, self._wake)
             self._running = running
-            self._topic_ids.watch(ignored=self._written())
+            self._topic_ids.watch(ignored=self._written(), log=own.topic)
             self._to(DriverState.RUNNING)
             self._watch(running)
             return None

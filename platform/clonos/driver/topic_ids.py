@@ -14,7 +14,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from clonos.errors import ClonosError, SourceOffsetsExpired
+from clonos.errors import CausalLogDamaged, ClonosError, SourceOffsetsExpired
 from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
 
@@ -35,6 +35,7 @@ class TopicIds:
         self._every_s = every_s
         self._ids: dict[str, str] = {}
         self._now: dict[str, str] = {}
+        self._log = ""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
@@ -62,8 +63,14 @@ class TopicIds:
 
         threading.Thread(target=fetch, daemon=True, name="clonos-topic-ids").start()
 
-    def watch(self, ignored: Collection[str] = ()) -> None:
-        """Start to check the topics, but not those in `ignored`, in the background until `stop`."""
+    def watch(self, ignored: Collection[str] = (), *, log: str = "") -> None:
+        """Start to check the topics in the background until `stop`.
+
+        Args:
+            ignored: Topics that may change, such as those of sinks.
+            log: The topic of the causal log.
+        """
+        self._log = log
         threading.Thread(target=self._watch, args=(frozenset(ignored),), daemon=True, name="clonos-topic-ids").start()
 
     def stop(self) -> None:
@@ -74,11 +81,20 @@ class TopicIds:
         """Check the newest ids that the background has read; this does not wait.
 
         Raises:
-            SourceOffsetsExpired: A topic has another id now.
+            CausalLogDamaged: The topic of the causal log has another id now.
+            SourceOffsetsExpired: Another topic has another id now.
         """
+        if self._log in created_again(self._ids, self._now):
+            raise CausalLogDamaged(
+                f"The topic {self._log} was deleted and created again while the job ran: claims and plans are gone.",
+                hint="find out who deletes topics. Then start with --new-lineage and a new output topic.",
+            )
         check_source_topics(self._ids, self._now)
 
     def _watch(self, ignored: frozenset[str]) -> None:
+        if self._log:
+            with contextlib.suppress(ClonosError, TimeoutError):
+                self.of([self._log])
         while not self._stopped.wait(self._every_s):
             with contextlib.suppress(ClonosError, TimeoutError):  # the job itself reports that Kafka does not answer
                 self._now = topic_ids(self._kafka, self._ids.keys() - ignored)

@@ -18,6 +18,7 @@ import clonos
 from clonos import faults
 from clonos.driver.topic_ids import TopicIds
 from clonos.errors import (
+    CausalLogDamaged,
     CheckpointMismatch,
     ReplayDivergence,
     RestartsExhausted,
@@ -121,6 +122,29 @@ def test_a_source_topic_that_is_created_again_is_noticed_while_the_job_runs(
                 ids.check()
             except SourceOffsetsExpired as error:
                 return source in error.what and out not in error.what
+            return False
+
+        eventually(noticed, "the new id is noticed")
+    finally:
+        ids.stop()
+
+
+def test_a_log_topic_that_is_created_again_is_noticed_while_the_job_runs(
+    kafka: KafkaSettings, make_topic: MakeTopic, create_again: Any
+) -> None:
+    source, log = make_topic(1, "in"), make_topic(1, "log")
+    ids = TopicIds(kafka, every_s=0.1)
+    ids.of([source])
+    ids.watch(log=log)
+    try:
+        eventually(lambda: log in ids.of([log]), "the log is watched")
+        create_again(log, 1)
+
+        def noticed() -> bool:
+            try:
+                ids.check()
+            except CausalLogDamaged as error:
+                return log in error.what
             return False
 
         eventually(noticed, "the new id is noticed")

@@ -1,35 +1,108 @@
-"""The code hash covers the job file and the imported modules in its folder."""
+"""The code hash covers the job file and the files that belong to it, whatever a process has imported."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from clonos.driver.code_identity import changed_parts, code_parts
+from clonos.jobs.code_files import code_files, code_hash
+from clonos.jobs.definition import Job
 from clonos.jobs.loading import load_job
+from clonos.jobs.spec import JobSpec, Metadata, Spec
 
 JOB = """
 import clonos
-import {helper}
+import helper
 
 
 @clonos.job(name="hashed")
 def hashed(ctx):
-    pass
+    import inside
+    open("model.bin").read()
 """
+Write = Callable[[str, str], None]
 
 
-def test_changed_module_changes_the_code_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    helper = "helper_of_hashed_job"
-    monkeypatch.setattr(sys, "path", list(sys.path))
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def file(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    file("job.py", JOB)
+    file("helper.py", "import vendored.used\n")
+    file("inside.py", "a = 1\n")
+    file("vendored/__init__.py", "")
+    file("vendored/used.py", "a = 1\n")
+    file("vendored/unused.py", "a = 1\n")
+    file("model.bin", "1")
+    file("unrelated.py", "a = 1\n")
+    return file
+
+
+@pytest.fixture
+def job(tmp_path: Path, write: Write) -> Path:
+    return tmp_path / "job.py"
+
+
+@pytest.mark.parametrize("name", ["job.py", "helper.py", "inside.py", "vendored/used.py", "model.bin"])
+def test_a_changed_file_of_the_job_changes_the_hash(job: Path, write: Write, name: str) -> None:
+    before = code_files(job)
+    write(name, (job.parent / name).read_text() + "\n# changed")
+    after = code_files(job)
+    assert code_hash(after) != code_hash(before)
+    assert changed_parts(before, after) == name
+
+
+@pytest.mark.parametrize("name", ["unrelated.py", "vendored/unused.py", "notes.txt"])
+def test_other_files_do_not_count(job: Path, write: Write, name: str) -> None:
+    before = code_files(job)
+    write(name, "changed")
+    assert code_files(job) == before
+
+
+def test_what_the_process_has_imported_does_not_count(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    (tmp_path / "job.py").write_text(JOB.format(helper=helper))
-    (tmp_path / "unrelated.py").write_text("a = 1\n")
-    hashes = []
-    for text in ("a = 1\n", "a = 1\n", "a = 2\n"):
-        (tmp_path / f"{helper}.py").write_text(text)
-        sys.modules.pop(helper, None)
-        hashes.append(load_job(tmp_path / "job.py").code)
-    assert hashes[0] == hashes[1]
-    assert hashes[1] != hashes[2]
+    monkeypatch.syspath_prepend(str(job.parent))
+    names = ("helper", "inside", "vendored", "vendored.used", "vendored.unused")
+    before = code_files(job)
+    try:
+        __import__("vendored.unused")
+        assert code_files(job) == before
+        assert load_job(job).files == before
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+def test_libraries_beside_the_job_count_by_their_version(job: Path, write: Write) -> None:
+    """Clonos in the folder of the job, as after ``pip install -t`` or at the root of a checkout."""
+    before = code_files(job)
+    write("clonos/__init__.py", "")
+    write("pandas/__init__.py", "")
+    assert code_files(job) == before
+    assert before.keys() >= {"package clonos", "package pyspark", "package pandas", "package pyarrow"}
+
+
+def test_parameters_and_settings_belong_to_the_code() -> None:
+    def parts(conf: dict[str, str] | None = None, **spec: object) -> dict[str, str]:
+        body = Spec.model_validate(spec)
+        return code_parts(Job(lambda ctx: None, JobSpec(metadata=Metadata(name="j"), spec=body), "c"), conf or {})
+
+    before = parts(params={"city": "Berlin"})
+    assert changed_parts(before, parts(params={"city": "Rome"})) == "param city"
+    assert changed_parts(before, parts({"spark.sql.session.timeZone": "UTC"}, params={"city": "Berlin"})) == (
+        "spark.sql.session.timeZone (new)"
+    )
+    assert parts({"spark.ui.enabled": "false"}, params={"city": "Berlin"}) == before
+
+
+def test_a_changed_version_is_shown() -> None:
+    before = {"job.py": "a", "package pandas": "2.2", "gone.py": "c"}
+    after = {"job.py": "b", "package pandas": "2.3"}
+    assert changed_parts(before, after) == "gone.py (gone), job.py, package pandas (2.2, now 2.3)"
+    assert changed_parts({}, after) == ""
