@@ -1,4 +1,4 @@
-"""The code hash covers the job file and the files that belong to it, whatever a process has imported."""
+"""The code hash covers the job file and the files that belong to it, not what a process has imported."""
 
 from __future__ import annotations
 
