@@ -18,7 +18,9 @@ from clonos.log.records import Claim, Determinant, Determinants, Marker, Owner, 
 from clonos.settings import KafkaSettings
 
 _RECORD_BYTES: Final = 512 * 1024
-_ACKNOWLEDGE_S: Final = 30.0
+_ACKNOWLEDGE_S: Final = 30.0  # longest time without an acknowledgement
+# A cluster that throttles its clients needs longer for a record behind many others.
+_DELIVERY_S: Final = 900.0
 
 
 class Recorder:
@@ -76,10 +78,12 @@ class Recorder:
         producer = _producer(self._kafka(), self._epoch.depth)
         failures: list[KafkaError] = []
         unacknowledged = written = 0
+        deadline = time.monotonic() + _ACKNOWLEDGE_S
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
-            nonlocal unacknowledged
+            nonlocal unacknowledged, deadline
             unacknowledged -= 1
+            deadline = time.monotonic() + _ACKNOWLEDGE_S
             if error is not None:
                 failures.append(error)
 
@@ -90,9 +94,10 @@ class Recorder:
             written += len(value)
             _send(producer, epoch.log_topic, value, partition, delivered)
         deadline = time.monotonic() + _ACKNOWLEDGE_S
-        while unacknowledged and time.monotonic() < deadline:
+        while unacknowledged and not failures and time.monotonic() < deadline:
             producer.poll(0.1)
         if failures or unacknowledged:
+            _discard(producer)  # its records would wait in front of those of the next attempt
             reason = failures[0].str() if failures else f"no acknowledgement in {_ACKNOWLEDGE_S:.0f} s"
             raise EpochFailed(f"Determinants of epoch {epoch.epoch} did not reach {epoch.log_topic}: {reason}.")
         self.bytes += written
@@ -150,11 +155,17 @@ def _producer(kafka: KafkaSettings, depth: str) -> Producer:
             acks="1" if depth == "1" else "all",
             enable_idempotence=depth != "1",
             linger_ms=0,
-            message_timeout_ms=int(_ACKNOWLEDGE_S * 1000),
+            message_timeout_ms=int(_DELIVERY_S * 1000),
             message_max_bytes=8 * 1024 * 1024,
         )
         producer = _producers[key] = Producer(config)
     return producer
+
+
+def _discard(producer: Producer) -> None:
+    for key in [key for key, kept in _producers.items() if kept is producer]:
+        del _producers[key]
+    producer.purge()
 
 
 _Answers = dict[bytes, Determinant]

@@ -24,7 +24,6 @@ _INIT_TIMEOUTS_S: Final = (0.4, 1.0, 3.0, 10.0, 20.0)
 # A connected producer is initialised within 5 ms, or not before that timer.
 _CONNECTED_INIT_TIMEOUT_S: Final = 0.05
 _DESTROY_S: Final = 0.2  # a producer is destroyed in 1 ms; in a second or so if a broker is unreachable
-_COMMIT_TIMEOUT_S: Final = 30.0
 
 
 class Unknown(Exception):
@@ -67,6 +66,7 @@ class TransactionalProducer:
         connected: Callable[[], Producer | None] | None = None,
     ) -> None:
         self.transactional_id = transactional_id
+        self._begun_at = 0.0
         self.producer = self._open(producer_config(kafka, transactional_id), topic, connected)
 
     def _open(
@@ -105,6 +105,7 @@ class TransactionalProducer:
         Raises:
             EpochFailed: Another producer fenced this one; the causal log shows whether another driver owns the job.
         """
+        self._begun_at = time.monotonic()
         try:
             self.producer.begin_transaction()
         except KafkaException as failure:
@@ -134,10 +135,10 @@ class TransactionalProducer:
             KafkaAccessDenied: The transaction is aborted because the user may not write to a topic.
             Unknown: The producer was fenced, timed out or failed: read the log to learn the outcome.
         """
-        deadline = time.monotonic() + _COMMIT_TIMEOUT_S
+        deadline = self._begun_at + DEFAULT_TIMEOUT_MS / 1000  # then the broker aborts it
         while True:
             try:
-                self.producer.commit_transaction(max(0.1, deadline - time.monotonic()))
+                self.producer.commit_transaction(max(1.0, deadline - time.monotonic()))
                 return
             except KafkaException as failure:
                 error: KafkaError = failure.args[0]

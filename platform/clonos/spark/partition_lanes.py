@@ -63,6 +63,8 @@ class LanePass(msgspec.Struct, frozen=True, rename="camel"):
         buffer_bytes: The largest batch that fits into a producer's buffer.
         connection: The options with which Kafka's Java clients connect.
         producer: Further options of the producers.
+        patient: Options that replace those for a lane of more than `patient_bytes`.
+        patient_bytes: Bytes.
         lanes: By Spark's partition index.
     """
 
@@ -76,6 +78,8 @@ class LanePass(msgspec.Struct, frozen=True, rename="camel"):
     buffer_bytes: int
     connection: dict[str, str]
     producer: dict[str, str]
+    patient: dict[str, str]
+    patient_bytes: int
     lanes: tuple[TaskLane, ...]
 
 

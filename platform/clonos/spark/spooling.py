@@ -42,6 +42,7 @@ class SpooledRows:
 
     Attributes:
         records: Number of records.
+        bytes: Size of the records.
         dead_letters: Number of poison records among them.
         digest: Multiset digest of the records, 16 bytes.
     """
@@ -49,6 +50,7 @@ class SpooledRows:
     def __init__(self, spark: SparkSession, epoch: Any) -> None:
         self._spark = spark
         self.records: int = epoch.records()
+        self.bytes: int = epoch.bytes()
         self.dead_letters: int = epoch.deadLetters()
         self.digest = bytes(epoch.digest())
         self._epoch = epoch

@@ -19,7 +19,8 @@ from clonos_sinks.kafka.limits import Limits
 _BUFFER_BYTES: Final = 64 * 1024 * 1024
 _MAX_RECORD_BYTES: Final = 256 * 1024 * 1024
 _REQUEST_MS: Final = 30_000
-_BLOCK_MS: Final = 30_000  # longest wait for an init or a commit
+_BLOCK_MS: Final = 30_000  # longest wait for an init, or for a commit without progress
+_SLOW_BYTES_PER_S: Final = 256 * 1024  # of a cluster that throttles its clients
 _LINGER_MS: Final = 5
 _METADATA_IDLE_MS: Final = 5_000  # Kafka's minimum
 EPOCH_PER_TRANSACTION: Final = 2  # the version of Kafka's transactions with KIP-890
@@ -30,7 +31,8 @@ class Lane(msgspec.Struct, frozen=True):
 
     epoch: SinkEpoch
     assigned: SinkLane
-    timeout_ms: int
+    timeout_ms: int  # time for a transaction
+    longest_timeout_ms: int  # time for a transaction with many bytes: the broker's limit
     limits: Limits = Limits()  # record and request size limits of the cluster
     options: Mapping[str, str] = {}  # the sink's options of Kafka's producer
     transactional: bool = True
@@ -49,6 +51,15 @@ class Lane(msgspec.Struct, frozen=True):
     def transactional_id(self) -> str:
         """The transactional id of the lane's producers."""
         return lane_id(self.identity.job, self.identity.query, self.number)
+
+    @property
+    def patient_bytes(self) -> int:
+        """A slow cluster may not take more bytes than that within `timeout_ms`."""
+        return self.timeout_ms * _SLOW_BYTES_PER_S // 1000
+
+    def timeout_of(self, size: int) -> int:
+        """The timeout in ms of a transaction of `size` bytes."""
+        return self.timeout_ms if size <= self.patient_bytes else self.longest_timeout_ms
 
     def __str__(self) -> str:
         """For messages: ``Lane 0 of orders``."""
@@ -97,30 +108,40 @@ class Lane(msgspec.Struct, frozen=True):
         return newest
 
 
+def first_timeout_ms(epoch: SinkEpoch, timeout_ms: int, longest_ms: int) -> int:
+    """The time for a small transaction: the broker's limit after a failed attempt, which may have lasted too long."""
+    return longest_ms if epoch.attempt else timeout_ms
+
+
 def buffer_bytes(limits: Limits) -> int:
     """``buffer.memory`` of a producer, which must hold the largest record."""
     return max(_BUFFER_BYTES, min(limits.record, _MAX_RECORD_BYTES))
 
 
-def producer_options(lane: Lane) -> dict[str, str]:
+def timeout_options(lane: Lane, timeout_ms: int) -> dict[str, str]:
+    """The options of a lane's producer that depend on the time for a transaction."""
+    linger_ms = int(lane.options.get("linger.ms", _LINGER_MS))
+    options = {"delivery.timeout.ms": str(max(timeout_ms, _REQUEST_MS + linger_ms))}
+    if lane.transactional:
+        options["transaction.timeout.ms"] = str(timeout_ms)
+    return options
+
+
+def producer_options(lane: Lane, timeout_ms: int) -> dict[str, str]:
     """The options of a lane's producer, without its ids and its connection."""
-    linger_ms = lane.options.get("linger.ms", str(_LINGER_MS))
-    options = {
+    return {
         "enable.idempotence": "true",
         "acks": "all",
-        "linger.ms": linger_ms,
+        "linger.ms": str(_LINGER_MS),
         "batch.size": str(lane.limits.batch),
         "max.request.size": str(_MAX_RECORD_BYTES),
         "buffer.memory": str(buffer_bytes(lane.limits)),
         "max.block.ms": str(_BLOCK_MS),
-        "delivery.timeout.ms": str(max(lane.timeout_ms, _REQUEST_MS + int(linger_ms))),
         "request.timeout.ms": str(_REQUEST_MS),
         "retry.backoff.ms": "2",  # a transaction right after another one is refused until that one is complete
         # The client asks brokers to create topics; so it must forget a topic before it may be deleted unnoticed.
         "metadata.max.idle.ms": str(_METADATA_IDLE_MS),
         "enable.metrics.push": "false",
+        **timeout_options(lane, timeout_ms),
         **lane.options,
     }
-    if lane.transactional:
-        options["transaction.timeout.ms"] = str(lane.timeout_ms)
-    return options

@@ -31,7 +31,7 @@ from clonos.kafka import java_options
 from clonos.log.records import marker_head
 from clonos.spark.kafka_clients import NewestProducer, ProducerFailed, newest_producers, transaction_version
 from clonos.spark.partition_lanes import LanePass, TaskLane, TaskOutcome, write_lanes
-from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, buffer_bytes, producer_options
+from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, buffer_bytes, producer_options, timeout_options
 
 _UNKNOWN: Final = NewestProducer(-1, -1)
 
@@ -127,7 +127,9 @@ class PartitionedEpoch:
             first.limits.largest,
             buffer_bytes(first.limits),
             connection,
-            producer_options(first),
+            producer_options(first, first.timeout_ms),
+            timeout_options(first, first.longest_timeout_ms),
+            first.patient_bytes,
             tuple(tasks),
         )
 

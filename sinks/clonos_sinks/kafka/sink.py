@@ -18,7 +18,7 @@ from clonos.log.records import InputSlice, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS
 from clonos.settings import KafkaSettings
 from clonos_sinks.kafka.columns import check_schema
-from clonos_sinks.kafka.lane import Lane
+from clonos_sinks.kafka.lane import Lane, first_timeout_ms
 from clonos_sinks.kafka.limits import Limits, broker_settings, read_limits
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class KafkaSink:
         output_mode: Spark's output mode.
         delivery: ``exactly-once``: one transaction (KIP-98) for each lane. ``atomic-epoch``: one transaction for the
             whole epoch, which becomes visible at once. ``at-least-once``: no transactions and no markers.
-        transaction_timeout_ms: ``transaction.timeout.ms`` of the lanes. It doubles with each failed attempt at an
-            epoch, up to the broker's limit.
+        transaction_timeout_ms: ``transaction.timeout.ms`` of the lanes. A transaction of many bytes, and each attempt
+            at an epoch after the first, has the broker's limit.
         producer: Options of Kafka's producer: ``compression.type`` and ``linger.ms``. The others are part of the
             protocol, or follow from the topics' limits.
 
@@ -125,7 +125,7 @@ class KafkaSink:
             kafka,
             self._limits,
             transactional=self.delivery != "at-least-once",
-            first_timeout_ms=self.transaction_timeout_ms,
+            timeout_ms=self.transaction_timeout_ms,
             longest_timeout_ms=self._limit_ms,
             options=self.producer,
         )
@@ -140,11 +140,11 @@ class KafkaSink:
             # Not coalesce, which would change the parallelism and the indices of the tasks before it. The rows of each
             # earlier task arrive in order.
             frame = frame.repartition(1)
-        # An epoch that exceeded its transaction timeout gets more time, up to the broker's limit.
-        timeout_ms = min(self._limit_ms, self.transaction_timeout_ms * 2**epoch.attempt)
+        timeout_ms = first_timeout_ms(epoch, self.transaction_timeout_ms, self._limit_ms)
         transactional = self.delivery != "at-least-once"
         lanes = tuple(
-            Lane(epoch, assigned, timeout_ms, self._limits, self.producer, transactional) for assigned in epoch.lanes
+            Lane(epoch, assigned, timeout_ms, self._limit_ms, self._limits, self.producer, transactional)
+            for assigned in epoch.lanes
         )
         attempt = PartitionedEpoch(epoch, lanes, self.topic)
         return publish_rest(frame, epoch, set(attempt.published), attempt.run)

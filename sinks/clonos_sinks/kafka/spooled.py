@@ -23,7 +23,7 @@ from clonos.log.transaction import Aborted
 from clonos.settings import KafkaSettings
 from clonos.spark.kafka_clients import JvmProducer, ProducerFailed, transaction_version
 from clonos.spark.spooling import SpooledRows, WriteLimits
-from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, buffer_bytes, producer_options
+from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, buffer_bytes, first_timeout_ms, producer_options
 from clonos_sinks.kafka.limits import Limits
 
 
@@ -35,8 +35,8 @@ class SpooledLane:
         kafka: The cluster.
         limits: The size limits of the cluster.
         transactional: False for ``at-least-once``: no transactions and no markers.
-        first_timeout_ms: ``transaction.timeout.ms`` of a first attempt; it doubles with each failed attempt.
-        longest_timeout_ms: The broker's limit of it.
+        timeout_ms: ``transaction.timeout.ms`` of a first attempt with few bytes.
+        longest_timeout_ms: The broker's limit of it, for other attempts.
         options: The sink's options of Kafka's producer.
     """
 
@@ -47,7 +47,7 @@ class SpooledLane:
         limits: Limits,
         *,
         transactional: bool,
-        first_timeout_ms: int,
+        timeout_ms: int,
         longest_timeout_ms: int,
         options: Mapping[str, str],
     ) -> None:
@@ -56,7 +56,7 @@ class SpooledLane:
         self._connection = java_options(kafka)
         self.limits = WriteLimits(self._connection, limits.largest, buffer_bytes(limits))
         self._transactional = transactional
-        self._first_timeout_ms = first_timeout_ms
+        self._timeout_ms = timeout_ms
         self._longest_timeout_ms = longest_timeout_ms
         self._producer_options = options
         # Only this thread calls the producer: Spark interrupts its own threads, and then Kafka's client gives up.
@@ -64,6 +64,7 @@ class SpooledLane:
         self._opening: Future[JvmProducer] | None = None
         self._lock = threading.Lock()
         self._producer: JvmProducer | None = None  # open, or being opened
+        self._producer_timeout_ms = 0
         self._ready = False
         self._version = 0  # of Kafka's transactions
 
@@ -97,7 +98,7 @@ class SpooledLane:
             return LaneReport(lane.number, "empty", 0, b"")
         if self._opening is not None:
             self._opening.result()  # its error, if it failed
-        producer = self._opened(lane)  # step 1
+        producer = self._opened(lane, lane.timeout_of(rows.bytes))  # step 1
         lane.at_point("lane-initialised")
         tail = require_owner(lane.epoch, lane.assigned)  # step 2
         lane.at_point("lane-tail-read")
@@ -128,17 +129,31 @@ class SpooledLane:
         self._thread.shutdown(wait=False)
 
     def _lane(self, epoch: SinkEpoch) -> Lane:
-        timeout_ms = min(self._longest_timeout_ms, self._first_timeout_ms * 2**epoch.attempt)
-        return Lane(epoch, epoch.lanes[0], timeout_ms, self._sizes, self._producer_options, self._transactional)
+        timeout_ms = first_timeout_ms(epoch, self._timeout_ms, self._longest_timeout_ms)
+        return Lane(
+            epoch,
+            epoch.lanes[0],
+            timeout_ms,
+            self._longest_timeout_ms,
+            self._sizes,
+            self._producer_options,
+            self._transactional,
+        )
 
-    def _opened(self, lane: Lane) -> JvmProducer:
-        """The producer; a new one, if it is transactional, has fenced every earlier one of the lane."""
+    def _opened(self, lane: Lane, timeout_ms: int = 0) -> JvmProducer:
+        """A producer with at least this timeout; a new one, if it is transactional, has fenced every earlier one of
+        the lane.
+        """
+        timeout_ms = max(timeout_ms, lane.timeout_ms)
         if self._producer is not None and self._ready:
-            return self._producer
+            if self._producer_timeout_ms >= timeout_ms:
+                return self._producer
+            self.discard()
         name = lane.transactional_id
-        options = self._connection | producer_options(lane) | {"client.id": name}
+        options = self._connection | producer_options(lane, timeout_ms) | {"client.id": name}
         producer = JvmProducer(self._spark, options | ({"transactional.id": name} if self._transactional else {}))
         with self._lock:
+            self._producer_timeout_ms = timeout_ms
             self._producer = producer  # so that `discard` ends the init: a late one would fence the next claim
         if self._transactional:
             try:
@@ -155,7 +170,7 @@ class SpooledLane:
 
     def _deliver(self, lane: Lane, rows: SpooledRows) -> LaneReport:
         """Publish the rows at least once: without a transaction and without a marker."""
-        producer = self._opened(lane)
+        producer = self._opened(lane, lane.timeout_of(rows.bytes))
         try:
             rows.send_to(producer, topic=lane.epoch.dead_letter_topic)
             producer.flush()

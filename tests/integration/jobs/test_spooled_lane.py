@@ -184,7 +184,7 @@ def test_a_marker_that_is_committed_before_its_rows_would_lose_them(
 
     def marker_first(lanes: SpooledLane, lane: Lane, producer: JvmProducer, rows: SpooledRows) -> LaneReport:
         with monkeypatch.context() as without_rows:
-            without_rows.setattr(SpooledRows, "send_to", lambda _rows, _producer: None)
+            without_rows.setattr(SpooledRows, "send_to", lambda _rows, _producer, **_: None)
             report = commit(lanes, lane, producer, rows)
         if not failed:
             failed.append(lane.identity.epoch)

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -632,6 +632,9 @@ class FailingProducer:
             on_delivery(_Refused() if self.failures >= 0 else None, None)
         self._waiting = []
 
+    def purge(self) -> None:
+        self._waiting = []
+
 
 class _Refused:
     def str(self) -> str:
@@ -657,6 +660,37 @@ def test_flush_writes_unacknowledged_determinants_again(monkeypatch: pytest.Monk
     record = decode(producer.sent[1], where="here")
     assert record == Determinants(EPOCH.identity.owner, "q", 3, "op", 5, (Determinant(b"k", b"v"),))
     assert recorder.bytes == len(producer.sent[1]), "only the acknowledged bytes count"
+
+
+class SlowProducer(FailingProducer):
+    """Acknowledges one record in twenty seconds, up to a number of records."""
+
+    def __init__(self, acknowledged: int) -> None:
+        super().__init__(0)
+        self.now_s = 0.0
+        self.left = acknowledged
+
+    def poll(self, _timeout: float) -> None:
+        self.now_s += 20.0
+        if self.left and self._waiting:
+            self.left -= 1
+            self._waiting.pop(0)(None, None)
+
+
+@pytest.mark.parametrize("acknowledged", [4, 3])
+def test_flush_waits_while_the_log_acknowledges(monkeypatch: pytest.MonkeyPatch, acknowledged: int) -> None:
+    from clonos.causal import determinants
+
+    producer = SlowProducer(acknowledged)
+    monkeypatch.setattr(determinants, "_producer", lambda *_: producer)
+    monkeypatch.setattr(determinants, "time", SimpleNamespace(monotonic=lambda: producer.now_s))
+    recorder = determinants.Recorder(lambda: None, EPOCH, "op", 5)  # type: ignore[arg-type,return-value]
+    for number in range(4):
+        recorder.add(Determinant(bytes([number]), bytes(determinants._RECORD_BYTES + 1)))
+    expected = pytest.raises(EpochFailed, match="no acknowledgement") if acknowledged < 4 else nullcontext()
+    with expected:
+        recorder.flush()
+    assert len(producer.sent) == 4
 
 
 def test_large_answers_are_split_into_several_records(monkeypatch: pytest.MonkeyPatch) -> None:

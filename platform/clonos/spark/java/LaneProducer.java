@@ -4,13 +4,21 @@ import java.time.Duration;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.errors.InterruptException;
+import org.apache.kafka.common.errors.TimeoutException;
+import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * Kafka's producer for one lane. It keeps the first failure of a record, which Kafka reports later.
+ *
+ * <p>A slow cluster, such as one that throttles its clients, is no failure: the producer waits while Kafka acknowledges
+ * records, until the transaction times out.
  *
  * <p>One thread at a time uses it.
  */
@@ -18,14 +26,32 @@ public final class LaneProducer implements AutoCloseable {
   /** What Kafka's client says if it refuses a call because of an earlier failure. */
   private static final String ERROR_STATE = "Cannot execute transactional method because we are in an error state";
 
+  /** Records beyond this are not queued: they would wait longer than a batch may, in a slow cluster. */
+  private static final long WINDOW_BYTES = 16L << 20;
+
+  /** Without an acknowledgement for this time, Kafka does not make progress. */
+  private static final long STALLED_NANOS = TimeUnit.SECONDS.toNanos(60);
+
+  private static final long POLL_MS = 100; // a failure and a stop are noticed within this time
+  private static final String TIMEOUT_MS = "transaction.timeout.ms";
+
   private final KafkaProducer<byte[], byte[]> producer;
+  private final long timeoutNanos;
+  private final AtomicLong queuedBytes = new AtomicLong();
+  private final Object room = new Object();
+  private volatile boolean waiting;
+  private volatile boolean closed;
+  private volatile long acknowledgedAt;
   private volatile Exception failure;
+  private long begunAt;
   private Future<RecordMetadata> marker;
 
   /** @param options Kafka's options of a producer; with {@code transactional.id}, {@link #init} must be called */
   public LaneProducer(Map<String, String> options) {
     Properties properties = new Properties();
     properties.putAll(options);
+    String timeout = options.get(TIMEOUT_MS);
+    timeoutNanos = timeout == null ? Long.MAX_VALUE : TimeUnit.MILLISECONDS.toNanos(Long.parseLong(timeout));
     producer = new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer());
   }
 
@@ -37,10 +63,14 @@ public final class LaneProducer implements AutoCloseable {
   /** Begins a transaction. */
   public void begin() {
     failure = null;
+    begunAt = System.nanoTime();
     producer.beginTransaction();
   }
 
   Future<RecordMetadata> send(ProducerRecord<byte[], byte[]> record) {
+    long bytes = bytes(record);
+    awaitRoom(Math.max(0, WINDOW_BYTES - bytes));
+    queuedBytes.addAndGet(bytes);
     try {
       return producer.send(
           record,
@@ -48,11 +78,62 @@ public final class LaneProducer implements AutoCloseable {
             if (error != null && failure == null) {
               failure = error;
             }
+            acknowledge(bytes);
           });
     } catch (RuntimeException refused) {
+      queuedBytes.addAndGet(-bytes);
       raise(); // Kafka's client refuses every record after the first failure, without its cause
       throw new RecordFailed(refused);
     }
+  }
+
+  private void acknowledge(long bytes) {
+    acknowledgedAt = System.nanoTime();
+    queuedBytes.addAndGet(-bytes);
+    if (waiting) {
+      synchronized (room) {
+        room.notifyAll();
+      }
+    }
+  }
+
+  /** Waits until at most this many bytes are queued. */
+  private void awaitRoom(long most) {
+    if (queuedBytes.get() <= most) {
+      return;
+    }
+    synchronized (room) {
+      waiting = true;
+      try {
+        long began = System.nanoTime();
+        while (queuedBytes.get() > most && failure == null && !closed) {
+          if (isTimedOut() || System.nanoTime() - Math.max(began, acknowledgedAt) > STALLED_NANOS) {
+            throw new RecordFailed(new TimeoutException(queuedBytes + " bytes are not acknowledged in time"));
+          }
+          room.wait(POLL_MS);
+        }
+      } catch (InterruptedException stopped) {
+        throw new InterruptException(stopped);
+      } finally {
+        waiting = false;
+      }
+    }
+  }
+
+  private boolean isTimedOut() {
+    return System.nanoTime() - begunAt > timeoutNanos;
+  }
+
+  private static long bytes(ProducerRecord<byte[], byte[]> record) {
+    long bytes = length(record.key()) + length(record.value());
+    for (Header header : record.headers()) {
+      bytes += header.key().length() + length(header.value());
+    }
+    return bytes;
+  }
+
+  private static long length(byte[] data) {
+    return data == null ? 0 : data.length;
   }
 
   /** Queues the marker, the last record of the transaction. */
@@ -67,20 +148,27 @@ public final class LaneProducer implements AutoCloseable {
    * @throws RecordFailed Kafka refused a record, so the commit was not sent
    */
   public long commit() throws Exception {
-    try {
-      producer.commitTransaction();
-    } catch (RuntimeException refused) {
-      raise(); // the failure of a record, because of which the client did not send the commit
-      if (String.valueOf(refused.getMessage()).startsWith(ERROR_STATE)) {
-        throw new RecordFailed(refused); // an earlier failure without a record: the client sent no commit either
+    while (true) {
+      long queued = queuedBytes.get();
+      try {
+        producer.commitTransaction(); // sends what is queued, then the commit
+        return marker.get().offset();
+      } catch (RuntimeException refused) {
+        raise(); // the failure of a record, because of which the client did not send the commit
+        if (String.valueOf(refused.getMessage()).startsWith(ERROR_STATE)) {
+          throw new RecordFailed(refused); // an earlier failure without a record: the client sent no commit either
+        }
+        boolean progress = queuedBytes.get() < queued && !isTimedOut();
+        if (!(refused instanceof TimeoutException) || !progress || closed) {
+          throw refused;
+        }
       }
-      throw refused;
     }
-    return marker.get().offset();
   }
 
   /** Waits until Kafka has every record, outside of transactions. */
   public void flush() {
+    awaitRoom(WINDOW_BYTES / 16); // with a limit for no progress, which Kafka's own call does not have
     producer.flush();
     raise();
   }
@@ -127,6 +215,7 @@ public final class LaneProducer implements AutoCloseable {
   /** Closes the producer without waiting; the next {@link #init} of the same id aborts an open transaction. */
   @Override
   public void close() {
+    closed = true;
     boolean interrupted = Thread.interrupted(); // in an interrupted thread it would throw, and close nothing
     try {
       producer.close(Duration.ZERO);

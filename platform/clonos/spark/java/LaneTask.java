@@ -43,7 +43,7 @@ final class LaneTask implements LaneWriter.Ending {
   }
 
   private long deliver(Spool rows) {
-    try (LaneProducer producer = new LaneProducer(options())) {
+    try (LaneProducer producer = new LaneProducer(options(rows))) {
       rows.forEach(producer::send);
       producer.flush();
     }
@@ -51,7 +51,7 @@ final class LaneTask implements LaneWriter.Ending {
   }
 
   private long commit(Spool rows, RecordDigest digest) throws Exception {
-    Map<String, String> options = options();
+    Map<String, String> options = options(rows);
     LaneProducer producer = KeptProducers.take(lane.transactionalId(), options, lane.newestOffset());
     if (producer == null) {
       producer = open(options); // steps 1 and 2
@@ -113,8 +113,11 @@ final class LaneTask implements LaneWriter.Ending {
     }
   }
 
-  private Map<String, String> options() {
+  private Map<String, String> options(Spool rows) {
     Map<String, String> options = new HashMap<>(pass.producer());
+    if (rows.bytes() > pass.patientBytes()) {
+      options.putAll(pass.patient());
+    }
     options.putAll(pass.connection());
     options.put("client.id", lane.transactionalId());
     if (pass.transactional()) {

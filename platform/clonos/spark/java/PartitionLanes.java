@@ -58,6 +58,8 @@ public final class PartitionLanes {
    * @param bufferBytes the largest batch that fits into a producer's buffer
    * @param connection the options with which Kafka's Java clients connect
    * @param producer further options of the producers
+   * @param patient options that replace those for a lane of many bytes
+   * @param patientBytes the size of such a lane
    * @param lanes by Spark's partition index
    */
   record Pass(
@@ -71,6 +73,8 @@ public final class PartitionLanes {
       int bufferBytes,
       Map<String, String> connection,
       Map<String, String> producer,
+      Map<String, String> patient,
+      long patientBytes,
       List<Lane> lanes)
       implements Serializable {
     @Override

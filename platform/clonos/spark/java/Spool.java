@@ -105,6 +105,15 @@ final class Spool implements AutoCloseable {
     return Path.of(Utils.getLocalDir(SparkEnv.get().conf()));
   }
 
+  /** The size of all records. */
+  long bytes() {
+    try {
+      return memory.size() + (file == null ? 0 : file.size());
+    } catch (IOException failure) {
+      throw new UncheckedIOException(failure);
+    }
+  }
+
   /** Calls {@code send} for each record, in the order in which they were added. */
   void forEach(Consumer<ProducerRecord<byte[], byte[]>> send) {
     try {

@@ -56,6 +56,15 @@ public final class SpooledEpoch implements AutoCloseable {
     return records;
   }
 
+  /** The size of the records of all tasks. */
+  public synchronized long bytes() {
+    long bytes = 0;
+    for (Spool spool : spools) {
+      bytes += spool == null ? 0 : spool.bytes();
+    }
+    return bytes;
+  }
+
   /** Number of poison records among them. */
   public synchronized long deadLetters() {
     return deadLetters;

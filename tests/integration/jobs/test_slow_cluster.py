@@ -1,0 +1,75 @@
+"""A cluster that throttles its clients is slow, and no failure (`clonos.LaneProducer`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from clonos.embedded.broker import EmbeddedKafka
+from clonos.embedded.jars import ensure_jars
+from clonos.jobs.context import JobContext
+from clonos.kafka import client_config
+from clonos.settings import KafkaSettings, Settings
+from clonos.spark.internals import jvm_of
+from clonos.testing.harness import read_committed
+from support.feeding import feed_numbers
+
+pytestmark = pytest.mark.embedded
+QUOTA = 1_000_000
+RECORDS = 60
+RECORD_BYTES = 100_000
+
+
+@pytest.fixture
+def slow(spark: SparkSession, tmp_path: Path) -> Iterator[KafkaSettings]:
+    """A broker that takes a megabyte a second from all clients together, with 60 records in the topic ``in``."""
+    properties = {"quota.window.num": "2"}  # Kafka's default lets the first ten megabytes pass at once
+    with EmbeddedKafka(tmp_path / "kafka", jars=ensure_jars(Settings()), properties=properties) as cluster:
+        admin = AdminClient(client_config(cluster.kafka))
+        for created in admin.create_topics([NewTopic(topic, 1) for topic in ("in", "out")]).values():
+            created.result(60)
+        feed_numbers(cluster.kafka, "in", RECORDS)
+        throttle(spark, cluster.kafka, QUOTA)
+        yield cluster.kafka
+
+
+def throttle(spark: SparkSession, kafka: KafkaSettings, bytes_per_s: int) -> None:
+    """Set the quota of the default client."""
+    jvm: Any = jvm_of(spark)
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create({"bootstrap.servers": kafka.bootstrap_servers})
+    quota = jvm.org.apache.kafka.common.quota
+    entity = quota.ClientQuotaEntity({"client-id": None})
+    operation = quota.ClientQuotaAlteration.Op("producer_byte_rate", float(bytes_per_s))
+    admin.alterClientQuotas([quota.ClientQuotaAlteration(entity, [operation])]).all().get()
+    admin.close()
+
+
+@pytest.mark.parametrize("lanes", ["driver", "partition"])
+def test_a_throttled_epoch_commits_at_its_first_attempt(
+    slow: KafkaSettings,
+    run_on: Callable[[KafkaSettings], Any],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    lanes: str,
+) -> None:
+    """Its rows take longer than the wait for a commit, and than the timeout of a transaction with few rows."""
+    monkeypatch.setattr("clonos_sinks.kafka.lane._BLOCK_MS", 2_500)
+    monkeypatch.setattr("clonos_sinks.kafka.lane._REQUEST_MS", 2_500)
+    monkeypatch.setenv("CLONOS_LANES", lanes)
+
+    def define(ctx: JobContext) -> None:
+        large = F.concat(F.col("value").cast("string"), F.lit(" "), F.repeat(F.lit("x"), RECORD_BYTES))
+        rows = ctx.source("in").select(large.alias("value"))
+        ctx.sink(rows, topic="out", name="out", transaction_timeout_ms=3_000)
+
+    jobs = run_on(slow)
+    jobs(define, name)
+    assert jobs.events_of("restart") == []
+    published = [(message.value() or b"").split()[0] for message in read_committed(slow, "out")]
+    assert sorted(map(int, published)) == list(range(RECORDS))
