@@ -27,6 +27,7 @@ from clonos.causal.counting import count
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
 from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of
 from clonos.driver.code_identity import changed_parts
+from clonos.driver.epoch_bound import EpochBound
 from clonos.driver.planned import Planned, read_plan
 from clonos.driver.static_inputs import StaticInputs
 from clonos.errors import (
@@ -100,6 +101,7 @@ class EpochRunner:
         idle: Whether no epoch is in progress and the newest epoch had no input.
         busy: Lock that is held while an epoch is in progress.
         stopping: Set this to True to refuse further epochs.
+        on_bound: Called with the maximum number of records of the next epochs, when it changes.
     """
 
     def __init__(
@@ -123,6 +125,8 @@ class EpochRunner:
         self.idle = False
         self.busy = threading.Lock()
         self.stopping = False
+        self.on_bound: Callable[[int], None] | None = None
+        self._bound = EpochBound()
         self._spark = spark
         self._job = job
         self._query = query
@@ -182,7 +186,7 @@ class EpochRunner:
             raise AssertionError(f"epoch {epoch} was not begun")
         try:
             with structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
-                self._finish(begun, self._published(lambda: self._lane.publish(begun.sink_epoch, rows)))
+                self._finish(begun, self._published(lambda: self._lane.publish(begun.sink_epoch, rows)), rows.bytes)
         except BaseException as failure:
             self.failure = failure
             raise
@@ -232,8 +236,8 @@ class EpochRunner:
         self._spark.sparkContext.setLocalProperty(PROPERTY, encode_scope(self._scope(identity, plan)))
         return begun
 
-    def _finish(self, begun: _Begun, reports: list[LaneReport]) -> None:
-        """Commit the published epoch (step 4), report and audit it (step 5)."""
+    def _finish(self, begun: _Begun, reports: list[LaneReport], size: int = 0) -> None:
+        """Commit the published epoch of `size` bytes (step 4), report and audit it (step 5)."""
         name, epoch, replay = begun.identity.query, begun.identity.epoch, begun.identity.replay
         self._note_tails(begun.plan, reports)
         # Tasks between epochs (there should be none) do not belong to this epoch.
@@ -265,8 +269,13 @@ class EpochRunner:
                 self._driver_lane.discard()  # the renewed claim fences its producer
             with self._own.lock:
                 self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
+        self._adapt_bound(read, time.monotonic() - begun.started, size)
         reach("epoch-done", query=name, epoch=epoch, replay=replay)
         self.finished += 1
+
+    def _adapt_bound(self, read: int, seconds: float, size: int) -> None:
+        if self._bound.update(read=read, seconds=seconds, size=size) and self.on_bound is not None:
+            self.on_bound(self._bound.records)
 
     def _report(
         self,

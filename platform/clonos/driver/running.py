@@ -16,13 +16,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.carried_errors import CarriedError
 from clonos.causal.shape import runs_without_input
+from clonos.driver.epoch_bound import FIRST_RECORDS
 from clonos.driver.epochs import EpochRunner, NotStarted
 from clonos.driver.repeatable import streaming_scans
 from clonos.driver.restart_budget import classify
 from clonos.errors import ClonosError
 from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
-from clonos.spark.repeatable_kafka import stop_waiting
+from clonos.spark.repeatable_kafka import first_bound, set_bound, stop_waiting
 from clonos.spark.spooling import FORMAT, DriverLane, SpooledRows, SpoolingSink, spooling
 from clonos.spark.user_session import promised_settings
 
@@ -102,7 +103,9 @@ class Running:
         elif trigger.interval_ms:
             writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
         try:
-            with promised_settings(self.query.frame.sparkSession, self._settings):
+            spark = self.query.frame.sparkSession
+            self.runner.on_bound = self._set_bound
+            with promised_settings(spark, self._settings), first_bound(spark, FIRST_RECORDS):
                 self.stream = writer.start()
             if len(streaming_scans(self.query.frame)) > 1:
                 self._stop_waiting(self.stream)  # a record of another source would have to wait
@@ -208,6 +211,10 @@ class Running:
         with contextlib.suppress(Exception):  # the query may fail at the same moment: it stops either way
             self.stream.stop()
         return finished
+
+    def _set_bound(self, records: int) -> None:
+        if self.stream is not None:
+            set_bound(self.query.frame.sparkSession, str(self.stream.runId), records)
 
     def _stop_waiting(self, stream: StreamingQuery) -> None:
         stop_waiting(self.query.frame.sparkSession, str(stream.runId))

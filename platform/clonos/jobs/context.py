@@ -107,7 +107,8 @@ class JobContext:
                 read from their beginning. The platform's own topics, ``clonos.…``, never match.
             assign: Topic → partitions to read.
             starting: Start of the first epoch: ``earliest``, ``latest`` or topic → partition → offset.
-            max_per_epoch: Maximum number of records in one epoch; None: unlimited.
+            max_per_epoch: Maximum number of records in one epoch; None: as many as the job processes in some seconds
+                (`docs/adr/0025-epoch-bound.md`).
             options: Further options of the connector (Spark's Kafka source).
             connector: Name in the entry point group ``clonos.sources``.
 

@@ -22,6 +22,7 @@ _OPTION: Final = "longPollMs"
 _SETTING: Final = "spark.clonos.longPollMs"
 _WAIT_MS: Final = 200
 _MAX_WAIT_MS: Final = 600_000
+_BOUND: Final = "clonos.epochBound"  # a local property
 
 
 @contextlib.contextmanager
@@ -57,6 +58,27 @@ def long_poll_option(spark: SparkSession) -> dict[str, str]:
             f"{_SETTING}={setting!r} is invalid.", hint=f"set milliseconds from 0 to {_MAX_WAIT_MS}, without a unit."
         )
     return {_OPTION: setting}
+
+
+@contextlib.contextmanager
+def first_bound(spark: SparkSession, records: int) -> Iterator[None]:
+    """Bound the epochs of queries that start inside the context: `records` for each source without a limit."""
+    spark.sparkContext.setLocalProperty(_BOUND, str(records))
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLocalProperty(_BOUND, None)  # type: ignore[arg-type]
+
+
+def set_bound(spark: SparkSession, run_id: str, records: int) -> None:
+    """Bound the next epochs of a running query that started inside `first_bound`.
+
+    Args:
+        spark: The session of the query.
+        run_id: ``StreamingQuery.runId``.
+        records: Maximum number of records that each source reads in an epoch.
+    """
+    jvm_of(spark).clonos.RepeatableKafka.setBound(run_id, records)
 
 
 def stop_waiting(spark: SparkSession, run_id: str) -> None:

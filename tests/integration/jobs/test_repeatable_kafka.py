@@ -205,3 +205,36 @@ def test_the_setting_is_checked_and_the_session_keeps_its_own(spark: SparkSessio
         assert spark.conf.get(setting) == "200ms"
     finally:
         spark.conf.unset(setting)
+
+
+def test_a_backlog_is_read_in_several_epochs(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(3, "in"), make_topic(1, "out")
+    producer = Producer(client_config(kafka))
+    sent = [f"r{number}" for number in range(9_000)]
+    for number, text in enumerate(sent):
+        producer.produce(source, text, partition=number % 3)
+    assert producer.flush(30) == 0
+
+    def job(ctx: JobContext) -> None:
+        ctx.sink(ctx.source(source).select(F.col("value").cast("string")), topic=out, name="out")
+
+    run_job(job, name)
+    assert values(kafka, out) == sorted(sent)
+    read = [event["records_in"] for event in run_job.events_of("epoch") if event["records_in"]]
+    assert read[0] <= 2_000 < read[1], "the bound of the first epoch, and its growth"
+    assert sum(read) == 9_000
+
+
+def test_a_limit_of_the_user_is_the_limit(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    for number in range(9):
+        send(kafka, source, f"r{number}")
+
+    def job(ctx: JobContext) -> None:
+        rows = ctx.source(source, max_per_epoch=4).select(F.col("value").cast("string"))
+        ctx.sink(rows, topic=out, name="out")
+
+    run_job(job, name)
+    assert [event["records_in"] for event in run_job.events_of("epoch") if event["records_in"]] == [4, 4, 1]

@@ -22,6 +22,7 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.ReadAllAvailable;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
@@ -55,10 +56,21 @@ public final class RepeatableKafka implements TableProvider {
   /** The sources of each running query, by its run id; weak, because Spark may not stop each of them. */
   private static final Map<String, Set<SourceStream>> RUNS = new ConcurrentHashMap<>();
 
+  /** Spark's local property with the number of records that each source of a new query reads in its first epoch. */
+  private static final String BOUND = "clonos.epochBound";
+
+  /** By run: the maximum number of records that each source without a limit of its own reads in an epoch. */
+  private static final Map<String, Long> BOUNDS = new ConcurrentHashMap<>();
+
   /** The runs whose sources do not wait any more. */
   private static final Set<String> STOPPED = ConcurrentHashMap.newKeySet();
 
   private final KafkaSourceProvider kafka = new KafkaSourceProvider();
+
+  /** Bounds the next epochs of a running query: the number of records that each of its sources reads. */
+  public static void setBound(String run, long records) {
+    BOUNDS.computeIfPresent(run, (id, before) -> records);
+  }
 
   /** Ends the wait of a query's sources, and lets none of them wait again. Any thread may call this. */
   public static void stopWaiting(String run) {
@@ -146,18 +158,27 @@ public final class RepeatableKafka implements TableProvider {
           RUNS.computeIfAbsent(
               run, id -> Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>())));
       sources.add(this);
+      String bound = SparkContext.getOrCreate().getLocalProperty(BOUND);
+      if (bound != null) {
+        BOUNDS.putIfAbsent(run, Long.valueOf(bound));
+      }
+    }
+
+    private ReadLimit bounded(ReadLimit limit) {
+      Long bound = limit instanceof ReadAllAvailable ? BOUNDS.get(run) : null;
+      return bound == null ? limit : ReadLimit.maxRows(bound);
     }
 
     @Override
     public Offset latestOffset(Offset start, ReadLimit limit) {
-      Offset end = kafka.latestOffset(start, limit);
+      Offset end = kafka.latestOffset(start, bounded(limit));
       boolean idle = start != null && (end == null || end.equals(start));
       boolean again = idle && wasIdle;
       wasIdle = idle;
       if (!again || !waits || STOPPED.contains(run) || sources.size() != 1 || !poll.await(start)) {
         return end;
       }
-      Offset newest = kafka.latestOffset(start, limit);
+      Offset newest = kafka.latestOffset(start, bounded(limit));
       wasIdle = newest == null || newest.equals(start);
       return newest;
     }
@@ -224,6 +245,9 @@ public final class RepeatableKafka implements TableProvider {
       sources.remove(this);
       RUNS.computeIfPresent(run, (id, left) -> left.isEmpty() ? null : left);
       STOPPED.remove(run);
+      if (!RUNS.containsKey(run)) {
+        BOUNDS.remove(run);
+      }
       try {
         poll.close();
       } finally {

@@ -1,0 +1,48 @@
+"""The bound of epochs without a limit of the user: epochs of a backlog take some seconds at any speed."""
+
+from __future__ import annotations
+
+import pytest
+
+from clonos.driver.epoch_bound import FIRST_RECORDS, EpochBound
+
+
+def drain(rate: float, records: int, overhead_s: float = 0.1) -> list[float]:
+    """The durations of the epochs of a backlog, at `rate` records per second."""
+    bound, durations = EpochBound(), []
+    while records > 0:
+        read = min(records, bound.records)
+        seconds = overhead_s + read / rate
+        bound.update(read=read, seconds=seconds)
+        durations.append(seconds)
+        records -= read
+    return durations
+
+
+@pytest.mark.parametrize("rate", [50.0, 1_000.0, 5_000.0, 165_000.0])
+def test_epochs_of_a_backlog_take_some_seconds(rate: float) -> None:
+    durations = drain(rate, records=max(10_000, int(rate * 60)))
+    assert max(durations[1:]) < 6.0
+    assert sum(duration > 1.0 for duration in durations) > len(durations) / 2 - 4
+
+
+def test_the_fixed_cost_of_epochs_is_small() -> None:
+    durations = drain(165_000.0, records=10_000_000)
+    assert sum(durations) < 1.05 * 10_000_000 / 165_000 + 0.5
+
+
+def test_records_of_many_bytes_bound_it_too() -> None:
+    bound = EpochBound()
+    bound.update(read=FIRST_RECORDS, seconds=1.0, size=FIRST_RECORDS * 1_000_000)
+    assert bound.records * 1_000_000 <= 256 * 1024 * 1024
+
+
+def test_epochs_of_little_input_do_not_change_it() -> None:
+    bound = EpochBound()
+    bound.update(read=2_000, seconds=0.1)
+    before = bound.records
+    assert not bound.update(read=3, seconds=0.05)
+    assert not bound.update(read=0, seconds=30.0)
+    assert bound.records == before
+    assert bound.update(read=30, seconds=60.0), "a slow service"
+    assert bound.records == 100
