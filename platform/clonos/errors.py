@@ -551,11 +551,11 @@ class DriverCrashed(ClonosError):
 
 
 class DriverUnresponsive(DriverCrashed):
-    """A driver sent no heartbeat, or finished no epoch for `stallTimeout` despite pending input; it was killed."""
+    """A driver sent no heartbeat, or made no progress for `stallTimeout` despite pending input; it was killed."""
 
     slug = "driver-unresponsive"
     exit_code = 75
-    hint_default = "nothing: it is restarted. If its epochs take longer, raise stallTimeout in the specification."
+    hint_default = "nothing: it is restarted. If one record takes longer, raise stallTimeout in the specification."
 
 
 class StopTimedOut(ClonosError):

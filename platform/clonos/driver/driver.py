@@ -107,6 +107,13 @@ class Driver:
         """The queries that have an epoch in progress."""
         return {running.query.name for running in self._running if running.runner.busy.locked()}
 
+    def run_id(self, query: str) -> str | None:
+        """Spark's id of a query's newest run; None before its start."""
+        runs = (
+            str(running.stream.runId) for running in self._running if running.stream and running.query.name == query
+        )
+        return next(runs, None)
+
     @property
     def queries(self) -> list[Query]:
         """The job's queries; empty before `define`."""

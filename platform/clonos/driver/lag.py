@@ -50,6 +50,7 @@ class LagMeter:
         self._emit = emit
         self._every_s = every_s
         self._busy: Callable[[], Collection[str]] = frozenset
+        self._moved: Callable[[str], bool] = _unmoved
         self._stalled = stalled
         self._stalled_s = stalled_s
         self._stalls_checked_at = time.monotonic()
@@ -61,12 +62,17 @@ class LagMeter:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True, name="clonos-lag")
 
-    def start(self, busy: Callable[[], Collection[str]] = frozenset) -> None:
+    def start(
+        self, busy: Callable[[], Collection[str]] = frozenset, moved: Callable[[str], bool] | None = None
+    ) -> None:
         """Start polling in a background thread.
 
-        `busy` returns the queries with an epoch in progress, which therefore have input.
+        Args:
+            busy: Returns the queries with an epoch in progress, which therefore have input.
+            moved: Returns whether the epoch in progress of a query made progress since the previous call.
         """
         self._busy = busy
+        self._moved = moved or _unmoved
         self._thread.start()
 
     def stop(self) -> None:
@@ -91,7 +97,9 @@ class LagMeter:
             self._waiting_since.clear()  # this process was suspended in between, and so were its queries
         self._stalls_checked_at = now
         for query, since in list(self._waiting_since.items()):
-            if self._stalled is not None and 0 < self._stalled_s < now - since and not self._stopped.is_set():
+            if now - since > self._stalled_s / 4 and self._moved(query):
+                self._waiting_since[query] = now  # a long epoch is no stall
+            elif self._stalled is not None and 0 < self._stalled_s < now - since and not self._stopped.is_set():
                 self._stalled(query, now - since)
 
     def poll_once(self, admin: AdminClient) -> None:
@@ -136,6 +144,10 @@ class LagMeter:
         if unread != self._reported_retention.get(query, {}) and not self._stopped.is_set():
             self._reported_retention[query] = unread
             self._emit("retention", query=query, topics=unread)
+
+
+def _unmoved(_query: str) -> bool:
+    return False
 
 
 def list_offsets(

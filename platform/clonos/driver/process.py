@@ -19,6 +19,7 @@ from clonos.driver.lag import LagMeter
 from clonos.driver.open_transactions import OpenTransactions
 from clonos.driver.options import RunOptions
 from clonos.driver.status import JobStatus
+from clonos.driver.task_progress import TaskProgress
 from clonos.embedded.jars import ensure_jars
 from clonos.embedded.reachable import reachable_kafka
 from clonos.errors import ClonosError, DriverUnresponsive
@@ -146,7 +147,7 @@ def _run(
             prepared = before_run(driver, session.spark, kafka, events.emit, session.scratch)
             if prepared is None:
                 return
-        lag.start(driver.busy)
+        lag.start(driver.busy, TaskProgress(session.spark, driver.run_id).moved)
         transactions.start()
         driver.run(prepared)
     finally:
@@ -172,7 +173,7 @@ def _usable(session: Session, spec: Spec, conf: Mapping[str, str], kafka: KafkaS
 
 def _stalled(events: Events, query: str, seconds: float) -> None:
     """Exit at once: a query that hangs cannot be stopped gracefully, and the next driver fences this one."""
-    error = DriverUnresponsive(f"Query {query} has finished no epoch for {seconds:.0f} s although input waits.")
+    error = DriverUnresponsive(f"Query {query} has made no progress for {seconds:.0f} s although input waits.")
     events.emit("failed", **error_fields(error))
     events.close()
     os._exit(error.exit_code)

@@ -19,6 +19,7 @@ import yaml
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
@@ -27,6 +28,7 @@ import clonos
 from clonos.cli.app import app
 from clonos.driver.lag import LagMeter
 from clonos.driver.open_transactions import OpenTransactions
+from clonos.driver.task_progress import TaskProgress
 from clonos.errors import CausalLogMissing
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import Job
@@ -359,6 +361,58 @@ def test_input_that_waits_without_progress_is_a_stall(kafka: KafkaSettings, make
     meter.stop()
     assert {query for query, _ in stalls} == {"slow"}
     assert 0.5 < stalls[0][1] < 5
+
+
+def test_a_long_epoch_that_makes_progress_is_no_stall(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
+    source = make_topic(1, "one")
+    feed(kafka, source, 1, 10)
+    stalls: list[str] = []
+    asked: list[str] = []
+
+    def moved(query: str) -> bool:
+        asked.append(query)
+        return query == "long"
+
+    meter = LagMeter(
+        kafka, lambda *_, **__: None, stalled=lambda query, _: stalls.append(query), stalled_s=0.5, every_s=0.05
+    )
+    for query in ("long", "stuck"):
+        meter.note(query, {source: {0: 3}})
+    meter.start(lambda: ["long", "stuck"], moved)
+    eventually(lambda: stalls.count("stuck") > 3 and asked.count("long") > 5, "the stuck query is reported")
+    meter.stop()
+    assert set(stalls) == {"stuck"}
+
+
+def test_tasks_that_end_are_progress(spark: SparkSession, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def wait(task: int) -> int:
+        gate = Path(folder) / f"gate-{task}"
+        (Path(folder) / f"began-{task}").touch()
+        while not gate.exists():
+            time.sleep(0.01)
+        return task
+
+    def run() -> None:
+        spark.sparkContext.setJobGroup("the-run", "an epoch")
+        spark.sparkContext.parallelize(range(2), 2).map(wait).collect()
+
+    progress = TaskProgress(spark, {"out": "the-run"}.get)
+    thread = InheritableThread(target=run)
+    thread.start()
+    try:
+        eventually(lambda: (tmp_path / "began-1").exists() and (tmp_path / "began-0").exists(), "the tasks run")
+        progress.moved("out")
+        assert not progress.moved("out")
+        assert not progress.moved("another")
+        (tmp_path / "gate-0").touch()
+        eventually(lambda: progress.moved("out"), "the end of a task is progress")
+        assert not progress.moved("out")
+    finally:
+        for task in range(2):
+            (tmp_path / f"gate-{task}").touch()
+        thread.join(60)
 
 
 JOB = """

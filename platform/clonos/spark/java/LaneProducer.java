@@ -35,6 +35,9 @@ public final class LaneProducer implements AutoCloseable {
   private static final long POLL_MS = 100; // a failure and a stop are noticed within this time
   private static final String TIMEOUT_MS = "transaction.timeout.ms";
 
+  /** Of all lanes of this JVM. */
+  private static final AtomicLong ACKNOWLEDGED_BYTES = new AtomicLong();
+
   private final KafkaProducer<byte[], byte[]> producer;
   private final long timeoutNanos;
   private final AtomicLong queuedBytes = new AtomicLong();
@@ -58,6 +61,11 @@ public final class LaneProducer implements AutoCloseable {
   /** Fences every earlier producer of the transactional id, and aborts its open transaction. */
   public void init() {
     producer.initTransactions();
+  }
+
+  /** Returns the number of bytes that Kafka has acknowledged to the lanes of this JVM. */
+  public static long acknowledgedBytes() {
+    return ACKNOWLEDGED_BYTES.get();
   }
 
   /** Begins a transaction. */
@@ -89,6 +97,7 @@ public final class LaneProducer implements AutoCloseable {
 
   private void acknowledge(long bytes) {
     acknowledgedAt = System.nanoTime();
+    ACKNOWLEDGED_BYTES.addAndGet(bytes);
     queuedBytes.addAndGet(-bytes);
     if (waiting) {
       synchronized (room) {

@@ -1,0 +1,47 @@
+package clonos;
+
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import org.apache.spark.JobExecutionStatus;
+import org.apache.spark.SparkContext;
+import org.apache.spark.status.AppStatusStore;
+import org.apache.spark.status.api.v1.JobData;
+import org.apache.spark.status.api.v1.StageData;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** How far the epoch in progress of a query is. */
+public final class TaskProgress {
+  private TaskProgress() {}
+
+  /**
+   * Returns a text that differs from the previous one if the query's tasks have made progress: a task has ended, or rows
+   * were read. While no task runs, records that Kafka acknowledged are progress.
+   *
+   * <p>Executors report the rows of running tasks with their heartbeats.
+   *
+   * @param run the run id of the query
+   */
+  public static String of(SparkContext context, String run) {
+    AppStatusStore store = context.statusStore();
+    Set<Integer> stages = new HashSet<>();
+    for (JobData job : CollectionConverters.asJava(store.jobsList(List.of(JobExecutionStatus.RUNNING)))) {
+      if (job.jobGroup().contains(run)) {
+        for (Object stage : CollectionConverters.asJava(job.stageIds())) {
+          stages.add((Integer) stage);
+        }
+      }
+    }
+    if (stages.isEmpty()) {
+      return "acknowledged " + LaneProducer.acknowledgedBytes();
+    }
+    StringBuilder progress = new StringBuilder();
+    for (StageData stage : CollectionConverters.asJava(store.activeStages())) {
+      if (stages.contains(stage.stageId())) {
+        long rows = stage.inputRecords() + stage.shuffleReadRecords() + stage.shuffleWriteRecords();
+        progress.append(stage.stageId()).append(": ").append(stage.numCompleteTasks()).append(' ').append(rows);
+      }
+    }
+    return progress.toString();
+  }
+}
