@@ -558,6 +558,18 @@ class DriverUnresponsive(DriverCrashed):
     hint_default = "nothing: it is restarted. If one record takes longer, raise stallTimeout in the specification."
 
 
+class EpochTooLarge(ClonosError):
+    """Kafka cannot take the records of an epoch within the longest transaction that the brokers allow."""
+
+    slug = "epoch-too-large"
+    exit_code = 78
+    kept_default = "the transaction was aborted; published records are unchanged, and the epoch stays in doubt."
+    hint_default = (
+        "for this epoch raise transaction.max.timeout.ms of the brokers, or the quota of the client, and run the job "
+        "again. For later epochs set max_per_epoch= of the source."
+    )
+
+
 class StopTimedOut(ClonosError):
     """The epoch in progress was not finished within the time that the stop request allowed, so it is in doubt."""
 

@@ -24,7 +24,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from clonos import faults
-from clonos.errors import EpochFailed
+from clonos.errors import EpochFailed, EpochTooLarge
 from clonos.extend.lanes import require_job
 from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.kafka import java_options
@@ -82,6 +82,10 @@ class PartitionedEpoch:
         except EpochFailed:
             require_job(msgspec.structs.replace(self._epoch, plan_offset=-1))  # a takeover fences the producers
             raise
+        except EpochTooLarge as error:
+            if self._epoch.attempt:
+                raise
+            raise EpochFailed(error.what) from error  # the next attempt has the longest time
         by_task = {outcome.task: outcome for outcome in outcomes}
         return [self._report(lane, by_task[lane.assigned.task], lane in due) for lane in self._lanes]
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from pyspark.sql import SparkSession
 
-from clonos.errors import BrokerUnavailable, EpochFailed, OutcomeUnknown
+from clonos.errors import BrokerUnavailable, EpochFailed, EpochTooLarge, OutcomeUnknown
 from clonos.extend.lanes import require_equal, require_owner
 from clonos.extend.sink import LaneReport, Outcome, SinkEpoch
 from clonos.kafka import java_options
@@ -214,7 +214,10 @@ class SpooledLane:
                 with contextlib.suppress(ProducerFailed):
                     producer.abort()
             if isinstance(failure, ProducerFailed) and not unknown:
-                raise failure.typed(str(lane), Aborted) from failure
+                error = failure.typed(str(lane), Aborted)
+                if isinstance(error, EpochTooLarge) and self._producer_timeout_ms < self._longest_timeout_ms:
+                    error = Aborted(error.what)  # the next attempt has the longest time
+                raise error from failure
             raise
 
     def _resolve(self, lane: Lane, marker: Marker, reason: str) -> None:

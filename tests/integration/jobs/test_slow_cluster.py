@@ -13,11 +13,13 @@ from pyspark.sql import functions as F
 
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
+from clonos.errors import EpochTooLarge
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
 from clonos.testing.harness import read_committed
+from clonos_sinks.kafka import sink as sink_module
 from support.feeding import feed_numbers
 
 pytestmark = pytest.mark.embedded
@@ -73,3 +75,32 @@ def test_a_throttled_epoch_commits_at_its_first_attempt(
     assert jobs.events_of("restart") == []
     published = [(message.value() or b"").split()[0] for message in read_committed(slow, "out")]
     assert sorted(map(int, published)) == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("lanes", ["driver", "partition"])
+def test_an_epoch_that_never_fits_stops_the_job(
+    slow: KafkaSettings,
+    run_on: Callable[[KafkaSettings], Any],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    lanes: str,
+) -> None:
+    """Not even within the longest transaction: an error names what to change, and further attempts do not follow."""
+    monkeypatch.setattr("clonos_sinks.kafka.lane._BLOCK_MS", 1_000)
+    monkeypatch.setattr("clonos_sinks.kafka.lane._REQUEST_MS", 1_000)
+    settings = sink_module.broker_settings
+    monkeypatch.setattr(
+        sink_module, "broker_settings", lambda *of: settings(*of) | {"transaction.max.timeout.ms": 2_000}
+    )
+    monkeypatch.setenv("CLONOS_LANES", lanes)
+
+    def define(ctx: JobContext) -> None:
+        large = F.concat(F.col("value").cast("string"), F.lit(" "), F.repeat(F.lit("x"), 10 * RECORD_BYTES // 3))
+        ctx.sink(ctx.source("in").select(large.alias("value")), topic="out", name="out", transaction_timeout_ms=1_000)
+
+    jobs = run_on(slow)
+    with pytest.raises(EpochTooLarge, match="transaction's timeout of 2 s") as stopped:
+        jobs(define, name)
+    assert "max_per_epoch" in stopped.value.hint
+    assert len(jobs.events_of("restart")) <= 1, "at most one attempt with less time"
+    assert read_committed(slow, "out") == []

@@ -43,6 +43,9 @@ public final class KafkaFailure {
       return new CarriedError(
           "RecordRejected", what, "", "fix the column 'timestamp', or raise the topic's message.timestamp.after.max.ms.");
     }
+    if (cause instanceof LaneProducer.TransactionTooSlow) {
+      return new CarriedError("EpochTooLarge", where + ": " + cause.getMessage() + ".", "", "");
+    }
     if (String.valueOf(cause.getMessage()).contains(Errors.INVALID_TRANSACTION_TIMEOUT.message())) {
       return new CarriedError(
           "BrokerLimit",

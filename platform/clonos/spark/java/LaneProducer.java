@@ -116,7 +116,10 @@ public final class LaneProducer implements AutoCloseable {
       try {
         long began = System.nanoTime();
         while (queuedBytes.get() > most && failure == null && !closed) {
-          if (isTimedOut() || System.nanoTime() - Math.max(began, acknowledgedAt) > STALLED_NANOS) {
+          if (isTimedOut()) {
+            throw new RecordFailed(new TransactionTooSlow(queuedBytes.get(), timeoutNanos));
+          }
+          if (System.nanoTime() - Math.max(began, acknowledgedAt) > STALLED_NANOS) {
             throw new RecordFailed(new TimeoutException(queuedBytes + " bytes are not acknowledged in time"));
           }
           room.wait(POLL_MS);
@@ -167,7 +170,10 @@ public final class LaneProducer implements AutoCloseable {
         if (String.valueOf(refused.getMessage()).startsWith(ERROR_STATE)) {
           throw new RecordFailed(refused); // an earlier failure without a record: the client sent no commit either
         }
-        boolean progress = queuedBytes.get() < queued && !isTimedOut();
+        boolean progress = queuedBytes.get() < queued;
+        if (refused instanceof TimeoutException && isTimedOut() && queuedBytes.get() > 0) {
+          throw new RecordFailed(new TransactionTooSlow(queuedBytes.get(), timeoutNanos)); // the commit was not sent
+        }
         if (!(refused instanceof TimeoutException) || !progress || closed) {
           throw refused;
         }
@@ -183,8 +189,12 @@ public final class LaneProducer implements AutoCloseable {
   }
 
   private void raise() {
-    if (failure != null) {
-      throw new RecordFailed(failure);
+    Exception reported = failure;
+    if (reported instanceof TimeoutException && isTimedOut()) { // a record that waited behind others
+      reported = new TransactionTooSlow(queuedBytes.get(), timeoutNanos);
+    }
+    if (reported != null) {
+      throw new RecordFailed(reported);
     }
   }
 
@@ -218,6 +228,20 @@ public final class LaneProducer implements AutoCloseable {
 
     RecordFailed(Exception cause) {
       super(cause.getMessage(), cause);
+    }
+  }
+
+  /** Kafka did not take the records of a transaction within the transaction's timeout. */
+  static final class TransactionTooSlow extends TimeoutException {
+    private static final long serialVersionUID = 1;
+
+    TransactionTooSlow(long bytesLeft, long timeoutNanos) {
+      super(
+          "Kafka has not acknowledged the last "
+              + bytesLeft
+              + " bytes within the transaction's timeout of "
+              + TimeUnit.NANOSECONDS.toSeconds(timeoutNanos)
+              + " s");
     }
   }
 
