@@ -79,13 +79,11 @@ class PartitionedEpoch:
         newest = self._newest_producers(frame, due)
         try:
             outcomes = write_lanes(frame, self._pass(frame, due, newest), self._reach if faults.armed() else None)
-        except EpochFailed:
+        except (EpochFailed, EpochTooLarge) as error:
             require_job(msgspec.structs.replace(self._epoch, plan_offset=-1))  # a takeover fences the producers
+            if isinstance(error, EpochTooLarge) and not self._epoch.attempt:
+                raise EpochFailed(error.what) from error  # the next attempt has the longest time
             raise
-        except EpochTooLarge as error:
-            if self._epoch.attempt:
-                raise
-            raise EpochFailed(error.what) from error  # the next attempt has the longest time
         by_task = {outcome.task: outcome for outcome in outcomes}
         return [self._report(lane, by_task[lane.assigned.task], lane in due) for lane in self._lanes]
 

@@ -108,7 +108,7 @@ class SpooledLane:
             return require_equal([_audited(lane, rows, published)], lane.epoch)[0]
         try:
             report = self._commit(lane, producer, rows)
-        except EpochFailed:
+        except (EpochFailed, EpochTooLarge):
             require_owner(lane.epoch, lane.assigned, reread=True)  # Superseded, if a takeover fenced the producer
             raise
         if self._version < EPOCH_PER_TRANSACTION:

@@ -13,13 +13,15 @@ from pyspark.sql import functions as F
 
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
-from clonos.errors import EpochTooLarge
+from clonos.errors import EpochFailed, EpochTooLarge
 from clonos.jobs.context import JobContext
-from clonos.kafka import client_config
+from clonos.kafka import client_config, java_options
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
+from clonos.spark.kafka_clients import JvmProducer, ProducerFailed
 from clonos.testing.harness import read_committed
 from clonos_sinks.kafka import sink as sink_module
+from support.brokers.severed import SeveredCluster
 from support.feeding import feed_numbers
 
 pytestmark = pytest.mark.embedded
@@ -104,3 +106,25 @@ def test_an_epoch_that_never_fits_stops_the_job(
     assert "max_per_epoch" in stopped.value.hint
     assert len(jobs.events_of("restart")) <= 1, "at most one attempt with less time"
     assert read_committed(slow, "out") == []
+
+
+def test_a_broker_that_is_away_does_not_make_an_epoch_too_large(spark: SparkSession, tmp_path: Path) -> None:
+    """The transaction times out, but Kafka has not acknowledged a record in that time."""
+    with SeveredCluster(tmp_path / "kafka") as cluster:
+        admin = AdminClient(client_config(cluster.kafka))
+        admin.create_topics([NewTopic("out", 1)])["out"].result(60)
+        far = KafkaSettings(bootstrap_servers=cluster.far["CLONOS_KAFKA__BOOTSTRAP_SERVERS"])
+        times = {"transaction.timeout.ms": "1000", "max.block.ms": "1500", "transactional.id": "lane"}
+        producer = JvmProducer(spark, java_options(far) | times)
+        producer.init()
+        producer.begin()
+        producer.mark("out", 0, b"first")
+        producer.commit()
+        producer.begin()
+        cluster.cut()
+        producer.mark("out", 0, b"second")
+        with pytest.raises(ProducerFailed) as failed:  # after 1.5 s
+            producer.commit()
+        producer.close()
+        assert isinstance(failed.value.typed("Lane 0 of out", EpochFailed), EpochFailed)
+        cluster.heal()

@@ -32,6 +32,9 @@ public final class LaneProducer implements AutoCloseable {
   /** Without an acknowledgement for this time, Kafka does not make progress. */
   private static final long STALLED_NANOS = TimeUnit.SECONDS.toNanos(60);
 
+  /** After an acknowledgement that is not older, Kafka takes records. */
+  private static final long RECENT_NANOS = TimeUnit.SECONDS.toNanos(30);
+
   private static final long POLL_MS = 100; // a failure and a stop are noticed within this time
   private static final String TIMEOUT_MS = "transaction.timeout.ms";
 
@@ -72,6 +75,7 @@ public final class LaneProducer implements AutoCloseable {
   public void begin() {
     failure = null;
     begunAt = System.nanoTime();
+    acknowledgedAt = begunAt;
     producer.beginTransaction();
   }
 
@@ -86,7 +90,7 @@ public final class LaneProducer implements AutoCloseable {
             if (error != null && failure == null) {
               failure = error;
             }
-            acknowledge(bytes);
+            release(bytes, error == null);
           });
     } catch (RuntimeException refused) {
       queuedBytes.addAndGet(-bytes);
@@ -95,9 +99,11 @@ public final class LaneProducer implements AutoCloseable {
     }
   }
 
-  private void acknowledge(long bytes) {
-    acknowledgedAt = System.nanoTime();
-    ACKNOWLEDGED_BYTES.addAndGet(bytes);
+  private void release(long bytes, boolean acknowledged) {
+    if (acknowledged) {
+      acknowledgedAt = System.nanoTime();
+      ACKNOWLEDGED_BYTES.addAndGet(bytes);
+    }
     queuedBytes.addAndGet(-bytes);
     if (waiting) {
       synchronized (room) {
@@ -116,10 +122,10 @@ public final class LaneProducer implements AutoCloseable {
       try {
         long began = System.nanoTime();
         while (queuedBytes.get() > most && failure == null && !closed) {
-          if (isTimedOut()) {
+          if (isTooSlow()) {
             throw new RecordFailed(new TransactionTooSlow(queuedBytes.get(), timeoutNanos));
           }
-          if (System.nanoTime() - Math.max(began, acknowledgedAt) > STALLED_NANOS) {
+          if (isTimedOut() || System.nanoTime() - Math.max(began, acknowledgedAt) > STALLED_NANOS) {
             throw new RecordFailed(new TimeoutException(queuedBytes + " bytes are not acknowledged in time"));
           }
           room.wait(POLL_MS);
@@ -134,6 +140,12 @@ public final class LaneProducer implements AutoCloseable {
 
   private boolean isTimedOut() {
     return System.nanoTime() - begunAt > timeoutNanos;
+  }
+
+  /** Whether the transaction has timed out although Kafka takes records: then it is too large, and no broker is away. */
+  private boolean isTooSlow() {
+    long since = System.nanoTime() - acknowledgedAt;
+    return isTimedOut() && acknowledgedAt - begunAt > 0 && since < RECENT_NANOS;
   }
 
   private static long bytes(ProducerRecord<byte[], byte[]> record) {
@@ -171,7 +183,7 @@ public final class LaneProducer implements AutoCloseable {
           throw new RecordFailed(refused); // an earlier failure without a record: the client sent no commit either
         }
         boolean progress = queuedBytes.get() < queued;
-        if (refused instanceof TimeoutException && isTimedOut() && queuedBytes.get() > 0) {
+        if (refused instanceof TimeoutException && isTooSlow() && queuedBytes.get() > 0) {
           throw new RecordFailed(new TransactionTooSlow(queuedBytes.get(), timeoutNanos)); // the commit was not sent
         }
         if (!(refused instanceof TimeoutException) || !progress || closed) {
@@ -190,7 +202,7 @@ public final class LaneProducer implements AutoCloseable {
 
   private void raise() {
     Exception reported = failure;
-    if (reported instanceof TimeoutException && isTimedOut()) { // a record that waited behind others
+    if (reported != null && isTooSlow()) { // a record waited behind others, or the broker has aborted the transaction
       reported = new TransactionTooSlow(queuedBytes.get(), timeoutNanos);
     }
     if (reported != null) {
