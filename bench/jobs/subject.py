@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from datetime import UTC, datetime
 
@@ -24,6 +25,13 @@ def marked(values: pd.Series) -> pd.Series:
 def shouted(value: bytes) -> bytes:
     """A small computation on each row, one row at a time."""
     return bytes(value).upper()
+
+
+@F.udf(BinaryType(), useArrow=True)
+def slow(value: bytes) -> bytes:
+    """Some 2,500 rows per second in each task."""
+    time.sleep(0.0003)
+    return value
 
 
 @clonos.udf("string")
@@ -73,6 +81,8 @@ def _column(kind: str) -> Column:
             return marked("value")
         case "python":
             return shouted("value")
+        case "slow":
+            return slow("value")
         case "derived":
             return F.concat_ws(" ", text, derived("partition", "offset"))
         case "raw":
