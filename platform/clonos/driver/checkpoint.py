@@ -132,6 +132,22 @@ class CheckpointDirectory:
         if not self._fs.rename(temporary, path):
             raise CheckpointUnwritable(f"{path.toString()} could not be restored.")
 
+    def restore_metadata(self) -> bool:
+        """Write ``metadata`` with a new id if the file is missing: Spark starts no query from offsets without it.
+
+        Returns:
+            Whether the file was missing.
+        """
+        path = self._path(f"{self.location}/metadata")
+        if self._fs.exists(path):
+            return False
+        stream = self._fs.create(path, False)
+        try:
+            stream.write(json.dumps({"id": str(uuid.uuid4())}).encode())
+        finally:
+            stream.close()
+        return True
+
     def settings(self) -> dict[str, str]:
         """The Spark setting with the number of shuffle partitions of the query's newest epoch, so that a restart
         keeps the number.
@@ -223,6 +239,7 @@ def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) 
       stays: without it Spark would treat the checkpoint as new, and refuse it because of its state.
     * The entry of the epoch in doubt is restored from the plan if it is missing or differs. A host crash may lose it,
       because Spark does not sync it.
+    * ``metadata`` is written if it is missing beside offsets, as in a checkpoint that was deleted.
 
     Returns:
         One line for each repair, for the job's events.
@@ -262,4 +279,6 @@ def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) 
         if epoch > in_doubt:
             checkpoint.drop_offsets(epoch)
             repairs.append(f"removed offsets/{epoch}")
+    if checkpoint.offsets() and checkpoint.restore_metadata():
+        repairs.append("restored metadata with a new id")
     return repairs

@@ -27,6 +27,7 @@ class FakeCheckpoint:
         self.entries = dict(offsets)
         self._commits = commits
         self.state = True
+        self.metadata = True
 
     def commits(self) -> list[int]:
         return sorted(self._commits)
@@ -45,6 +46,10 @@ class FakeCheckpoint:
 
     def drop_offsets(self, epoch: int) -> None:
         self.entries.pop(epoch, None)
+
+    def restore_metadata(self) -> bool:
+        missing, self.metadata = not self.metadata, True
+        return missing
 
 
 def state(planned: list[int], committed: int = -1, query: str = "q") -> ControlState:
@@ -129,6 +134,24 @@ def test_entries_lost_in_a_host_crash_are_restored() -> None:
 def test_an_empty_checkpoint_under_a_log_that_holds_all_plans() -> None:
     checkpoint = FakeCheckpoint({}, [])
     assert run(checkpoint, state([0, 1], committed=1)) == ["restored offsets/0 from the plan"]
+
+
+def test_a_deleted_checkpoint_gets_metadata_beside_its_first_entry() -> None:
+    """Spark refuses offsets without ``metadata`` (STREAMING_CHECKPOINT_MISSING_METADATA_FILE)."""
+    checkpoint = FakeCheckpoint({}, [])
+    checkpoint.metadata = False
+    assert run(checkpoint, state([0, 1], committed=1)) == [
+        "restored offsets/0 from the plan",
+        "restored metadata with a new id",
+    ]
+    assert checkpoint.metadata
+
+
+def test_a_first_start_leaves_metadata_to_spark() -> None:
+    checkpoint = FakeCheckpoint({}, [])
+    checkpoint.metadata = False
+    assert run(checkpoint, state([])) == []
+    assert not checkpoint.metadata
 
 
 @pytest.mark.parametrize(("planned", "committed"), [([5], 4), ([], 3), ([2, 3], 1)])
