@@ -325,6 +325,16 @@ class CheckpointUnwritable(EnvironmentFault):
     hint_default = "free space, make the location writable, or choose another one with --checkpoint."
 
 
+class JvmExited(EnvironmentFault):
+    """The driver's JVM was killed or exited, or its Spark context ended."""
+
+    slug = "jvm-exited"
+    exit_code = 45
+    retry = True
+    kept_default = "published records are unchanged; the next start replays the epoch in doubt."
+    hint_default = "run the job again (an agent does so). If it recurs, check the host's memory and driver.memory."
+
+
 class RegistryUnavailable(EnvironmentFault):
     """The Schema Registry is unreachable, or it rejected the credentials."""
 

@@ -29,7 +29,7 @@ from clonos.driver.running import Running
 from clonos.driver.states import DriverState, StateMachine
 from clonos.driver.static_inputs import StaticInputs
 from clonos.driver.topic_ids import TopicIds, check_source_topics
-from clonos.errors import ClonosError, StopTimedOut, Superseded
+from clonos.errors import ClonosError, JvmExited, StopTimedOut, Superseded
 from clonos.extend.source import Progress
 from clonos.formats.poison import drops
 from clonos.formats.registry import Pins
@@ -42,8 +42,8 @@ from clonos.log.prepared import Prepared
 from clonos.log.records import Resolution
 from clonos.settings import KafkaSettings
 from clonos.spark.repeatable_kafka import long_polls
+from clonos.spark.session import alive
 from clonos.spark.spooling import DriverLane, can_spool
-from clonos.spark.user_session import alive
 from clonos.telemetry.events import Events, error_fields
 
 _POLL_S = 0.1
@@ -202,7 +202,7 @@ class Driver:
                 if error is None:
                     return
                 if not alive(self._spark):
-                    raise error
+                    raise error  # converted below
                 self._check_after(error)
                 pause = self._budget.pause(error)
                 self._to(DriverState.RESTARTING)
@@ -214,14 +214,24 @@ class Driver:
             self._to(DriverState.SUPERSEDED)
             self._events.emit("superseded", **error_fields(error))
             raise
-        except ClonosError as error:
+        except Exception as failure:
+            cause = self._cause_of(failure)
             self._to(DriverState.FAILED)
-            self._events.emit("failed", **error_fields(error))
-            raise
-        except Exception as error:
-            self._to(DriverState.FAILED)
-            self._events.emit("failed", error="unexpected", what=f"{type(error).__name__}: {error}")
-            raise
+            if isinstance(cause, ClonosError):
+                self._events.emit("failed", **error_fields(cause))
+            else:
+                self._events.emit("failed", error="unexpected", what=f"{type(cause).__name__}: {cause}")
+            if cause is failure:
+                raise
+            raise cause from failure
+
+    def _cause_of(self, failure: Exception) -> Exception:
+        """The failure, or `JvmExited` if it is one of the many symptoms of a JVM that exited."""
+        if (isinstance(failure, ClonosError) and not failure.retry) or alive(self._spark):
+            return failure
+        symptom = failure.what if isinstance(failure, ClonosError) else f"{type(failure).__name__}: {failure}"
+        lines = symptom.splitlines() or [""]
+        return JvmExited(f"The driver's JVM exited, or its Spark context ended; first symptom: {lines[0][:200]}")
 
     def _check_after(self, error: ClonosError) -> None:
         """Check whether a failure came from the checkpoint or a source: a full disk, for example, has many symptoms."""

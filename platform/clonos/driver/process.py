@@ -18,6 +18,7 @@ from clonos.driver.driver import Driver, default_checkpoint
 from clonos.driver.lag import LagMeter
 from clonos.driver.open_transactions import OpenTransactions
 from clonos.driver.options import RunOptions
+from clonos.driver.states import DriverState
 from clonos.driver.status import JobStatus
 from clonos.driver.task_progress import TaskProgress
 from clonos.embedded.jars import ensure_jars
@@ -38,6 +39,14 @@ from clonos.telemetry.tracing import Traces, tracing
 
 OnTopics = Callable[[str, Collection[str], Collection[str]], None]
 BeforeRun = Callable[[Driver, SparkSession, KafkaSettings, Emit, Path], Prepared | None]
+
+
+class StopRequested(BaseException):
+    """A signal requested the stop before the driver exists: nothing was claimed, so the process just ends."""
+
+
+def _stop_at_once() -> None:
+    raise StopRequested
 
 
 def run_job(
@@ -77,7 +86,11 @@ def run_job(
             job = replace(job, spec=job.spec.with_params(dict(options.params)))
             if advice:
                 advise(job, events.emit)
+            stop_on_signals(_stop_at_once)
             _run(job, options, settings, events, before_run, session, reporter.set_topics if reporter else None)
+        except StopRequested:
+            events.emit("state", state=DriverState.STOPPED)
+            events.emit("stopped")
         except ClonosError as error:
             if status.state not in {"FAILED", "SUPERSEDED"}:
                 events.emit("failed", **error_fields(error))  # before the driver ran; it emits its own failures

@@ -77,6 +77,14 @@ SESSION_DEFAULTS: Mapping[str, str] = {
 }
 
 
+def alive(spark: SparkSession) -> bool:
+    """Whether the session and its JVM still run."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:
+        return False
+
+
 @dataclass
 class Session:
     """A Spark session together with the JVM that runs it."""
@@ -93,6 +101,10 @@ class Session:
         self._stopped = True
         try:
             self.spark.stop()
+        except Exception:
+            # A JVM that exited has nothing to stop; its error must not replace the one that the caller handles.
+            if alive(self.spark):
+                raise
         finally:
             self.gateway.stop(timeout_s=timeout_s)
             _remove_scratch(self.scratch)

@@ -181,14 +181,6 @@ def promised_settings(spark: SparkSession, query: Mapping[str, str]) -> Iterator
                     spark.conf.set(name, old)
 
 
-def alive(spark: SparkSession) -> bool:
-    """Whether the session and its JVM still run."""
-    try:
-        return not spark.sparkContext._jsc.sc().isStopped()
-    except Exception:
-        return False
-
-
 def _classic(spark: SparkSession) -> None:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise SessionIncompatible(

@@ -10,8 +10,8 @@ import pytest
 from clonos.driver.repeatable import StreamingScan
 from clonos.errors import SessionIncompatible
 from clonos.settings import KafkaSettings
-from clonos.spark.session import local_task_failures
-from clonos.spark.user_session import alive, check_session, configure_workers
+from clonos.spark.session import alive, local_task_failures
+from clonos.spark.user_session import check_session, configure_workers
 
 STAGES = "spark.stage.maxConsecutiveAttempts"
 

@@ -1,0 +1,103 @@
+"""A JVM that exits, and a stop that is requested before the driver exists."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clonos.driver import driver as driver_module
+from clonos.driver import process
+from clonos.driver.driver import Driver
+from clonos.driver.options import RunOptions
+from clonos.errors import BY_EXIT_CODE, ClonosError, EpochFailed, JobCodeError, JvmExited
+from clonos.jobs.definition import Job
+from clonos.jobs.spec import JobSpec, Metadata
+from clonos.settings import KafkaSettings
+from clonos.spark.jvm import GatewayProcess
+from clonos.spark.session import Session
+from clonos.telemetry.events import Event, Events
+
+JOB = Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j")))
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Restores the handlers of the signals."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def ends_with(failure: Exception, *, alive: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[BaseException, Event]:
+    """The error with which a driver ends, and its ``failed`` event."""
+    seen: list[Event] = []
+    spark: Any = None
+    driver = Driver(JOB, spark, KafkaSettings(), Events("j", None, [seen.append]), RunOptions())
+
+    def attempt(_prepared: object) -> ClonosError | None:
+        if isinstance(failure, ClonosError):
+            return failure
+        raise failure
+
+    monkeypatch.setattr(driver, "define", lambda: None)
+    monkeypatch.setattr(driver, "check", lambda: None)
+    monkeypatch.setattr(driver, "_attempt", attempt)
+    monkeypatch.setattr(driver_module, "alive", lambda _spark: alive)
+    with pytest.raises(Exception) as raised:
+        driver.run()
+    return raised.value, next(event for event in seen if event["event"] == "failed")
+
+
+@pytest.mark.parametrize("failure", [ConnectionRefusedError(111, "Connection refused"), EpochFailed("Py4JError: x")])
+def test_a_killed_jvm_is_a_typed_error_that_is_retried(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    error, event = ends_with(failure, alive=False, monkeypatch=monkeypatch)
+    assert isinstance(error, JvmExited)
+    assert error.retry
+    assert BY_EXIT_CODE[error.exit_code] is JvmExited
+    assert event["error"] == "jvm-exited"
+    assert event["kept"]
+    assert event["hint"]
+
+
+def test_other_errors_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    unexpected = RuntimeError("a defect")
+    assert ends_with(unexpected, alive=True, monkeypatch=monkeypatch)[0] is unexpected
+    mine = JobCodeError("mine")
+    assert ends_with(mine, alive=True, monkeypatch=monkeypatch)[0] is mine
+
+
+class GoneSpark:
+    """A Spark session whose JVM does not answer."""
+
+    def stop(self) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_stop_of_a_session_without_a_jvm_raises_nothing(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE)
+    spark: Any = GoneSpark()
+    Session(spark, GatewayProcess(ended), tmp_path / "scratch").stop()
+    assert ended.returncode is not None
+
+
+def test_a_stop_before_the_driver_exists_ends_cleanly(handlers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Event] = []
+
+    def build(*_arguments: object, **_options: object) -> Session:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal did not arrive")
+
+    monkeypatch.setattr(process, "build_session", build)
+    monkeypatch.setattr(process, "ensure_jars", lambda _settings: SimpleNamespace())
+    monkeypatch.setattr(process, "reachable_kafka", lambda _settings: KafkaSettings())
+    process.run_job(JOB, RunOptions(), handlers=[seen.append], advice=False)
+    assert [event["state"] for event in seen if event["event"] in ("state", "summary")] == ["STOPPED", "STOPPED"]
