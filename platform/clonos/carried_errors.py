@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from clonos import errors
-from clonos.errors import ClonosError
+from clonos.errors import ClonosError, EpochFailed
 
 _MAX_CAUSES: Final = 10
 _PATTERN: Final = re.compile(r"clonos-error:([A-Za-z0-9+/=]+)")
@@ -44,6 +44,28 @@ def carrying() -> Iterator[None]:
         yield
     except ClonosError as error:
         raise carry(error) from error
+
+
+@contextlib.contextmanager
+def own_work(doing: str) -> Iterator[None]:
+    """A context for a worker's code that calls no user code: it converts an untyped exception to `EpochFailed`.
+
+    Without it, the driver would take the exception's traceback for one of the user's code.
+
+    Args:
+        doing: What the code does, as the subject of the error's text.
+
+    Example::
+
+        with own_work("Recording determinants"):
+            producer.list_topics(topic)
+    """
+    try:
+        yield
+    except (ClonosError, CarriedError):
+        raise
+    except Exception as error:
+        raise EpochFailed(f"{doing} failed in a Python worker: {type(error).__name__}: {error}.") from error
 
 
 def uncarry(text: str) -> ClonosError | None:

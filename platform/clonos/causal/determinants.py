@@ -9,6 +9,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from clonos.carried_errors import own_work
 from clonos.causal.epoch_scope import EpochScope
 from clonos.errors import EpochFailed
 from clonos.faults import reach
@@ -66,7 +67,8 @@ class Recorder:
             if not entries:
                 return
             try:
-                self._write(entries)
+                with own_work("Recording determinants"):
+                    self._write(entries)
             except BaseException:
                 with self._adding:
                     self._new = entries + self._new
@@ -188,7 +190,8 @@ def recorded_answers(kafka: KafkaSettings, epoch: EpochScope, operator: str, tas
     if answers is None:
         for stale in [loaded for loaded in _loaded if loaded[0] != identity.owner]:
             del _loaded[stale]
-        answers = _loaded[key] = _load(kafka, epoch, partition)
+        with own_work("Reading recorded determinants"):
+            answers = _loaded[key] = _load(kafka, epoch, partition)
     return answers.get((operator, task), {})
 
 

@@ -18,6 +18,8 @@ from clonos.errors import (
 from clonos.jobs.spec import RestartPolicy
 
 _PYTHON_FAILED: Final = re.compile("PythonException|PYTHON_EXCEPTION")  # in the text of another exception
+# A worker's host lacks memory or file descriptors, whichever code noticed it.
+_SHORT_OF: Final = re.compile(r"MemoryError\b|OSError: \[Errno (?:12|23|24)\]|BlockingIOError: \[Errno 11\]")
 # From the texts of several checks of Spark.
 _LOST_INPUT: Final = ("OffsetOutOfRange", "Cannot fetch offset", "KAFKA_DATA_LOSS", "Some data may have been lost")
 
@@ -41,7 +43,10 @@ def classify(failure: BaseException) -> ClonosError:
         return JobCodeError(f"Spark refuses the query: {_last_lines(text)}", kept="nothing was started.")
     raised_by_user = "Traceback (most recent call last)" in text and "exited unexpectedly" not in text
     if raised_by_user and (type(failure).__name__ == "PythonException" or _PYTHON_FAILED.search(text)):
-        return JobCodeError(_last_lines(text))
+        error = _last_lines(text)
+        if _SHORT_OF.match(error.rpartition(" | ")[2]):
+            return EpochFailed(f"A Python worker ran out of memory, processes or file descriptors: {error}")
+        return JobCodeError(error)
     if any(sign in text for sign in _LOST_INPUT):
         return SourceOffsetsExpired(f"The source lost records that an epoch needs: {_last_lines(text)}")
     if "CANNOT_LOAD_STATE_STORE.CANNOT_READ" in text or "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED" in text:

@@ -60,6 +60,15 @@ def test_a_workers_traceback_is_the_users_code() -> None:
     assert "SQLSTATE" not in got.what
 
 
+@pytest.mark.parametrize(
+    "error", ["MemoryError", "OSError: [Errno 24] Too many open files", "OSError: [Errno 12] Cannot allocate memory"]
+)
+def test_a_host_that_lacks_resources_is_not_the_users_code(error: str) -> None:
+    got = classify(PythonException(WORKER.replace("ZeroDivisionError: division by zero", error)))
+    assert type(got) is EpochFailed
+    assert error in got.what
+
+
 def test_a_workers_traceback_inside_a_querys_exception() -> None:
     text = f"Job aborted: org.apache.spark.api.python.PythonException: {WORKER}"
     assert type(classify(StreamingQueryException(text))) is JobCodeError
