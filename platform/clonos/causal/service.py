@@ -33,6 +33,8 @@ R = TypeVar("R")
 
 _encoder = msgspec.msgpack.Encoder()
 _UNRESOLVED: Final = object()
+# A record of the log holds at most 8 MiB; the rest is for the record's other fields.
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024 - 64 * 1024
 
 
 def clock(*key: object) -> dt.datetime:
@@ -119,7 +121,7 @@ class Service(Generic[P, R]):
         Raises:
             ServiceError: All attempts failed, now or (with `record_errors`) when the call was recorded.
             ServiceTimedOut: The last attempt timed out; with `record_errors` this is a recorded `ServiceError`.
-            ResultNotSerialisable: The arguments or the answer cannot be recorded.
+            ResultNotSerialisable: The arguments or the answer cannot be recorded, or the answer is too large.
             CarriedError: No operator wraps the calling function (carries `OperatorRequired`).
         """
         task = current_task()
@@ -177,7 +179,7 @@ class Service(Generic[P, R]):
         except ServiceError as failure:
             if not self.record_errors:
                 raise
-            return Determinant(key, failure.what.encode(), failed=True, service=self.name)
+            return self._fitting(Determinant(key, failure.what.encode(), failed=True, service=self.name))
         try:
             entry = Determinant(key, _encoder.encode(answer), service=self.name)
             self._decoded(entry)  # an answer that cannot be decoded must not be recorded
@@ -186,6 +188,17 @@ class Service(Generic[P, R]):
                 f"The service {self.name} returned a {type(answer).__name__}, "
                 f"which the causal log cannot hold: {error}."
             ) from error
+        return self._fitting(entry)
+
+    def _fitting(self, entry: Determinant) -> Determinant:
+        """The determinant, if the log can hold it; a larger one would be refused at every attempt."""
+        size = len(entry.value)
+        if size > MAX_ANSWER_BYTES:
+            raise ResultNotSerialisable(
+                f"The service {self.name} returned an answer of {size} bytes; the causal log holds at most "
+                f"{MAX_ANSWER_BYTES}.",
+                hint="return less, or store the large part elsewhere and return its address.",
+            )
         return entry
 
     def _decoded(self, entry: Determinant) -> R:

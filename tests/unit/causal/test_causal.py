@@ -25,7 +25,7 @@ from clonos.carried_errors import CarriedError, uncarry
 from clonos.causal import derived, scope
 from clonos.causal.epoch_scope import JOB_ENVIRONMENT, EpochScope, decode_scope, encode_scope
 from clonos.causal.scope import TaskScope, row_scope, task_scope
-from clonos.causal.service import Service
+from clonos.causal.service import MAX_ANSWER_BYTES, Service
 from clonos.causal.udf import _Rows
 from clonos.errors import EpochFailed, OperatorRequired, ResultNotSerialisable, ServiceError, ServiceTimedOut
 from clonos.log.records import Determinant, EpochIdentity, Owner
@@ -398,6 +398,17 @@ def test_answer_that_cannot_be_encoded_is_refused() -> None:
     with task_scope(task()) as current, pytest.raises(ResultNotSerialisable, match="odd returned a object") as failed:
         ask()
     assert "None, bool, int" in failed.value.hint
+    assert recorder(current).queued == []
+
+
+@pytest.mark.parametrize("record_errors", [False, True])
+def test_an_answer_above_the_limit_of_a_record_names_service_and_size(record_errors: bool) -> None:
+    ask, calls = counted(lambda: "x" * MAX_ANSWER_BYTES, name="verbose", retries=3, record_errors=record_errors)
+    refused = pytest.raises(ResultNotSerialisable, match=r"verbose returned an answer of \d{7} bytes")
+    with task_scope(task()) as current, refused as failed:
+        ask()
+    assert not failed.value.retry
+    assert len(calls) == 1
     assert recorder(current).queued == []
 
 
