@@ -11,7 +11,7 @@ import contextvars
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -23,9 +23,11 @@ from clonos.carried_errors import carry
 from clonos.causal.counting import count
 from clonos.causal.naming import operator_name, shown_name, stable_name
 from clonos.causal.scope import TaskScope, open_task_scope, row_scope, task_scope
-from clonos.errors import ClonosError
+from clonos.errors import ClonosError, JobCodeError
 
 UserFunction = Callable[..., Any]
+_UNFIT: Final = (ValueError, TypeError, OverflowError, pa.ArrowNotImplementedError)
+_SHOWN_CHARACTERS: Final = 100
 
 
 def udf(return_type: str | DataType, *, name: str | None = None) -> Callable[[UserFunction], Callable[..., Column]]:
@@ -130,11 +132,12 @@ def _run(
         start = 0
         with _Rows(function, scope) as rows:
             for batch in batches:
-                values = rows.compute(start, [column.to_pylist() for column in batch])
+                columns = [column.to_pylist() for column in batch]
+                values = rows.compute(start, columns)
                 start += len(values)
                 if struct:
                     values = [_as_dict(value) for value in values]
-                result = pa.array(values, type=arrow_type)
+                result = _as_array(values, arrow_type, operator, columns)
                 if scope is not None:
                     scope.flush()
                 yield result
@@ -142,6 +145,34 @@ def _run(
             count.add(counters, scope.epoch.identity.query, operator, scope.tally)
     except ClonosError as error:
         raise carry(error) from error
+
+
+def _as_array(values: list[Any], arrow_type: pa.DataType, operator: str, columns: list[list[Any]]) -> pa.Array:
+    """The results as an Arrow array.
+
+    Raises:
+        JobCodeError: A result does not fit the type; the error names the UDF, the result and the row's arguments.
+    """
+    try:
+        return pa.array(values, type=arrow_type)
+    except _UNFIT as failure:
+        for index, value in enumerate(values):
+            try:
+                pa.array([value], type=arrow_type)
+            except _UNFIT as error:
+                row = ", ".join(_shown(column[index]) for column in columns)
+                raise JobCodeError(
+                    f"The UDF {operator} returned {_shown(value)} for the arguments ({row}), which is no "
+                    f"{arrow_type}: {error}.",
+                    hint="return a value of the declared type; text must be valid Unicode without lone surrogates.",
+                ) from error
+        raise JobCodeError(f"The UDF {operator} returned values that are no {arrow_type}: {failure}.") from failure
+
+
+def _shown(value: Any) -> str:
+    """A short text of a value that any encoding can hold."""
+    text = ascii(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def _as_dict(value: Any) -> Any:
