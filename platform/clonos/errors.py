@@ -7,6 +7,8 @@ Each error states what happened, what was kept safe, and what to do next. Three 
   0 is success, 1 an unexpected error, 2 an invalid command line.
 - `slug` is the stable last part of the problem type in the REST API, and the `error` field of events.
 - `retry` states whether a new attempt can succeed without a change. The restart policy reads it.
+- `outage` states that a system on which the job depends is away. The driver waits for it; the restart policy does not
+  count that.
 
 The first sentence of a class docstring is "what happened" in `docs/errors.md`, and `hint_default` is "what to do".
 ``python -m clonos.errors`` prints the generated part of that page; a test compares the two. Only this module may define
@@ -33,6 +35,7 @@ class ClonosError(Exception):
     slug: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
     retry: ClassVar[bool] = False
+    outage: ClassVar[bool] = False
     kept_default: ClassVar[str] = ""
     hint_default: ClassVar[str] = ""
 
@@ -276,6 +279,7 @@ class BrokerUnavailable(EnvironmentFault):
     """No Kafka broker is reachable."""
 
     slug = "broker-unavailable"
+    outage = True
     exit_code = 35
     retry = True
     kept_default = "nothing was published in doubt; unfinished transactions are aborted at the next start."
@@ -336,12 +340,21 @@ class JvmExited(EnvironmentFault):
 
 
 class RegistryUnavailable(EnvironmentFault):
-    """The Schema Registry is unreachable, or it rejected the credentials."""
+    """The Schema Registry is unreachable."""
 
     slug = "registry-unavailable"
+    outage = True
     exit_code = 41
     retry = True
-    hint_default = "check CLONOS_REGISTRY__URL and its credentials, and that the registry runs."
+    hint_default = "check CLONOS_REGISTRY__URL, and that the registry runs."
+
+
+class RegistryRefused(EnvironmentFault):
+    """The Schema Registry rejected the credentials, or this machine does not trust its certificate."""
+
+    slug = "registry-refused"
+    exit_code = 44
+    hint_default = "check CLONOS_REGISTRY__USERNAME, CLONOS_REGISTRY__PASSWORD and CLONOS_REGISTRY__SSL_CA_LOCATION."
 
 
 class FilesUnwritable(EnvironmentFault):

@@ -13,7 +13,7 @@ from clonos_api.reconcile.transitions import Intent
 from clonos_api.store.planned_moves import Moving
 
 # States of a driver that starts or restarts.
-_BEFORE_RUNNING = frozenset({"STARTING", "CLAIMING", "RECONCILING", "RESTARTING"})
+_BEFORE_RUNNING = frozenset({"STARTING", "CLAIMING", "RECONCILING", "RESTARTING", "WAITING"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +57,11 @@ class RunFacts:
     def restarting(self) -> bool:
         """Whether the run's driver has run before and has to start again."""
         return self.state in ("PENDING", "STARTING", "EXITED") or self.driver_state in _BEFORE_RUNNING
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the run's driver waits for a system that is away, such as Kafka."""
+        return self.state in ("STARTING", "RUNNING") and self.driver_state == "WAITING"
 
     @property
     def exited(self) -> bool:

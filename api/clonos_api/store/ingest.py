@@ -288,7 +288,7 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
 
 def _entered(state: IngestState, driver_state: str, at: float) -> list[Fact]:
     if driver_state == "CLAIMING":
-        state.again = state.state == "RESTARTING"
+        state.again = state.state in ("RESTARTING", "WAITING")
         if not state.again:
             # a new process. A previous process that reported no end failed at its last event.
             state.attempt += 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
 
 from clonos.agent.driver_status import DriverStatus
 from clonos.driver.states import DriverState
@@ -55,6 +58,14 @@ def outcome_of(exit_code: int | None, status: DriverStatus) -> AttemptOutcome:
     error = cls(what, kept=text["kept"], hint=text["hint"])
     # A subclass, or an unexpected error, has its own slug.
     return AttemptOutcome(exit_code, failure_of(error, slug=event.get("error")), retry=cls.retry)
+
+
+def failure_of_event(event: Mapping[str, Any]) -> Failure:
+    """The failure that an event of a driver reports, with the time of the event."""
+    cls = BY_SLUG.get(str(event.get("error")), ClonosError)
+    text = {name: str(event.get(name) or "") for name in ("what", "kept", "hint")}
+    failure = failure_of(cls(text["what"], kept=text["kept"], hint=text["hint"]), slug=event.get("error"))
+    return failure.model_copy(update={"at": datetime.fromtimestamp(float(event.get("at") or 0.0), UTC)})
 
 
 def _reported_exit_code(status: DriverStatus) -> int | None:

@@ -28,6 +28,7 @@ class DriverStatus:
         progressed: Whether the attempt has finished an epoch.
         failure_event: The event with the reason of the driver's failure.
         summary: The event ``summary``, which a driver writes last.
+        waiting_event: The event with the reason of the state WAITING.
         stalled_at: When the standby last reported that the job's driver makes no progress; seconds since 1970.
     """
 
@@ -40,6 +41,7 @@ class DriverStatus:
         self.progressed = False
         self.failure_event: dict[str, Any] | None = None
         self.summary: dict[str, Any] | None = None
+        self.waiting_event: dict[str, Any] | None = None
         self.stalled_at = 0.0
 
     def read(self) -> None:
@@ -88,5 +90,7 @@ class DriverStatus:
         elif name in _FAILURE_EVENTS:
             self.failure_event = event
             self.state = DriverState.FAILED if name == "failed" else DriverState.SUPERSEDED
+        elif name == "waiting":
+            self.waiting_event = event
         elif name == "summary":
             self.summary = event

@@ -23,7 +23,7 @@ _log = structlog.get_logger("clonos.agent")
 # A pool driver reports its first event long before, once it starts a job.
 _FIRST_EVENT_S: Final = 30.0
 _WAITING: Final = frozenset({StandbyState.READY, StandbyState.STALE})
-_ALIVE: Final = frozenset({DriverState.RUNNING, DriverState.RESTARTING, DriverState.STOPPING})
+_ALIVE: Final = frozenset({DriverState.RUNNING, DriverState.RESTARTING, DriverState.WAITING, DriverState.STOPPING})
 
 
 class RunAttempt:

@@ -26,7 +26,7 @@ import structlog
 import yaml
 
 from clonos.agent import launching, restart_policy
-from clonos.agent.attempt_outcome import AttemptOutcome, outcome_of
+from clonos.agent.attempt_outcome import AttemptOutcome, failure_of_event, outcome_of
 from clonos.agent.checkpoint_sizes import measure_checkpoint
 from clonos.agent.directories import RunDirectory
 from clonos.agent.host_context import HostContext
@@ -124,6 +124,8 @@ class RunSupervisor:
                 consecutive_failures = restart_policy.failures_with_this_attempt(spec.restart, record, attempt.status)
         elif attempt.process is not None:
             state = "STOPPING" if self._stopping else "RUNNING" if attempt.is_alive else "STARTING"
+            if attempt.status.state == DriverState.WAITING and attempt.status.waiting_event is not None:
+                failure = failure_of_event(attempt.status.waiting_event)
             if spec is not None and restart_policy.is_healthy(spec.restart, record, attempt.status):
                 consecutive_failures = 0  # the next failure is the first
         else:

@@ -13,7 +13,10 @@ from clonos.resources.archives import LIMITS, Limits
 from clonos.settings import Settings
 
 TASK_COMMAND: Final = (sys.executable, "-m", "clonos.agent.savepoints")
-RUN_COMMAND: Final = (sys.executable, "-m", "clonos", "run", "{spec}", "--events", "{events}", "-o", "json", "--plain")
+RUN_COMMAND: Final = (
+    *(sys.executable, "-m", "clonos", "run", "{spec}", "--events", "{events}"),
+    *("-o", "json", "--plain", "--wait-for-kafka"),
+)
 POOL_DRIVER_COMMAND: Final = (sys.executable, "-m", "clonos", "pool-driver", "{folder}", "--agent", "{agent}")
 
 

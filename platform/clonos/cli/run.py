@@ -33,6 +33,9 @@ def run(
     request_key: Annotated[
         str, typer.Option(help="Idempotency key of --new-lineage: a retry with the same key continues its lineage.")
     ] = "",
+    wait_for_kafka: Annotated[
+        bool, typer.Option("--wait-for-kafka", help="If Kafka does not answer at the start, wait without a limit.")
+    ] = False,
     stop_timeout: Annotated[
         float | None,
         typer.Option(min=0.1, help="Seconds for the epoch in progress after a stop request (default: no limit)."),
@@ -75,6 +78,7 @@ def run(
                 new_lineage=new_lineage,
                 request_key=request_key,
                 stop_timeout_s=stop_timeout,
+                wait_for_kafka=wait_for_kafka,
                 resolutions=tuple(map(RequestedResolution.parse, resolve or [])),
                 accept_new_code=accept_new_code,
             )

@@ -12,6 +12,7 @@ of one epoch. `checkpoint`, `planned` and `repeatable` read Spark's checkpoint a
                     ^              │             │
                     └── RESTARTING <─────────────┤
                                                  └──> FINISHED
+    (each state before STOPPING) <──> WAITING, while Kafka is away
     (each state that is not final) ──> FAILED; after a claim by another driver ──> SUPERSEDED
 
 `states.TRANSITIONS` is the exact table. Invariants of the package, with the numbers of docs/protocol.md:

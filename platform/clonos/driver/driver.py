@@ -20,6 +20,7 @@ from clonos.causal.derived import set_driver_params
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of, reconcile
 from clonos.driver.code_identity import code_parts
 from clonos.driver.continuity import check_sink_topic, check_sinks
+from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
 from clonos.driver.epochs import EpochRunner
 from clonos.driver.options import RunOptions
 from clonos.driver.repeatable import check_sources
@@ -29,7 +30,7 @@ from clonos.driver.running import Running
 from clonos.driver.states import DriverState, StateMachine
 from clonos.driver.static_inputs import StaticInputs
 from clonos.driver.topic_ids import TopicIds, check_source_topics
-from clonos.errors import ClonosError, JvmExited, StopTimedOut, Superseded
+from clonos.errors import BrokerUnavailable, ClonosError, JvmExited, StopTimedOut, Superseded
 from clonos.extend.source import Progress
 from clonos.formats.poison import drops
 from clonos.formats.registry import Pins
@@ -48,6 +49,10 @@ from clonos.telemetry.events import Events, error_fields
 
 _POLL_S = 0.1
 _BROKERS_TIMEOUT_S = 10.0
+_ANSWER_S = 3.0
+_WAIT_S = 1.0
+# A request that Kafka did not answer may fail this much later: longer than the timeouts of Kafka's clients.
+_OUTAGE_FOLLOWS_S = 90.0
 
 
 class Driver:
@@ -90,6 +95,7 @@ class Driver:
         self._job = replace(job, code=code_hash(parts))
         self._claimant = Claimant(kafka, job.spec.name, code=self._job.code, code_parts=parts)
         self._topic_ids = TopicIds(kafka)
+        self._kafka_watch = KafkaWatch(kafka)
         self._failing: str | None = None
         self._running: list[Running] = []
 
@@ -191,11 +197,10 @@ class Driver:
             prepared: Connections for the first claim. The caller has called `check` already, so that the claim is
                 not delayed.
         """
+        self._kafka_watch.start()
         try:
-            if not self._context.queries:
-                self.define()
-            if prepared is None:
-                self.check()
+            if not self._start(prepared):
+                return
             while True:
                 error = self._attempt(prepared)
                 prepared = None
@@ -203,7 +208,11 @@ class Driver:
                     return
                 if not alive(self._spark):
                     raise error  # converted below
-                self._check_after(error)
+                error = self._error_behind(error)
+                if error.outage:
+                    if not self._wait_out(error):
+                        return
+                    continue
                 pause = self._budget.pause(error)
                 self._to(DriverState.RESTARTING)
                 self._events.emit("restart", **error_fields(error), attempt=self._budget.attempts, pause_s=pause)
@@ -224,6 +233,8 @@ class Driver:
             if cause is failure:
                 raise
             raise cause from failure
+        finally:
+            self._kafka_watch.stop()
 
     def _cause_of(self, failure: Exception) -> Exception:
         """The failure, or `JvmExited` if it is one of the many symptoms of a JVM that exited."""
@@ -233,13 +244,50 @@ class Driver:
         lines = symptom.splitlines() or [""]
         return JvmExited(f"The driver's JVM exited, or its Spark context ended; first symptom: {lines[0][:200]}")
 
-    def _check_after(self, error: ClonosError) -> None:
-        """Check whether a failure came from the checkpoint or a source: a full disk, for example, has many symptoms."""
+    def _start(self, prepared: Prepared | None) -> bool:
+        """Define and check the job before the first claim; returns False if it was stopped before."""
+        while True:
+            try:
+                if not self._context.queries:
+                    self.define()
+                if prepared is None:
+                    self.check()
+                return True
+            except ClonosError as error:
+                if not (error.outage and self._options.wait_for_kafka):
+                    raise
+                if not self._wait_out(error):
+                    return False
+                self._to(DriverState.STARTING)
+
+    def _error_behind(self, error: ClonosError) -> ClonosError:
+        """The error behind a failure: an outage or a full disk, for example, have many symptoms.
+
+        Raises:
+            ClonosError: The checkpoint or a source is unusable.
+        """
         try:
+            await_brokers(self._kafka, timeout_s=_ANSWER_S)
             self.check()
         except ClonosError as cause:
+            if cause.outage:
+                return cause
             if not (cause.retry and error.retry):
                 raise
+        if error.retry and self._kafka_watch.was_silent_within(_OUTAGE_FOLLOWS_S):
+            return BrokerUnavailable(f"Kafka did not answer for a while: {error.what}")
+        return error
+
+    def _wait_out(self, error: ClonosError) -> bool:
+        """Wait until a dependency that is away answers again, without a limit; returns False if the job was stopped."""
+        if self.state is not DriverState.WAITING:
+            self._to(DriverState.WAITING)
+        self._events.emit("waiting", **error_fields(error))
+        # Kafka may answer although a coordinator or a registry does not: then the next attempt shows it.
+        ready = not self._stopped_within(_WAIT_S) and wait_for_kafka(self._kafka, stopped=lambda: self._asked_to_stop)
+        if not ready:
+            self._to(DriverState.STOPPED)
+        return ready
 
     def _stopped_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -426,6 +474,16 @@ class Driver:
             topics = frozenset[str]().union(*(source.topics() for source in self._context.sources))
             self._on_progress(query, {topic: offsets for topic, offsets in progress.items() if topic in topics})
 
+    def _report_outage(self) -> None:
+        """WAITING while Kafka is away; the queries go on if it returns before Spark gives up."""
+        away = self._kafka_watch.is_away
+        if away and self.state is DriverState.RUNNING:
+            self._to(DriverState.WAITING)
+            error = BrokerUnavailable(f"Kafka at {self._kafka.bootstrap_servers} does not answer.")
+            self._events.emit("waiting", **error_fields(error))
+        elif not away and self.state is DriverState.WAITING:
+            self._to(DriverState.RUNNING)
+
     def _stop(self, queries: list[Running]) -> None:
         """Stop all queries, each after its epoch in progress.
 
@@ -447,6 +505,7 @@ class Driver:
         finished = 0
         while True:
             self._wake.wait(_POLL_S)
+            self._report_outage()
             if self._asked_to_stop:
                 self._to(DriverState.STOPPING)
                 self._stop(queries)

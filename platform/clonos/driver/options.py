@@ -19,6 +19,7 @@ class RunOptions:
     # `clonos.driver.driver.default_checkpoint`.
     checkpoint: str = ""
     events: Path | None = None  # file to which events are appended as JSON lines
+    wait_for_kafka: bool = False  # also at the start; while the job runs the driver waits in any case
     new_lineage: bool = False  # start a new lineage: the output of older lineages no longer counts
     # Idempotency key of `new_lineage`. A retry with the same key continues the lineage that the first request created.
     request_key: str = ""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -23,7 +25,7 @@ from clonos.driver.status import JobStatus
 from clonos.driver.task_progress import TaskProgress
 from clonos.embedded.jars import ensure_jars
 from clonos.embedded.reachable import reachable_kafka
-from clonos.errors import ClonosError, DriverUnresponsive
+from clonos.errors import BrokerUnavailable, ClonosError, DriverUnresponsive
 from clonos.faults import DRIVER_GROUP
 from clonos.jobs.definition import Job
 from clonos.jobs.spec import Spec
@@ -38,6 +40,7 @@ from clonos.telemetry.openlineage import lineage
 from clonos.telemetry.tracing import Traces, tracing
 
 OnTopics = Callable[[str, Collection[str], Collection[str]], None]
+_RETRY_S: Final = 0.5
 BeforeRun = Callable[[Driver, SparkSession, KafkaSettings, Emit, Path], Prepared | None]
 
 
@@ -120,7 +123,9 @@ def _run(
     on_topics: OnTopics | None,
 ) -> None:
     spec = job.spec.spec
-    kafka = reachable_kafka(settings)
+    kafka = _await_kafka(settings, events) if options.wait_for_kafka else reachable_kafka(settings)
+    if kafka is None:
+        return
     _prepare_environment(job, kafka)
     session = (session and _usable(session, spec, options.conf, kafka)) or build_session(
         job.spec.name,
@@ -167,6 +172,32 @@ def _run(
         lag.stop()
         transactions.stop()
         session.stop()
+
+
+def _await_kafka(settings: Settings, events: Events) -> KafkaSettings | None:
+    """Wait until Kafka answers, without a limit; returns None if a signal requested a stop before.
+
+    Raises:
+        KafkaAccessDenied: A broker refused access.
+    """
+    stopped = threading.Event()
+    stop_on_signals(stopped.set)
+    reported = False
+    while not stopped.is_set():
+        try:
+            kafka = reachable_kafka(settings)
+        except BrokerUnavailable as error:
+            if not reported:
+                events.emit("state", state=DriverState.WAITING)
+                events.emit("waiting", **error_fields(error))
+                reported = True
+            stopped.wait(_RETRY_S)
+        else:
+            if reported:
+                events.emit("state", state=DriverState.STARTING)
+            return kafka
+    events.emit("state", state=DriverState.STOPPED)
+    return None
 
 
 def _usable(session: Session, spec: Spec, conf: Mapping[str, str], kafka: KafkaSettings) -> Session | None:

@@ -14,6 +14,7 @@ class DriverState(StrEnum):
     RECONCILING = "RECONCILING"  # makes the checkpoint agree with the log, checks source retention
     RUNNING = "RUNNING"  # runs its queries
     RESTARTING = "RESTARTING"  # a query failed; the driver backs off in the warm session
+    WAITING = "WAITING"  # Kafka or a registry is away; the driver waits without a limit
     STOPPING = "STOPPING"  # a stop was requested; the driver finishes the epoch
     STOPPED = "STOPPED"  # stopped as requested; the job can continue
     FINISHED = "FINISHED"  # a bounded run has processed its input
@@ -23,11 +24,25 @@ class DriverState(StrEnum):
 
 _S = DriverState
 TRANSITIONS: Final[dict[DriverState, frozenset[DriverState]]] = {
-    _S.STARTING: frozenset({_S.CLAIMING, _S.STOPPED, _S.FAILED}),
-    _S.CLAIMING: frozenset({_S.RECONCILING, _S.RESTARTING, _S.SUPERSEDED, _S.STOPPED, _S.FAILED}),
-    _S.RECONCILING: frozenset({_S.RUNNING, _S.RESTARTING, _S.SUPERSEDED, _S.STOPPED, _S.FAILED}),
-    _S.RUNNING: frozenset({_S.RESTARTING, _S.STOPPING, _S.FINISHED, _S.SUPERSEDED, _S.FAILED}),
+    _S.STARTING: frozenset({_S.CLAIMING, _S.WAITING, _S.STOPPED, _S.FAILED}),
+    _S.CLAIMING: frozenset({_S.RECONCILING, _S.RESTARTING, _S.WAITING, _S.SUPERSEDED, _S.STOPPED, _S.FAILED}),
+    _S.RECONCILING: frozenset({_S.RUNNING, _S.RESTARTING, _S.WAITING, _S.SUPERSEDED, _S.STOPPED, _S.FAILED}),
+    _S.RUNNING: frozenset({_S.RESTARTING, _S.WAITING, _S.STOPPING, _S.FINISHED, _S.SUPERSEDED, _S.FAILED}),
     _S.RESTARTING: frozenset({_S.CLAIMING, _S.STOPPED, _S.SUPERSEDED, _S.FAILED}),
+    # Back to STARTING before the first claim; to RUNNING if the queries outlast the outage.
+    _S.WAITING: frozenset(
+        {
+            _S.STARTING,
+            _S.CLAIMING,
+            _S.RUNNING,
+            _S.RESTARTING,
+            _S.STOPPING,
+            _S.STOPPED,
+            _S.FINISHED,
+            _S.SUPERSEDED,
+            _S.FAILED,
+        }
+    ),
     _S.STOPPING: frozenset({_S.STOPPED, _S.SUPERSEDED, _S.FAILED}),
     _S.STOPPED: frozenset(),
     _S.FINISHED: frozenset(),

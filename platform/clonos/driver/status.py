@@ -118,6 +118,8 @@ class JobStatus:
                     self.restarts += 1
                     self.attempt, self.pause_s = event["attempt"], event.get("pause_s", 0.0)
                     self._note_trouble(event)
+                case "waiting":
+                    self._note_trouble(event)
                 case "superseded" | "failed":
                     self.state = event["event"].upper()
                     self._note_trouble(event)

@@ -17,7 +17,7 @@ from urllib.parse import urlparse
 
 import xxhash
 
-from clonos.errors import RegistryUnavailable, SpecError
+from clonos.errors import RegistryRefused, RegistryUnavailable, SpecError
 from clonos.settings import RegistrySettings, Settings
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Registry:
     """A client of one Schema Registry.
 
     A call raises `UnknownSchema` if the registry lacks the schema, `SpecError` if it refuses the schema (invalid or
-    incompatible), and `RegistryUnavailable` if it does not answer, or refuses the client.
+    incompatible), `RegistryRefused` if it refuses the client, and `RegistryUnavailable` if it does not answer.
     """
 
     def __init__(self, url: str, settings: RegistrySettings) -> None:
@@ -161,14 +161,10 @@ class Registry:
                 raise UnknownSchema(f"{subject} is not in the registry {self._url}.") from error
             if error.http_status_code in _REFUSED:
                 raise SpecError(f"The registry refuses the request: {subject}: {error.error_message}") from error
-            hint = (
-                "set CLONOS_REGISTRY__USERNAME and CLONOS_REGISTRY__PASSWORD."
-                if error.http_status_code in {401, 403}
-                else ""
-            )
-            raise RegistryUnavailable(
-                f"The Schema Registry {self._url} answered {error.http_status_code}: {error.error_message}.", hint=hint
-            ) from error
+            answer = f"The Schema Registry {self._url} answered {error.http_status_code}: {error.error_message}."
+            if error.http_status_code in {401, 403}:
+                raise RegistryRefused(answer) from error
+            raise RegistryUnavailable(answer) from error
         except Exception as error:
             # The client chooses its HTTP library: any other exception means that no response came.
             raise RegistryUnavailable(
@@ -240,7 +236,7 @@ def _client(url: str, settings: RegistrySettings) -> SchemaRegistryClient:
     if trusted:
         config["ssl.ca.location"] = trusted
     elif any(address.strip().startswith("https") for address in url.split(",")):
-        raise RegistryUnavailable(
+        raise RegistryRefused(
             "This machine has no trusted certificate authorities.",
             hint="set CLONOS_REGISTRY__SSL_CA_LOCATION to a PEM file.",
         )

@@ -120,9 +120,13 @@ def log_event(event: Event, logger: Any = None) -> None:
         event: The event.
         logger: A structlog logger; default the logger of the process.
     """
-    level = {"lint": "warning", "restart": "warning", "superseded": "error", "failed": "error"}.get(
-        event["event"], "info"
-    )
+    level = {
+        "lint": "warning",
+        "restart": "warning",
+        "waiting": "warning",
+        "superseded": "error",
+        "failed": "error",
+    }.get(event["event"], "info")
     omitted = {"event", "at", "offsets", "operators", "spans", "stack"}
     fields = {name: value for name, value in event.items() if name not in omitted}
     getattr(logger or structlog.get_logger("clonos"), level)(event["event"], **fields)

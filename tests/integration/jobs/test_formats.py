@@ -27,6 +27,7 @@ from clonos.errors import (
     EpochFailed,
     JobCodeError,
     PoisonRecord,
+    RegistryRefused,
     RegistryUnavailable,
     RestartsExhausted,
     SpecError,
@@ -419,7 +420,7 @@ def test_wrong_registry_credentials_are_reported(
     def job(ctx: JobContext) -> None:
         ctx.decode(ctx.source(source), Avro(registry=other, subject="x"))
 
-    with pytest.raises(RegistryUnavailable, match="answered 401") as refused:
+    with pytest.raises(RegistryRefused, match="answered 401") as refused:
         run_job(job, name)
     assert "PASSWORD" in refused.value.hint
 

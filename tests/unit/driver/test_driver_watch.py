@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,7 +28,7 @@ from clonos.jobs.context import JobContext
 from clonos.jobs.definition import Job
 from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, Spec
 from clonos.settings import KafkaSettings
-from clonos.telemetry.events import Events
+from clonos.telemetry.events import Event, Events
 
 
 @pytest.fixture(autouse=True)
@@ -145,33 +146,90 @@ def test_failed_definition_leaves_no_queries(monkeypatch: pytest.MonkeyPatch) ->
     assert driver._context.queries == []
 
 
-@pytest.mark.parametrize(
-    ("check_error", "ends_with"),
-    [(BrokerUnavailable("no answer"), RestartsExhausted), (CheckpointUnwritable("disk full"), CheckpointUnwritable)],
-)
+class Attempts:
+    """A driver whose attempts fail, and whose Kafka answers or not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failing: int, error: ClonosError | None = None) -> None:
+        spec = Spec(restart_policy=RestartPolicy(attempts=2, initial_backoff_ms=0))
+        job = Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j"), spec=spec))
+        spark: Any = None
+        self.events: list[Event] = []
+        events = Events("j", None, [self.events.append])
+        self.driver = Driver(job, spark, KafkaSettings(), events, RunOptions())
+        self.count = 0
+        self.away = False
+        self.check_error: ClonosError | None = None
+        self._failing, self._error = failing, error or EpochFailed("a worker is lost")
+        monkeypatch.setattr(self.driver, "define", lambda: None)
+        monkeypatch.setattr(self.driver, "check", self._check)
+        monkeypatch.setattr(self.driver, "_attempt", self._attempt)
+        monkeypatch.setattr(driver_module, "_WAIT_S", 0.0)
+        monkeypatch.setattr(driver_module, "alive", lambda _spark: True)
+        monkeypatch.setattr(driver_module, "await_brokers", self._await_brokers)
+        monkeypatch.setattr(driver_module, "wait_for_kafka", lambda _kafka, stopped: not stopped())
+        monkeypatch.setattr(driver_module.KafkaWatch, "start", lambda _watch: None)
+
+    def _attempt(self, _prepared: object) -> ClonosError | None:
+        self.count += 1
+        self.driver._to(DriverState.CLAIMING)
+        return self._error if self.count <= self._failing else None
+
+    def _check(self) -> None:
+        if self.count and self.check_error is not None:
+            raise self.check_error
+
+    def _await_brokers(self, *_of: object, **_options: object) -> None:
+        if self.away:
+            raise BrokerUnavailable("no answer")
+
+
+@pytest.mark.parametrize("check_error", [None, CheckpointUnwritable("disk full")])
 def test_failure_is_retried_unless_the_check_after_it_fails_permanently(
-    monkeypatch: pytest.MonkeyPatch, check_error: ClonosError, ends_with: type[ClonosError]
+    monkeypatch: pytest.MonkeyPatch, check_error: ClonosError | None
 ) -> None:
-    """A broker that restarts fails the attempt and then the check; the job must survive both."""
-    spec = Spec(restart_policy=RestartPolicy(attempts=2, initial_backoff_ms=0))
-    job = Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j"), spec=spec))
-    spark: Any = None
-    driver = Driver(job, spark, KafkaSettings(), Events("j", None), RunOptions())
-    attempts: list[int] = []
+    attempts = Attempts(monkeypatch, failing=9)
+    attempts.check_error = check_error
+    with pytest.raises(CheckpointUnwritable if check_error else RestartsExhausted):
+        attempts.driver.run()
+    assert attempts.count == (1 if check_error else 3)
 
-    def attempt(_prepared: object) -> ClonosError:
-        attempts.append(1)
-        driver._to(DriverState.CLAIMING)
-        return EpochFailed("the broker is gone")
 
-    def check() -> None:
-        if attempts:
-            raise check_error
+@pytest.mark.parametrize("sign", ["no broker answers", "the check", "the error", "a request before"])
+def test_an_outage_does_not_count_against_the_restart_policy(monkeypatch: pytest.MonkeyPatch, sign: str) -> None:
+    attempts = Attempts(monkeypatch, failing=20, error=BrokerUnavailable("gone") if sign == "the error" else None)
+    attempts.away = sign == "no broker answers"
+    attempts.check_error = BrokerUnavailable("gone") if sign == "the check" else None
+    if sign == "a request before":
+        attempts.driver._kafka_watch._outage_at = time.monotonic()
+    attempts.driver.run()
+    assert attempts.count == 21
+    assert [event for event in attempts.events if event["event"] == "restart"] == []
+    waiting = [event["error"] for event in attempts.events if event["event"] == "waiting"]
+    assert waiting == ["broker-unavailable"] * 20
 
-    monkeypatch.setattr(driver, "define", lambda: None)
-    monkeypatch.setattr(driver, "check", check)
-    monkeypatch.setattr(driver, "_attempt", attempt)
-    monkeypatch.setattr(driver_module, "alive", lambda _spark: True)
-    with pytest.raises(ends_with):
-        driver.run()
-    assert len(attempts) == (3 if check_error.retry else 1)
+
+def test_a_job_that_waits_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = Attempts(monkeypatch, failing=1, error=BrokerUnavailable("gone"))
+    attempts.driver.stop()
+    attempts.driver.run()
+    assert attempts.driver.state is DriverState.STOPPED
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_start_in_an_outage_waits_if_requested(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    attempts = Attempts(monkeypatch, failing=0)
+    attempts.driver._options = RunOptions(wait_for_kafka=waits)
+    errors: list[ClonosError] = [BrokerUnavailable("gone"), BrokerUnavailable("gone")]
+
+    def define() -> None:
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(attempts.driver, "define", define)
+    if waits:
+        attempts.driver.run()
+        states = [event["state"] for event in attempts.events if event["event"] == "state"]
+        assert states == ["WAITING", "STARTING", "WAITING", "STARTING", "CLAIMING"]
+    else:
+        with pytest.raises(BrokerUnavailable):
+            attempts.driver.run()

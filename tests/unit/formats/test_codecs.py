@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
 from clonos.carried_errors import CarriedError, uncarry
-from clonos.errors import EpochFailed, JobCodeError, RegistryUnavailable, SpecError
+from clonos.errors import EpochFailed, JobCodeError, RegistryRefused, RegistryUnavailable, SpecError
 from clonos.formats import Avro, Json, Protobuf, as_avro, as_protobuf, columns, registry
 from clonos.formats.codec import Reader, Undecodable
 from clonos.formats.registry import Pins, UnknownSchema, header, registry_at
@@ -414,7 +414,7 @@ def test_registry_never_uses_the_bundle_of_certifi(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         registry.ssl, "get_default_verify_paths", lambda: type("P", (), {"cafile": None, "capath": None})
     )
-    with pytest.raises(RegistryUnavailable, match="no trusted certificate"):
+    with pytest.raises(RegistryRefused, match="no trusted certificate"):
         registry.Registry("https://127.0.0.1:1", RegistrySettings())
 
 

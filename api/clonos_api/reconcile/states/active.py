@@ -57,7 +57,7 @@ def running(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) ->
         # The failover does not wait for the reason of the exit.
         return [UpdateRun(run.id, "ABSENT"), *_take_over(job, run, standby, "crash", run.failure)]
     if run.restarting:
-        cause: RecoveryCause = "restart" if run.driver_state == "RESTARTING" else "crash"
+        cause: RecoveryCause = "restart" if run.driver_state in ("RESTARTING", "WAITING") else "crash"
         return [BeginRecovery(run.id, cause, run.failure), Transition(JobState.RECOVERING, RECOVER_S, run.failure)]
     if job.planned_move is not None or fleet.hosts[run.host].state is not HostState.DRAINING:
         return []
@@ -125,7 +125,9 @@ def _first_claim(job: JobFacts, run: RunFacts) -> list[Decision]:
 
 
 def _wait(job: JobFacts, run: RunFacts, now: datetime, within_s: float, late: str) -> list[Decision]:
-    """Waits for the driver, and gives up at the deadline."""
+    """Waits for the driver, and gives up at the deadline. There is none while the driver waits for Kafka."""
+    if run.waiting:
+        return [] if job.deadline is None and _same(run.failure, job.failure) else [SetDeadline(None, run.failure)]
     until = due(job, run, within_s)
     if now >= until:
         return [UpdateRun(run.id, "ABSENT"), Transition(JobState.FAILED, failure=failures.deadline_passed(late, run))]

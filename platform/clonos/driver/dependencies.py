@@ -1,0 +1,82 @@
+"""Waits for the systems that a job depends on. An outage of theirs is no failure of the job, however long it lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from clonos.errors import BrokerUnavailable
+from clonos.kafka import await_brokers, client_config
+from clonos.settings import KafkaSettings
+
+# Without an answer for this time, Kafka is away. A shorter pause, such as that of a new leader, is not reported.
+OUTAGE_S: Final = 10.0
+_EVERY_S: Final = 2.0
+_ANSWER_S: Final = 2.0
+_RETRY_S: Final = 1.0
+
+
+def wait_for_kafka(kafka: KafkaSettings, *, stopped: Callable[[], bool]) -> bool:
+    """Wait until a broker answers, without a limit; returns False if `stopped` does so before.
+
+    Raises:
+        KafkaAccessDenied: A broker refused access.
+    """
+    while not stopped():
+        with contextlib.suppress(BrokerUnavailable):
+            await_brokers(kafka, timeout_s=_RETRY_S)
+            return True
+    return False
+
+
+class KafkaWatch:
+    """Asks Kafka in the background whether it answers. Spark's own client waits for minutes before it reports.
+
+    Args:
+        kafka: The cluster.
+        every_s: Pause between two requests, in seconds.
+    """
+
+    def __init__(self, kafka: KafkaSettings, *, every_s: float = _EVERY_S) -> None:
+        self._kafka = kafka
+        self._every_s = every_s
+        self._stopped = threading.Event()
+        self._answered_at = time.monotonic()
+        self._silent_since: float | None = None
+        self._outage_at = float("-inf")  # end of the newest outage
+
+    def start(self) -> None:
+        """Start to ask, until `stop`."""
+        threading.Thread(target=self._ask, daemon=True, name="clonos-kafka-watch").start()
+
+    def stop(self) -> None:
+        """Stop to ask, without waiting for the request in progress."""
+        self._stopped.set()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether Kafka has not answered for `OUTAGE_S`."""
+        since = self._silent_since
+        return since is not None and time.monotonic() - since > OUTAGE_S
+
+    def was_silent_within(self, seconds: float) -> bool:
+        """Whether a request was not answered in these last seconds, so that other requests may have failed too."""
+        return self._silent_since is not None or time.monotonic() - self._outage_at < seconds
+
+    def _ask(self) -> None:
+        admin = AdminClient(client_config(self._kafka))
+        while not self._stopped.wait(self._every_s):
+            try:
+                admin.describe_cluster(request_timeout=_ANSWER_S).result(2 * _ANSWER_S)
+            except (KafkaException, TimeoutError):
+                self._silent_since = self._silent_since or self._answered_at
+            else:
+                self._answered_at = time.monotonic()
+                if self._silent_since is not None:
+                    self._outage_at, self._silent_since = self._answered_at, None
