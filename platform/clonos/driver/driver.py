@@ -248,6 +248,8 @@ class Driver:
         """Define and check the job before the first claim; returns False if it was stopped before."""
         while True:
             try:
+                if self._options.wait_for_kafka:
+                    await_brokers(self._kafka, timeout_s=_ANSWER_S)
                 if not self._context.queries:
                     self.define()
                 if prepared is None:

@@ -175,11 +175,16 @@ def _run(
 
 
 def _await_kafka(settings: Settings, events: Events) -> KafkaSettings | None:
-    """Wait until Kafka answers, without a limit; returns None if a signal requested a stop before.
+    """The configured Kafka; else wait until the embedded one runs, without a limit, or until a signal requests a stop.
+
+    Returns:
+        None after a stop.
 
     Raises:
         KafkaAccessDenied: A broker refused access.
     """
+    if settings.kafka.bootstrap_servers:
+        return settings.kafka  # the driver waits, once the session is ready
     stopped = threading.Event()
     stop_on_signals(stopped.set)
     reported = False
