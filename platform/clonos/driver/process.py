@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -124,8 +124,6 @@ def _run(
 ) -> None:
     spec = job.spec.spec
     kafka = _await_kafka(settings, events) if options.wait_for_kafka else reachable_kafka(settings)
-    if kafka is None:
-        return
     _prepare_environment(job, kafka)
     session = (session and _usable(session, spec, options.conf, kafka)) or build_session(
         job.spec.name,
@@ -174,35 +172,28 @@ def _run(
         session.stop()
 
 
-def _await_kafka(settings: Settings, events: Events) -> KafkaSettings | None:
-    """The configured Kafka; else wait until the embedded one runs, without a limit, or until a signal requests a stop.
-
-    Returns:
-        None after a stop.
+def _await_kafka(settings: Settings, events: Events) -> KafkaSettings:
+    """The configured Kafka; else wait until the embedded one runs, without a limit.
 
     Raises:
         KafkaAccessDenied: A broker refused access.
     """
     if settings.kafka.bootstrap_servers:
         return settings.kafka  # the driver waits, once the session is ready
-    stopped = threading.Event()
-    stop_on_signals(stopped.set)
-    reported = False
-    while not stopped.is_set():
+    waiting = False
+    while True:
         try:
             kafka = reachable_kafka(settings)
         except BrokerUnavailable as error:
-            if not reported:
+            if not waiting:
                 events.emit("state", state=DriverState.WAITING)
                 events.emit("waiting", **error_fields(error))
-                reported = True
-            stopped.wait(_RETRY_S)
+                waiting = True
+            time.sleep(_RETRY_S)
         else:
-            if reported:
+            if waiting:
                 events.emit("state", state=DriverState.STARTING)
             return kafka
-    events.emit("state", state=DriverState.STOPPED)
-    return None
 
 
 def _usable(session: Session, spec: Spec, conf: Mapping[str, str], kafka: KafkaSettings) -> Session | None:

@@ -52,6 +52,7 @@ def ends_with(failure: Exception, *, alive: bool, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(driver, "check", lambda: None)
     monkeypatch.setattr(driver, "_attempt", attempt)
     monkeypatch.setattr(driver_module, "alive", lambda _spark: alive)
+    monkeypatch.setattr(driver_module, "await_brokers", lambda *_of, **_options: None)
     with pytest.raises(Exception) as raised:
         driver.run()
     return raised.value, next(event for event in seen if event["event"] == "failed")
