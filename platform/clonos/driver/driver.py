@@ -477,7 +477,7 @@ class Driver:
             self._on_progress(query, {topic: offsets for topic, offsets in progress.items() if topic in topics})
 
     def _report_outage(self) -> None:
-        """WAITING while Kafka is away; the queries go on if it returns before Spark gives up."""
+        """WAITING while Kafka is away; the queries continue if it returns before Spark gives up."""
         away = self._kafka_watch.is_away
         if away and self.state is DriverState.RUNNING:
             self._to(DriverState.WAITING)
