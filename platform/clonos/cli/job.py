@@ -22,11 +22,11 @@ from clonos.cli.options import (
     pairs,
     until_interrupted,
 )
-from clonos.errors import SpecError
+from clonos.errors import ClonosError, SpecError
 
 if TYPE_CHECKING:
     from clonos.client import Client
-    from clonos.resources.jobs import StartFrom
+    from clonos.resources.jobs import Job, StartFrom
     from clonos.resources.service import Operation
 
 app = typer.Typer(no_args_is_help=True, help="Show and control jobs.")
@@ -251,9 +251,22 @@ def upgrade(
     if path is None and param:
         raise SpecError("--param needs the PATH of a specification.")
     with connect(api, token) as client:
-        if path is not None:
-            _patch(client, job, path, pairs(param or [], "--param"))
-        _operate(client, job, lambda name: client.jobs.upgrade(name, request), wait=wait, output=output)
+        stored = None if path is None else _patch(client, job, path, pairs(param or [], "--param"))
+
+        def begin(name: str) -> Operation:
+            try:
+                return client.jobs.upgrade(name, request)
+            except ClonosError as error:
+                if stored is None:
+                    raise
+                raise type(error)(
+                    error.what,
+                    kept=f"version {stored.version} is stored; what runs was not changed.",
+                    hint=f"the next `clonos job start {stored.name}` runs version {stored.version}, and so does "
+                    f"`clonos job upgrade {stored.name}` when the job is RUNNING.",
+                ) from error
+
+        _operate(client, job, begin, wait=wait, output=output)
 
 
 @app.command()
@@ -393,7 +406,7 @@ def starting_point(client: Client, job: str | None, text: str | None, *, publish
     return StartFrom(savepoint=find_savepoint(client, job, text).id, publish_again=publish_again)
 
 
-def _patch(client: Client, job: str, path: Path, params: dict[str, str]) -> None:
+def _patch(client: Client, job: str, path: Path, params: dict[str, str]) -> Job:
     """Patch the job with the code and specification at `path`. Its standbys stay if the specification omits them."""
     from clonos.client.submission import read_submission
     from clonos.resources.jobs import JobPatch
@@ -409,6 +422,7 @@ def _patch(client: Client, job: str, path: Path, params: dict[str, str]) -> None
     artifact = client.artifacts.upload(submission.packed)
     changed = client.jobs.patch(current.id, JobPatch(spec=spec, artifact=artifact.id), version=current.version)
     typer.echo(f"{changed.name} has the new version {changed.version} (code {artifact.id[:12]}).", err=True)
+    return changed
 
 
 def _operate(client: Client, job: str, request: Callable[[str], Operation], *, wait: bool, output: Output) -> None:

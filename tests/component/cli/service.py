@@ -250,6 +250,9 @@ class FakeService:
 
         @app.post(f"{root}/jobs/{{name}}/upgrade")
         async def upgrade(name: str, body: UpgradeRequest | None = None) -> Response:
+            job = self._find(name)
+            if job is not None and job.state != JobState.RUNNING:
+                return problem(409, "state-conflict", f"Job {name} is {job.state}.", kept="nothing was changed.")
             return self._operate(name, "upgrade", JobState.RUNNING)
 
         @app.post(f"{root}/jobs/{{name}}/resolve")

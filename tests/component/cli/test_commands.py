@@ -112,6 +112,20 @@ def test_move_and_upgrade_send_their_options(clonos: Clonos, service: FakeServic
         clonos("job", "upgrade", "wordcount", "-p", "a=b")
 
 
+def test_a_refused_upgrade_names_the_version_that_it_stored(
+    clonos: Clonos, service: FakeService, tmp_path: Path
+) -> None:
+    service.add("wordcount", JobState.FAILED)
+    (tmp_path / "job.py").write_text('import clonos\n\n@clonos.job(name="wordcount")\ndef count(ctx):\n    pass\n')
+    with pytest.raises(errors.StateConflict) as refused:
+        clonos("job", "upgrade", "wordcount", str(tmp_path))
+    assert refused.value.kept == "version 2 is stored; what runs was not changed."
+    assert "`clonos job start wordcount`" in refused.value.hint
+    with pytest.raises(errors.StateConflict) as refused:
+        clonos("job", "upgrade", "wordcount")
+    assert refused.value.kept == "nothing was changed."
+
+
 def test_upgrade_preserves_the_standbys_unless_the_specification_sets_them(
     clonos: Clonos, service: FakeService, tmp_path: Path
 ) -> None:
