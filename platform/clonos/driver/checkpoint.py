@@ -219,14 +219,27 @@ def epoch_time(entry: str) -> int:
 def progress_of(entry: str) -> Progress:
     """Topic → partition → next offset in an offset-log entry, over all Kafka sources."""
     progress: Progress = {}
+    for source in source_ends(entry):
+        for topic, partitions in source.items():
+            progress.setdefault(topic, {}).update(partitions)
+    return progress
+
+
+def source_ends(entry: str) -> list[Progress]:
+    """Topic → partition → next offset in an offset-log entry, for each Kafka source."""
+    sources: list[Progress] = []
     for line in entry.splitlines()[2:]:
         if not line.startswith("{"):
             continue
         offsets = json.loads(line)
-        for topic, partitions in offsets.items():
-            if isinstance(partitions, dict):
-                progress.setdefault(topic, {}).update({int(p): int(offset) for p, offset in partitions.items()})
-    return progress
+        sources.append(
+            {
+                topic: {int(partition): int(offset) for partition, offset in partitions.items()}
+                for topic, partitions in offsets.items()
+                if isinstance(partitions, dict)
+            }
+        )
+    return sources
 
 
 def reconcile(checkpoint: CheckpointDirectory, query: str, state: ControlState) -> list[str]:

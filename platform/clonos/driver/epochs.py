@@ -25,10 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from clonos.causal.counting import count
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
-from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of
+from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_of, source_ends
 from clonos.driver.code_identity import changed_parts
 from clonos.driver.epoch_bound import EpochBound
-from clonos.driver.planned import Planned, read_plan
+from clonos.driver.planned import Planned, contradictions, read_plan
 from clonos.driver.static_inputs import StaticInputs
 from clonos.errors import (
     CheckpointMismatch,
@@ -408,6 +408,11 @@ class EpochRunner:
         if committed:
             raise CheckpointOutdated(
                 f"Epoch {epoch} of {name} was already published; the log no longer holds its plan."
+            )
+        if wrong := contradictions(planned.scans, source_ends(entry)):
+            # A plan with both could never be replayed.
+            raise EpochFailed(
+                f"offsets/{epoch} of {name} changed after Spark planned the epoch: {wrong[0]} in the plan only."
             )
         with self._own.lock:
             partitions = self._own.ensure_lanes(name, len(planned.input_slices))

@@ -7,8 +7,10 @@ batch shows only the scan of an existing RDD; the last execution of the streamin
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from clonos.extend.source import Progress
 from clonos.log.records import InputSlice
 
 _RANGE: Final = re.compile(r"KafkaOffsetRange\(([^,()]+)-(\d+),(-?\d+),(-?\d+),")
@@ -29,6 +31,32 @@ class Planned(NamedTuple):
         for rank, index in enumerate(order):
             ranks[index] = rank
         return tuple(ranks)
+
+
+def contradictions(scans: Sequence[Sequence[InputSlice]], ends: Sequence[Progress]) -> list[str]:
+    """The partitions whose ranges do not end where Spark's offset-log entry ends.
+
+    Another process may have replaced the entry since Spark planned the epoch.
+
+    Args:
+        scans: The ranges of each scan.
+        ends: Topic → partition → next offset, for each source in the entry.
+
+    Returns:
+        One text for each such partition, for example ``orders-0 ends at 7``.
+    """
+    wrong: list[str] = []
+    for scan in scans:
+        until: dict[tuple[str, int], int] = {}
+        for part in scan:  # Spark may split a partition into several ranges
+            key = (part.topic, part.partition)
+            until[key] = max(part.until, until.get(key, 0))
+        wrong += [
+            f"{topic}-{partition} ends at {end}"
+            for (topic, partition), end in until.items()
+            if all(source.get(topic, {}).get(partition) != end for source in ends)
+        ]
+    return wrong
 
 
 class _Unknown(Exception):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from clonos.driver.planned import Planned, read_plan
+from clonos.driver.checkpoint import source_ends
+from clonos.driver.planned import Planned, contradictions, read_plan
 from clonos.log.records import InputSlice
 
 
@@ -197,3 +198,25 @@ def test_equal_slices_have_separate_lanes() -> None:
     """One topic read by two sources in a union: the same range twice."""
     planned = read(Node("UnionExec", scan("a-0,0,5"), scan("a-0,0,5")), 2)
     assert planned.lanes() == (0, 1)
+
+
+ENTRY = 'v1\n{}\n{"orders":{"0":7,"1":9}}\n-\n{"orders":{"0":5},"users":{"0":2}}'
+
+
+@pytest.mark.parametrize(
+    ("scans", "wrong"),
+    [
+        ([[("orders", 0, 3, 7), ("orders", 1, 9, 9)], [("users", 0, 0, 2)]], []),
+        ([[("orders", 0, 3, 5), ("orders", 0, 5, 7)]], []),  # split by minPartitions
+        ([[("orders", 0, 3, 5)]], []),  # the second source of the same topic
+        ([[("orders", 0, 3, 6), ("orders", 1, 9, 9)]], ["orders-0 ends at 6"]),
+        ([[("users", 1, 0, 4)]], ["users-1 ends at 4"]),
+        ([], []),
+    ],
+)
+def test_a_plan_that_contradicts_the_offset_log_is_seen(
+    scans: list[list[tuple[str, int, int, int]]], wrong: list[str]
+) -> None:
+    """A superseded driver may replace the entry between Spark's planning and the plan in the log."""
+    ranges = [[InputSlice("range", *part) for part in scan] for scan in scans]
+    assert contradictions(ranges, source_ends(ENTRY)) == wrong
