@@ -101,7 +101,8 @@ def rng(key: object = None) -> _random.Random:
 def uuid4(key: object = None) -> _uuid.UUID:
     """A random UUID (version 4, RFC 9562) that a replay repeats.
 
-    It is derived from the epoch's seed, the operator and `key`.
+    It is derived from the query, the epoch's seed, the operator and `key`. So two sinks compute different ids for one
+    row, and so does a job after a restore from a savepoint; `clonos.stable_id` is the same in all of them.
 
     Args:
         key: As in `random`.

@@ -60,6 +60,7 @@ class Dataflow:
     Attributes:
         after: Function that runs on rows after a shuffle → that shuffle.
         resolver: Resolves names.
+        first_rows: Call of a method in `spark.FIRST_ROWS` on a DataFrame → its module.
         samples: Call of ``sample`` or ``randomSplit`` on a DataFrame → its module.
     """
 
@@ -69,6 +70,7 @@ class Dataflow:
         self._running: list[Definition] = []
         self._results: dict[Hashable, Flow] = {}
         self.after: dict[Definition, Shuffle] = {}
+        self.first_rows: dict[ast.Call, Module] = {}
         self.samples: dict[ast.Call, Module] = {}
 
     def modules(self, modules: Iterable[Module]) -> None:
@@ -287,6 +289,9 @@ class _Statements:
                 self._flows.after.setdefault(definition, receiver.shuffle)
         if method in spark.SAMPLES and receiver.frame:
             self._flows.samples.setdefault(node, self.scope.module)
+        count = len(node.args) + len(node.keywords)
+        if method in spark.FIRST_ROWS and receiver.frame and count > spark.FIRST_ROWS[method]:
+            self._flows.first_rows.setdefault(node, self.scope.module)
         if method == "transform":
             for definition in arguments.functions:
                 result = self._flows.function(definition, [receiver])

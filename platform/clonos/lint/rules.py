@@ -171,6 +171,14 @@ _TABLE = (
         "a cast to decimal before the sum",
     ),
     Rule(
+        "CL106",
+        "row that arrives first",
+        _WARNING,
+        "`dropDuplicates` and `dropDuplicatesWithinWatermark` with columns; `limit`",
+        "which of several rows stays follows from the order in which they arrive",
+        "columns that identify the whole row, or an aggregate such as F.min_by with an order that has no ties",
+    ),
+    Rule(
         "CL900",
         "allow that silences nothing",
         _WARNING,

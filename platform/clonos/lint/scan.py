@@ -108,6 +108,8 @@ def _of_frames(
     for call, module in flows.samples.items():
         code = sample_code(call)
         yield module, Violation(call, code, RULES[code].severity, Stage.JOB)
+    for call, module in flows.first_rows.items():
+        yield module, Violation(call, "CL106", RULES["CL106"].severity, Stage.JOB)
     reported: set[ast.expr] = set()
     for function, shuffle in flows.after.items():
         for definition in reached([function]):

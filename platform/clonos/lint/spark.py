@@ -54,6 +54,14 @@ SORTS = frozenset({"sort_array", "array_sort"})
 SAMPLES: dict[str, int] = {"sample": 2, "randomSplit": 1}
 """Methods of a DataFrame that draw a seed unless they get more positional arguments than this number."""
 
+FIRST_ROWS: dict[str, int] = {
+    "dropDuplicates": 0,
+    "drop_duplicates": 0,
+    "dropDuplicatesWithinWatermark": 0,
+    "limit": -1,
+}
+"""Methods of a DataFrame that keep the rows that arrive first, if they get more arguments than this number."""
+
 SHUFFLES = _names(
     "groupBy groupby rollup cube join crossJoin repartition repartitionByRange coalesce distinct "
     "dropDuplicates drop_duplicates dropDuplicatesWithinWatermark intersect intersectAll subtract "

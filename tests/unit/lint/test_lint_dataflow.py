@@ -38,7 +38,7 @@ def test_keyless_draw_after_a_shuffle_is_reported(linted: Lint, service: str, ke
         "rows = rows.distinct().select('word', F.to_json(F.struct(draw('word').alias('x'))))",
         "rows = rows.orderBy('word').withColumns({'x': draw('word')})",
         "rows = rows.coalesce(1)\nrows = rows.where('word')\nrows = rows.select(draw('word'))",
-        "drawn = draw('word').alias('x')\nrows = rows.dropDuplicates(['word']).select('word', drawn)",
+        "drawn = draw('word').alias('x')\nrows = rows.distinct().select('word', drawn)",
         "rows = rows.groupBy('word').applyInPandas(lambda frame: clonos.random(), 'x double')",
         "grouped = rows.groupBy('word')\nrows = grouped.agg(F.count('*')).select(draw('word'))",
         "def again(frame):\n    return frame.select(draw('word'))\nrows = rows.repartition(2).transform(again)",

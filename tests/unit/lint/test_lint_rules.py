@@ -192,9 +192,16 @@ SPARK = {
         "rows = rows.groupBy('word').agg(F.expr('avg(value::double)'))",
         "rows = rows.withColumn('toll', F.col('value').cast('double')).groupBy('word').agg({'toll': 'sum'})",
     ],
+    "CL106": [
+        "rows = rows.dropDuplicates(['word'])",
+        "rows = rows.drop_duplicates(['word'])",
+        "rows = rows.withWatermark('at', '1 hour').dropDuplicatesWithinWatermark(['word'])",
+        "rows = rows.limit(10)",
+    ],
 }
 
 FINE_SPARK = [
+    "rows = rows.dropDuplicates().distinct()",
     "rows = rows.withColumn('t', F.current_timestamp()).withColumn('n', F.now()).withColumn('d', F.current_date())",
     "rows = rows.selectExpr('current_timestamp() AS t', 'now() AS n')",
     "rows = rows.groupBy('word').agg(F.sort_array(F.collect_list('value')))",
