@@ -22,6 +22,7 @@ from clonos.kafka import client_config, spark_options, unanswered
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import java_pattern
 from clonos.spark.repeatable_kafka import FORMAT, long_poll_option
+from clonos_connectors.compaction import check_compaction
 
 _TIMEOUT_S: Final = 15.0
 
@@ -52,6 +53,7 @@ class KafkaSource:
         assign: Topic → partitions.
         starting: ``earliest``, ``latest`` or topic → partition → offset, for the job's first epoch.
         max_per_epoch: Maximum number of records in one epoch.
+        compacted: Accept compacted topics: a replay may lack records that Kafka has removed.
         options: Further options of Spark's Kafka source.
 
     Raises:
@@ -67,6 +69,7 @@ class KafkaSource:
         assign: Mapping[str, tuple[int, ...]] | None = None,
         starting: str | Mapping[str, Mapping[int, int]] = "earliest",
         max_per_epoch: int | None = None,
+        compacted: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> None:
         if [bool(topics), pattern is not None, assign is not None].count(True) != 1:
@@ -85,6 +88,7 @@ class KafkaSource:
         self._pattern = pattern
         self._starting = starting
         self._max_per_epoch = max_per_epoch
+        self._compacted = compacted
         self._options = dict(options or {})
         self._progress: dict[str, _ProgressGroup] = {}
         self._admin: AdminClient | None = None
@@ -94,7 +98,7 @@ class KafkaSource:
         return frozenset(self._topics)
 
     def check(self, kafka: KafkaSettings) -> None:
-        """Refuse topics and partitions that do not exist; Spark would wait for them forever."""
+        """Refuse topics and partitions that do not exist, for which Spark would wait forever, and compacted topics."""
         metadata = _metadata(kafka)
         missing = [name for name in self._topics if name not in metadata or metadata[name] is None]
         if missing:
@@ -113,6 +117,8 @@ class KafkaSource:
                 kept="nothing was started.",
                 hint="assign partitions that the topics have.",
             )
+        if not self._compacted:
+            check_compaction(kafka, self._topics)
 
     def load(self, spark: SparkSession, kafka: KafkaSettings, job: str) -> DataFrame:
         """Build the streaming DataFrame."""

@@ -94,6 +94,7 @@ class JobContext:
         assign: Mapping[str, Iterable[int]] | None = None,
         starting: str | Mapping[str, Mapping[int, int]] = "earliest",
         max_per_epoch: int | None = None,
+        compacted: bool = False,
         options: Mapping[str, str] | None = None,
         connector: str = "kafka",
     ) -> DataFrame:
@@ -109,6 +110,8 @@ class JobContext:
             starting: Start of the first epoch: ``earliest``, ``latest`` or topic → partition → offset.
             max_per_epoch: Maximum number of records in one epoch; None: as many as the job processes in some seconds
                 (`docs/adr/0025-epoch-bound.md`).
+            compacted: Accept compacted topics: a replay may lack records that Kafka has removed. A topic with
+                ``min.compaction.lag.ms`` of a day or more is always accepted.
             options: Further options of the connector (Spark's Kafka source).
             connector: Name in the entry point group ``clonos.sources``.
 
@@ -117,6 +120,7 @@ class JobContext:
 
         Raises:
             SpecError: An option would break repeatability, or the connector is unknown.
+            SourceNotRepeatable: A topic is compacted.
             TopicMissing: A topic, or a partition in `assign`, does not exist.
             BrokerUnavailable: Kafka did not answer.
 
@@ -130,6 +134,8 @@ class JobContext:
             selection["pattern"] = pattern
         if assign is not None:
             selection["assign"] = {topic: tuple(partitions) for topic, partitions in assign.items()}
+        if compacted:
+            selection["compacted"] = True
         source: Source = find_connector("clonos.sources", connector)(
             names, **selection, starting=starting, max_per_epoch=max_per_epoch, options=dict(options or {})
         )

@@ -78,8 +78,18 @@ def _create(admin: AdminClient, topic: str, partitions: int, *, alive: int) -> N
             return
 
 
+_REQUIRED: Final = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "unclean.leader.election.enable": "false",
+}
+
+
 def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
     """Refuse a log topic that Kafka would truncate by itself, or could lose with one of three brokers.
+
+    With an unclean leader election a replica without the newest markers may lead: their lanes would be published again.
 
     Raises:
         BrokerLimit: The topic has wrong settings; the error names them.
@@ -96,7 +106,7 @@ def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
         raise BrokerUnavailable(f"Kafka did not return the settings of {topic} in {_TIMEOUT_S:.0f} s.") from error
     wrong = {
         name: settings[name].value
-        for name, right in (("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1"))
+        for name, right in _REQUIRED.items()
         if name in settings and settings[name].value != right
     }
     if brokers >= 3 and int(settings["min.insync.replicas"].value) < 2:
@@ -105,8 +115,8 @@ def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
         raise BrokerLimit(
             f"The log topic {topic} would lose records: {wrong}.",
             kept="nothing was started.",
-            hint="set cleanup.policy=delete, retention.ms=-1, retention.bytes=-1 and, with three brokers, "
-            "three replicas and min.insync.replicas=2 on it.",
+            hint="set cleanup.policy=delete, retention.ms=-1, retention.bytes=-1, unclean.leader.election.enable=false "
+            "and, with three brokers, three replicas and min.insync.replicas=2 on it.",
         )
 
 

@@ -11,16 +11,19 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos import faults
 from clonos.agent.restoring import require_unpublished
-from clonos.errors import BrokerUnavailable, EpochFailed, Superseded, WouldPublishAgain
+from clonos.errors import BrokerLimit, BrokerUnavailable, EpochFailed, Superseded, WouldPublishAgain
 from clonos.faults import CLAIM_POINTS
+from clonos.kafka import client_config
 from clonos.log import transaction
 from clonos.log.claiming import Claimant, Ownership, claim
 from clonos.log.control import CONTROL, control_id, known_control, lane_id
 from clonos.log.prepared import Prepared
 from clonos.log.records import InputSlice, Marker, encode
+from clonos.log.topic import log_topic
 from clonos.log.transaction import TransactionalProducer, Unknown
 from clonos.settings import KafkaSettings
 from clonos.testing.faults import triggered
@@ -240,3 +243,12 @@ def assert_owned(own: Ownership, kafka: KafkaSettings) -> None:
     generations = [record.owner.generation for _, record in own.reader.read(partition, low, end)]  # type: ignore[union-attr]
     assert generations == sorted(generations)
     eventually(lambda: not has_open_transaction(kafka, own.topic), "no transaction is open")
+
+
+def test_a_log_topic_that_could_lose_markers_is_refused(kafka: KafkaSettings, name: str) -> None:
+    """Another tool created it, with a leader election that may lose acknowledged records."""
+    admin = AdminClient(client_config(kafka))
+    config = {"retention.ms": "-1", "retention.bytes": "-1", "unclean.leader.election.enable": "true"}
+    admin.create_topics([NewTopic(log_topic(name), 1, config=config)])[log_topic(name)].result(60)
+    with pytest.raises(BrokerLimit, match="unclean"):
+        claim(kafka, name)

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
-from clonos.errors import BrokerLimit, ClonosError, JobCodeError, SpecError, TopicMissing
+from clonos.errors import BrokerLimit, ClonosError, JobCodeError, SourceNotRepeatable, SpecError, TopicMissing
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.log.topic import log_topic
@@ -170,3 +170,30 @@ def test_several_sinks_are_one_query_each(kafka: KafkaSettings, run_job: Any, na
     run_job(job, name)
     assert Counter(words(kafka, left)) == Counter(words(kafka, right)) == sent
     assert len(run_job.events_of("claimed")) == 1, "one claim for the whole job"
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "accepted", "refused"),
+    [("0", False, True), ("0", True, False), (str(24 * 60 * 60 * 1000), False, False)],
+    ids=["refused", "accepted by the job", "compacted after a day"],
+)
+def test_a_compacted_source_topic(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, lag_ms: str, accepted: bool, refused: bool
+) -> None:
+    source, out = f"{name}-compacted", make_topic(1, "out")
+    config = {"cleanup.policy": "compact", "min.compaction.lag.ms": lag_ms}
+    admin = AdminClient(client_config(kafka))
+    admin.create_topics([NewTopic(source, 1, config=config)])[source].result(60)
+    producer = Producer(client_config(kafka))
+    producer.produce(source, b"a", b"key")
+    assert producer.flush(30) == 0
+
+    def job(ctx: JobContext) -> None:
+        ctx.sink(ctx.source(source, compacted=accepted).select(F.col("value").cast("string")), topic=out, name="out")
+
+    if refused:
+        with pytest.raises(SourceNotRepeatable, match=f"{source} is compacted"):
+            run_job(job, name)
+    else:
+        run_job(job, name)
+    assert len(read_committed(kafka, out)) == (0 if refused else 1)
