@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Set
 from concurrent.futures import Future
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from clonos.errors import BrokerLimit, BrokerUnavailable
@@ -22,6 +23,22 @@ _REPLICAS: Final = 3
 def log_topic(job: str) -> str:
     """Name of the causal log of `job`."""
     return f"clonos.{job}.log"
+
+
+def short_topic_id(kafka: KafkaSettings, topic: str) -> str:
+    """Eight hexadecimal digits that follow from Kafka's id of a topic: another topic of the same name has others.
+
+    Raises:
+        BrokerUnavailable: Kafka did not answer, or has no such topic.
+    """
+    admin = AdminClient(client_config(kafka))
+    try:
+        described = admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic]
+        return hashlib.sha256(str(described.result(_TIMEOUT_S).topic_id).encode()).hexdigest()[:8]
+    except KafkaException as error:
+        raise unanswered(f"Kafka did not describe {topic}", error.args[0]) from error
+    except TimeoutError as error:
+        raise BrokerUnavailable(f"Kafka did not describe {topic} in {_TIMEOUT_S:.0f} s.") from error
 
 
 def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> str:

@@ -1,6 +1,7 @@
 """A folder of JSON-lines files, one for each lane of each epoch that has output.
 
-A file's name holds job, sink, lineage, epoch and lane. For one lane:
+A file's name holds job, sink, causal log, lineage, epoch and lane. The log is named by Kafka's id of its topic: after
+the topic was deleted, lineages begin at 1 again, and the files of the old log do not count. For one lane:
 
 1. Check that this driver owns the lane's log partition, otherwise `Superseded`.
 2. Write the rows to a temporary file (its name starts with a dot) and sync it.
@@ -31,6 +32,7 @@ from clonos.errors import DirectoryInUse, FilesUnwritable, ReplayDivergence, Spe
 from clonos.extend.lanes import MultisetDigest, Pass, at_point, publish_rest, require_owner, run_lanes
 from clonos.extend.sink import DeliveryMode, LaneReport, OutputMode, SinkEpoch, SinkLane
 from clonos.log.records import InputSlice, whole_epoch
+from clonos.log.topic import short_topic_id
 from clonos.settings import KafkaSettings
 
 
@@ -69,6 +71,7 @@ class FilesSink:
         self.path = Path(path).absolute()
         self.output_mode = output_mode
         self.delivery = delivery
+        self._logs: dict[str, str] = {}
 
     def check(self, kafka: KafkaSettings) -> None:
         """Fail at start if the folder cannot be created, or files cannot be linked in it.
@@ -107,31 +110,41 @@ class FilesSink:
         published: set[int] = set()
         if epoch.identity.replay:
             self._remove_temporary(epoch)
-            published = {lane.number for lane in epoch.lanes if file_of(self.path, epoch, lane).exists()}
+            published = {lane.number for lane in epoch.lanes if self.file_of(epoch, lane).exists()}
+        files = self._files(epoch)
 
         def run(rows: DataFrame, mode: Pass) -> list[LaneReport]:
-            return run_lanes(rows, epoch, functools.partial(_write_lane, self.path, mode))
+            return run_lanes(rows, epoch, functools.partial(_write_lane, files, mode))
 
         return publish_rest(lines, epoch, published, run)
+
+    def file_of(self, epoch: SinkEpoch, lane: SinkLane) -> Path:
+        """The path of the file of one lane of one epoch. Within a lineage, names sort by epoch, then by lane."""
+        return _file_of(self._files(epoch), epoch, lane)
+
+    def _files(self, epoch: SinkEpoch) -> Path:
+        """The start of the paths of all files of this causal log."""
+        identity = epoch.identity
+        if identity.log_topic not in self._logs:
+            self._logs[identity.log_topic] = short_topic_id(epoch.kafka, identity.log_topic)
+        return self.path / f"{identity.job}-{identity.query}-{self._logs[identity.log_topic]}"
 
     def _remove_temporary(self, epoch: SinkEpoch) -> None:
         """Remove the temporary files of earlier attempts at this epoch. A fenced driver's link then fails."""
         for lane in epoch.lanes:
-            for temporary in self.path.glob(f".{file_of(self.path, epoch, lane).name}.*"):
+            for temporary in self.path.glob(f".{self.file_of(epoch, lane).name}.*"):
                 temporary.unlink(missing_ok=True)
 
 
-def file_of(folder: Path, epoch: SinkEpoch, lane: SinkLane) -> Path:
-    """The path of the file of one lane of one epoch. Within a lineage, names sort by epoch, then by lane."""
-    identity = epoch.identity
-    lineage = identity.owner.lineage
-    return folder / f"{identity.job}-{identity.query}-{lineage:04d}-{identity.epoch:012d}-{lane.number:05d}.jsonl"
+def _file_of(files: Path, epoch: SinkEpoch, lane: SinkLane) -> Path:
+    lineage, number = epoch.identity.owner.lineage, epoch.identity.epoch
+    return files.with_name(f"{files.name}-{lineage:04d}-{number:012d}-{lane.number:05d}.jsonl")
 
 
 def _write_lane(
-    folder: Path, mode: Pass, epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]
+    files: Path, mode: Pass, epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.RecordBatch]
 ) -> LaneReport:
-    final = file_of(folder, epoch, lane)
+    final = _file_of(files, epoch, lane)
     lines = (line.encode() + b"\n" for batch in batches for line in batch.column(0).to_pylist())
     try:
         if final.exists():

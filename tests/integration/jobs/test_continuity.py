@@ -30,6 +30,7 @@ from clonos.errors import (
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
+from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
 from support.lost_worker import lose_worker_once
@@ -87,6 +88,31 @@ def copy(source: str, **sinks: str) -> Callable[[JobContext], None]:
             ctx.sink(rows, topic=topic, name=name)
 
     return job
+
+
+def test_files_of_a_deleted_log_do_not_count(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, feed: Feed, tmp_path: Path
+) -> None:
+    """The new log begins with lineage 1 and epoch 0 again, and so would the names of files."""
+    source, folder = make_topic(1, "in"), tmp_path / "files"
+
+    def job(ctx: JobContext) -> None:
+        rows = ctx.source(source).select(F.col("value").cast("string"))
+        ctx.sink(rows, connector="files", path=folder, name="out")
+
+    def lines() -> int:
+        return sum(len(file.read_text().splitlines()) for file in folder.glob("[!.]*.jsonl"))
+
+    feed(source, 1, 4)
+    run_job(job, name)
+    assert lines() == 4
+    log = log_topic(name)
+    admin = AdminClient(client_config(kafka))
+    admin.delete_topics([log])[log].result(60)
+    eventually(lambda: log not in admin.list_topics(timeout=5).topics, "the log is deleted")
+    feed(source, 1, 2, start=4)
+    run_job(job, name, new_lineage=True, checkpoint="another")
+    assert lines() == 4 + 6
 
 
 # Topics that are deleted and created again
