@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 from clonos.cli import records
 from clonos.cli.options import Listed, Output
+from clonos.errors import DirectoryInUse
 from clonos.signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -78,14 +80,42 @@ def start(
 
 
 @app.command()
-def stop(directory: Directory = None) -> None:
-    """Stop Kafka; its data stays."""
+def stop(
+    directory: Directory = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, although a platform uses this Kafka.")] = False,
+) -> None:
+    """Stop Kafka; its data stays. Asks if the platform of `clonos up` uses it."""
     cluster = _kafka(directory)
+    servers = cluster.status().bootstrap_servers
     if not cluster.status().running:
         typer.echo("Kafka is not running.")
         return
+    if not yes:
+        _confirm_stop(servers)
     cluster.stop()
     typer.echo("Kafka has stopped; its data stays.")
+
+
+def _confirm_stop(servers: str) -> None:
+    """Ask before the Kafka of a running platform is stopped.
+
+    Raises:
+        DirectoryInUse: There is no terminal to ask on.
+    """
+    from clonos.local.state import Folder, State
+    from clonos.settings import Settings
+
+    state = State.read(Folder.of(Settings().home))
+    if state is None or not state.supervised or state.kafka != servers:
+        return
+    used = "The platform of `clonos up` uses this Kafka: its jobs would wait, and it starts Kafka again."
+    if not sys.stdin.isatty():
+        raise DirectoryInUse(
+            used,
+            kept="Kafka is running.",
+            hint="stop both with `clonos down`, or repeat the command with --yes.",
+        )
+    typer.confirm(f"{used} Stop Kafka?", abort=True, err=True)
 
 
 @app.command()

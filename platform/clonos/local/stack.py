@@ -71,6 +71,7 @@ class Stack:
         self._settings = Settings(home=plan.home)
         self._kafka = EmbeddedKafka(plan.home / "kafka")
         self._state = State("starting", ProcessRecord(os.getpid(), psutil.Process().create_time()))
+        self._watches_kafka = False
         self._port = 0
         self._supervised: dict[str, _Supervised] = {}
 
@@ -129,9 +130,10 @@ class Stack:
             await_brokers(kafka, timeout_s=self._plan.timeout_s)
             self._state.kafka = kafka.bootstrap_servers
             return
+        self._kafka = EmbeddedKafka(self._plan.home / "kafka", jars=ensure_jars(self._settings))
+        self._watches_kafka = True
         if not self._kafka.status().running:
             self._report("Starting Kafka.")
-            self._kafka = EmbeddedKafka(self._plan.home / "kafka", jars=ensure_jars(self._settings))
             # Recorded first, so that Kafka is stopped even if this process is killed during the start.
             self._state.kafka_started = True
             self._write_state()
@@ -234,7 +236,7 @@ class Stack:
             for part, supervised in list(self._supervised.items()):
                 if supervised.process.find() is None:
                     self._restart(part, supervised)
-            if self._state.kafka_started and not self._kafka.status().running:
+            if self._watches_kafka and not self._kafka.status().running:
                 self._restart_kafka()
 
     def _restart(self, part: str, supervised: _Supervised) -> None:

@@ -50,6 +50,11 @@ def test_everything_on_one_machine(stack: Stack, tmp_path: Path) -> None:
     eventually(lambda: stack.run("job", "ls").returncode == 0, "the control plane is restarted")
     assert stack.cli("host", "ls", "-o", "name").split() == ["host-1", "host-2"]
 
+    refused = stack.run("kafka", "stop")
+    assert (refused.returncode, "clonos down" in refused.stderr) == (34, True), "a platform uses it"
+    assert "has stopped" in stack.cli("kafka", "stop", "--yes")
+    eventually(lambda: stack.json("kafka", "status")["running"], "the platform starts Kafka again", timeout_s=60)
+
     assert "stopped" in stack.cli("down")
     assert stack.processes() == []
     assert "Nothing is running." in stack.cli("down")
