@@ -1,4 +1,5 @@
-"""Detects transactions that stay open in the topics that a job writes: read_committed consumers wait behind them.
+"""Detects transactions that stay open in the topics that a job reads or writes: read_committed consumers wait behind
+them. In a source topic the job itself waits, although its lag, which ends at the transaction, is 0.
 
 Python clients cannot list a broker's transactions (KIP-664). Instead this compares a partition's last stable offset,
 which is the end for ``read_committed``, with its end. As long as a smaller last stable offset does not move, the
@@ -28,8 +29,8 @@ _Partition = tuple[str, int]
 
 
 class OpenTransactions:
-    """Polls the topics that a job writes, and reports transactions that stay open; reports once more when none is
-    left.
+    """Polls the topics that a job reads and writes, and reports transactions that stay open; reports once more when
+    none is left.
 
     Args:
         kafka: The cluster.
@@ -48,9 +49,9 @@ class OpenTransactions:
         # Not the thread of the lag meter: a slow request here must not delay the detection of a stall.
         self._thread = threading.Thread(target=self._poll, daemon=True, name="clonos-open-transactions")
 
-    def watch(self, topics: Collection[str]) -> None:
-        """Set the topics to check, in place of the previous ones."""
-        self._topics = frozenset(topics)
+    def watch(self, *, read: Collection[str], written: Collection[str]) -> None:
+        """Set the topics to check, in place of the previous ones: those that the job reads, and that it writes."""
+        self._topics = frozenset(read) | frozenset(written)
 
     def start(self) -> None:
         """Start polling Kafka for open transactions, in a background thread."""

@@ -140,7 +140,7 @@ def _run(
     checkpoint = options.checkpoint or spec.checkpoint or default_checkpoint(settings.home, job.spec.name)
 
     def on_defined(read: frozenset[str], written: frozenset[str]) -> None:
-        transactions.watch(written)
+        transactions.watch(read=read, written=written)
         if on_topics is not None:
             on_topics(kafka.bootstrap_servers.partition(",")[0], read, written)
 

@@ -391,8 +391,8 @@ class Metrics(Resource):
     Attributes:
         at: End of the newest epoch that a driver of the job reported; None before the first.
         restarts: Number of claims after a failure or a move, since the job was created.
-        open_transactions: Topic that the job writes → time since which the topic's ``read_committed`` readers wait for
-            an open transaction of any producer. From the last report of the newest driver.
+        open_transactions: Topic that the job reads or writes → time since which the topic's ``read_committed`` readers
+            wait for an open transaction of any producer. From the last report of the newest driver.
         delivery: Delivery guarantee of each sink in the newest driver; empty until its first report.
         sharing_depth: Replicas that acknowledge a determinant in the newest driver: ``0`` (nothing is recorded), ``1``
             (the leader) or ``full`` (all in-sync replicas).

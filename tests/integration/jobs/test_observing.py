@@ -295,13 +295,15 @@ def test_lag_counts_the_unread_records(kafka: KafkaSettings, make_topic: MakeTop
     assert reports[1:] == [{"event": "lag", "query": "q", **nothing}]
 
 
-def test_a_transaction_that_stays_open_is_reported(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
+@pytest.mark.parametrize("role", ["read", "written"])
+def test_a_transaction_that_stays_open_is_reported(kafka: KafkaSettings, make_topic: MakeTopic, role: str) -> None:
+    """In a source topic the job itself waits for it, although its lag is 0."""
     topic = make_topic(2, "out")
     admin = AdminClient(client_config(kafka))
     reports: list[dict[str, float]] = []
     transactions = OpenTransactions(kafka, lambda _event, topics: reports.append(topics), old_s=0.3)
     transactions.poll_once(admin)  # no topic is watched yet
-    transactions.watch([topic])
+    transactions.watch(**{"read": [], "written": [], role: [topic]})
     producer = Producer(client_config(kafka, transactional_id=f"{topic}-open"))
     producer.init_transactions(10)
     producer.begin_transaction()
