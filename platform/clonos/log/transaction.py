@@ -14,13 +14,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from clonos.errors import BrokerLimit, ClonosError, EpochFailed, KafkaAccessDenied, RecordRejected
 from clonos.kafka import REFUSALS, client_config, produce, unanswered
+from clonos.log.init_patience import InitPatience
 from clonos.settings import KafkaSettings
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
 _MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 # An init may wait for a librdkafka timer. So the first attempts time out early and open another producer, and later
 # ones wait longer. (A producer that its own successor here fences does not indicate a takeover.)
-_INIT_TIMEOUTS_S: Final = (0.4, 1.0, 3.0, 10.0, 20.0)
+PATIENCE: Final = InitPatience()
 # A connected producer is initialised within 5 ms, or not before that timer.
 _CONNECTED_INIT_TIMEOUT_S: Final = 0.05
 _DESTROY_S: Final = 0.2  # a producer is destroyed in 1 ms; in a second or so if a broker is unreachable
@@ -76,12 +77,14 @@ class TransactionalProducer:
         connected: Callable[[], Producer | None] | None,
     ) -> Producer:
         producer = connected() if connected is not None else None
-        for timeout_s in (*((_CONNECTED_INIT_TIMEOUT_S,) if producer is not None else ()), *_INIT_TIMEOUTS_S):
+        for timeout_s in (*((_CONNECTED_INIT_TIMEOUT_S,) if producer is not None else ()), *PATIENCE.timeouts_s()):
+            begun = time.monotonic()
             try:
                 if producer is None:
                     producer = Producer(config)
                     connect(producer, topic, timeout_s)
                 producer.init_transactions(timeout_s)
+                PATIENCE.answered(time.monotonic() - begun)
                 return producer
             except KafkaException as failure:
                 error: KafkaError = failure.args[0]
@@ -97,6 +100,8 @@ class TransactionalProducer:
                 unopened = unanswered(f"No transaction could be opened as {self.transactional_id}", error)
                 if error.code() in REFUSALS:
                     break
+                if timeout_s > _CONNECTED_INIT_TIMEOUT_S:
+                    PATIENCE.timed_out()
         raise unopened
 
     def begin(self) -> None:
