@@ -29,6 +29,7 @@ from clonos.cli import (
     report,
     run,
     submit,
+    transactions,
 )
 from clonos.errors import ClonosError, SpecError
 
@@ -53,6 +54,7 @@ app.command("pool-driver", hidden=True)(run.pool_driver)
 app.command("lint", rich_help_panel=_HERE)(lint.lint)
 app.add_typer(kafka.app, name="kafka", rich_help_panel=_HERE)
 app.add_typer(causal_log.app, name="causal-log", rich_help_panel=_HERE)
+app.add_typer(transactions.app, name="transactions", rich_help_panel=_HERE)
 app.command("submit", rich_help_panel=_SERVICE)(submit.submit)
 app.add_typer(job.app, name="job", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel=_SERVICE)

@@ -207,6 +207,19 @@ def lane_id(job: str, sink: str, lane: int) -> str:
     return f"clonos.{job}.{sink}.{lane}"
 
 
+def owner_of(transactional_id: str) -> str:
+    """The job that writes with a transactional id; empty if it is not one of Clonos.
+
+    Example:
+        >>> owner_of("clonos.orders.output.0")
+        'orders'
+    """
+    parts = transactional_id.split(".")
+    is_control = len(parts) == 3 and parts[2] == "control"
+    is_lane = len(parts) == 4 and parts[3].isdigit()
+    return parts[1] if parts[0] == "clonos" and (is_control or is_lane) else ""
+
+
 class ControlWriter:
     """The driver's writer of the control partition: one small transaction for each record, on a cached producer.
 

@@ -29,7 +29,7 @@ _COMPILE_S: Final = 120.0
 
 def classes_jar(jars: Jars) -> Path:
     """Path of the jar with the compiled classes, whether it exists or not; other sources have another path."""
-    digest = hashlib.sha256("\0".join(jar.name for jar in _compile_path(jars)).encode())
+    digest = hashlib.sha256("\0".join(jar.name for jar in compile_path(jars)).encode())
     for source in _sources():
         digest.update(source.read_bytes())
     return jars.connector.parent / "classes" / f"clonos-{digest.hexdigest()[:16]}.jar"
@@ -66,7 +66,8 @@ def _sources() -> list[Path]:
     return sorted(Path(str(file)) for file in folder.iterdir() if file.name.endswith(".java"))
 
 
-def _compile_path(jars: Jars) -> list[Path]:
+def compile_path(jars: Jars) -> list[Path]:
+    """The jars with which the classes are compiled: those of PySpark and of its Kafka connector."""
     pyspark = importlib.util.find_spec("pyspark")  # an import would take a second
     own = sorted((Path(pyspark.origin).parent / "jars").glob("*.jar")) if pyspark and pyspark.origin else []
     return [*own, *sorted(jars.connector.glob("*.jar"))]
@@ -79,7 +80,7 @@ def _compile(jars: Jars, jar: Path, *, strict: bool) -> None:
         command = [
             *(str(java_binary()), "-jar", str(compiler), f"-{_RELEASE}", "-encoding", "UTF-8"),
             *("-g:lines,source", *(["-failOnWarning"] if strict else ["-nowarn"]), "-d", str(output)),
-            *("-cp", os.pathsep.join(map(str, _compile_path(jars))), *map(str, _sources())),
+            *("-cp", os.pathsep.join(map(str, compile_path(jars))), *map(str, _sources())),
         ]
         try:
             process = subprocess.run(
