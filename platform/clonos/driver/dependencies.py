@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from clonos.errors import BrokerUnavailable
@@ -20,6 +20,10 @@ OUTAGE_S: Final = 10.0
 _EVERY_S: Final = 2.0
 _ANSWER_S: Final = 2.0
 _RETRY_S: Final = 1.0
+# Errors of the client: no broker has answered.
+_SILENT: Final = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+)
 
 
 def wait_for_kafka(kafka: KafkaSettings, *, stopped: Callable[[], bool]) -> bool:
@@ -72,11 +76,20 @@ class KafkaWatch:
     def _ask(self) -> None:
         admin = AdminClient(client_config(self._kafka))
         while not self._stopped.wait(self._every_s):
-            try:
-                admin.describe_cluster(request_timeout=_ANSWER_S).result(2 * _ANSWER_S)
-            except (KafkaException, TimeoutError):
-                self._silent_since = self._silent_since or self._answered_at
-            else:
+            if _answers(admin):
                 self._answered_at = time.monotonic()
                 if self._silent_since is not None:
                     self._outage_at, self._silent_since = self._answered_at, None
+            else:
+                self._silent_since = self._silent_since or self._answered_at
+
+
+def _answers(admin: AdminClient) -> bool:
+    """Whether a broker answers, if only with a refusal."""
+    try:
+        admin.describe_cluster(request_timeout=_ANSWER_S).result(2 * _ANSWER_S)
+    except KafkaException as failure:
+        return failure.args[0].code() not in _SILENT
+    except TimeoutError:
+        return False
+    return True

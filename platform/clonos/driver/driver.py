@@ -248,7 +248,7 @@ class Driver:
         """Define and check the job before the first claim; returns False if it was stopped before."""
         while True:
             try:
-                if self._options.wait_for_kafka:
+                if self._options.wait_for_kafka and prepared is None:  # a promoted standby is connected
                     await_brokers(self._kafka, timeout_s=_ANSWER_S)
                 if not self._context.queries:
                     self.define()

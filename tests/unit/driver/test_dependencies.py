@@ -1,0 +1,82 @@
+"""When the driver regards Kafka as away."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from clonos.driver import dependencies
+from clonos.driver.dependencies import OUTAGE_S, KafkaWatch, wait_for_kafka
+from clonos.errors import BrokerUnavailable
+from clonos.settings import KafkaSettings
+from clonos.testing.harness import eventually
+
+KAFKA = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+
+
+class Cluster:
+    """Answers the requests of a watch with `error`, or without one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: BaseException | None = None
+        self.asked = 0
+        monkeypatch.setattr(dependencies, "AdminClient", lambda _config: self)
+
+    def describe_cluster(self, **_options: Any) -> SimpleNamespace:
+        return SimpleNamespace(result=self._result)
+
+    def _result(self, _timeout_s: float) -> None:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+
+    def await_requests(self, count: int) -> None:
+        seen = self.asked
+        eventually(lambda: self.asked >= seen + count, "the watch asks")
+
+
+@pytest.mark.parametrize(
+    ("error", "silent"),
+    [
+        (None, False),
+        (KafkaException(KafkaError(KafkaError._TRANSPORT)), True),
+        (KafkaException(KafkaError(KafkaError._TIMED_OUT)), True),
+        (TimeoutError(), True),
+        (KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)), False),
+    ],
+)
+def test_an_answer_is_any_word_of_a_broker(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, silent: bool
+) -> None:
+    cluster = Cluster(monkeypatch)
+    cluster.error = error
+    watch = KafkaWatch(KAFKA, every_s=0.001)
+    watch.start()
+    cluster.await_requests(3)
+    assert watch.was_silent_within(60) is silent
+    assert not watch.is_away, "a short silence is no outage"
+    watch._answered_at = time.monotonic() - OUTAGE_S - 1
+    watch._silent_since = watch._answered_at if silent else None
+    assert watch.is_away is silent
+    cluster.error = None
+    cluster.await_requests(3)
+    watch.stop()
+    assert not watch.is_away
+    assert watch.was_silent_within(60) is silent, "requests that were sent before may still fail"
+
+
+def test_the_wait_ends_with_an_answer_or_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[BaseException | None] = [BrokerUnavailable("no"), BrokerUnavailable("no"), None]
+
+    def await_brokers(_kafka: KafkaSettings, **_options: Any) -> None:
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(dependencies, "await_brokers", await_brokers)
+    assert wait_for_kafka(KAFKA, stopped=lambda: False)
+    assert answers == []
+    assert not wait_for_kafka(KAFKA, stopped=lambda: True)
