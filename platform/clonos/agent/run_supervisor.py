@@ -29,6 +29,7 @@ from clonos.agent import launching, restart_policy
 from clonos.agent.attempt_outcome import AttemptOutcome, failure_of_event, outcome_of
 from clonos.agent.checkpoint_sizes import measure_checkpoint
 from clonos.agent.directories import RunDirectory
+from clonos.agent.environment import driver_environment
 from clonos.agent.host_context import HostContext
 from clonos.agent.priority import restore_priority
 from clonos.agent.process import identity
@@ -49,6 +50,7 @@ Desired = Literal["WAIT", "RUNNING", "STOPPED", "ABSENT"]
 
 _log = structlog.get_logger("clonos.agent")
 _RETRY_S: Final = 1.0
+_END_TRANSACTIONS_S: Final = 15.0
 _POLL_S: Final = 0.02
 # A standby reports each second or so that the driver makes no progress.
 _STALLED_REPORT_S: Final = 5.0
@@ -360,7 +362,32 @@ class RunSupervisor:
         self._context.changed()
         await self._attempt.kill()
         self._attempt.status.read()
-        self._record_outcome(self._outcome_of(exit_code).with_time_of(self._outcome.failure))
+        outcome = self._outcome_of(exit_code).with_time_of(self._outcome.failure)
+        if self._leaves_transactions(outcome):
+            await self._end_transactions()
+        self._record_outcome(outcome)
+
+    def _leaves_transactions(self, outcome: AttemptOutcome) -> bool:
+        """Whether a killed driver may have left transactions open, and no other driver of the job follows."""
+        killed = outcome.exit_code is None or outcome.exit_code < 0
+        claimed = self._attempt.status.generation > 0 and not self._attempt.record.standby
+        return killed and claimed and self._desired == "STOPPED" and not self._agent_exits
+
+    async def _end_transactions(self) -> None:
+        """End the transactions of the killed driver; readers would wait for them until they time out."""
+        if self._spec is None or not self._settings.ending_command:
+            return
+        command = [argument.replace("{job}", self._spec.name) for argument in self._settings.ending_command]
+        environment = driver_environment(self._settings, self._directory, self._attempt.record.attempt)
+        process = await asyncio.create_subprocess_exec(
+            *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
+        )
+        try:
+            await asyncio.wait_for(process.wait(), _END_TRANSACTIONS_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        self._log.info("transactions-ended", job=self._spec.name, exit_code=process.returncode)
 
     def _outcome_of(self, exit_code: int | None) -> AttemptOutcome:
         if self._unresponsive is not None:

@@ -17,6 +17,7 @@ RUN_COMMAND: Final = (
     *(sys.executable, "-m", "clonos", "run", "{spec}", "--events", "{events}"),
     *("-o", "json", "--plain", "--wait-for-kafka"),
 )
+ENDING_COMMAND: Final = (sys.executable, "-m", "clonos.agent.ending", "{job}")
 POOL_DRIVER_COMMAND: Final = (sys.executable, "-m", "clonos", "pool-driver", "{folder}", "--agent", "{agent}")
 
 
@@ -35,6 +36,8 @@ class AgentSettings(BaseModel):
         home: ``CLONOS_HOME``. The agent's files are below ``agent/<name>``, the checkpoints below ``jobs``.
         cache: ``CLONOS_CACHE``, the directory of jars and start-up caches.
         command: Command of a driver; the arguments ``{spec}`` and ``{events}`` are replaced by paths.
+        ending_command: Command that ends the transactions of a killed driver; ``{job}`` is replaced by the job's name.
+            Empty: they end when they time out.
         task_command: Command of a task: it reads the task from standard input and prints the result.
         pool_driver_command: Command of a pool driver; ``{folder}`` is replaced by its directory, ``{agent}`` by the
             agent's process id.
@@ -71,6 +74,7 @@ class AgentSettings(BaseModel):
     command: tuple[str, ...] = RUN_COMMAND
     task_command: tuple[str, ...] = TASK_COMMAND
     pool_driver_command: tuple[str, ...] = POOL_DRIVER_COMMAND
+    ending_command: tuple[str, ...] = ENDING_COMMAND
     driver_environment: dict[str, str] = Field(default_factory=dict)
     uid: int | None = Field(None, ge=1)
     gid: int | None = Field(None, ge=1)

@@ -23,9 +23,8 @@ QUICK = RunRestartPolicy(attempts=3, initial_backoff_ms=20, max_backoff_ms=200)
 
 
 def settings(home: Path, url: str, **more: Any) -> AgentSettings:
-    return AgentSettings(
-        **{"api": url, "name": "host-1", "home": home, "cache": home / "cache", "command": DRIVER} | more
-    )
+    commands = {"command": DRIVER, "ending_command": ()}
+    return AgentSettings(**{"api": url, "name": "host-1", "home": home, "cache": home / "cache", **commands} | more)
 
 
 def run_spec(run: str, artifact: str, desired: str = "RUNNING", **more: Any) -> RunSpec:

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -109,6 +110,23 @@ def test_forced_stop_replaces_a_graceful_stop(api: FakeApi, host: Host, run: str
     reported(api, run, "STOPPING")
     api.assign(run_spec(run, code, "STOPPED", stop_mode="force"))
     assert reported(api, run, "EXITED", final=True).exit_code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("desired", "ends"), [("STOPPED", True), ("ABSENT", False)])
+def test_transactions_of_a_killed_driver_are_ended_if_no_other_driver_follows(
+    api: FakeApi, host: Host, run: str, tmp_path: Path, desired: str, ends: bool
+) -> None:
+    """ABSENT: a standby may have taken over, and its producers must not be fenced."""
+    ended = tmp_path / "ended"
+    command = (sys.executable, "-c", f"import sys; open({str(ended)!r}, 'a').write(sys.argv[1])", "{job}")
+    code = api.upload(b"running(); time.sleep(600)")
+    api.assign(run_spec(run, code))
+    host(ending_command=command)
+    reported(api, run, "RUNNING")
+    api.assign(run_spec(run, code, desired, stop_mode="force"))
+    reported(api, run, "EXITED", final=True)
+    assert ended.exists() is ends
+    assert not ends or ended.read_text() == "fake", "before the end is reported"
 
 
 def test_unresponsive_driver_is_killed_and_restarted(

@@ -9,9 +9,11 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from typer.testing import CliRunner, Result
 
+from clonos.agent.ending import end_transactions
 from clonos.cli.app import app
 from clonos.errors import ClonosError, SpecError
 from clonos.kafka import client_config
+from clonos.log.claiming import claim
 from clonos.log.control import control_id, lane_id, owner_of
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction
@@ -64,6 +66,19 @@ def test_an_open_transaction_has_an_owner_and_can_be_aborted(
     theirs.commit_transaction(10)
     rest = [row["id"] for row in json.loads(clonos("ls", "-o", "json").stdout)["data"]]
     assert not {lane_id(name, "out", 0), f"{name}-theirs"} & set(rest)
+
+
+def test_the_transactions_of_a_killed_driver_are_ended(kafka: KafkaSettings, name: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(1, "out")
+    assert end_transactions(kafka, name) == 0, "it never ran"
+    claim(kafka, name).ensure_lanes("out", 2)
+    killed = opened(kafka, lane_id(name, "out", 1), topic)
+    assert has_open_transaction(kafka, topic)
+    assert end_transactions(kafka, name) == 3
+    eventually(lambda: not has_open_transaction(kafka, topic), "readers do not wait")
+    with pytest.raises(KafkaException):
+        killed.commit_transaction(10)
+    claim(kafka, name)
 
 
 @pytest.mark.parametrize(
