@@ -322,7 +322,7 @@ class Driver:
                 sinks=[query.name for query in self._context.queries],
                 dropped=self._job.spec.spec.dropped_sinks,
                 # A restore to an older point publishes again on purpose.
-                carry=not self._options.request_key,
+                carry=self._interrupted() if lineage is not None and not self._options.request_key else (),
             )
         except ClonosError as error:
             if not error.retry:
@@ -388,6 +388,15 @@ class Driver:
             if commits:
                 epochs[query.name] = commits[-1]
         return epochs
+
+    def _interrupted(self) -> set[str]:
+        """The queries whose checkpoint has the offsets of an epoch that it has not committed."""
+        queries = set()
+        for query in self._context.queries:
+            checkpoint = CheckpointDirectory(self._spark, query.location(self._checkpoint))
+            if checkpoint.offsets()[-1:] > checkpoint.commits()[-1:]:
+                queries.add(query.name)
+        return queries
 
     def _prepare(self, query: Query, own: Ownership) -> Running:
         location = query.location(self._checkpoint)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -180,7 +180,7 @@ class Claimant:
         prepared: Prepared | None = None,
         sinks: Iterable[str] = (),
         dropped: Iterable[str] = (),
-        carry: bool = False,
+        carry: Collection[str] = (),
     ) -> Ownership:
         """Become the owner of the log: fence the previous driver, write claims to all partitions, check that they hold.
 
@@ -191,8 +191,8 @@ class Claimant:
             prepared: Connections that were opened before; the claim takes them over.
             sinks: The job's sinks.
             dropped: Sinks of earlier claims that the job has dropped. Later claims repeat them.
-            carry: With `new_lineage`: an epoch that the log has committed and Spark has not (a crash came in between)
-                stays committed in the new lineage.
+            carry: With `new_lineage`: for these queries, an epoch that the log has committed and Spark has not (a crash
+                came in between) stays committed in the new lineage.
 
         Raises:
             Superseded: Another driver claimed in between, or owned the log already.
@@ -235,7 +235,8 @@ class Claimant:
                 topic_ids=dict(state.topic_ids) if new_lineage is None else {},
                 dropped=tuple(sorted((state.dropped | set(dropped)) - set(sinks))),
             )
-            plans = _ended_plans(state, new_lineage) if new_lineage is not None and carry else []
+            ended = _ended_plans(state, new_lineage) if new_lineage is not None else []
+            plans = [plan for plan in ended if plan.query in carry]
             record = replace(record, committed=record.committed | {plan.query: plan.epoch for plan in plans})
             records = [record, *(carried for plan in plans for carried in _carried(plan, owner, self._code))]
             offsets = _append_claim(control, records, reader, newest)  # step 3

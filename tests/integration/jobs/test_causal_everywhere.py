@@ -502,17 +502,20 @@ def test_ranges_that_are_split_otherwise_are_refused_in_a_replay(
     source, out = make_topic(3, "in"), make_topic(1, "out")
     sent = feed(kafka, source, 3, 120)
     params = lossy(tmp_path, out, tasks=6)
+    split = ["6"]
 
     def job(ctx: JobContext) -> None:
-        records = ctx.source(source, options={"minPartitions": ctx.params["split"]})
+        records = ctx.source(source, options={"minPartitions": split[0]})
         records = records.withColumn("word", F.col("value").cast("string"))
         ctx.sink(said_by_place(records).select(F.to_json(F.struct(*FIELDS)).alias("value")), topic=out, name="out")
 
     with pytest.raises(RestartsExhausted):
-        run_job(job, name, params={**params, "split": "6"}, restart_policy={"attempts": 0})
+        run_job(job, name, params=params, restart_policy={"attempts": 0})
+    split[0] = "9"
     with pytest.raises(CheckpointMismatch, match="would read"):
-        run_job(job, name, params={**params, "split": "9"})
-    run_job(job, name, params={**params, "split": "6"})
+        run_job(job, name, params=params)
+    split[0] = "6"
+    run_job(job, name, params=params)
     outcome = Outcome(published(kafka, out), tmp_path / "calls", run_job.events_of("epoch"))
     outcome.repeats()
     assert Counter(record["word"] for record in outcome.records) == sent
