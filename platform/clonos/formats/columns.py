@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from clonos.carried_errors import carry
 from clonos.causal.naming import operator_name
 from clonos.causal.scope import TaskScope, open_task_scope
-from clonos.errors import ClonosError, EpochFailed, JobCodeError, PoisonRecord, RegistryUnavailable, SpecError
+from clonos.errors import ClonosError, JobCodeError, PoisonRecord, RegistryRefused, RegistryUnavailable, SpecError
 from clonos.formats.codec import Decode, Reader, Writer
 from clonos.formats.poison import COLUMN, POISON, UDF_NAME, DropCount, Policy, drops
 from clonos.formats.registry import UnknownSchema, registry_at
@@ -171,8 +171,8 @@ class _Decoding:
         for index, value in enumerate(values):
             try:
                 records.append(None if value is None else self._decode(value))
-            except RegistryUnavailable as error:
-                raise EpochFailed(error.what, hint=error.hint) from error
+            except (RegistryRefused, RegistryUnavailable):
+                raise  # no poison: the record can be decoded once the registry answers
             except Exception as error:
                 records.append(None)
                 poison[index] = _cause(error)

@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
 from clonos.carried_errors import CarriedError, uncarry
-from clonos.errors import EpochFailed, JobCodeError, RegistryRefused, RegistryUnavailable, SpecError
+from clonos.errors import JobCodeError, RegistryRefused, RegistryUnavailable, SpecError
 from clonos.formats import Avro, Json, Protobuf, as_avro, as_protobuf, columns, registry
 from clonos.formats.codec import Reader, Undecodable
 from clonos.formats.registry import Pins, UnknownSchema, header, registry_at
@@ -371,12 +371,12 @@ def test_pins_send_each_request_once(url: str) -> None:
 
 
 def test_unreachable_registry_fails_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The epoch fails; its records are not poison."""
+    """The driver waits for the registry; the records are not poison."""
     settings = RegistrySettings(timeout_s=0.2)
     monkeypatch.setattr(columns, "registry_at", lambda url: registry.Registry(url, settings))
     pins = Pins("http://127.0.0.1:1", {})
     task = columns._Decoding(Avro().reader(ddl(id=T.LongType()), pins), "decode")
-    with pytest.raises(EpochFailed, match="did not answer"):
+    with pytest.raises(RegistryUnavailable, match="did not answer"):
         task.decode([header(1) + b"\2"], pa.struct([("id", pa.int64())]))
     with pytest.raises(RegistryUnavailable):
         registry.Registry("http://127.0.0.1:1", settings).version("s", None)
