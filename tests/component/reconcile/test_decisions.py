@@ -198,6 +198,24 @@ def test_a_failed_job_waits_for_a_new_request() -> None:
     ]
 
 
+@pytest.mark.parametrize("state", [S.STARTING, S.RECOVERING])
+def test_a_driver_that_waits_for_kafka_has_no_deadline_and_then_a_new_one(state: S) -> None:
+    away = Failure(error="broker-unavailable", what="Kafka does not answer.")
+    late = NOW + timedelta(hours=1)
+    waiting = run(state="STARTING", driver_state="WAITING", claimed=True, failure=away)
+    before = job(state, deadline=NOW + timedelta(seconds=60))
+    assert decide(before, waiting, fleet(), NOW) == [d.SetDeadline(None, away)]
+    shown = job(state, deadline=None, failure=away)
+    assert decide(shown, waiting, fleet(), late) == [], "however long it lasts"
+    claiming = run(state="STARTING", driver_state="CLAIMING", claimed=True)
+    (again,) = decide(shown, claiming, fleet(), late)
+    assert isinstance(again, d.SetDeadline)
+    assert again.within_s is not None
+    renewed = job(state, deadline=late + timedelta(seconds=again.within_s))
+    assert decide(renewed, claiming, fleet(), late + timedelta(seconds=1)) == []
+    assert moved(decide(renewed, claiming, fleet(), late + timedelta(seconds=again.within_s))) is S.FAILED
+
+
 def test_a_start_from_a_point_that_is_gone_fails_before_anything_runs() -> None:
     writes = decide(job(S.STARTING, start_from=True, start_error="Savepoint s is FAILED."), None, fleet(), NOW)
     assert moved(writes) is S.FAILED

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from clonos.errors import BrokerUnavailable, RegistryUnavailable
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import Failure, JobState, StopRequest
 from clonos_api.reconcile.deadlines import CLAIM_S, PREPARE_S, RECOVER_S, due
@@ -27,6 +28,9 @@ from clonos_api.reconcile.decisions import (
 from clonos_api.reconcile.facts import JobFacts, RunFacts, StandbyFacts
 from clonos_api.reconcile.placement import Fleet, Placement, has_room, place
 from clonos_api.reconcile.states import failures, stopping
+
+# Failures of a job whose driver waits.
+_OUTAGES = frozenset({BrokerUnavailable.slug, RegistryUnavailable.slug})
 
 # The states
 
@@ -128,7 +132,10 @@ def _wait(job: JobFacts, run: RunFacts, now: datetime, within_s: float, late: st
     """Waits for the driver, and gives up at the deadline. There is none while the driver waits for Kafka."""
     if run.waiting:
         return [] if job.deadline is None and _same(run.failure, job.failure) else [SetDeadline(None, run.failure)]
+    if job.deadline is None and job.failure is not None and job.failure.error in _OUTAGES:
+        return [SetDeadline(within_s, run.failure)]  # the driver has waited: its attempt begins now
     until = due(job, run, within_s)
+    until = until if job.deadline is None else max(until, job.deadline)
     if now >= until:
         return [UpdateRun(run.id, "ABSENT"), Transition(JobState.FAILED, failure=failures.deadline_passed(late, run))]
     extended = job.deadline is None or abs((until - job.deadline).total_seconds()) > 1
