@@ -22,8 +22,9 @@ from clonos.driver.code_identity import code_parts
 from clonos.driver.continuity import check_sink_topic, check_sinks
 from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
 from clonos.driver.epochs import EpochRunner
+from clonos.driver.finished_topics import finished_topics, with_replay, without
 from clonos.driver.options import RunOptions
-from clonos.driver.repeatable import check_sources
+from clonos.driver.repeatable import check_sources, streaming_scans
 from clonos.driver.resolutions import record_resolutions
 from clonos.driver.restart_budget import RestartBudget
 from clonos.driver.running import Running
@@ -187,8 +188,9 @@ class Driver:
         for query in self._context.queries:
             checkpoint = CheckpointDirectory(self._spark, query.location(self._checkpoint))
             checkpoint.check()
-            for source in self._context.sources:
-                source.check_retained(self._kafka, _resume_from(checkpoint))
+            start = _resume_from(checkpoint)
+            # Whether a deleted topic of a pattern was read to its end is in the log, which this does not read.
+            self._check_retained(without(start, self._deleted_topics(start)))
 
     def run(self, prepared: Prepared | None = None) -> None:
         """Run the job until it is stopped, finished or superseded, or fails.
@@ -412,8 +414,8 @@ class Driver:
         for repair in reconcile(checkpoint, query.name, own.state):
             self._events.emit("reconciled", query=query.name, done=repair)
         start = _resume_from(checkpoint)
-        for source in self._context.sources:
-            source.check_retained(self._kafka, start)
+        finished = finished_topics(own.state, query.name, committed, self._deleted_topics(start))
+        self._check_retained(without(with_replay(start, own.state.plan(query.name, committed + 1)), finished))
         self._note_progress(query.name, start)
         lane = self._driver_lane(query, own, checkpoint)
         static_inputs = StaticInputs(query.frame)
@@ -430,10 +432,21 @@ class Driver:
             pins=self._context.pins.answers,
             attempt=self._budget.attempts,
             lane=lane,
-            topic_ids=self._topic_ids.of,
+            topic_ids=self._topic_ids,
+            by_pattern=any("subscribepattern" in scan.options for scan in streaming_scans(query.frame)),
             static_inputs=static_inputs,
+            source_topics=frozenset(start),
         )
-        return Running(query, location, runner, checkpoint.settings(), lane)
+        return Running(query, location, runner, checkpoint.settings(), lane, finished)
+
+    def _deleted_topics(self, start: Progress) -> set[str]:
+        """The topics of a checkpoint's progress that no source names and that do not exist any more."""
+        unnamed = start.keys() - frozenset[str]().union(*(source.topics() for source in self._context.sources))
+        return unnamed - self._topic_ids.of(unnamed).keys() if unnamed else set()
+
+    def _check_retained(self, start: Progress) -> None:
+        for source in self._context.sources:
+            source.check_retained(self._kafka, start)
 
     def _driver_lane(self, query: Query, own: Ownership, checkpoint: CheckpointDirectory) -> DriverLane | None:
         """The lane that publishes spooled rows, where that is possible.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import structlog
@@ -30,6 +30,7 @@ from clonos.driver.code_identity import changed_parts
 from clonos.driver.epoch_bound import EpochBound
 from clonos.driver.planned import Planned, contradictions, read_plan
 from clonos.driver.static_inputs import StaticInputs
+from clonos.driver.topic_ids import TopicIds, check_source_topics
 from clonos.errors import (
     CheckpointMismatch,
     CheckpointOutdated,
@@ -50,6 +51,7 @@ from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, Reso
 from clonos.log.truncation import truncate
 from clonos.resolve_command import resolve_command
 from clonos.spark.internals import batch_partitions, running_query
+from clonos.spark.repeatable_kafka import finished_topics
 from clonos.spark.spooling import DriverLane, SpooledRows
 from clonos.telemetry.events import Emit
 
@@ -92,7 +94,9 @@ class EpochRunner:
         pins: Schema Registry request → schema id, for the requests of the job's definition.
         attempt: Number of restarts since the last finished epoch.
         lane: Publishes the rows that Spark's tasks spool; None: the sink's `write` publishes the epoch's frame.
-        topic_ids: Returns topic → Kafka's id of it, for topics of plans.
+        topic_ids: Looks up the ids of the topics of plans.
+        by_pattern: Whether a source of the query reads the topics of a pattern.
+        source_topics: The topics that the query has read.
         static_inputs: The files that the query is joined with.
 
     Attributes:
@@ -117,7 +121,9 @@ class EpochRunner:
         pins: dict[str, int] | None = None,
         attempt: int = 0,
         lane: DriverLane | None = None,
-        topic_ids: Callable[[Iterable[str]], Mapping[str, str]] | None = None,
+        topic_ids: TopicIds | None = None,
+        by_pattern: bool = False,
+        source_topics: frozenset[str] = frozenset(),
         static_inputs: StaticInputs | None = None,
     ) -> None:
         self.failure: BaseException | None = None
@@ -140,6 +146,8 @@ class EpochRunner:
         self._driver_lane = lane
         self._begun: _Begun | None = None
         self._topic_ids = topic_ids
+        self._by_pattern = by_pattern
+        self._source_topics = source_topics
         self._static_inputs = static_inputs
         # Markers read at the claim are valid only for epochs that were in doubt then.
         self._markers = {
@@ -409,11 +417,13 @@ class EpochRunner:
             raise CheckpointOutdated(
                 f"Epoch {epoch} of {name} was already published; the log no longer holds its plan."
             )
-        if wrong := contradictions(planned.scans, source_ends(entry)):
+        ends = source_ends(entry)
+        if wrong := contradictions(planned.scans, ends):
             # A plan with both could never be replayed.
             raise EpochFailed(
                 f"offsets/{epoch} of {name} changed after Spark planned the epoch: {wrong[0]} in the plan only."
             )
+        deleted = self._deleted_topics(frozenset[str]().union(*ends))
         with self._own.lock:
             partitions = self._own.ensure_lanes(name, len(planned.input_slices))
             plan = Plan(
@@ -430,8 +440,9 @@ class EpochRunner:
                 timestamp_ms=epoch_time(entry),
                 pins=self._pins,
                 delivery=self._query.sink.delivery,
-                topic_ids=self._new_topic_ids(planned),
+                topic_ids=self._new_topic_ids(planned) | dict.fromkeys(deleted, ""),
                 static_inputs=self._static_fingerprints(),
+                finished_topics=self._finished_topics(planned),
             )
             offset = self._own.control.append(plan)
             self._own.state.take(offset, plan)
@@ -444,9 +455,32 @@ class EpochRunner:
         """Topic → id, for the topics of the epoch that the log does not know, or knows with another id."""
         topics = {part.topic for scan in planned.scans for part in scan}
         topic = getattr(self._query.sink, "topic", None)
-        ids = self._topic_ids(topics | ({topic} if topic else set())) if self._topic_ids is not None else {}
+        ids = self._topic_ids.of(topics | ({topic} if topic else set())) if self._topic_ids is not None else {}
         known = self._own.state.topic_ids
+        if self._by_pattern:  # a topic may have appeared again since the job's start
+            check_source_topics(known, {name: ids[name] for name in topics & ids.keys()})
         return {name: id_ for name, id_ in ids.items() if known.get(name) != id_}
+
+    def _finished_topics(self, planned: Planned) -> frozenset[str]:
+        """The topics of the epoch that a pattern selects, and of which the epoch reads all records."""
+        if not self._by_pattern:
+            return frozenset()
+        finished = finished_topics(self._spark, str(self._jquery.runId()))
+        return finished & {part.topic for scan in planned.scans for part in scan}
+
+    def _deleted_topics(self, topics: frozenset[str]) -> list[str]:
+        """The topics of the epoch before that are not in this one: they were read to their end and deleted.
+
+        Args:
+            topics: The topics in the offset-log entry of the epoch.
+        """
+        deleted = sorted(self._source_topics - topics)
+        self._source_topics = topics
+        if deleted:
+            self._emit("source-topics-deleted", query=self._query.name, topics=deleted)
+            if self._topic_ids is not None:
+                self._topic_ids.forget(deleted)
+        return deleted
 
     def _scope(self, identity: EpochIdentity, plan: Plan) -> EpochScope:
         return EpochScope(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from clonos.extend.source import Progress
@@ -166,10 +166,14 @@ def list_offsets(
     if not partitions:
         return {}
     futures = admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=isolation, request_timeout=_TIMEOUT_S)
-    return {
-        (partition.topic, partition.partition): future.result(_TIMEOUT_S).offset
-        for partition, future in futures.items()
-    }
+    offsets = {}
+    for partition, future in futures.items():
+        try:
+            offsets[partition.topic, partition.partition] = future.result(_TIMEOUT_S).offset
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    return offsets
 
 
 def furthest_behind(lag: dict[str, dict[int, int]], limit: int = _MAX_PARTITIONS) -> dict[str, dict[int, int]]:

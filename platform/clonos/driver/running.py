@@ -7,7 +7,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -23,7 +23,7 @@ from clonos.driver.restart_budget import classify
 from clonos.errors import ClonosError
 from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
-from clonos.spark.repeatable_kafka import first_bound, set_bound, stop_waiting
+from clonos.spark.repeatable_kafka import deleted_topics, first_bound, set_bound, stop_waiting
 from clonos.spark.spooling import FORMAT, DriverLane, SpooledRows, SpoolingSink, spooling
 from clonos.spark.user_session import promised_settings
 
@@ -53,6 +53,7 @@ class Running:
         runner: Runs the query's epochs.
         settings: Spark settings for this query only.
         lane: Publishes the rows that Spark's tasks spool; None: the sink's `write` publishes the epoch's frame.
+        finished_topics: Deleted topics that the query has read to their end.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class Running:
         runner: EpochRunner,
         settings: Mapping[str, str],
         lane: DriverLane | None = None,
+        finished_topics: Collection[str] = (),
     ) -> None:
         self._settings = settings
+        self._finished_topics = finished_topics
         self._lane = lane
         self._spooling = contextlib.ExitStack()
         self._wake = threading.Event()
@@ -105,7 +108,11 @@ class Running:
         try:
             spark = self.query.frame.sparkSession
             self.runner.on_bound = self._set_bound
-            with promised_settings(spark, self._settings), first_bound(spark, FIRST_RECORDS):
+            with (
+                promised_settings(spark, self._settings),
+                first_bound(spark, FIRST_RECORDS),
+                deleted_topics(spark, self._finished_topics),
+            ):
                 self.stream = writer.start()
             if len(streaming_scans(self.query.frame)) > 1:
                 self._stop_waiting(self.stream)  # a record of another source would have to wait

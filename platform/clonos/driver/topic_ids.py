@@ -53,6 +53,12 @@ class TopicIds:
                 self._ids |= topic_ids(self._kafka, missing)
             return {name: self._ids[name] for name in sorted(names & self._ids.keys())}
 
+    def forget(self, topics: Iterable[str]) -> None:
+        """Look `topics` up again when they are needed again: they were deleted, and are not read any more."""
+        with self._lock:
+            for topic in topics:
+                self._ids.pop(topic, None)
+
     def prefetch(self, topics: Iterable[str]) -> None:
         """Look up `topics` in the background, so that `of` returns sooner; an error is left to `of`."""
         names = frozenset(topics)

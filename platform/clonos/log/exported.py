@@ -81,6 +81,7 @@ def _fields(record: Claim | AssignLanes | Plan | Determinants | Marker | EpochCo
                 "offsets": record.offsets,
                 "topic_ids": record.topic_ids,
                 "static_inputs": record.static_inputs,
+                "finished_topics": sorted(record.finished_topics),
             }
         case Determinants():
             return {

@@ -8,7 +8,7 @@ second. The Java side is `clonos.RepeatableKafka` (`clonos.spark.java`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -23,6 +23,7 @@ _SETTING: Final = "spark.clonos.longPollMs"
 _WAIT_MS: Final = 200
 _MAX_WAIT_MS: Final = 600_000
 _BOUND: Final = "clonos.epochBound"  # a local property
+_FINISHED: Final = "clonos.finishedTopics"  # a local property
 
 
 @contextlib.contextmanager
@@ -68,6 +69,27 @@ def first_bound(spark: SparkSession, records: int) -> Iterator[None]:
         yield
     finally:
         spark.sparkContext.setLocalProperty(_BOUND, None)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def deleted_topics(spark: SparkSession, topics: Collection[str]) -> Iterator[None]:
+    """Let queries that start inside the context continue without `topics`, which were read to their end and deleted."""
+    spark.sparkContext.setLocalProperty(_FINISHED, ",".join(sorted(topics)) or None)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLocalProperty(_FINISHED, None)  # type: ignore[arg-type]
+
+
+def finished_topics(spark: SparkSession, run_id: str) -> frozenset[str]:
+    """The topics of patterns of which the newest planned epoch of a running query reads all records.
+
+    Args:
+        spark: The session of the query.
+        run_id: ``StreamingQuery.runId``.
+    """
+    topics: str = jvm_of(spark).clonos.RepeatableKafka.finishedTopics(run_id)
+    return frozenset(filter(None, topics.split(",")))
 
 
 def set_bound(spark: SparkSession, run_id: str, records: int) -> None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from clonos import faults
-from clonos.errors import SourceOffsetsExpired
+from clonos.driver.options import RunOptions
+from clonos.errors import RestartsExhausted, SourceOffsetsExpired
 from clonos.jobs.context import JobContext
+from clonos.jobs.definition import JobFunction
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
+from support.driver_thread import DriverThread
 
 pytestmark = pytest.mark.broad
 
@@ -102,19 +106,128 @@ def test_progress_and_retention(kafka: KafkaSettings, run_job: Any, name: str, m
         run_job(job, name)
 
 
-def test_a_deleted_topic_of_a_pattern_is_refused(
+def delete(kafka: KafkaSettings, topic: str) -> None:
+    admin = AdminClient(client_config(kafka))
+    admin.delete_topics([topic])[topic].result(60)
+    eventually(lambda: topic not in admin.list_topics(timeout=5).topics, "the topic is deleted")
+
+
+@pytest.mark.parametrize("fault", ["", "plan-committed:raise", "epoch-committed:raise"])
+def test_a_topic_of_a_pattern_that_was_read_to_its_end_may_be_deleted(
+    kafka: KafkaSettings,
+    run_job: Any,
+    name: str,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    fault: str,
+) -> None:
+    source, other, out = make_topic(1, f"{name}-in"), make_topic(1, f"{name}-in"), make_topic(1, "out")
+    job = copy(out, pattern=f"{name}-.*")
+    sent = feed(kafka, source, 1) + feed(kafka, other, 1)
+    run_job(job, name)
+    delete(kafka, other)
+    sent += feed(kafka, source, 1)
+    if fault:
+        monkeypatch.setenv("CLONOS_FAULT_LOG", str(tmp_path / "faults"))
+        monkeypatch.setattr(faults, "_FAULTS", faults.parse(fault))
+    run_job(job, name)
+    assert copied(kafka, out) == sent
+    assert run_job.events_of("source-topics-deleted")[0]["topics"] == [other]
+    # A new topic may have the same name: it is read from its beginning, also after a restart.
+    make_topic(2, exactly=other)
+    sent += feed(kafka, other, 2)
+    run_job(job, name)
+    sent += feed(kafka, other, 2)
+    run_job(job, name)
+    assert copied(kafka, out) == sent
+
+
+def test_the_only_topic_of_a_pattern_may_be_deleted(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(1, f"{name}-in"), make_topic(1, "out")
+    job = copy(out, pattern=f"{name}-.*")
+    sent = feed(kafka, source, 1)
+    run_job(job, name)
+    delete(kafka, source)
+    run_job(job, name)
+    sent += feed(kafka, make_topic(1, f"{name}-in"), 1)
+    run_job(job, name)
+    assert copied(kafka, out) == sent
+
+
+@pytest.mark.parametrize("fault", ["offsets-logged,epoch=1", "plan-committed,epoch=1", "plan-committed,epoch=0"])
+def test_a_deleted_topic_of_a_pattern_with_unread_records_is_refused(
+    kafka: KafkaSettings,
+    run_job: Any,
+    name: str,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    fault: str,
 ) -> None:
     source, other, out = make_topic(1, f"{name}-in"), make_topic(1, f"{name}-in"), make_topic(1, "out")
     feed(kafka, source, 1)
     feed(kafka, other, 1)
-    job = copy(out, pattern=f"{name}-.*")
-    run_job(job, name)
-    admin = AdminClient(client_config(kafka))
-    admin.delete_topics([other])[other].result(60)
-    eventually(lambda: other not in admin.list_topics(timeout=5).topics, "the topic is deleted")
-    with pytest.raises(SourceOffsetsExpired, match=rf"{other}\[0\] needs 5, does not exist"):
+    job = copy(out, pattern=f"{name}-.*", max_per_epoch=4)
+    monkeypatch.setenv("CLONOS_FAULT_LOG", str(tmp_path / "faults"))
+    monkeypatch.setattr(faults, "_FAULTS", faults.parse(f"{fault}:raise"))
+    with pytest.raises(RestartsExhausted, match=fault.partition(",")[0]):
+        run_job(job, name, restart_policy={"attempts": 0})
+    delete(kafka, other)
+    with pytest.raises(SourceOffsetsExpired, match=rf"{other}\[0\] needs \d, does not exist"):
         run_job(job, name)
+
+
+@pytest.fixture
+def running(
+    spark: SparkSession, kafka: KafkaSettings, name: str, tmp_path: Path
+) -> Iterator[Callable[..., DriverThread]]:
+    """Runs a job function in a thread until the test ends."""
+    started: list[DriverThread] = []
+
+    def start(function: JobFunction) -> DriverThread:
+        started.append(DriverThread(spark, kafka, function, name, RunOptions(checkpoint=str(tmp_path / "running"))))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.driver.stop()
+        job.join()
+
+
+def test_a_topic_of_a_pattern_may_be_deleted_while_the_job_runs(
+    kafka: KafkaSettings, running: Callable[..., DriverThread], name: str, make_topic: MakeTopic
+) -> None:
+    source, other, out = make_topic(1, f"{name}-in"), make_topic(2, f"{name}-in"), make_topic(1, "out")
+    sent = feed(kafka, source, 1) + feed(kafka, other, 2)
+    job = running(copy(out, pattern=f"{name}-.*"))
+    eventually(lambda: job.failure or copied(kafka, out) == sent, "all is copied", timeout_s=60)
+    delete(kafka, other)
+    eventually(
+        lambda: job.failure or [event for event in job.events if event["event"] == "source-topics-deleted"],
+        "the job continues without the topic",
+    )
+    make_topic(1, exactly=other)
+    sent += feed(kafka, source, 1) + feed(kafka, other, 1)
+    eventually(lambda: job.failure or copied(kafka, out) == sent, "all is copied", timeout_s=60)
+    assert job.failure is None
+
+
+@pytest.mark.parametrize("other_topics", [0, 1])
+def test_unread_records_of_a_topic_that_is_deleted_while_the_job_runs_stop_the_job(
+    kafka: KafkaSettings, running: Callable[..., DriverThread], name: str, make_topic: MakeTopic, other_topics: int
+) -> None:
+    deleted, out = make_topic(1, f"{name}-in"), make_topic(1, "out")
+    for _ in range(other_topics):
+        feed(kafka, make_topic(1, f"{name}-in"), 1)
+    feed(kafka, deleted, 1, each=10_000)
+    job = running(copy(out, pattern=f"{name}-.*", max_per_epoch=2))
+    eventually(lambda: job.failure or copied(kafka, out), "the job reads", timeout_s=60)
+    delete(kafka, deleted)
+    eventually(lambda: job.failure, "the job stops", timeout_s=100)
+    assert isinstance(job.failure, SourceOffsetsExpired)
 
 
 @pytest.mark.parametrize("how", ["topics", "pattern"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,17 +13,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import clonos
-from clonos.driver.driver import Driver
 from clonos.driver.options import RunOptions
 from clonos.driver.states import DriverState
 from clonos.errors import StopTimedOut
 from clonos.jobs.context import JobContext
-from clonos.jobs.definition import Job, JobFunction
-from clonos.jobs.spec import JobSpec, Metadata, Spec
+from clonos.jobs.definition import JobFunction
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from clonos.telemetry.events import Event, Events
 from clonos.testing.harness import eventually, read_committed
+from support.driver_thread import DriverThread
 
 MakeTopic = Callable[..., str]
 _DEADLINE_S = 120.0
@@ -55,32 +52,13 @@ class GatedJob:
         self.function: JobFunction = job
 
 
-class Stopping:
-    """A driver in a thread, with an epoch in progress and a stop request."""
-
-    def __init__(
-        self, spark: SparkSession, kafka: KafkaSettings, job: GatedJob, name: str, options: RunOptions
-    ) -> None:
-        spec = JobSpec(metadata=Metadata(name=name), spec=Spec.model_validate({}))
-        self.events: list[Event] = []
-        events = Events(name, None, [self.events.append])
-        self.driver = Driver(Job(job.function, spec, "1"), spark, kafka, events, options)
-        self.failure: BaseException | None = None
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-        begun = eventually(lambda: job.began.exists() or self.failure, "an epoch is in progress", timeout_s=_DEADLINE_S)
-        assert begun is True
-        self.driver.stop()
-
-    def _run(self) -> None:
-        try:
-            self.driver.run()
-        except BaseException as failure:
-            self.failure = failure
-
-    def end(self) -> None:
-        self.thread.join(_DEADLINE_S)
-        assert not self.thread.is_alive()
+def stopping(spark: SparkSession, kafka: KafkaSettings, job: GatedJob, name: str, options: RunOptions) -> DriverThread:
+    """A driver with an epoch in progress and a stop request."""
+    thread = DriverThread(spark, kafka, job.function, name, options)
+    begun = eventually(lambda: job.began.exists() or thread.failure, "an epoch is in progress", timeout_s=_DEADLINE_S)
+    assert begun is True
+    thread.driver.stop()
+    return thread
 
 
 @pytest.fixture
@@ -103,13 +81,13 @@ ALL = Counter(f"r{number}" for number in range(5))
 def test_a_stop_waits_for_the_epoch(
     spark: SparkSession, kafka: KafkaSettings, job: GatedJob, name: str, tmp_path: Path
 ) -> None:
-    stopping = Stopping(spark, kafka, job, name, RunOptions(checkpoint=str(tmp_path / "checkpoint")))
-    eventually(lambda: stopping.driver.state is DriverState.STOPPING, "the driver stops", timeout_s=_DEADLINE_S)
+    thread = stopping(spark, kafka, job, name, RunOptions(checkpoint=str(tmp_path / "checkpoint")))
+    eventually(lambda: thread.driver.state is DriverState.STOPPING, "the driver stops", timeout_s=_DEADLINE_S)
     assert not published(kafka, job)
     job.gate.touch()
-    stopping.end()
-    assert stopping.failure is None
-    assert stopping.driver.state is DriverState.STOPPED
+    thread.join()
+    assert thread.failure is None
+    assert thread.driver.state is DriverState.STOPPED
     assert published(kafka, job) == ALL
 
 
@@ -117,12 +95,12 @@ def test_an_epoch_that_does_not_finish_in_time_is_reported_and_replayed(
     spark: SparkSession, kafka: KafkaSettings, job: GatedJob, name: str, tmp_path: Path, run_job: Any
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
-    stopping = Stopping(spark, kafka, job, name, RunOptions(checkpoint=str(checkpoint), stop_timeout_s=0.5))
-    stopping.end()
+    thread = stopping(spark, kafka, job, name, RunOptions(checkpoint=str(checkpoint), stop_timeout_s=0.5))
+    thread.join()
     job.gate.touch()
-    assert isinstance(stopping.failure, StopTimedOut)
-    assert "The epoch of out did not finish within 0.5 s." in stopping.failure.what
-    assert [event["error"] for event in stopping.events if event["event"] == "failed"] == ["stop-timed-out"]
+    assert isinstance(thread.failure, StopTimedOut)
+    assert "The epoch of out did not finish within 0.5 s." in thread.failure.what
+    assert [event["error"] for event in thread.events if event["event"] == "failed"] == ["stop-timed-out"]
     assert not published(kafka, job)
     run_job(job.function, name, code="1")
     assert published(kafka, job) == ALL

@@ -193,6 +193,7 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
             "offsets",
             "topic_ids",
             "static_inputs",
+            "finished_topics",
         },
         "determinants": {"query", "epoch", "operator", "task", "determinants"},
         "marker": {"query", "epoch", "lane", "input_slice", "records", "digest"},

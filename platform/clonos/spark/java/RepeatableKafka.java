@@ -3,11 +3,15 @@ package clonos;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.Comparator;
+import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.WeakHashMap;
+import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
@@ -29,9 +33,11 @@ import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow
 import org.apache.spark.sql.kafka010.KafkaBatchInputPartition;
 import org.apache.spark.sql.kafka010.KafkaMicroBatchStream;
 import org.apache.spark.sql.kafka010.KafkaOffsetRange;
+import org.apache.spark.sql.kafka010.KafkaSourceOffset;
 import org.apache.spark.sql.kafka010.KafkaSourceProvider;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Spark's Kafka source, with a fixed order of partitions, which waits at the broker while there is no input.
@@ -45,6 +51,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  *
  * <p>A query with several sources asks them one after the other. It does not wait, because a record of another source
  * would have to wait too.
+ *
+ * <p>A topic of a pattern that was read to its end may be deleted: Spark's source would report lost data. The epoch after
+ * the deletion ends without the topic.
  */
 public final class RepeatableKafka implements TableProvider {
   /** Option of the source: the longest wait in milliseconds. */
@@ -62,6 +71,9 @@ public final class RepeatableKafka implements TableProvider {
   /** By run: the maximum number of records that each source without a limit of its own reads in an epoch. */
   private static final Map<String, Long> BOUNDS = new ConcurrentHashMap<>();
 
+  /** Spark's local property with deleted topics that were read to their end, separated by commas. */
+  private static final String FINISHED = "clonos.finishedTopics";
+
   /** The runs whose sources do not wait any more. */
   private static final Set<String> STOPPED = ConcurrentHashMap.newKeySet();
 
@@ -70,6 +82,17 @@ public final class RepeatableKafka implements TableProvider {
   /** Bounds the next epochs of a running query: the number of records that each of its sources reads. */
   public static void setBound(String run, long records) {
     BOUNDS.computeIfPresent(run, (id, before) -> records);
+  }
+
+  /** The topics, separated by commas, of which the newest planned epoch of a query reads all records. */
+  public static String finishedTopics(String run) {
+    Set<String> finished = new TreeSet<>();
+    Set<String> unfinished = new HashSet<>();
+    for (SourceStream source : RUNS.getOrDefault(run, Set.of()).toArray(new SourceStream[0])) {
+      source.planned.forEach((topic, complete) -> (complete ? finished : unfinished).add(topic));
+    }
+    finished.removeAll(unfinished);
+    return String.join(",", finished);
   }
 
   /** Ends the wait of a query's sources, and lets none of them wait again. Any thread may call this. */
@@ -145,6 +168,10 @@ public final class RepeatableKafka implements TableProvider {
     private final LongPoll poll;
     private final String run;
     private final Set<SourceStream> sources;
+    private final boolean byPattern;
+    private final Set<String> finished = new HashSet<>();
+    private final Map<TopicPartition, Long> ends = new HashMap<>();
+    private volatile Map<String, Boolean> planned = Map.of();
     private boolean waits;
     private boolean wasIdle;
 
@@ -158,6 +185,11 @@ public final class RepeatableKafka implements TableProvider {
           RUNS.computeIfAbsent(
               run, id -> Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>())));
       sources.add(this);
+      byPattern = options.containsKey("subscribePattern");
+      String topics = SparkContext.getOrCreate().getLocalProperty(FINISHED);
+      if (topics != null) {
+        finished.addAll(Arrays.asList(topics.split(",")));
+      }
       String bound = SparkContext.getOrCreate().getLocalProperty(BOUND);
       if (bound != null) {
         BOUNDS.putIfAbsent(run, Long.valueOf(bound));
@@ -171,16 +203,61 @@ public final class RepeatableKafka implements TableProvider {
 
     @Override
     public Offset latestOffset(Offset start, ReadLimit limit) {
-      Offset end = kafka.latestOffset(start, bounded(limit));
+      Offset end = newest(start, limit);
       boolean idle = start != null && (end == null || end.equals(start));
       boolean again = idle && wasIdle;
       wasIdle = idle;
       if (!again || !waits || STOPPED.contains(run) || sources.size() != 1 || !poll.await(start)) {
         return end;
       }
-      Offset newest = kafka.latestOffset(start, bounded(limit));
+      Offset newest = newest(start, limit);
       wasIdle = newest == null || newest.equals(start);
       return newest;
+    }
+
+    private Offset newest(Offset start, ReadLimit limit) {
+      Offset newest = kafka.latestOffset(start, bounded(limit));
+      if (!byPattern) {
+        return newest;
+      }
+      if (kafka.reportLatestOffset() instanceof KafkaSourceOffset latest) {
+        ends.putAll(offsets(latest));
+      }
+      // Spark's source does not report that its last topic was deleted.
+      boolean deleted = newest == null && start != null && !offsets(start).isEmpty();
+      return deleted ? new KafkaSourceOffset(scala.collection.immutable.Map$.MODULE$.empty()) : newest;
+    }
+
+    private static Map<TopicPartition, Long> offsets(Offset offset) {
+      Map<TopicPartition, Long> offsets = new HashMap<>();
+      CollectionConverters.asJava(((KafkaSourceOffset) offset).partitionToOffsets())
+          .forEach((partition, next) -> offsets.put(partition, (Long) next));
+      return offsets;
+    }
+
+    /** The start of an epoch without the deleted partitions that were read to their end. */
+    private Offset withoutFinished(Offset start, Offset end) {
+      scala.collection.immutable.Map<TopicPartition, Object> kept = ((KafkaSourceOffset) start).partitionToOffsets();
+      Map<TopicPartition, Long> deleted = offsets(start);
+      deleted.keySet().removeAll(offsets(end).keySet());
+      for (Map.Entry<TopicPartition, Long> partition : deleted.entrySet()) {
+        Long newest = ends.get(partition.getKey());
+        if (newest == null ? finished.contains(partition.getKey().topic()) : newest <= partition.getValue()) {
+          kept = kept.removed(partition.getKey());
+        }
+      }
+      return new KafkaSourceOffset(kept);
+    }
+
+    /** By topic: whether `end` is the newest end of all of its partitions. */
+    private Map<String, Boolean> complete(Offset end) {
+      Map<String, Boolean> complete = new HashMap<>();
+      offsets(end).forEach(
+          (partition, next) -> {
+            Long newest = ends.get(partition);
+            complete.merge(partition.topic(), newest != null && newest <= next, Boolean::logicalAnd);
+          });
+      return complete;
     }
 
     @Override
@@ -211,7 +288,11 @@ public final class RepeatableKafka implements TableProvider {
 
     @Override
     public InputPartition[] planInputPartitions(Offset start, Offset end) {
-      InputPartition[] partitions = kafka.planInputPartitions(start, end);
+      InputPartition[] partitions =
+          kafka.planInputPartitions(byPattern ? withoutFinished(start, end) : start, end);
+      if (byPattern) {
+        planned = complete(end);
+      }
       Arrays.sort(partitions, ORDER);
       return partitions;
     }

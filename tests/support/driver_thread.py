@@ -1,0 +1,45 @@
+"""A driver that runs in a thread of the test."""
+
+from __future__ import annotations
+
+import threading
+
+from pyspark.sql import SparkSession
+
+from clonos.driver.driver import Driver
+from clonos.driver.options import RunOptions
+from clonos.jobs.definition import Job, JobFunction
+from clonos.jobs.spec import JobSpec, Metadata, Spec
+from clonos.settings import KafkaSettings
+from clonos.telemetry.events import Event, Events
+
+
+class DriverThread:
+    """Runs a job function without end.
+
+    Attributes:
+        driver: The driver.
+        events: Its events so far.
+        failure: The error with which it ended.
+    """
+
+    def __init__(
+        self, spark: SparkSession, kafka: KafkaSettings, function: JobFunction, name: str, options: RunOptions
+    ) -> None:
+        self.events: list[Event] = []
+        self.failure: Exception | None = None
+        spec = JobSpec(metadata=Metadata(name=name), spec=Spec())
+        self.driver = Driver(Job(function, spec, "1"), spark, kafka, Events(name, None, [self.events.append]), options)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.driver.run()
+        except Exception as failure:
+            self.failure = failure
+
+    def join(self, timeout_s: float = 120.0) -> None:
+        """Wait until the driver has ended."""
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive()
