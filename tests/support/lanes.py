@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.log.claiming import Ownership
+from clonos.log.reading import SINGLE_RECORD_TRANSACTION
 from clonos.log.records import EpochIdentity, InputSlice
 from clonos_sinks.kafka import KafkaSink
 
@@ -69,7 +70,8 @@ def epoch_of(
     if marker is not None and marker.owner.lineage != own.owner.lineage:
         marker = None
     identity = EpochIdentity(own.job, own.topic, "out", epoch, own.owner, replay)
-    lane = SinkLane(0, 0, input_slice, partition, tail_offset=tail_offset, marker=marker)
+    log_end = own.tail_offsets[partition] + SINGLE_RECORD_TRANSACTION
+    lane = SinkLane(0, 0, input_slice, partition, tail_offset=tail_offset, log_end=log_end, marker=marker)
     return SinkEpoch(identity, own.kafka, (lane,), committed)
 
 
@@ -88,10 +90,14 @@ def publish_with(
     """Publish the rows as one lane of a sink that was checked before."""
     lanes = epoch if isinstance(epoch, SinkEpoch) else epoch_of(own, epoch)
     (report,) = sink.write(frame_of(spark, rows), lanes)
+    if report.marker_offset >= 0:
+        own.tail_offsets[lanes.lanes[0].log_partition] = report.marker_offset
     return report
 
 
 def with_tail(epoch: SinkEpoch, tail_offset: int) -> SinkEpoch:
-    """The epoch, with the known offset of the lane's newest claim or marker."""
+    """The epoch, with the known offset of the lane's newest claim or marker; -1: it is not known."""
     (lane,) = epoch.lanes
-    return msgspec.structs.replace(epoch, lanes=(msgspec.structs.replace(lane, tail_offset=tail_offset),))
+    log_end = tail_offset + SINGLE_RECORD_TRANSACTION if tail_offset >= 0 else -1
+    lane = msgspec.structs.replace(lane, tail_offset=tail_offset, log_end=log_end)
+    return msgspec.structs.replace(epoch, lanes=(lane,))

@@ -47,6 +47,7 @@ from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
 from clonos.log.claiming import Ownership
 from clonos.log.control import RETAINED_EPOCHS
+from clonos.log.reading import SINGLE_RECORD_TRANSACTION
 from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, Resolution, show_scans
 from clonos.log.truncation import truncate
 from clonos.resolve_command import resolve_command
@@ -504,6 +505,7 @@ class EpochRunner:
                 plan.input_slices[task],
                 plan.log_partitions[number],
                 tail_offset=-1 if identity.replay else self._own.tail_offsets[plan.log_partitions[number]],
+                log_end=self._own.tail_offsets[plan.log_partitions[number]] + SINGLE_RECORD_TRANSACTION,
                 marker=self._markers.get(number) if identity.replay else None,
             )
             for task, number in enumerate(numbers)

@@ -18,6 +18,7 @@ from clonos.causal.epoch_scope import JOB_ENVIRONMENT, KAFKA_ENVIRONMENT, worker
 from clonos.driver.advice import advise
 from clonos.driver.driver import Driver, default_checkpoint
 from clonos.driver.lag import LagMeter
+from clonos.driver.log_topic_watch import LogTopicWatch
 from clonos.driver.open_transactions import OpenTransactions
 from clonos.driver.options import RunOptions
 from clonos.driver.states import DriverState
@@ -136,6 +137,7 @@ def _run(
     interval_s = (spec.trigger.interval_ms or 0) / 1000
     stalled_s = spec.stall_timeout_s and spec.stall_timeout_s + interval_s
     transactions = OpenTransactions(kafka, events.emit)
+    log_topic = LogTopicWatch(kafka, job.spec.name, events.emit)
     lag = LagMeter(kafka, events.emit, stalled=partial(_stalled, events), stalled_s=stalled_s)
     checkpoint = options.checkpoint or spec.checkpoint or default_checkpoint(settings.home, job.spec.name)
 
@@ -165,10 +167,12 @@ def _run(
                 return
         lag.start(driver.busy, TaskProgress(session.spark, driver.run_id).moved)
         transactions.start()
+        log_topic.start()
         driver.run(prepared)
     finally:
         lag.stop()
         transactions.stop()
+        log_topic.stop()
         session.stop()
 
 

@@ -57,6 +57,8 @@ class SinkLane(msgspec.Struct, frozen=True):
         log_partition: The lane's own partition of the causal log.
         tail_offset: Offset of the newest claim or marker in `log_partition`, if the owner wrote it in an earlier
             epoch; -1 if it must be read.
+        log_end: The end of `log_partition` after the owner's newest claim or marker; -1 if it must be read. Only
+            determinants, or another owner's records, follow.
         marker: In a replay: the newest marker of the lane when the driver claimed the job, of the same lineage.
     """
 
@@ -65,6 +67,7 @@ class SinkLane(msgspec.Struct, frozen=True):
     input_slice: InputSlice
     log_partition: int
     tail_offset: int = -1
+    log_end: int = -1
     marker: Marker | None = None
 
 

@@ -18,7 +18,7 @@ from clonos.settings import KafkaSettings
 _TIMEOUT_S: Final = 20.0
 _CONNECT_S: Final = 5.0
 _FIRST_LOOK_BACK: Final = 32
-_SINGLE_RECORD_TRANSACTION: Final = 2  # offsets: the record, and the broker's commit marker
+SINGLE_RECORD_TRANSACTION: Final = 2  # offsets: the record, and the broker's commit marker
 
 
 class Positioned(NamedTuple):
@@ -195,7 +195,7 @@ class LogReader:
             Superseded: Another owner wrote it.
             CausalLogDamaged: The partition has no claim.
         """
-        if tail_offset >= 0 and self.bounds(partition)[1] == tail_offset + _SINGLE_RECORD_TRANSACTION:
+        if tail_offset >= 0 and self.bounds(partition)[1] == tail_offset + SINGLE_RECORD_TRANSACTION:
             return None
         tail = self.tail(partition)
         if tail is None:

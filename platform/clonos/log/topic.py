@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewPartitions, NewTopic
 
 from clonos.errors import BrokerLimit, BrokerUnavailable
 from clonos.kafka import client_config, unanswered
@@ -18,6 +18,7 @@ from clonos.settings import KafkaSettings
 CONTROL: Final = 0
 _TIMEOUT_S: Final = 15.0
 _REPLICAS: Final = 3
+_MIN_REPLICAS: Final = 2  # that hold each record, if the cluster has three brokers
 
 
 def log_topic(job: str) -> str:
@@ -66,7 +67,7 @@ def ensure_log_topic(kafka: KafkaSettings, job: str, *, partitions: int = 1) -> 
         _create(admin, topic, partitions, alive=len(metadata.brokers))
         _await_partitions(admin, topic, partitions)
     else:
-        check_log_topic(admin, topic, brokers=len(metadata.brokers))
+        _check_settings(admin, topic, metadata)
         if len(existing.partitions) < partitions:
             grown = admin.create_partitions([NewPartitions(topic, partitions)], operation_timeout=_TIMEOUT_S)
             _finish(grown[topic], {KafkaError.INVALID_PARTITIONS})
@@ -84,7 +85,7 @@ def _create(admin: AdminClient, topic: str, partitions: int, *, alive: int) -> N
             "cleanup.policy": "delete",
             "retention.ms": "-1",
             "retention.bytes": "-1",
-            "min.insync.replicas": str(2 if replicas >= _REPLICAS else 1),
+            "min.insync.replicas": str(_MIN_REPLICAS if replicas >= _REPLICAS else 1),
             "unclean.leader.election.enable": "false",
             "max.message.bytes": str(8 * 1024 * 1024),
         }
@@ -103,15 +104,24 @@ _REQUIRED: Final = {
 }
 
 
-def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
+def check_log_topic(admin: AdminClient, topic: str) -> None:
     """Refuse a log topic that Kafka would truncate by itself, or could lose with one of three brokers.
 
     With an unclean leader election a replica without the newest markers may lead: their lanes would be published again.
 
     Raises:
-        BrokerLimit: The topic has wrong settings; the error names them.
-        BrokerUnavailable: The cluster did not answer.
+        BrokerLimit: The topic has wrong settings or too few replicas; the error names them.
+        BrokerUnavailable: The cluster did not answer, or has no such topic.
+        KafkaAccessDenied: Kafka refuses to describe the topic.
     """
+    try:
+        metadata = admin.list_topics(topic, timeout=_TIMEOUT_S)
+    except KafkaException as error:
+        raise unanswered("Kafka did not answer", error.args[0]) from error
+    _check_settings(admin, topic, metadata)
+
+
+def _check_settings(admin: AdminClient, topic: str, metadata: ClusterMetadata) -> None:
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -126,8 +136,12 @@ def check_log_topic(admin: AdminClient, topic: str, *, brokers: int) -> None:
         for name, right in _REQUIRED.items()
         if name in settings and settings[name].value != right
     }
-    if brokers >= 3 and int(settings["min.insync.replicas"].value) < 2:
-        wrong["min.insync.replicas"] = settings["min.insync.replicas"].value
+    if len(metadata.brokers) >= _REPLICAS:
+        replicas = min((len(partition.replicas) for partition in metadata.topics[topic].partitions.values()), default=0)
+        if replicas < _MIN_REPLICAS:
+            wrong["replicas"] = str(replicas)
+        if int(settings["min.insync.replicas"].value) < _MIN_REPLICAS:
+            wrong["min.insync.replicas"] = settings["min.insync.replicas"].value
     if wrong:
         raise BrokerLimit(
             f"The log topic {topic} would lose records: {wrong}.",

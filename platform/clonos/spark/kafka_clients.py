@@ -76,10 +76,15 @@ class JvmProducer:
         with failures(self._spark):
             self.java.mark(topic, partition, marker)
 
-    def commit(self) -> int:
-        """Commit the transaction; returns the marker's offset."""
+    def commit(self, log_end: int = -1) -> int:
+        """Commit the transaction, unless another driver has claimed the lane; returns the marker's offset.
+
+        Args:
+            log_end: The end of the marker's partition when the driver checked that it owns the lane; -1: the marker's
+                offset is not compared with it.
+        """
         with failures(self._spark, commit=True):
-            offset: int = self.java.commit()
+            offset: int = self.java.commit(log_end)
         return offset
 
     def flush(self) -> None:

@@ -35,6 +35,7 @@ class TaskLane(msgspec.Struct, frozen=True, rename="camel"):
         producer_id: The newest producer of that id, which no later owner of the job can have opened.
         producer_epoch: The epoch of that producer.
         newest_offset: Offset of the newest claim or marker in the lane's log partition; -1 if it is not known.
+        log_end: The end of the log partition after the owner's newest claim or marker; -1 if it is not known.
         log_partition: The lane's partition of the causal log.
         marker: The head of the lane's marker (`clonos.log.records.marker_head`).
     """
@@ -45,6 +46,7 @@ class TaskLane(msgspec.Struct, frozen=True, rename="camel"):
     producer_id: int
     producer_epoch: int
     newest_offset: int
+    log_end: int
     log_partition: int
     marker: bytes
 

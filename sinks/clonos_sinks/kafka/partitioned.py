@@ -9,7 +9,8 @@ For one lane of epoch *e* under owner *o* (the same steps as in `docs/protocol.m
    from the lane's last transaction needs no check (KIP-890): nobody has fenced it since.
 3. In a replay: a lane with a marker of epoch *e* is published. Its rows are computed again and compared (*replay
    audit*). With a marker of a later epoch, or of other input: `CheckpointMismatch`. The claim of *o* read the markers.
-4. Once the task has computed all of its rows, it begins the transaction, sends rows and marker, and commits.
+4. Once the task has computed all of its rows, it begins the transaction, sends rows and marker, and commits. Before the
+   commit it compares the marker's offset with the end of the log that the driver knows (`clonos.LogGap`).
 5. After any error the epoch fails. A new claim opens every lane, which ends the transactions, and reads the markers.
 
 The task's side is in Java (`clonos.LaneTask`).
@@ -115,6 +116,7 @@ class PartitionedEpoch:
                     known.producer,
                     known.epoch,
                     lane.assigned.tail_offset,
+                    lane.assigned.log_end,
                     lane.assigned.log_partition,
                     marker_head(lane.marker()),
                 )

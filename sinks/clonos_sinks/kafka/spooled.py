@@ -107,7 +107,7 @@ class SpooledLane:
         if published is not None:
             return require_equal([_audited(lane, rows, published)], lane.epoch)[0]
         try:
-            report = self._commit(lane, producer, rows)
+            report = self._commit(lane, producer, rows, max(tail.end if tail else -1, lane.assigned.log_end))
         except (EpochFailed, EpochTooLarge):
             require_owner(lane.epoch, lane.assigned, reread=True)  # Superseded, if a takeover fenced the producer
             raise
@@ -179,7 +179,7 @@ class SpooledLane:
         outcome: Outcome = "published" if rows.records else "empty"
         return LaneReport(lane.number, outcome, rows.records, rows.digest, dead_letters=rows.dead_letters)
 
-    def _commit(self, lane: Lane, producer: JvmProducer, rows: SpooledRows) -> LaneReport:
+    def _commit(self, lane: Lane, producer: JvmProducer, rows: SpooledRows, log_end: int) -> LaneReport:
         marker = lane.marker(rows.records, rows.digest)
         with self._aborting(lane, producer):
             producer.begin()  # step 4
@@ -191,7 +191,7 @@ class SpooledLane:
         offset = -1
         try:
             with self._aborting(lane, producer):
-                offset = producer.commit()
+                offset = producer.commit(log_end)
         except ProducerFailed as failure:
             self._resolve(lane, marker, str(failure))  # step 5
         lane.at_point("lane-committed")

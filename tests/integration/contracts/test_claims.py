@@ -8,13 +8,15 @@ import signal
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from clonos import faults
 from clonos.agent.restoring import require_unpublished
+from clonos.driver.log_topic_watch import LogTopicWatch
 from clonos.errors import BrokerLimit, BrokerUnavailable, EpochFailed, Superseded, WouldPublishAgain
 from clonos.faults import CLAIM_POINTS
 from clonos.kafka import client_config
@@ -251,4 +253,26 @@ def test_a_log_topic_that_could_lose_markers_is_refused(kafka: KafkaSettings, na
     config = {"retention.ms": "-1", "retention.bytes": "-1", "unclean.leader.election.enable": "true"}
     admin.create_topics([NewTopic(log_topic(name), 1, config=config)])[log_topic(name)].result(60)
     with pytest.raises(BrokerLimit, match="unclean"):
+        claim(kafka, name)
+
+
+def test_a_log_topic_that_becomes_unsafe_while_the_job_runs_is_reported(kafka: KafkaSettings, name: str) -> None:
+    own = claim(kafka, name)
+    admin = AdminClient(client_config(kafka))
+    events: list[dict[str, Any]] = []
+    watch = LogTopicWatch(kafka, name, lambda event, **fields: events.append({"event": event, **fields}))
+
+    def set_retention(value: str) -> None:
+        entry = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, own.topic, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(60)
+        watch.poll_once(admin)
+
+    watch.poll_once(admin)
+    assert events == []
+    for value in ("1000000", "1000000", "-1", "1000000"):
+        set_retention(value)
+    assert [event["event"] for event in events] == ["log-topic-unsafe"] * 2
+    assert "'retention.ms': '1000000'" in events[0]["what"]
+    with pytest.raises(BrokerLimit, match=r"retention\.ms"):
         claim(kafka, name)

@@ -22,16 +22,19 @@ from clonos import faults
 from clonos.driver import epochs
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
-from clonos.errors import EpochFailed, RestartsExhausted, SinkTopicDeleted
-from clonos.extend.sink import LaneReport
+from clonos.errors import EpochFailed, RestartsExhausted, SinkTopicDeleted, Superseded
+from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
+from clonos.log.claiming import claim
 from clonos.log.control import lane_id
+from clonos.log.reading import Tail
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
 from clonos.spark.kafka_clients import JvmProducer
 from clonos.spark.spooling import SpooledRows
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
+from clonos_sinks.kafka import spooled
 from clonos_sinks.kafka.lane import Lane
 from clonos_sinks.kafka.spooled import SpooledLane
 from support.brokers.delaying import DelayingLink
@@ -182,10 +185,12 @@ def test_a_marker_that_is_committed_before_its_rows_would_lose_them(
     failed: list[int] = []
     commit = SpooledLane._commit
 
-    def marker_first(lanes: SpooledLane, lane: Lane, producer: JvmProducer, rows: SpooledRows) -> LaneReport:
+    def marker_first(
+        lanes: SpooledLane, lane: Lane, producer: JvmProducer, rows: SpooledRows, log_end: int
+    ) -> LaneReport:
         with monkeypatch.context() as without_rows:
             without_rows.setattr(SpooledRows, "send_to", lambda _rows, _producer, **_: None)
-            report = commit(lanes, lane, producer, rows)
+            report = commit(lanes, lane, producer, rows, log_end)
         if not failed:
             failed.append(lane.identity.epoch)
             raise EpochFailed("injected")
@@ -317,6 +322,39 @@ def test_the_last_failed_attempt_leaves_no_open_transaction(
         run_job(job(source, out, plain), name, restart_policy={"attempts": 0})
     eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")
     assert read_committed(kafka, out) == []
+
+
+@pytest.mark.parametrize("compared", [True, False], ids=["compared", "mutant"])
+def test_a_claim_that_the_read_of_the_tail_missed_is_detected_by_the_markers_offset(
+    kafka: KafkaSettings,
+    run_job: Any,
+    name: str,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    compared: bool,
+) -> None:
+    """The driver reads the tail from a leader that Kafka has replaced, and its init is newer than the claim."""
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    feed(kafka, source, 10)
+    read, commit = spooled.require_owner, JvmProducer.commit
+
+    def stale(epoch: SinkEpoch, lane: SinkLane, *, reread: bool = False) -> Tail | None:
+        return read(epoch, lane, reread=True) if reread else None
+
+    def publish(lanes: SpooledLane, lane: Lane, rows: SpooledRows) -> LaneReport:
+        claim(kafka, name)
+        lanes.discard()
+        return published(lanes, lane, rows)
+
+    published = SpooledLane._publish
+    monkeypatch.setattr(SpooledLane, "_publish", publish)
+    monkeypatch.setattr(spooled, "require_owner", stale)
+    if not compared:
+        monkeypatch.setattr(JvmProducer, "commit", lambda producer, _log_end: commit(producer))
+    with pytest.raises(Superseded):
+        run_job(job(source, out, plain), name)
+    assert sum(values(kafka, out).values()) == (0 if compared else 10)
+    eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")
 
 
 def downgrade_transactions(spark: SparkSession, kafka: KafkaSettings, version: int) -> None:

@@ -20,6 +20,10 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * <p>A slow cluster, such as one that throttles its clients, is no failure: the producer waits while Kafka acknowledges
  * records, until the transaction times out.
  *
+ * <p>Before it sends a commit, it compares the marker's offset with the end of the partition that the driver has read. Records
+ * in between are determinants. A claim among them means that the driver has read from a leader that Kafka had already
+ * replaced, and another driver owns the lane (docs/adr/0026-marker-offset.md).
+ *
  * <p>One thread at a time uses it.
  */
 public final class LaneProducer implements AutoCloseable {
@@ -45,12 +49,13 @@ public final class LaneProducer implements AutoCloseable {
   private final long timeoutNanos;
   private final AtomicLong queuedBytes = new AtomicLong();
   private final Object room = new Object();
-  private volatile boolean waiting;
+  private volatile long awaited = -1; // the number of queued bytes that a thread waits for; -1: none waits
   private volatile boolean closed;
   private volatile long acknowledgedAt;
   private volatile Exception failure;
   private long begunAt;
   private Future<RecordMetadata> marker;
+  private final LogGap gap;
 
   /** @param options Kafka's options of a producer; with {@code transactional.id}, {@link #init} must be called */
   public LaneProducer(Map<String, String> options) {
@@ -59,6 +64,7 @@ public final class LaneProducer implements AutoCloseable {
     String timeout = options.get(TIMEOUT_MS);
     timeoutNanos = timeout == null ? Long.MAX_VALUE : TimeUnit.MILLISECONDS.toNanos(Long.parseLong(timeout));
     producer = new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer());
+    gap = new LogGap(options);
   }
 
   /** Fences every earlier producer of the transactional id, and aborts its open transaction. */
@@ -90,7 +96,7 @@ public final class LaneProducer implements AutoCloseable {
             if (error != null && failure == null) {
               failure = error;
             }
-            release(bytes, error == null);
+            release(bytes, error != null);
           });
     } catch (RuntimeException refused) {
       queuedBytes.addAndGet(-bytes);
@@ -99,13 +105,12 @@ public final class LaneProducer implements AutoCloseable {
     }
   }
 
-  private void release(long bytes, boolean acknowledged) {
-    if (acknowledged) {
+  private void release(long bytes, boolean error) {
+    if (!error) {
       acknowledgedAt = System.nanoTime();
       ACKNOWLEDGED_BYTES.addAndGet(bytes);
     }
-    queuedBytes.addAndGet(-bytes);
-    if (waiting) {
+    if (queuedBytes.addAndGet(-bytes) <= awaited || error) {
       synchronized (room) {
         room.notifyAll();
       }
@@ -118,7 +123,7 @@ public final class LaneProducer implements AutoCloseable {
       return;
     }
     synchronized (room) {
-      waiting = true;
+      awaited = most;
       try {
         long began = System.nanoTime();
         while (queuedBytes.get() > most && failure == null && !closed) {
@@ -133,7 +138,7 @@ public final class LaneProducer implements AutoCloseable {
       } catch (InterruptedException stopped) {
         throw new InterruptException(stopped);
       } finally {
-        waiting = false;
+        awaited = -1;
       }
     }
   }
@@ -166,12 +171,16 @@ public final class LaneProducer implements AutoCloseable {
   }
 
   /**
-   * Commits the transaction.
+   * Commits the transaction, unless another driver has claimed the lane.
    *
+   * @param end the end of the marker's partition when the driver checked that it owns the lane; -1: it is not compared
    * @return the marker's offset
-   * @throws RecordFailed Kafka refused a record, so the commit was not sent
+   * @throws RecordFailed Kafka refused a record, or another driver claimed the lane, so the commit was not sent
    */
-  public long commit() throws Exception {
+  public long commit(long end) throws Exception {
+    if (end >= 0) {
+      checkMarker(end);
+    }
     while (true) {
       long queued = queuedBytes.get();
       try {
@@ -190,6 +199,31 @@ public final class LaneProducer implements AutoCloseable {
           throw refused;
         }
       }
+    }
+  }
+
+  private void checkMarker(long end) throws Exception {
+    Thread flushing = new Thread(this::flushQuietly, "clonos-lane-flush"); // Kafka's call has no limit for no progress
+    flushing.setDaemon(true);
+    flushing.start();
+    awaitRoom(0);
+    raise();
+    RecordMetadata written = marker.get();
+    if (written.offset() == end) {
+      return;
+    }
+    try {
+      gap.check(written.topic(), written.partition(), end, written.offset());
+    } catch (RuntimeException failure) {
+      throw new RecordFailed(failure);
+    }
+  }
+
+  private void flushQuietly() {
+    try {
+      producer.flush();
+    } catch (RuntimeException ended) {
+      // The producer was closed, or the records fail one by one.
     }
   }
 
@@ -261,6 +295,7 @@ public final class LaneProducer implements AutoCloseable {
   @Override
   public void close() {
     closed = true;
+    gap.close();
     boolean interrupted = Thread.interrupted(); // in an interrupted thread it would throw, and close nothing
     try {
       producer.close(Duration.ZERO);

@@ -91,6 +91,7 @@ public final class PartitionLanes {
    * @param producerId the newest producer of the transactional id when the driver checked that it owns the job
    * @param producerEpoch the epoch of that producer
    * @param newestOffset offset of the newest claim or marker in the lane's partition of the causal log; -1 if unknown
+   * @param logEnd the offset after that record's transaction; -1 if unknown
    * @param marker the marker without its last fields, see {@code clonos.log.records.marker_head}
    */
   record Lane(
@@ -100,6 +101,7 @@ public final class PartitionLanes {
       long producerId,
       int producerEpoch,
       long newestOffset,
+      long logEnd,
       int logPartition,
       byte[] marker)
       implements Serializable {}

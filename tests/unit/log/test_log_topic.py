@@ -1,0 +1,59 @@
+"""The settings of a log topic, as a cluster of three brokers describes them."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from clonos.errors import BrokerLimit
+from clonos.log.topic import check_log_topic
+
+SOUND = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "unclean.leader.election.enable": "false",
+    "min.insync.replicas": "2",
+}
+
+
+class FakeAdmin:
+    def __init__(self, brokers: int, replicas: int, settings: dict[str, str]) -> None:
+        self._brokers, self._replicas, self._settings = brokers, replicas, settings
+
+    def list_topics(self, topic: str, *, timeout: float) -> Any:
+        partition = SimpleNamespace(replicas=list(range(self._replicas)))
+        topics = {topic: SimpleNamespace(partitions={0: partition, 1: partition})}
+        return SimpleNamespace(brokers=dict.fromkeys(range(self._brokers)), topics=topics)
+
+    def describe_configs(self, resources: list[Any]) -> dict[Any, Future[Any]]:
+        future: Future[Any] = Future()
+        future.set_result({name: SimpleNamespace(value=value) for name, value in self._settings.items()})
+        return {resources[0]: future}
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "changed", "named"),
+    [
+        (1, 1, {"min.insync.replicas": "1"}, ""),
+        (3, 3, {}, ""),
+        (3, 2, {}, ""),
+        (3, 1, {}, "replicas"),
+        (3, 3, {"min.insync.replicas": "1"}, "min.insync.replicas"),
+        (3, 3, {"retention.ms": "604800000"}, "retention.ms"),
+        (1, 1, {"unclean.leader.election.enable": "true"}, "unclean.leader.election.enable"),
+    ],
+)
+def test_a_topic_that_could_lose_records_is_refused(
+    brokers: int, replicas: int, changed: dict[str, str], named: str
+) -> None:
+    admin = cast("AdminClient", FakeAdmin(brokers, replicas, SOUND | changed))
+    if not named:
+        check_log_topic(admin, "log")
+        return
+    with pytest.raises(BrokerLimit, match=f"'{named}'"):
+        check_log_topic(admin, "log")
