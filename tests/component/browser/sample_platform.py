@@ -13,6 +13,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.extend.lanes import divergence
+from clonos.log.records import EpochIdentity, Owner
+from clonos.telemetry.events import error_fields
 from clonos_api.store import counters
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
@@ -25,6 +28,7 @@ NAMES = ("orders", "clicks", "payments", "enrich", "fraud", "sessions")
 WARM = (("detect", 8), ("decide", 21), ("wake", 40), ("claim", 70), ("restore", 30), ("replay", 240), ("commit", 30))
 COLD = (("detect", 8), ("decide", 21), ("start", 5600), ("claim", 70), ("restore", 620), ("epoch", 540), ("commit", 80))
 DAY_S = 86_400
+IN_DOUBT = 4  # this job has FAILED with an epoch in doubt
 
 
 @contextmanager
@@ -58,6 +62,8 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
     replicas = chance.choice((1, 1, 1, 0))
     job.spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": replicas}}}
     job.state = chance.choices(("RUNNING", "RECOVERING", "FAILED", "STOPPED"), (92, 2, 2, 4))[0]
+    if number == IN_DOUBT:
+        job.state = "FAILED"
     since_s = chance.randint(5, DAY_S)
     job.state_since = now - timedelta(seconds=0 if job.state == "RECOVERING" else since_s)
     job.generation, job.observed_version = 3, 1
@@ -75,8 +81,9 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
     job.metrics = {"open_transactions": hangs, "at": reported_at, "restarts": 1, "queries": {"out": counted}}
     job.metrics |= {"delivery": {"out": "exactly-once"}, "sharing_depth": "full"}
     if job.state == "FAILED":
-        what = {"what": "Topic in lost offsets 120 to 140.", "kept": "what was published."}
-        job.failure = {"error": "offsets-lost", **what, "hint": "start from a savepoint.", "domain": "consistency"}
+        identity = EpochIdentity(job.name, f"clonos.{job.name}.log", "out", 109, Owner(1, 3, "a"), replay=True)
+        error = divergence(identity, [0, 2], kept="the lanes not yet published were not published.")
+        job.failure = error_fields(error) | {"domain": "consistency"}
     sums = {"epochs": 110, "recorded_determinants": 500, "recorded_bytes": 61_000, "replayed_determinants": 10}
     await counters.add(session, {job.id: sums})
     job.restarts = 2

@@ -59,6 +59,10 @@ def test_a_role_sees_only_its_buttons(
     assert page.get_by_role("group", name="Actions").get_by_role("button").all_inner_texts() == actions
     assert page.get_by_role("button", name="Promote").count() == promotes
     assert page.locator("[data-call]").count() == len(actions) + promotes
+    doubtful = next(row for row in jobs if row["state"] == "FAILED")
+    page = session.go(f"/jobs/{doubtful['id']}")
+    decisions = page.get_by_role("group", name="Decide about epoch 109 of out").get_by_role("button").all_inner_texts()
+    assert decisions == (["Keep", "Republish", "Dead letter"] if actions else [])
     page = session.go("/hosts")
     assert page.get_by_role("button", name="Drain").count() == drains
     assert page.locator("[data-call]").count() == drains
