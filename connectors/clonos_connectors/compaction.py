@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from clonos.errors import SourceNotRepeatable
+from clonos.errors import BrokerUnavailable, SourceNotRepeatable
 from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
 
@@ -33,9 +33,11 @@ def check_compaction(kafka: KafkaSettings, topics: Iterable[str]) -> None:
     if not resources:
         return
     admin = AdminClient(client_config(kafka))
-    for resource, future in admin.describe_configs(resources).items():
+    for resource, future in admin.describe_configs(resources, request_timeout=_TIMEOUT_S).items():
         try:
-            settings = future.result(_TIMEOUT_S)
+            settings = future.result(2 * _TIMEOUT_S)
+        except TimeoutError as failure:
+            raise BrokerUnavailable(f"Kafka did not return the settings of {resource.name} in time.") from failure
         except KafkaException as failure:
             if failure.args[0].code() in _HIDDEN:
                 continue

@@ -121,8 +121,10 @@ class KafkaSource:
             check_compaction(kafka, self._topics)
 
     def load(self, spark: SparkSession, kafka: KafkaSettings, job: str) -> DataFrame:
-        """Build the streaming DataFrame."""
+        """Build the streaming DataFrame; refuses compacted topics of a pattern, as `check` does for other topics."""
         option, topics = self._subscription(spark)
+        if self._pattern is not None and not self._compacted:
+            check_compaction(kafka, self._matching(spark, kafka, _metadata(kafka)))
         starting = self._starting if isinstance(self._starting, str) else self._starting_json(spark, kafka)
         options = {
             **spark_options(kafka),
@@ -165,8 +167,7 @@ class KafkaSource:
         partitions = _metadata(kafka)
         topics: Iterable[str] = self._topics
         if self._pattern is not None:
-            matcher = java_pattern(spark, self._whole_pattern(spark))
-            topics = _not_internal(kafka, [topic for topic in partitions if matcher.matcher(topic).matches()])
+            topics = self._matching(spark, kafka, partitions)
         offsets = {
             topic: {
                 str(p): starting.get(topic, {}).get(p, -2)
@@ -175,6 +176,11 @@ class KafkaSource:
             for topic in topics
         }
         return json.dumps(offsets)
+
+    def _matching(self, spark: SparkSession, kafka: KafkaSettings, topics: Iterable[str]) -> list[str]:
+        """The topics of the pattern."""
+        matcher = java_pattern(spark, self._whole_pattern(spark))
+        return _not_internal(kafka, [topic for topic in topics if matcher.matcher(topic).matches()])
 
     def _read(self, progress: Progress) -> Progress:
         """The progress of this source within a query's; for a pattern, all of it."""

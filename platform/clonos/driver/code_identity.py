@@ -11,13 +11,17 @@ from collections.abc import Mapping
 
 from clonos.jobs.code_files import short_hash
 from clonos.jobs.definition import Job
+from clonos.jobs.secret_refs import RESOLVED_LABEL
+from clonos.telemetry.redaction import looks_secret
 
+_HIDDEN = "hidden"
 # Settings that do not change what a query computes.
 _HARMLESS = ("spark.clonos.", "spark.driver.", "spark.executor.memory", "spark.ui.", "spark.eventLog.", "spark.local.")
 
 
 def code_parts(job: Job, conf: Mapping[str, str]) -> dict[str, str]:
-    """The parts of a job's code: name → hash or version.
+    """The parts of a job's code: name → hash or version. A parameter or setting that contains a secret is only named:
+    the causal log shows the parts, and a rotated secret is no change of the code.
 
     Args:
         job: The job, with the parameters of this run.
@@ -26,9 +30,16 @@ def code_parts(job: Job, conf: Mapping[str, str]) -> dict[str, str]:
     spec = job.spec.spec
     parts = dict(job.files) or {"code": job.code}
     parts["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
-    parts |= {f"param {name}": short_hash(value.encode()) for name, value in spec.params.items()}
+    secret = set(job.spec.metadata.labels.get(RESOLVED_LABEL, "").split(","))
+
+    def part(field: str, name: str, value: str) -> str:
+        return _HIDDEN if f"{field}.{name}" in secret or looks_secret(name) else short_hash(value.encode())
+
+    parts |= {f"param {name}": part("params", name, value) for name, value in spec.params.items()}
     settings = {**spec.spark_conf, **conf}
-    parts |= {name: short_hash(value.encode()) for name, value in settings.items() if not name.startswith(_HARMLESS)}
+    parts |= {
+        name: part("spark_conf", name, value) for name, value in settings.items() if not name.startswith(_HARMLESS)
+    }
     return dict(sorted(parts.items()))
 
 

@@ -30,7 +30,7 @@ from clonos.driver.restart_budget import RestartBudget
 from clonos.driver.running import Running
 from clonos.driver.states import DriverState, StateMachine
 from clonos.driver.static_inputs import StaticInputs
-from clonos.driver.topic_ids import TopicIds, check_source_topics
+from clonos.driver.topic_ids import TopicIds, check_source_topics, topic_ids
 from clonos.errors import BrokerUnavailable, ClonosError, JvmExited, StopTimedOut, Superseded
 from clonos.extend.source import Progress
 from clonos.formats.poison import drops
@@ -442,7 +442,7 @@ class Driver:
     def _deleted_topics(self, start: Progress) -> set[str]:
         """The topics of a checkpoint's progress that no source names and that do not exist any more."""
         unnamed = start.keys() - frozenset[str]().union(*(source.topics() for source in self._context.sources))
-        return unnamed - self._topic_ids.of(unnamed).keys() if unnamed else set()
+        return unnamed - topic_ids(self._kafka, unnamed).keys()
 
     def _check_retained(self, start: Progress) -> None:
         for source in self._context.sources:

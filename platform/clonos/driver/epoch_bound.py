@@ -10,15 +10,24 @@ from __future__ import annotations
 from typing import Final
 
 # Records of a source in the first epoch: also at 1,000 rows per second it ends within seconds.
-FIRST_RECORDS: Final = 2_000
+_FIRST_RECORDS: Final = 2_000
 _TARGET_S: Final = 4.0  # the fixed cost of an epoch, some 0.1 s, is small against it
+_SHARE_OF_INTERVAL: Final = 0.8  # Spark starts the next epoch late if one takes longer than the interval
 _TARGET_BYTES: Final = 256 * 1024 * 1024
 _FASTEST_GROWTH: Final = 8.0
 _FEWEST_RECORDS: Final = 100
 
 
+def first_records(interval_s: float) -> int:
+    """Maximum number of records that each source reads in the first epoch, with this interval of the trigger."""
+    return round(_FIRST_RECORDS * max(1.0, interval_s))
+
+
 class EpochBound:
     """The bound of one query's epochs. It grows while epochs are short, and shrinks when they are long.
+
+    Args:
+        interval_s: The trigger's interval in seconds, 0 without one. An epoch has all records of its interval.
 
     Attributes:
         records: Maximum number of records that each source reads in the next epoch.
@@ -31,8 +40,9 @@ class EpochBound:
         16000
     """
 
-    def __init__(self) -> None:
-        self.records = FIRST_RECORDS
+    def __init__(self, interval_s: float = 0.0) -> None:
+        self.records = first_records(interval_s)
+        self._target_s = max(_TARGET_S, _SHARE_OF_INTERVAL * interval_s)
 
     def update(self, *, read: int, seconds: float, size: int = 0) -> bool:
         """Adapt the bound to an epoch that has ended; returns whether it changed.
@@ -43,9 +53,9 @@ class EpochBound:
             size: Size of its output in bytes; 0: unknown.
         """
         limited = 2 * read >= self.records
-        if not read or not (limited or seconds > _TARGET_S):
+        if not read or not (limited or seconds > self._target_s):
             return False
-        factor = min(_TARGET_S / max(seconds, 0.001), _FASTEST_GROWTH)
+        factor = min(self._target_s / max(seconds, 0.001), _FASTEST_GROWTH)
         if size:
             factor = min(factor, _TARGET_BYTES / size)
         before = self.records

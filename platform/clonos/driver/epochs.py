@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -29,8 +29,9 @@ from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_o
 from clonos.driver.code_identity import changed_parts
 from clonos.driver.epoch_bound import EpochBound
 from clonos.driver.planned import Planned, contradictions, read_plan
+from clonos.driver.resolutions import accepted_decisions
 from clonos.driver.static_inputs import StaticInputs
-from clonos.driver.topic_ids import TopicIds, check_source_topics
+from clonos.driver.topic_ids import TopicIds, check_deleted_topics, check_source_topics, deleted
 from clonos.errors import (
     CheckpointMismatch,
     CheckpointOutdated,
@@ -39,7 +40,7 @@ from clonos.errors import (
     Superseded,
 )
 from clonos.extend.lanes import divergence
-from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
+from clonos.extend.sink import Decision, LaneReport, SinkEpoch, SinkLane
 from clonos.extend.source import Progress
 from clonos.faults import reach
 from clonos.formats.poison import drops
@@ -133,7 +134,7 @@ class EpochRunner:
         self.busy = threading.Lock()
         self.stopping = False
         self.on_bound: Callable[[int], None] | None = None
-        self._bound = EpochBound()
+        self._bound = EpochBound(job.spec.spec.trigger.interval_ms / 1000)
         self._spark = spark
         self._job = job
         self._query = query
@@ -346,7 +347,13 @@ class EpochRunner:
             # A lane without rows has no marker to compare with, but the commit record holds the sum of all lanes.
             wrong = wrong or [report.lane for report in reports if report.outcome != "audited"]
         if wrong:
-            raise divergence(identity, wrong, kept="the published output stands; the replay published nothing.")
+            kept = "the published output stands; the replay published nothing."
+            raise divergence(identity, wrong, kept=kept, decisions=self._decisions)
+
+    @property
+    def _decisions(self) -> tuple[str, ...]:
+        accepted = accepted_decisions(self._query.sink)
+        return tuple(name for name in get_args(Decision) if name in accepted)
 
     def _planned(self, partitions: int) -> Planned:
         if self._jquery is None:
@@ -424,7 +431,7 @@ class EpochRunner:
             raise EpochFailed(
                 f"offsets/{epoch} of {name} changed after Spark planned the epoch: {wrong[0]} in the plan only."
             )
-        deleted = self._deleted_topics(frozenset[str]().union(*ends))
+        left = self._deleted_topics(frozenset[str]().union(*ends))
         with self._own.lock:
             partitions = self._own.ensure_lanes(name, len(planned.input_slices))
             plan = Plan(
@@ -441,7 +448,7 @@ class EpochRunner:
                 timestamp_ms=epoch_time(entry),
                 pins=self._pins,
                 delivery=self._query.sink.delivery,
-                topic_ids=self._new_topic_ids(planned) | dict.fromkeys(deleted, ""),
+                topic_ids=self._new_topic_ids(planned) | left,
                 static_inputs=self._static_fingerprints(),
                 finished_topics=self._finished_topics(planned),
             )
@@ -459,7 +466,9 @@ class EpochRunner:
         ids = self._topic_ids.of(topics | ({topic} if topic else set())) if self._topic_ids is not None else {}
         known = self._own.state.topic_ids
         if self._by_pattern:  # a topic may have appeared again since the job's start
-            check_source_topics(known, {name: ids[name] for name in topics & ids.keys()})
+            read = {name: ids[name] for name in topics & ids.keys()}
+            check_source_topics(known, read)
+            check_deleted_topics(known, read)
         return {name: id_ for name, id_ in ids.items() if known.get(name) != id_}
 
     def _finished_topics(self, planned: Planned) -> frozenset[str]:
@@ -469,19 +478,21 @@ class EpochRunner:
         finished = finished_topics(self._spark, str(self._jquery.runId()))
         return finished & {part.topic for scan in planned.scans for part in scan}
 
-    def _deleted_topics(self, topics: frozenset[str]) -> list[str]:
-        """The topics of the epoch before that are not in this one: they were read to their end and deleted.
+    def _deleted_topics(self, topics: frozenset[str]) -> dict[str, str]:
+        """The topics of the epoch before that are not in this one, as the plan holds them: they were read to their end
+        and deleted.
 
         Args:
             topics: The topics in the offset-log entry of the epoch.
         """
-        deleted = sorted(self._source_topics - topics)
+        names = sorted(self._source_topics - topics)
+        if names and self._topic_ids is not None:
+            self._topic_ids.forget(names)
         self._source_topics = topics
-        if deleted:
-            self._emit("source-topics-deleted", query=self._query.name, topics=deleted)
-            if self._topic_ids is not None:
-                self._topic_ids.forget(deleted)
-        return deleted
+        if names:
+            self._emit("source-topics-deleted", query=self._query.name, topics=names)
+        known = self._own.state.topic_ids
+        return {name: deleted(known.get(name, "")) for name in names}
 
     def _scope(self, identity: EpochIdentity, plan: Plan) -> EpochScope:
         return EpochScope(
@@ -519,6 +530,7 @@ class EpochRunner:
             self._attempt,
             plan_offset,
             self._resolution(identity.epoch) if identity.replay else None,
+            self._decisions,
         )
 
     def _note_tails(self, plan: Plan, reports: list[LaneReport]) -> None:

@@ -184,7 +184,7 @@ class ExactlyOnce:
         check_workers(spark, ["clonos", *([own] if own != "__main__" else [])])
         recent = _RecentEvents()
         events = Events(self.spec.name, self.options.events, [recent.take])
-        job = Job(self._define, self.spec, builds_frames=False, files=_program_files())
+        job = Job(self._define, self.spec, builds_frames=False, files=_program_files(self.options.events))
         driver = Driver(job, spark, kafka, events, self.options)
         driver.define()
         return ExactlyOnceQuery(self.spec.name, driver, events, recent)
@@ -310,7 +310,7 @@ def _cluster(kafka: KafkaSettings | str | None) -> KafkaSettings:
     return kafka
 
 
-def _program_files() -> dict[str, str]:
-    """The files of the program; empty in a notebook, which has no file to compare."""
+def _program_files(events: Path | None) -> dict[str, str]:
+    """The files of the program without that of its events; empty in a notebook, which has no file to compare."""
     file = getattr(sys.modules["__main__"], "__file__", None)
-    return code_files(Path(file).resolve()) if file else {}
+    return code_files(Path(file).resolve(), outputs=[events] if events else []) if file else {}

@@ -71,6 +71,11 @@ class RequestedResolution:
         return f"{self.query}:{self.epoch}={self.decision}{f':{self.topic}' if self.topic else ''}"
 
 
+def accepted_decisions(sink: Sink) -> frozenset[str]:
+    """The decisions about published lanes that a sink accepts."""
+    return frozenset(getattr(sink, "decisions", _EVERY_SINK))
+
+
 def record_resolutions(
     own: Ownership, sink: Sink, committed: int, requests: Iterable[RequestedResolution], code: str
 ) -> list[Resolution]:
@@ -91,7 +96,7 @@ def record_resolutions(
     for request in requests:
         if request.query != sink.name or request.epoch <= committed:
             continue
-        if request.decision not in {"new-code", *getattr(sink, "decisions", _EVERY_SINK)}:
+        if request.decision not in {"new-code", *accepted_decisions(sink)}:
             raise SpecError(f"The sink {sink.name} cannot {request.decision} an epoch in doubt.", hint="use keep.")
         if request.topic and topics_missing(own.kafka, [request.topic]):
             raise TopicMissing(

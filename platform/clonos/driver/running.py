@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.carried_errors import CarriedError
 from clonos.causal.shape import runs_without_input
-from clonos.driver.epoch_bound import FIRST_RECORDS
+from clonos.driver.epoch_bound import first_records
 from clonos.driver.epochs import EpochRunner, NotStarted
 from clonos.driver.repeatable import streaming_scans
 from clonos.driver.restart_budget import classify
@@ -110,7 +110,7 @@ class Running:
             self.runner.on_bound = self._set_bound
             with (
                 promised_settings(spark, self._settings),
-                first_bound(spark, FIRST_RECORDS),
+                first_bound(spark, first_records(trigger.interval_ms / 1000)),
                 deleted_topics(spark, self._finished_topics),
             ):
                 self.stream = writer.start()

@@ -14,12 +14,13 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from clonos.errors import CausalLogDamaged, ClonosError, SourceOffsetsExpired
+from clonos.errors import BrokerUnavailable, CausalLogDamaged, ClonosError, EpochFailed, SourceOffsetsExpired
 from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
 
 _TIMEOUT_S: Final = 15.0
 _EVERY_S: Final = 30.0
+_DELETED: Final = "deleted "
 
 
 class TopicIds:
@@ -54,10 +55,20 @@ class TopicIds:
             return {name: self._ids[name] for name in sorted(names & self._ids.keys())}
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Look `topics` up again when they are needed again: they were deleted, and are not read any more."""
+        """Look `topics` up again when they are needed again: they were deleted, and the job continues without them.
+
+        Raises:
+            EpochFailed: A topic exists. The broker that listed the topics for Spark did not know or show it.
+            KafkaAccessDenied: Kafka refuses access to a topic, so that it was not listed.
+            BrokerUnavailable: Kafka did not answer.
+        """
+        names = set(topics)
+        if present := topic_ids(self._kafka, names):
+            raise EpochFailed(f"Kafka listed its topics without {sorted(present)}, which exist.")
         with self._lock:
-            for topic in topics:
+            for topic in names:
                 self._ids.pop(topic, None)
+                self._now.pop(topic, None)
 
     def prefetch(self, topics: Iterable[str]) -> None:
         """Look up `topics` in the background, so that `of` returns sooner; an error is left to `of`."""
@@ -99,11 +110,14 @@ class TopicIds:
 
     def _watch(self, ignored: frozenset[str]) -> None:
         if self._log:
-            with contextlib.suppress(ClonosError, TimeoutError):
+            with contextlib.suppress(ClonosError):
                 self.of([self._log])
         while not self._stopped.wait(self._every_s):
-            with contextlib.suppress(ClonosError, TimeoutError):  # the job itself reports that Kafka does not answer
-                self._now = topic_ids(self._kafka, self._ids.keys() - ignored)
+            before = dict(self._ids)
+            with contextlib.suppress(ClonosError):  # the job itself reports that Kafka does not answer
+                now = topic_ids(self._kafka, before.keys() - ignored)
+                with self._lock:  # without the topics that were forgotten in the meantime
+                    self._now = {name: id_ for name, id_ in now.items() if self._ids.get(name) == before[name]}
 
 
 def topic_ids(kafka: KafkaSettings, topics: Iterable[str]) -> dict[str, str]:
@@ -120,7 +134,9 @@ def topic_ids(kafka: KafkaSettings, topics: Iterable[str]) -> dict[str, str]:
     ids: dict[str, str] = {}
     for name, future in admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S).items():
         try:
-            ids[name] = str(future.result(_TIMEOUT_S).topic_id)
+            ids[name] = str(future.result(2 * _TIMEOUT_S).topic_id)
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"Kafka did not describe the topic {name} in {2 * _TIMEOUT_S:.0f} s.") from error
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise unanswered(f"The topic {name} cannot be described", error.args[0]) from error
@@ -128,8 +144,34 @@ def topic_ids(kafka: KafkaSettings, topics: Iterable[str]) -> dict[str, str]:
 
 
 def created_again(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The topics whose ids differ; a topic that only one of the two has is not among them."""
-    return sorted(name for name, id_ in now.items() if before.get(name, id_) != id_)
+    """The topics whose ids differ; a topic that only one of the two has, or that the job left, is not among them."""
+    return sorted(
+        name for name, id_ in now.items() if before.get(name, id_) != id_ and not before[name].startswith(_DELETED)
+    )
+
+
+def deleted(id_: str) -> str:
+    """The entry of a plan for a deleted topic, without which the job continues."""
+    return id_ if id_.startswith(_DELETED) else f"{_DELETED}{id_}"
+
+
+def check_deleted_topics(known: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse to read a topic from its beginning that the job has read before.
+
+    Args:
+        known: Topic → id, or `deleted`, of the log's plans.
+        now: Topic → id, of topics that a pattern selects.
+
+    Raises:
+        SourceOffsetsExpired: A topic has the id of a topic that was deleted.
+    """
+    back = sorted(name for name, id_ in now.items() if known.get(name) == deleted(id_))
+    if back:
+        raise SourceOffsetsExpired(
+            f"Kafka showed the source topics {back} as deleted, and now shows them again: the job has read their "
+            "records already.",
+            hint="exclude them from the pattern, and give a user the right to describe all topics of the pattern.",
+        )
 
 
 def check_source_topics(known: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, Self
 
 import msgspec
@@ -121,17 +121,27 @@ def require_equal(audited: list[LaneReport], epoch: SinkEpoch) -> list[LaneRepor
     """
     diverged = [report.lane for report in audited if report.diverged]
     if diverged and not epoch.may_differ:
-        raise divergence(epoch.identity, diverged, kept="the lanes not yet published were not published.")
+        kept = "the lanes not yet published were not published."
+        raise divergence(epoch.identity, diverged, kept=kept, decisions=epoch.decisions)
     return audited
 
 
-def divergence(identity: EpochIdentity, lanes: list[int], *, kept: str) -> ReplayDivergence:
-    """The error for a replay that differs from the published `lanes` of an epoch; `kept` is what was kept safe."""
+def divergence(identity: EpochIdentity, lanes: list[int], *, kept: str, decisions: Sequence[str]) -> ReplayDivergence:
+    """The error for a replay that differs from published lanes.
+
+    Args:
+        identity: The epoch.
+        lanes: Numbers of the published lanes that differ.
+        kept: What was kept safe.
+        decisions: The decisions that the sink accepts.
+    """
+    options = [f"--{name} TOPIC" if name == "dead-letter" else f"--{name}" for name in decisions]
+    choice = f" ({', '.join(options[:-1])} or {options[-1]})" if len(options) > 1 else ""
     query, epoch = identity.query, identity.epoch
     return ReplayDivergence(
         f"The replay of epoch {epoch} of {query} differs from the published lanes {lanes}.",
         kept=kept,
-        hint=f"decide about the epoch (--keep, --republish or --dead-letter TOPIC): "
+        hint=f"decide about the epoch{choice}: "
         f"{resolve_command(identity.job, query, epoch, 'keep')}. For later epochs, {ReplayDivergence.hint_default}",
     )
 

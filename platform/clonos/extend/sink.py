@@ -81,6 +81,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
         attempt: Number of consecutive attempts that failed before this one.
         plan_offset: Offset of the epoch's plan in the control partition, if this owner has just written it; else -1.
         resolution: The user's decision about the epoch; None: published lanes must equal their replay.
+        decisions: The decisions that the sink accepts, for messages.
     """
 
     identity: EpochIdentity
@@ -90,6 +91,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
     attempt: int = 0
     plan_offset: int = -1
     resolution: Resolution | None = None
+    decisions: tuple[str, ...] = ("keep",)
 
     @property
     def may_differ(self) -> bool:

@@ -10,7 +10,7 @@ import ast
 import contextlib
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from modulefinder import ModuleFinder
 from pathlib import Path
@@ -21,18 +21,21 @@ import msgspec
 # Known by their versions, also where they are installed beside the job file.
 _LIBRARIES: Final = ("clonos", "pyspark", "pandas", "pyarrow", "numpy")
 _LONGEST_NAME: Final = 255
+# Suffixes of files that a job writes: logs and embedded databases.
+_WRITTEN: Final = frozenset({".log", ".out", ".pid", ".lock", ".tmp", ".db", ".sqlite", ".sqlite3"})
 _DIGITS: Final = 16
 
 
-def code_files(path: Path) -> dict[str, str]:
+def code_files(path: Path, *, outputs: Collection[Path] = ()) -> dict[str, str]:
     """Hash the files of a job and name the versions of the packages that it imports.
 
     The files are the job file, the modules in its folder and below that it imports (also inside functions), and the
     files there that the text of these modules names, such as a model or a query. An import by a computed name is not
-    found.
+    found. Logs and embedded databases are no code: the job itself writes them.
 
     Args:
         path: The job file.
+        outputs: Other files that the job writes.
 
     Returns:
         File name (relative to the folder) → hash; ``package NAME`` → version, for installed packages.
@@ -48,7 +51,8 @@ def code_files(path: Path) -> dict[str, str]:
     modules = {Path(file).resolve() for file in loaded if file}
     sources = {file for file in modules if file.is_relative_to(folder)}
     named = {file for source in sources if source.suffix == ".py" for file in _named_files(source, folder)}
-    parts = {file.relative_to(folder).as_posix(): short_hash(file.read_bytes()) for file in sorted(sources | named)}
+    named -= {file for file in named if file.suffix in _WRITTEN} | {file.resolve() for file in outputs}
+    parts = {file.relative_to(folder).as_posix(): _file_hash(file) for file in sorted(sources | named)}
     imported = {name.partition(".")[0] for name in finder.badmodules} - sys.stdlib_module_names
     return parts | _versions(imported | set(_LIBRARIES))
 
@@ -56,6 +60,11 @@ def code_files(path: Path) -> dict[str, str]:
 def short_hash(data: bytes) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of `data`."""
     return hashlib.sha256(data).hexdigest()[:_DIGITS]
+
+
+def _file_hash(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()[:_DIGITS]
 
 
 def code_hash(parts: Mapping[str, str]) -> str:

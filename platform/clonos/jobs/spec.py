@@ -112,8 +112,8 @@ class Spec(_Part):
         driver: Resources of the driver process.
         dropped_sinks: Sinks that the job had before and no longer has. Without this, a missing sink stops the job.
         standby: Standbys; they need the control plane.
-        stall_timeout_s: The driver exits, so that another one continues, if input waits and no epoch commits for this
-            time plus the trigger's interval; 0: never.
+        stall_timeout_s: The driver exits, so that another one continues, if input waits and nothing makes progress for
+            this time plus the trigger's interval; 0: never.
     """
 
     main: str = ""

@@ -85,7 +85,7 @@ class ControlState:
             case Plan() if record.owner == self.owner:
                 self.plans.setdefault((record.query, record.epoch), (offset, record))
                 self.plans.pop((record.query, record.epoch - 2 * RETAINED_EPOCHS), None)
-                self.topic_ids = {topic: id_ for topic, id_ in (self.topic_ids | record.topic_ids).items() if id_}
+                self.topic_ids |= record.topic_ids
             case EpochCommitted() if record.owner == self.owner:
                 self.committed[record.query] = max(record.epoch, self.committed.get(record.query, -1))
                 self.commits[record.query] = record

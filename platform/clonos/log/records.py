@@ -149,7 +149,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     timestamp_ms: int  # the epoch's timestamp as Spark logged it
     pins: dict[str, int] = {}  # Schema Registry request → schema id, for the requests of the job's definition
     delivery: str = "exactly-once"  # the sink's delivery mode
-    # Topic → Kafka's id of it, for topics that are in no earlier record; empty for a topic that is not read any more.
+    # Topic → Kafka's id of it, for topics that are in no earlier record; or ``deleted ID``: it is not read any more.
     topic_ids: dict[str, str] = {}
     static_inputs: dict[str, str] = {}  # location of files that the query is joined with → their fingerprint
     finished_topics: frozenset[str] = frozenset()  # topics of a pattern of which the epoch reads all records

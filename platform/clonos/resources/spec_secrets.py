@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from clonos.errors import SpecError
-from clonos.jobs.secret_refs import references, resolve
+from clonos.jobs.secret_refs import RESOLVED_LABEL, references, resolve
 from clonos.jobs.spec import JobSpec
 
 _LONGEST: Final = 65_536
@@ -25,7 +25,7 @@ def names(spec: JobSpec) -> list[str]:
 def resolved(spec: JobSpec, read: Callable[[str], str]) -> JobSpec:
     """Replace the references in a specification by the secrets.
 
-    Write the result only to a file that only the driver can read.
+    Write the result only to a file that only the driver can read. The label `RESOLVED_LABEL` names the changed fields.
 
     Unset fields stay unset, because the decorator in the code decides them.
 
@@ -38,7 +38,12 @@ def resolved(spec: JobSpec, read: Callable[[str], str]) -> JobSpec:
         for part, values in parts.items()
         if references(values.values())
     }
-    return spec.model_copy(update={"spec": spec.spec.model_copy(update=changed)}) if changed else spec
+    if not changed:
+        return spec
+    fields = [f"{part}.{name}" for part in changed for name, value in parts[part].items() if references([value])]
+    labels = {**spec.metadata.labels, RESOLVED_LABEL: ",".join(fields)}
+    metadata = spec.metadata.model_copy(update={"labels": labels})
+    return spec.model_copy(update={"metadata": metadata, "spec": spec.spec.model_copy(update=changed)})
 
 
 def from_folder(folder: Path) -> Callable[[str], str]:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from clonos.carried_errors import uncarry
 from clonos.embedded.jars import Jars
 from clonos.embedded.java import java_binary
 from clonos.embedded.layout import render_properties
@@ -97,8 +98,10 @@ def _run(kafka: KafkaSettings, jars: Jars, arguments: Sequence[str]) -> bytes:
     try:
         done = subprocess.run(command, input=options.encode(), capture_output=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise BrokerUnavailable(f"Kafka did not list its transactions in {_TIMEOUT_S:.0f} s.") from error
+        raise BrokerUnavailable(f"Kafka did not answer about its transactions in {_TIMEOUT_S:.0f} s.") from error
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason"]
-        raise BrokerUnavailable(f"Kafka did not answer about its transactions: {lines[-1][:500]}.")
+        raise uncarry(lines[-1]) or BrokerUnavailable(
+            f"Kafka did not answer about its transactions: {lines[-1][:500]}."
+        )
     return done.stdout

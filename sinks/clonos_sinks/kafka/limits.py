@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from clonos.errors import BrokerUnavailable
 
 _TIMEOUT_S: Final = 15.0
 _BATCH_BYTES: Final = 1_000_000
@@ -40,10 +42,11 @@ def broker_settings(admin: AdminClient, broker: int) -> dict[str, int]:
 
     Raises:
         KafkaException: The broker did not answer, or refused for another reason.
+        BrokerUnavailable: The client did not report the answer in time.
     """
     resource = ConfigResource(ResourceType.BROKER, str(broker))
     try:
-        entries = admin.describe_configs([resource])[resource].result(_TIMEOUT_S)
+        entries = _described(admin, resource)
     except KafkaException as failure:
         if failure.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
             return {}
@@ -57,10 +60,20 @@ def read_limits(admin: AdminClient, broker: Mapping[str, int], topic: str | None
     return Limits(broker.get("socket.request.max.bytes", _UNLIMITED), record)
 
 
+def _described(admin: AdminClient, resource: ConfigResource) -> dict[str, Any]:
+    try:
+        entries: dict[str, Any] = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource].result(
+            2 * _TIMEOUT_S
+        )
+    except TimeoutError as error:
+        raise BrokerUnavailable(f"Kafka did not return the settings of {resource.name} in time.") from error
+    return entries
+
+
 def _max_message_bytes(admin: AdminClient, topic: str) -> int:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
-        return int(admin.describe_configs([resource])[resource].result(_TIMEOUT_S)["max.message.bytes"].value)
+        return int(_described(admin, resource)["max.message.bytes"].value)
     except KafkaException as failure:
         if failure.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return _UNLIMITED  # a client may write without the right to describe; the broker refuses larger records

@@ -82,7 +82,8 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
     job.metrics |= {"delivery": {"out": "exactly-once"}, "sharing_depth": "full"}
     if job.state == "FAILED":
         identity = EpochIdentity(job.name, f"clonos.{job.name}.log", "out", 109, Owner(1, 3, "a"), replay=True)
-        error = divergence(identity, [0, 2], kept="the lanes not yet published were not published.")
+        kept = "the lanes not yet published were not published."
+        error = divergence(identity, [0, 2], kept=kept, decisions=("keep", "republish", "dead-letter"))
         job.failure = error_fields(error) | {"domain": "consistency"}
     sums = {"epochs": 110, "recorded_determinants": 500, "recorded_bytes": 61_000, "replayed_determinants": 10}
     await counters.add(session, {job.id: sums})

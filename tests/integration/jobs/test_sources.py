@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from clonos import faults
 from clonos.driver.options import RunOptions
-from clonos.errors import RestartsExhausted, SourceOffsetsExpired
+from clonos.driver.topic_ids import TopicIds
+from clonos.errors import EpochFailed, RestartsExhausted, SourceNotRepeatable, SourceOffsetsExpired
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import JobFunction
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
+from clonos_connectors.kafka import KafkaSource
 from support.driver_thread import DriverThread
 
 pytestmark = pytest.mark.broad
@@ -143,6 +145,28 @@ def test_a_topic_of_a_pattern_that_was_read_to_its_end_may_be_deleted(
     assert copied(kafka, out) == sent
 
 
+def test_a_topic_that_a_broker_does_not_list_is_not_deleted(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Spark sees it after its right to describe the topic is revoked: later, Spark would read it from its start."""
+    source, other, out = make_topic(1, f"{name}-in"), make_topic(1, f"{name}-in"), make_topic(1, "out")
+    job = copy(out, pattern=f"{name}-.*")
+    sent = feed(kafka, source, 1) + feed(kafka, other, 1)
+    run_job(job, name)
+    sent += feed(kafka, source, 1)
+    with monkeypatch.context() as revoked:
+        revoked.setattr(KafkaSource, "_whole_pattern", lambda _source, _spark: source)
+        with pytest.raises(SourceOffsetsExpired):
+            run_job(job, name)
+    run_job(job, name)
+    assert copied(kafka, out) == sent
+    ids = TopicIds(kafka)
+    with pytest.raises(EpochFailed, match=rf"without \['{other}'\], which exist"):
+        ids.forget([other])
+    delete(kafka, other)
+    ids.forget([other])
+
+
 def test_the_only_topic_of_a_pattern_may_be_deleted(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
 ) -> None:
@@ -228,6 +252,19 @@ def test_unread_records_of_a_topic_that_is_deleted_while_the_job_runs_stop_the_j
     delete(kafka, deleted)
     eventually(lambda: job.failure, "the job stops", timeout_s=100)
     assert isinstance(job.failure, SourceOffsetsExpired)
+
+
+def test_a_compacted_topic_of_a_pattern_is_refused(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(1, f"{name}-in"), make_topic(1, "out")
+    admin = AdminClient(client_config(kafka))
+    entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, source, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(60)
+    with pytest.raises(SourceNotRepeatable, match=f"{source} is compacted"):
+        run_job(copy(out, pattern=f"{name}-.*"), name)
+    run_job(copy(out, pattern=f"{name}-.*", compacted=True), name)
 
 
 @pytest.mark.parametrize("how", ["topics", "pattern"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clonos.driver.epoch_bound import FIRST_RECORDS, EpochBound
+from clonos.driver.epoch_bound import EpochBound, first_records
 
 
 def drain(rate: float, records: int, overhead_s: float = 0.1) -> list[float]:
@@ -33,7 +33,7 @@ def test_the_fixed_cost_of_epochs_is_small() -> None:
 
 def test_records_of_many_bytes_bound_it_too() -> None:
     bound = EpochBound()
-    bound.update(read=FIRST_RECORDS, seconds=1.0, size=FIRST_RECORDS * 1_000_000)
+    bound.update(read=bound.records, seconds=1.0, size=bound.records * 1_000_000)
     assert bound.records * 1_000_000 <= 256 * 1024 * 1024
 
 
@@ -46,3 +46,16 @@ def test_epochs_of_little_input_do_not_change_it() -> None:
     assert bound.records == before
     assert bound.update(read=30, seconds=60.0), "a slow service"
     assert bound.records == 100
+
+
+def test_an_epoch_has_the_records_of_the_triggers_interval() -> None:
+    """A minute's input takes 12 s. A bound of 4 s of work would be behind for ever."""
+    bound, waiting = EpochBound(60.0), 0
+    for _ in range(30):
+        waiting += 600_000
+        read = min(waiting, bound.records)
+        bound.update(read=read, seconds=0.1 + read / 50_000)
+        waiting -= read
+    assert waiting == 0
+    assert first_records(0.0) == 2_000
+    assert first_records(60.0) == 120_000

@@ -13,6 +13,7 @@ from clonos.jobs.code_files import code_files, code_hash
 from clonos.jobs.definition import Job
 from clonos.jobs.loading import load_job
 from clonos.jobs.spec import JobSpec, Metadata, Spec
+from clonos.resources.spec_secrets import resolved
 
 JOB = """
 import clonos
@@ -99,6 +100,37 @@ def test_parameters_and_settings_belong_to_the_code() -> None:
         "spark.sql.session.timeZone (new)"
     )
     assert parts({"spark.ui.enabled": "false"}, params={"city": "Berlin"}) == before
+
+
+def test_a_secret_is_no_code() -> None:
+    """It may be rotated while an epoch is in doubt, and the causal log must not hold a hash of it."""
+    texts = {"login": "ada:${secret:db}", "city": "Berlin"}
+    spec = JobSpec(metadata=Metadata(name="j"), spec=Spec(params=texts, spark_conf={"spark.x": "${secret:db}"}))
+
+    def parts(secret: str) -> dict[str, str]:
+        driver_spec = resolved(spec, lambda _name: secret)
+        assert driver_spec.spec.params["login"] == f"ada:{secret}"
+        return code_parts(Job(lambda ctx: None, driver_spec, "c"), {"spark.y.password": secret})
+
+    assert parts("l0velace") == parts("changed")
+    assert {name for name, value in parts("l0velace").items() if value == "hidden"} == {
+        "param login",
+        "spark.x",
+        "spark.y.password",
+    }
+
+
+def test_files_that_the_job_writes_are_no_code(job: Path, write: Write) -> None:
+    names = ("events.jsonl", "job.log", "cache.sqlite", "model.json")
+    job.write_text(job.read_text() + f"\nFILES = {names!r}\n")
+    for name in names:
+        write(name, "before")
+    events = job.parent / "events.jsonl"
+    before = code_files(job, outputs=[events])
+    assert "model.json" in before
+    for name in names[:-1]:
+        write(name, "after")
+    assert code_files(job, outputs=[events]) == before
 
 
 def test_a_changed_version_is_shown() -> None:

@@ -206,15 +206,16 @@ public final class LaneProducer implements AutoCloseable {
     Thread flushing = new Thread(this::flushQuietly, "clonos-lane-flush"); // Kafka's call has no limit for no progress
     flushing.setDaemon(true);
     flushing.start();
-    awaitRoom(0);
-    raise();
-    RecordMetadata written = marker.get();
-    if (written.offset() == end) {
-      return;
-    }
     try {
-      gap.check(written.topic(), written.partition(), end, written.offset());
-    } catch (RuntimeException failure) {
+      awaitRoom(0);
+      raise();
+      RecordMetadata written = marker.get();
+      if (written.offset() != end) {
+        gap.check(written.topic(), written.partition(), end, written.offset());
+      }
+    } catch (RecordFailed failure) {
+      throw failure;
+    } catch (Exception failure) { // also an interrupt: the commit was not sent, so the transaction can be aborted
       throw new RecordFailed(failure);
     }
   }

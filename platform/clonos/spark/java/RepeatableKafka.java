@@ -235,11 +235,13 @@ public final class RepeatableKafka implements TableProvider {
       return offsets;
     }
 
-    /** The start of an epoch without the deleted partitions that were read to their end. */
+    /** The start of an epoch without the deleted topics that were read to their end. Kafka never deletes a partition alone. */
     private Offset withoutFinished(Offset start, Offset end) {
       scala.collection.immutable.Map<TopicPartition, Object> kept = ((KafkaSourceOffset) start).partitionToOffsets();
+      Set<String> topics = new HashSet<>();
+      offsets(end).keySet().forEach(partition -> topics.add(partition.topic()));
       Map<TopicPartition, Long> deleted = offsets(start);
-      deleted.keySet().removeAll(offsets(end).keySet());
+      deleted.keySet().removeIf(partition -> topics.contains(partition.topic()));
       for (Map.Entry<TopicPartition, Long> partition : deleted.entrySet()) {
         Long newest = ends.get(partition.getKey());
         if (newest == null ? finished.contains(partition.getKey().topic()) : newest <= partition.getValue()) {

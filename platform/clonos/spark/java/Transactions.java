@@ -1,6 +1,8 @@
 package clonos;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -11,6 +13,7 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.DescribeTransactionsResult;
 import org.apache.kafka.clients.admin.TransactionDescription;
 import org.apache.kafka.clients.admin.TransactionListing;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.TransactionalIdNotFoundException;
 
@@ -24,7 +27,7 @@ public final class Transactions {
   /** @param arguments {@code ls}, or {@code abort} and transactional ids */
   public static void main(String[] arguments) throws Exception {
     Properties options = new Properties();
-    options.load(System.in);
+    options.load(new InputStreamReader(System.in, StandardCharsets.UTF_8));
     try (Admin admin = Admin.create(options)) {
       if (arguments[0].equals("abort")) {
         admin.fenceProducers(List.of(arguments).subList(1, arguments.length)).all().get();
@@ -32,8 +35,8 @@ public final class Transactions {
       } else {
         System.out.println(new ObjectMapper().writeValueAsString(list(admin)));
       }
-    } catch (ExecutionException failure) {
-      System.err.println(failure.getCause().getClass().getSimpleName() + ": " + failure.getCause().getMessage());
+    } catch (ExecutionException | KafkaException failure) {
+      System.err.println(KafkaFailure.typed("Kafka did not answer about its transactions", failure, "BrokerUnavailable").getMessage());
       System.exit(1);
     }
   }

@@ -1,0 +1,23 @@
+"""Ids of topics in plans: topics that were created again, and topics that the job left."""
+
+from __future__ import annotations
+
+import pytest
+
+from clonos.driver.topic_ids import check_deleted_topics, check_source_topics, created_again, deleted
+from clonos.errors import SourceOffsetsExpired
+
+
+def test_a_topic_that_the_job_left_may_be_created_again() -> None:
+    known = {"a": "1", "b": deleted("2")}
+    assert created_again(known, {"a": "1", "b": "3", "c": "4"}) == []
+    assert created_again(known, {"a": "9", "b": "3"}) == ["a"]
+    check_source_topics(known, {"b": "3"})
+    check_deleted_topics(known, {"b": "3", "c": "4"})
+    assert deleted(deleted("2")) == deleted("2")
+
+
+def test_a_topic_that_was_shown_as_deleted_is_not_read_again() -> None:
+    """Its records would be published a second time."""
+    with pytest.raises(SourceOffsetsExpired, match=r"\['b'\]"):
+        check_deleted_topics({"b": deleted("2")}, {"b": "2"})
