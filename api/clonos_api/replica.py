@@ -14,7 +14,9 @@ from fastapi import Depends, HTTPException
 from starlette.requests import HTTPConnection
 
 from clonos.errors import DatabaseUnavailable, Unauthenticated
+from clonos.private_folders import create_private
 from clonos.resources.service import Event
+from clonos_api.admission.inspection import Inspector
 from clonos_api.auth import Principal
 from clonos_api.auth.bootstrap import bootstrap
 from clonos_api.auth.known_agents import KnownAgents
@@ -46,6 +48,7 @@ class Replica:
     open_requests: OpenRequests  # streams and long polls, which end when their token is revoked
     known_agents: KnownAgents  # cache of agents' tokens
     push_interval: PushInterval  # interval of agents' pushes
+    inspector: Inspector = field(default_factory=Inspector)  # analyses uploaded code
     streams: int = 0  # number of open event streams
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # name → background task
     schema_trouble: str = ""  # reason why the database's tables cannot be used; empty if they can
@@ -56,6 +59,7 @@ class Replica:
     pushing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PUSHES))
     _later: set[asyncio.Task[None]] = field(default_factory=set)
     _failures: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _created_at: float = field(default_factory=time.monotonic)
 
     @classmethod
     def of(cls, settings: ApiSettings) -> Replica:
@@ -82,7 +86,7 @@ class Replica:
         this service.
         """
         if self.database.dialect == "sqlite":
-            self.settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            create_private(self.settings.home)
             await asyncio.to_thread(schema.upgrade, self.settings.database)
         await self._check_schema()
 
@@ -131,6 +135,11 @@ class Replica:
         task = asyncio.create_task(retry_until_available(work))
         self._later.add(task)
         task.add_done_callback(self._later.discard)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the replica was created."""
+        return time.monotonic() - self._created_at
 
     def failing(self) -> dict[str, str]:
         """Returns the background tasks that failed within the last minute, with the reason."""

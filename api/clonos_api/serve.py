@@ -97,6 +97,7 @@ def serve(settings: ApiSettings) -> int:
 
 def main() -> int:
     """Runs a replica with the settings of the environment; returns the exit code."""
+    os.umask(0o077)  # the database holds specifications and logs
     process = Settings()
     configure_logs(process.log_format, process.log_level)
     logging.getLogger("alembic").setLevel(logging.WARNING)

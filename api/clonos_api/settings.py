@@ -71,6 +71,8 @@ class ApiSettings(BaseSettings):
             below `home`. Secret, because it may contain a password.
         savepoints: Directory (path or URI) of savepoints whose request names none; default: below `home`.
         shared_checkpoints: Directory that all hosts can access; jobs with a checkpoint below it can change hosts.
+        checkpoint_roots: Directories below which jobs may keep checkpoints and savepoints that their requests locate;
+            default: any. Admins are not restricted.
         tls_cert: PEM file with the certificate; with `tls_key`, connections use TLS.
         tls_key: PEM file with the key.
         auth: Whether requests need a token. Turn it off only on a single-user machine.
@@ -95,6 +97,7 @@ class ApiSettings(BaseSettings):
     database_url: SecretStr | None = None
     savepoints: str | None = None
     shared_checkpoints: str | None = None
+    checkpoint_roots: list[str] = Field(default_factory=list)
     tls_cert: Path | None = None
     tls_key: Path | None = None
     auth: bool = True

@@ -33,7 +33,7 @@ def fill(deployment: Platform, source: str, megabytes: int) -> dict[str, Any]:
     assert job.host is not None
     assert job.run is not None
     # The job's directory in the checkpoints that all hosts share.
-    checkpoint = deployment.home / "jobs" / "jobs" / deployment.job.name
+    checkpoint = deployment.home / "jobs" / deployment.job.name
     own = deployment.home / "agent" / job.host / "runs" / job.run
     deployment.job.until(
         lambda: _tables_mb(checkpoint) >= megabytes * 0.95, f"{megabytes} MB of state are written", _FILL_S

@@ -434,6 +434,15 @@ class CheckpointMismatch(ConsistencyError):
     hint_default = "undo the change until the epoch is committed, then run the job again; for code: --accept-new-code."
 
 
+class CheckpointForeign(CheckpointMismatch):
+    """The directory is the checkpoint of another job."""
+
+    slug = "checkpoint-foreign"
+    exit_code = 62
+    kept_default = "the directory is unchanged."
+    hint_default = "name another directory; to continue the other job's state, start from a savepoint of it."
+
+
 class CheckpointOutdated(CheckpointMismatch):
     """The checkpoint is older than the published output, and the log no longer holds the plans in between."""
 
@@ -451,6 +460,15 @@ class CheckpointDamaged(ConsistencyError):
         "restore the file from a copy of the checkpoint, or remove the commits that the message names: "
         "their epochs are replayed."
     )
+
+
+class DatabaseNewer(ConsistencyError):
+    """A newer version of Clonos has upgraded the control plane's database."""
+
+    slug = "database-newer"
+    exit_code = 61
+    kept_default = "the database is unchanged."
+    hint_default = "run the newer version, or restore a copy of the database from before its upgrade."
 
 
 class SourceOffsetsExpired(ConsistencyError):

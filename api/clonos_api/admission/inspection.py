@@ -1,65 +1,136 @@
-"""Runs ``clonos lint`` on uploaded code."""
+"""Runs ``clonos lint`` on uploaded code, in a process with limits (`clonos_api.admission.analysis`), one at a time."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import sys
 import tempfile
-from dataclasses import asdict
+from asyncio.subprocess import DEVNULL, PIPE
+from collections import OrderedDict
 from pathlib import Path
+from typing import Final
 
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from clonos.errors import ArchiveInvalid, SpecError
-from clonos.lint import Finding, lint
+from clonos.errors import ArchiveInvalid, SpecError, TooManyRequests
 from clonos.resources.archives import check_name, unpack
 from clonos.resources.service import FieldProblem, LintFinding
+from clonos_api.admission.analysis import CPU_S, Analysis
 from clonos_api.store.tables import ArtifactRow
 
+Inspected = tuple[list[LintFinding], list[FieldProblem]]
 
-async def findings(row: ArtifactRow, content: bytes, main: str) -> tuple[list[LintFinding], list[FieldProblem]]:
-    """Runs the linter on the code `content` of the artifact `row`, without importing it.
-
-    `main` is the job file's path in the code; empty: the artifact's only job file. Returns the findings, and the
-    problems that prevent reading the code.
-    """
-    return await run_in_threadpool(_findings, row, content, main)
+_TIMEOUT_S: Final = 2.0 * CPU_S
+_WAIT_S: Final = 30.0
+_LARGEST_FILE: Final = 1_000_000  # bytes of Python; more takes tens of seconds
+_CACHED: Final = 256
 
 
-def _findings(row: ArtifactRow, content: bytes, main: str) -> tuple[list[LintFinding], list[FieldProblem]]:
-    try:
-        check_name((main or "job.py").removeprefix("./"))
-    except ArchiveInvalid as error:
-        return [], [FieldProblem(field="spec.spec.main", what=error.what, hint="a path inside of the uploaded code.")]
+class Inspector:
+    """Inspects uploaded code, one artifact at a time, and keeps the newest results."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Semaphore(1)
+        self._results: OrderedDict[tuple[str, str], Inspected] = OrderedDict()
+
+    async def findings(self, row: ArtifactRow, content: bytes, main: str) -> Inspected:
+        """Run the linter on code, without importing it.
+
+        Args:
+            row: The artifact.
+            content: Its bytes.
+            main: The job file's path in the code; empty: the artifact's only job file.
+
+        Returns:
+            The findings, and the problems that prevent reading the code.
+
+        Raises:
+            TooManyRequests: Other code is being inspected.
+        """
+        key = (row.id, main)
+        if key not in self._results:
+            try:
+                async with asyncio.timeout(_WAIT_S):
+                    await self._turn.acquire()
+            except TimeoutError:
+                raise TooManyRequests("Other code is being analysed.", hint="send the request again.") from None
+            try:
+                self._results[key] = self._results.get(key) or await _inspect(row, content, main)
+            finally:
+                self._turn.release()
+        self._results.move_to_end(key)
+        while len(self._results) > _CACHED:
+            self._results.popitem(last=False)
+        return self._results[key]
+
+
+async def _inspect(row: ArtifactRow, content: bytes, main: str) -> Inspected:
     with tempfile.TemporaryDirectory(prefix="clonos-lint-") as folder:
         root = Path(folder).resolve()
         try:
-            if row.kind == "py":
-                # The name is checked above: it comes from the request.
-                file = root / (main or row.main or "job.py")
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(content)
-            else:
-                packed = root / "artifact.zip"
-                packed.write_bytes(content)
-                unpack(packed, root / "code")
-                packed.unlink()
-                root = root / "code"
-                name = main or row.main
-                if not name:
-                    return [], [
-                        FieldProblem(
-                            field="spec.spec.main",
-                            what="The artifact contains several job files.",
-                            hint="name one of them.",
-                        )
-                    ]
-                file = root / name
-            report = lint([file])
-        except (SpecError, ArchiveInvalid) as error:
+            root, file = await run_in_threadpool(_written, row, content, main, root)
+        except ArchiveInvalid as error:
             return [], [FieldProblem(field="artifact", what=error.what.replace(f"{root}/", ""), hint=error.hint)]
-        return [_shown(finding, root) for finding in report.findings], []
+        except SpecError as error:
+            return [], [FieldProblem(field="spec.spec.main", what=error.what, hint=error.hint)]
+        if file.is_file() and file.stat().st_size > _LARGEST_FILE:
+            what = f"The job file has {file.stat().st_size} bytes; at most {_LARGEST_FILE} are analysed."
+            return [], [FieldProblem(field="artifact", what=what, hint="move data to files beside it.")]
+        analysis = await _analysis(file)
+    if analysis.what:
+        return [], [FieldProblem(field="artifact", what=analysis.what.replace(f"{root}/", ""), hint=analysis.hint)]
+    return [_shown(finding, root) for finding in analysis.findings], []
 
 
-def _shown(finding: Finding, root: Path) -> LintFinding:
-    file = Path(finding.file)
+def _written(row: ArtifactRow, content: bytes, main: str, root: Path) -> tuple[Path, Path]:
+    """Write the code below `root`; returns its folder, and the job file."""
+    try:
+        check_name((main or "job.py").removeprefix("./"))
+    except ArchiveInvalid as error:
+        raise SpecError(error.what, hint="a path inside of the uploaded code.") from error
+    if row.kind == "py":
+        # The name is checked above: it comes from the request.
+        file = root / (main or row.main or "job.py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        return root, file
+    packed = root / "artifact.zip"
+    packed.write_bytes(content)
+    unpack(packed, root / "code")
+    packed.unlink()
+    name = main or row.main
+    if not name:
+        raise SpecError("The artifact contains several job files.", hint="name one of them.")
+    return root / "code", root / "code" / name
+
+
+async def _analysis(file: Path) -> Analysis:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "clonos_api.admission.analysis", str(file)),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=DEVNULL,
+        # Without the service's settings, which hold the database's password.
+        env={name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "TMPDIR") if name in os.environ},
+        cwd=file.parent if file.parent.is_dir() else None,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            output, _ = await process.communicate()
+        return Analysis.model_validate_json(output)
+    except (TimeoutError, ValidationError):  # its limits ended it
+        return Analysis(what="The code is too large to be analysed.", hint="split it into smaller modules.")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _shown(finding: dict[str, object], root: Path) -> LintFinding:
+    file = Path(str(finding["file"]))
     inside = file.relative_to(root) if file.is_relative_to(root) else Path(file.name)
-    return LintFinding.model_validate({**asdict(finding), "file": str(inside)})
+    return LintFinding.model_validate({**finding, "file": str(inside)})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from clonos.errors import ArchiveInvalid, SpecError
 from clonos.jobs.secret_refs import references
@@ -26,6 +26,7 @@ _MAX_ENTRIES: Final = 200
 _DRIVER_MB: Final = 65_536
 _MASTERS: Final = re.compile(r"auto|local(\[(\d{1,4}|\*)\])?|spark://[A-Za-z0-9._,:\[\]-]{1,255}")
 _SCHEMES: Final = frozenset({"", "file", "hdfs", "s3a", "abfs", "abfss", "gs"})
+_KERNEL_FOLDERS: Final = frozenset({"proc", "sys", "dev"})  # with links to every other folder
 _LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _SPARK_KEY: Final = re.compile(r"spark\.[A-Za-z0-9_.-]{1,200}")
 # Spark replaces ``${env:…}``, ``${system:…}`` and ``${spark.…}`` in its configuration.
@@ -79,8 +80,20 @@ def check_location(location: str, field: str) -> list[FieldProblem]:
     named = parsed.username is not None and not parsed.scheme.startswith("abfs")
     if named or parsed.password is not None or parsed.query or parsed.fragment:
         return [FieldProblem(field=field, what="a location holds no credentials and no query", hint=_BY_REFERENCE)]
-    if ".." in parsed.path.split("/") or "\\" in location:
+    if ".." in unquote(parsed.path).split("/") or "\\" in location:
         return [FieldProblem(field=field, what="a location has no '..' and no backslash")]
+    if parsed.scheme.lower() in ("", "file"):
+        return _check_folder(parsed.netloc, unquote(parsed.path), location, field)
+    return []
+
+
+def _check_folder(netloc: str, path: str, location: str, field: str) -> list[FieldProblem]:
+    """Returns the problems of a folder of the hosts; a folder has one spelling, which its owner is looked up by."""
+    if location.startswith("//") or path.startswith("//") or netloc not in ("", "localhost") or path[:1] != "/":
+        hint = "write /path, or file:///path."
+        return [FieldProblem(field=field, what="a folder is an absolute path with one slash at its start", hint=hint)]
+    if path.split("/")[1] in _KERNEL_FOLDERS:
+        return [FieldProblem(field=field, what=f"/{path.split('/')[1]} holds no checkpoints")]
     return []
 
 

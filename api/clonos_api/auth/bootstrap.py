@@ -9,6 +9,7 @@ from typing import Final
 
 from sqlalchemy import exists, select, text
 
+from clonos.private_folders import create_private
 from clonos.resources.service import Role, TokenCreate
 from clonos_api.store import tokens
 from clonos_api.store.db.database import Database
@@ -41,7 +42,7 @@ async def bootstrap(database: Database, path: Path) -> bool:
 
 def write_private(path: Path, text: str) -> None:
     """Atomically replace a file; other users can never read it."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    create_private(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

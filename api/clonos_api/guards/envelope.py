@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clonos_api.http.problems import unexpected_response
@@ -60,6 +61,8 @@ class Envelope:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 await self._app(scope, receive, sealed)
+            except ClientDisconnect:
+                _log.info("the client disconnected", method=scope["method"], path=scope["path"])
             except Exception:
                 if started:
                     raise  # closes the connection, so that the client notices the incomplete response

@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from clonos.errors import SpecError, VersionStale
 from clonos.resources.jobs import JobCreate
 from clonos.standby.states import StandbyState
+from clonos_api.http.checked_json import parse
 
 JSON: Final = "application/json"
 YAML: Final = "application/yaml"
@@ -100,8 +101,8 @@ def checked(model: type[Body], value: Any) -> Body:
 
 def _json(content: bytes) -> Any:
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
+        return parse(content)
+    except json.JSONDecodeError as error:
         raise _wrong("json_invalid", f"The body is not JSON: {error}") from error
 
 

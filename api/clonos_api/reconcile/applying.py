@@ -232,7 +232,7 @@ async def _update_savepoint(
     savepoint = case.savepoint
     for decision in decisions:
         if isinstance(decision, d.TakeSavepoint):
-            savepoint = await begin_save(session, job, decision.host, case.checkpoint(locations), locations)
+            savepoint = await begin_save(session, job, decision.host, case.checkpoint_of_run(locations), locations)
         elif isinstance(decision, d.GiveUpSavepoint) and savepoint is not None:
             hosts = [case.run.host] if case.run else []
             savepoint = await give_up(session, savepoint, hosts, savepoint_given_up())

@@ -27,7 +27,7 @@ class Pending:
 
     operation: OperationRow
     job: JobRow | None
-    run_host: str | None  # id of the host of the job's run
+    run: RunRow | None  # the job's run, or its last one
     savepoint: SavepointRow | None  # savepoint that the operation takes or deletes
     task_host: str | None  # id of the host that executes the operation's host task
 
@@ -39,16 +39,16 @@ async def read(session: AsyncSession) -> list[Pending]:
         return []
     job_ids = {row.job for row in rows if row.job}
     job_rows = await session.execute(
-        select(JobRow, RunRow.host).outerjoin(RunRow, RunRow.id == JobRow.run).where(JobRow.id.in_(job_ids))
+        select(JobRow, RunRow).outerjoin(RunRow, RunRow.id == JobRow.run).where(JobRow.id.in_(job_ids))
     )
-    of_jobs = {job.id: (job, host) for job, host in job_rows}
+    of_jobs = {job.id: (job, run) for job, run in job_rows}
     open_tasks = select(TaskRow.operation, TaskRow.host).where(TaskRow.ended_at.is_(None))
     hosts = dict((await session.execute(open_tasks.where(TaskRow.operation.in_([r.id for r in rows])))).all())
     loaded = []
     for row in rows:
-        job, run_host = of_jobs.get(row.job or "", (None, None))
+        job, run = of_jobs.get(row.job or "", (None, None))
         savepoint = await _savepoint(session, row)
-        loaded.append(Pending(row, job, run_host, savepoint, hosts.get(row.id)))
+        loaded.append(Pending(row, job, run, savepoint, hosts.get(row.id)))
     return loaded
 
 
@@ -88,7 +88,7 @@ async def end(session: AsyncSession, pending: Pending, hosts: list[HostRow], loc
     if pending.task_host is not None:
         await _end_tasks(session, pending.operation)
     if pending.operation.kind == "savepoint":
-        await saving.copy(session, pending.savepoint, host, _checkpoint(pending.job, locations), pending.operation.id)
+        await saving.copy(session, pending.savepoint, host, _checkpoint(pending, locations), pending.operation.id)
     else:
         await saving.remove(session, pending.savepoint, host, pending.operation.id)
 
@@ -148,19 +148,19 @@ def _task_for(pending: Pending, hosts: list[HostRow], locations: CheckpointLocat
     """Returns the host that needs the operation's task; None: no task is needed, or the host has it."""
     if pending.operation.kind not in _COPIES or pending.savepoint is None or pending.job is None:
         return None
-    location = (
-        _checkpoint(pending.job, locations) if pending.operation.kind == "savepoint" else pending.savepoint.location
-    )
+    location = _checkpoint(pending, locations) if pending.operation.kind == "savepoint" else pending.savepoint.location
     if pending.task_host is not None and any(
         h.id == pending.task_host and h.state in ("READY", "DRAINING") for h in hosts
     ):
         return None
-    host = saving.host_for(pending.job, pending.run_host, hosts, location, locations)
+    host = saving.host_for(pending.job, pending.run.host if pending.run else None, hosts, location, locations)
     return host if host != pending.task_host else None
 
 
-def _checkpoint(job: JobRow, locations: CheckpointLocations) -> str:
-    return JobCase(job, None).checkpoint(locations)
+def _checkpoint(pending: Pending, locations: CheckpointLocations) -> str:
+    if pending.job is None:
+        raise AssertionError("a savepoint is taken of a job")
+    return JobCase(pending.job, pending.run).checkpoint_of_run(locations)
 
 
 def _takes_savepoint(row: OperationRow) -> bool:

@@ -96,6 +96,15 @@ class JobCase:
         specified = (self.job.spec.get("spec") or {}).get("checkpoint")
         return locations.of_job(self.job.name, specified)
 
+    def checkpoint_of_run(self, locations: CheckpointLocations) -> str:
+        """Returns the location of the checkpoint in which the job's run works, or worked last.
+
+        The newest specification may name another one, in which the next run starts.
+        """
+        if self.run is None:
+            return self.checkpoint(locations)
+        return locations.of_job(self.job.name, JobSpec.model_validate(self.run.order["spec"]).spec.checkpoint)
+
     def restore(self, locations: CheckpointLocations) -> str | None:
         """Returns the checkpoint or savepoint that the job's next start restores; None: the job continues with its
         own checkpoint.

@@ -13,6 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Final
 
 import structlog
@@ -93,6 +94,7 @@ class Term:
         self._leader = leader
         self._notifier = database.notifier
         self._locations = CheckpointLocations.of(settings)
+        self._host_lease_s = settings.host_lease_s
         self._rejoin_s = settings.host_lease_s + _REJOIN_S
         self._available_since = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._last_round = self._available_since
@@ -234,10 +236,12 @@ class Term:
 
     async def _lose_hosts(self, snapshot: Snapshot) -> bool:
         """Marks hosts with an expired lease as lost; after an outage of the service, hosts can reconnect first."""
-        expired = [
-            host for host in snapshot.hosts if host.state in ("READY", "DRAINING") and host.lease_until < snapshot.now
-        ]
-        if not expired or not self._heartbeats_valid:
+        alive = [host for host in snapshot.hosts if host.state in ("READY", "DRAINING")]
+        latest = snapshot.now + timedelta(seconds=self._host_lease_s + lease.AHEAD_S)
+        if any(host.lease_until > latest for host in alive):
+            async with self._transaction() as session:
+                await hosts.shorten_leases(session, lease_s=self._host_lease_s)
+        if not self._heartbeats_valid or not any(host.lease_until < snapshot.now for host in alive):
             return False
         async with self._transaction() as session:
             lost = await hosts.lose_expired(session)

@@ -31,6 +31,7 @@ async def copy(
 ) -> SavepointRow:
     """Creates the host task that copies `checkpoint` into the directory of a savepoint."""
     arguments = {"savepoint": savepoint.id, "location": checkpoint, "target": savepoint.location}
+    arguments["job"] = savepoint.job_name
     await tasks.create(session, host, "savepoint", arguments, operation=operation)
     return savepoint
 

@@ -23,6 +23,7 @@ from clonos.resources.jobs import (
 from clonos.resources.service import Operation
 from clonos_api.admission import planned_moves, start_points
 from clonos_api.guards.idempotency import Once, OnceDep
+from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, SettingsDep
 from clonos_api.routes.access import API, Operator, OwnJob, changing
 from clonos_api.routes.documented import LOCATION
@@ -30,7 +31,7 @@ from clonos_api.routes.operations import accepted
 from clonos_api.store import jobs, operations
 from clonos_api.store.tables import JobRow, OperationRow
 
-router = APIRouter(prefix=f"{API}/jobs", tags=["actions"])
+router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["actions"])
 
 # Longer than the deadlines of the job states: those report a more specific failure.
 _START_S: Final = 150.0

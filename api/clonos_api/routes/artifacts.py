@@ -10,13 +10,14 @@ from clonos.resources.base import Page
 from clonos.resources.service import Artifact
 from clonos_api.auth import require_owner
 from clonos_api.http.archives import receive
+from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import API, Admin, Operator, Viewer, WindowDep
 from clonos_api.routes.documented import BYTES, problems
 from clonos_api.store import artifacts, views
 from clonos_api.store.tables import ArtifactRow
 
-router = APIRouter(prefix=f"{API}/artifacts", tags=["artifacts"])
+router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/artifacts", tags=["artifacts"])
 
 Sha = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of its bytes.")]
 

@@ -11,9 +11,10 @@ from clonos.resources.base import Page
 from clonos.resources.service import Connector, ValidateRequest, Validation
 from clonos_api.admission import connectors, spec_checks
 from clonos_api.admission.connectors import Kind
+from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.routes.access import API, Operator, Viewer
 
-router = APIRouter(prefix=f"{API}/connectors", tags=["connectors"])
+router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/connectors", tags=["connectors"])
 
 NamePath = Annotated[str, Path(min_length=1, max_length=100)]
 _KAFKA_OPTIONS: Final = "options"

@@ -29,16 +29,18 @@ class Alive(BaseModel):
     status: Literal["ok"] = "ok"
 
 
+@open_router.head("/live", include_in_schema=False)
 @open_router.get("/live")
 async def get_liveness() -> Alive:
     """Check that the process responds."""
     return Alive()
 
 
+@open_router.head("/ready", include_in_schema=False)
 @open_router.get("/ready", responses=problems(503))
 async def get_readiness(replica: ReplicaDep) -> Alive:
     """Check that the database is available and has the schema of this version."""
-    unavailable, _ = await _database(replica)
+    unavailable, *_ = await _database(replica)
     if unavailable:
         raise DatabaseUnavailable(unavailable)
     return Alive()
@@ -47,23 +49,28 @@ async def get_readiness(replica: ReplicaDep) -> Alive:
 @router.get("")
 async def get_health(caller: Viewer, replica: ReplicaDep) -> Health:
     """Get the health of the replica and its dependencies. The status is 200 also when a check fails."""
-    unavailable, leads = await _database(replica)
+    unavailable, leads, leaderless = await _database(replica)
     failing = replica.failing()
+    if unavailable:
+        failing["database"] = unavailable
+    elif leaderless and replica.settings.reconcile and replica.age_s > lookups.LEADERLESS_S:
+        failing["leader"] = "No replica leads: jobs are neither started nor recovered."
     return Health(
-        status="degraded" if unavailable or failing else "ok",
+        status="degraded" if failing else "ok",
         version=version("clonos"),
         database="unavailable" if unavailable else "ok",
         leader=leads,
-        checks={**({"database": unavailable} if unavailable else {}), **failing},
+        checks=failing,
     )
 
 
-async def _database(replica: Replica) -> tuple[str, bool]:
-    """The failure of the database, if any, and whether this replica leads."""
+async def _database(replica: Replica) -> tuple[str, bool, bool]:
+    """The failure of the database, if any; whether this replica leads; and whether none does."""
     if replica.schema_trouble:
-        return replica.schema_trouble, False
+        return replica.schema_trouble, False, False
     try:
         async with asyncio.timeout(_TIMEOUT_S), replica.database.reading() as session:
-            return "", await lookups.leads(session, replica.settings.replica)
+            leads = await lookups.leads(session, replica.settings.replica)
+            return "", leads, not leads and await lookups.leaderless(session)
     except (DatabaseUnavailable, TimeoutError) as error:
-        return str(error) or "The database timed out.", False
+        return str(error) or "The database timed out.", False, False

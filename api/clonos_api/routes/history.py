@@ -11,11 +11,12 @@ from clonos.resources.base import Page
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import CausalLog, Generation, JobException, Metrics, Offsets, Recovery, Run
 from clonos_api.http.bodies import StandbyStates
+from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import API, KnownJob, Viewer, WindowDep
 from clonos_api.store import generations, job_exceptions, lookups, progress, recoveries, runs, standbys, views
 
-router = APIRouter(prefix=f"{API}/jobs", tags=["history"])
+router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["history"])
 
 RunPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of a run.")]
 RecoveryPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of a recovery.")]

@@ -11,13 +11,14 @@ from clonos.resources.base import Page
 from clonos.resources.hosts import Host, Standby
 from clonos_api.guards.idempotency import Once, OnceDep
 from clonos_api.http.bodies import StandbyStates
+from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import API, Admin, Viewer, WindowDep, changing
 from clonos_api.routes.documented import problems
 from clonos_api.store import hosts, lookups, standbys, views
 
-router = APIRouter(prefix=f"{API}/hosts", tags=["hosts"])
-standby_router = APIRouter(prefix=f"{API}/standbys", tags=["hosts"])
+router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/hosts", tags=["hosts"])
+standby_router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/standbys", tags=["hosts"])
 
 HostPath = Annotated[str, Path(min_length=1, max_length=100, description="Name or id of a host.")]
 

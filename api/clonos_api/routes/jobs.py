@@ -13,17 +13,17 @@ from clonos.resources.base import Page
 from clonos.resources.jobs import DesiredState, Job, JobCreate, JobPatch, JobState, JobVersion
 from clonos.resources.service import JobValidation, Operation, Role
 from clonos_api.admission import checkpoint_owners, spec_checks, start_points
-from clonos_api.admission.inspection import findings
 from clonos_api.guards.idempotency import OnceDep
 from clonos_api.http.bodies import IfMatch, document_of, etag, job_create, matched_version
-from clonos_api.replica import DatabaseDep, SettingsDep
+from clonos_api.http.checked_json import CheckedRoute
+from clonos_api.replica import DatabaseDep, ReplicaDep, SettingsDep
 from clonos_api.routes.access import API, KnownJob, Operator, OwnJob, Viewer, WindowDep, changing
 from clonos_api.routes.documented import ETAG, LOCATION, document_body, problems
 from clonos_api.routes.operations import accepted
 from clonos_api.store import artifacts, jobs, lookups, operations, runs, views
 from clonos_api.store.tables import JobRow
 
-router = APIRouter(prefix=f"{API}/jobs", tags=["jobs"])
+router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["jobs"])
 
 # Longer than the reconciler takes to cancel a job.
 _DELETE_S = 120.0
@@ -46,7 +46,7 @@ async def create_job(
     """Create a job and start it, unless `start` is false."""
     spec_checks.refuse(spec_checks.check_spec(body.spec))
     async with database.transaction(by=caller.actor) as session:
-        await checkpoint_owners.check(session, caller, body.spec, settings)
+        await checkpoint_owners.check(session, caller, body.spec.spec.checkpoint, settings)
         row = await jobs.create(
             session,
             body.spec,
@@ -64,14 +64,14 @@ async def create_job(
 
 @router.post("/validate", openapi_extra=document_body(JobCreate, JobSpec), responses=problems(404, 415))
 async def validate_job(
-    caller: Operator, database: DatabaseDep, body: Annotated[JobCreate, Depends(job_create)]
+    caller: Operator, database: DatabaseDep, replica: ReplicaDep, body: Annotated[JobCreate, Depends(job_create)]
 ) -> JobValidation:
     """Validate a specification and its code without creating a job: invalid fields and linter findings."""
     async with database.reading() as session:
         row = await artifacts.get(session, body.artifact)
         content = await artifacts.content(session, body.artifact)
     invalid = spec_checks.check_spec(body.spec)
-    reported, unreadable = await findings(row, content, body.spec.spec.main)
+    reported, unreadable = await replica.inspector.findings(row, content, body.spec.spec.main)
     return JobValidation(valid=not invalid and not unreadable, problems=[*invalid, *unreadable], findings=reported)
 
 
@@ -123,7 +123,7 @@ async def update_job(
         if body.spec is None and body.artifact is None:
             return row
         if body.spec is not None:
-            await checkpoint_owners.check(session, caller, body.spec, settings)
+            await checkpoint_owners.check(session, caller, body.spec.spec.checkpoint, settings)
         return await jobs.patch(
             session, row, version=version, spec=body.spec, artifact=body.artifact, by=caller.subject
         )

@@ -10,13 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.base import Page
 from clonos.resources.service import Operation
 from clonos_api.guards.idempotency import Once
+from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import API, IdPath, Viewer, WindowDep
 from clonos_api.routes.documented import problems
 from clonos_api.store import jobs, operations, views
 from clonos_api.store.tables import OperationRow
 
-router = APIRouter(prefix=f"{API}/operations", tags=["operations"])
+router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/operations", tags=["operations"])
 
 
 async def accepted(session: AsyncSession, row: OperationRow, once: Once | None = None) -> Response:

@@ -11,9 +11,10 @@ from clonos.errors import StateConflict
 from clonos.resources.base import Page
 from clonos.resources.checkpoints import Checkpoints, EpochCheckpoint, Savepoint, SavepointCreate
 from clonos.resources.service import Operation
-from clonos_api.admission import spec_checks
+from clonos_api.admission import checkpoint_owners, spec_checks
 from clonos_api.guards.idempotency import OnceDep
 from clonos_api.http.bodies import Limit
+from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, SettingsDep
 from clonos_api.routes.access import API, IdPath, KnownJob, Operator, OwnJob, Viewer, WindowDep, changing
 from clonos_api.routes.documented import LOCATION
@@ -23,9 +24,9 @@ from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import Window
 from clonos_api.store.tables import JobRow
 
-checkpoints_of_jobs = APIRouter(prefix=f"{API}/jobs", tags=["checkpoints"])
-savepoints_of_jobs = APIRouter(prefix=f"{API}/jobs", tags=["savepoints"])
-router = APIRouter(prefix=f"{API}/savepoints", tags=["savepoints"])
+checkpoints_of_jobs = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["checkpoints"])
+savepoints_of_jobs = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["savepoints"])
+router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/savepoints", tags=["savepoints"])
 
 _SAVEPOINT_S: Final = 600.0
 
@@ -68,6 +69,7 @@ async def create_savepoint(
 
     async def change(session: AsyncSession) -> Response:
         row = await jobs.get(session, job.id)
+        await checkpoint_owners.check(session, caller, request.location, settings)
         if row.run is None:
             raise StateConflict(f"Job {row.name} never ran.", hint="start it first.")
         name = request.name or await _name(session, row)

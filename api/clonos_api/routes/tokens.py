@@ -9,14 +9,16 @@ from fastapi import APIRouter, Depends, Path, Response
 from clonos.errors import NotFound
 from clonos.resources.base import Page
 from clonos.resources.service import AuditEntry, Token, TokenCreate, TokenCreated
+from clonos_api.auth import Principal
 from clonos_api.guards.idempotency import refuse_key
+from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import API, Admin, Viewer, WindowDep
 from clonos_api.routes.documented import problems
 from clonos_api.store import audit, tokens, views
 
-router = APIRouter(prefix=f"{API}/tokens", tags=["tokens"])
-audit_router = APIRouter(prefix=f"{API}/audit", tags=["audit"])
+router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/tokens", tags=["tokens"])
+audit_router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/audit", tags=["audit"])
 
 TokenPath = Annotated[str, Path(min_length=1, max_length=16, description="Id of a token.")]
 
@@ -41,10 +43,25 @@ async def list_tokens(caller: Admin, database: DatabaseDep, window: WindowDep) -
 @router.get("/self", responses=problems(404))
 async def get_own_token(caller: Viewer, database: DatabaseDep) -> Token:
     """Get the token with which this request was sent: its role, subject and expiry."""
-    if caller.token is None:
-        raise NotFound("This request has no token: authentication is disabled.")
     async with database.reading() as session:
-        return views.resource(Token, await tokens.get(session, caller.token))
+        return views.resource(Token, await tokens.get(session, _own(caller)))
+
+
+@router.delete("/self", status_code=204, responses=problems(404, 409))
+async def revoke_own_token(caller: Viewer, database: DatabaseDep) -> None:
+    """Revoke the token with which this request was sent."""
+    async with database.transaction(by=caller.actor) as session:
+        await tokens.revoke(session, _own(caller))
+
+
+@router.post("/self/rotate", status_code=201, dependencies=[Depends(refuse_key)], responses=problems(404))
+async def rotate_own_token(caller: Viewer, database: DatabaseDep, response: Response) -> TokenCreated:
+    """Replace the token with which this request was sent. Only this response contains the new secret."""
+    async with database.transaction(by=caller.actor) as session:
+        row, secret = await tokens.rotate(session, _own(caller))
+    response.headers["Location"] = f"{API}/tokens/{row.id}"
+    response.headers["Cache-Control"] = "no-store"
+    return TokenCreated(**views.resource(Token, row).model_dump(), token=secret)
 
 
 @router.delete("/{token}", status_code=204, responses=problems(409))
@@ -52,6 +69,12 @@ async def revoke_token(token: TokenPath, caller: Admin, database: DatabaseDep) -
     """Revoke a token immediately and permanently."""
     async with database.transaction(by=caller.actor) as session:
         await tokens.revoke(session, token)
+
+
+def _own(caller: Principal) -> str:
+    if caller.token is None:
+        raise NotFound("This request has no token: authentication is disabled.")
+    return caller.token
 
 
 @audit_router.get("")

@@ -19,6 +19,7 @@ from clonos_api.store.db.commit_hooks import before_commit
 from clonos_api.store.db.notifier import notify
 from clonos_api.store.db.rows import insert_new, new_id, require_row
 from clonos_api.store.db.swap import swap
+from clonos_api.store.lease import AHEAD_S
 from clonos_api.store.tables import HostRow, RunRow
 
 _ALIVE = (HostState.READY, HostState.DRAINING)
@@ -151,6 +152,20 @@ async def loads(session: AsyncSession) -> dict[str, int]:
     """The number of runs that have not ended, by host id."""
     query = select(RunRow.host, func.count()).where(RunRow.ended_at.is_(None)).group_by(RunRow.host)
     return dict((await session.execute(query)).all())
+
+
+async def shorten_leases(session: AsyncSession, *, lease_s: float) -> None:
+    """Shorten leases that end later than they can, because the database's clock was set back.
+
+    A host that sends no heartbeat is then lost after `lease_s` seconds.
+    """
+    statement = (
+        update(HostRow)
+        .where(HostRow.state.in_(_ALIVE), HostRow.lease_until > clock(lease_s + AHEAD_S))
+        .values(lease_until=clock(lease_s))
+        .execution_options(synchronize_session=False)
+    )
+    await session.execute(statement)
 
 
 async def lose_expired(session: AsyncSession) -> list[HostRow]:

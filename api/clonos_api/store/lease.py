@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from sqlalchemy import case, or_, select, text, update
+from sqlalchemy import and_, case, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
@@ -32,6 +32,7 @@ NAME: Final = "leader"
 TTL_S: Final = 2.0
 RENEW_S: Final = 0.5
 MARGIN_S: Final = 0.5
+AHEAD_S: Final = 1.0  # a lease that ends this much later than it can is from before the clock was set back
 _CHECK_POSITION: Final = 10
 # Maximum time for which a leader that is stopped between its last check and its commit delays its successor.
 _IDLE_MS: Final = 1000
@@ -40,21 +41,26 @@ _IDLE_MS: Final = 1000
 async def acquire(session: AsyncSession, holder: str, *, ttl_s: float = TTL_S) -> int | None:
     """Acquire the leader's lease if it is free or expired, or extend it if `holder` has it; return the fencing
     token, None if another holder has the lease.
+
+    No lease lasts longer than `ttl_s`. One that ends later was written before the database's clock was set back, and is
+    shortened: if its holder does not renew it, it is free after `ttl_s`.
     """
     statement = upsert(session, LeaseRow).values(name=NAME, holder=holder, fencing_token=1, expires_at=clock(ttl_s))
     valid = LeaseRow.expires_at > clock()
     own = LeaseRow.holder == holder
+    ahead = and_(LeaseRow.expires_at > clock(ttl_s + AHEAD_S), ~own)
     statement = statement.on_conflict_do_update(
         index_elements=["name"],
         set_={
-            "holder": holder,
+            "holder": case((ahead, LeaseRow.holder), else_=holder),
             # An expired lease gets a new token even for its own holder: transactions under the old one must fail.
-            "fencing_token": case((own & valid, LeaseRow.fencing_token), else_=LeaseRow.fencing_token + 1),
+            "fencing_token": case(((own & valid) | ahead, LeaseRow.fencing_token), else_=LeaseRow.fencing_token + 1),
             "expires_at": clock(ttl_s),
         },
-        where=or_(own, ~valid),
-    ).returning(LeaseRow.fencing_token)
-    return (await session.execute(statement)).scalar_one_or_none()
+        where=or_(own, ~valid, ahead),
+    ).returning(LeaseRow.holder, LeaseRow.fencing_token)
+    row = (await session.execute(statement)).one_or_none()
+    return row.fencing_token if row is not None and row.holder == holder else None
 
 
 async def renew(session: AsyncSession, holder: str, fencing_token: int, *, ttl_s: float = TTL_S) -> bool:

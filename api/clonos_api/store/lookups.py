@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store.db.clock import clock
-from clonos_api.store.lease import NAME
+from clonos_api.store.lease import AHEAD_S, NAME, TTL_S
 from clonos_api.store.tables import HostRow, LeaseRow, LogChunkRow, RunRow
+
+LEADERLESS_S: Final = 5.0  # a takeover is over by then
 
 
 async def hosts_of_runs(session: AsyncSession, ids: Collection[str | None]) -> dict[str, str]:
@@ -30,6 +33,16 @@ async def ends_of_logs(session: AsyncSession, jobs: Collection[str]) -> dict[str
         select(LogChunkRow.job, func.max(LogChunkRow.seq)).where(LogChunkRow.job.in_(jobs)).group_by(LogChunkRow.job)
     )
     return dict(list(await session.execute(query)))
+
+
+async def leaderless(session: AsyncSession) -> bool:
+    """Whether no replica has held the leader's lease for some seconds, or one holds it for longer than it can."""
+    query = select(LeaseRow.name).where(
+        LeaseRow.name == NAME,
+        LeaseRow.expires_at > clock(-LEADERLESS_S),
+        LeaseRow.expires_at <= clock(TTL_S + AHEAD_S),
+    )
+    return (await session.execute(query)).one_or_none() is None
 
 
 async def leads(session: AsyncSession, replica: str) -> bool:

@@ -11,7 +11,8 @@ from typing import Final
 from sqlalchemy import or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resources.service import TokenCreate
+from clonos.errors import StateConflict
+from clonos.resources.service import Role, TokenCreate
 from clonos_api.store import audit, events
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Database
@@ -74,9 +75,25 @@ async def authenticate(database: Database, presented: str) -> TokenRow | None:
     return row
 
 
+async def rotate(session: AsyncSession, token: str) -> tuple[TokenRow, str]:
+    """Replace a token by a new one with the same rights and lifetime, and revoke it; return as `create` does."""
+    old = await get(session, token)
+    lifetime = None if old.expires_at is None else max(1, round((old.expires_at - old.created_at).total_seconds()))
+    body = TokenCreate(name=old.name, role=Role(old.role), subject=old.subject, host=old.host, expires_in_s=lifetime)
+    created = await create(session, body)
+    await revoke(session, token)
+    return created
+
+
 async def revoke(session: AsyncSession, token: str) -> TokenRow:
-    """Revoke a token. A repeated call does nothing."""
+    """Revoke a token. A repeated call does nothing.
+
+    Raises:
+        StateConflict: Without the token, no valid token of an admin would be left.
+    """
     row = await get(session, token)
+    if row.role == Role.ADMIN and row.revoked_at is None:
+        await _require_another_admin(session, token)
     statement = (
         update(TokenRow)
         .where(TokenRow.id == token, TokenRow.revoked_at.is_(None))
@@ -90,6 +107,17 @@ async def revoke(session: AsyncSession, token: str) -> TokenRow:
     events.append(session, "token.revoked", data={"token": changed.id, "name": changed.name})
     await audit.asked(session, "token.revoke", changed.id, name=changed.name)
     return changed
+
+
+async def _require_another_admin(session: AsyncSession, token: str) -> None:
+    valid = or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > clock())
+    query = select(TokenRow.id).where(TokenRow.role == Role.ADMIN, TokenRow.revoked_at.is_(None), valid)
+    # The lock: two admins may revoke each other's tokens at the same time.
+    others = set(await session.scalars(query.order_by(TokenRow.id).with_for_update())) - {token}
+    if not others:
+        raise StateConflict(
+            f"Token {token} is the last valid token of an admin.", hint="create another one first, or rotate this one."
+        )
 
 
 async def get(session: AsyncSession, token: str) -> TokenRow:

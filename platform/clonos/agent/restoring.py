@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from clonos.driver.checkpoint_owner import check_owner
 from clonos.driver.driver import default_checkpoint
 from clonos.driver.savepoint import MANIFEST, read_savepoint, restore_savepoint, take_savepoint
 from clonos.errors import CheckpointUnwritable, ClonosError, SavepointMissing, SpecError, WouldPublishAgain
@@ -42,6 +43,8 @@ def restore(
     epoch: int | None,
     request_key: str,
     allow: Callable[[Mapping[str, int]], None] = _allow_all,
+    *,
+    job: str,
 ) -> None:
     """Restore a checkpoint. The replaced one stays beside it, as ``….before-<request_key>``, until the next restore.
 
@@ -52,14 +55,17 @@ def restore(
         request_key: Idempotency key of the request.
         allow: Called before any change with the epochs to restore (query → epoch); raises if the job must not return to
             them.
+        job: Name of the job.
 
     Raises:
+        CheckpointForeign: The checkpoint is that of another job.
         SpecError: The checkpoint is not a mounted folder.
         SavepointMissing: There is no such savepoint, or the checkpoint no longer has the epoch.
         CheckpointUnwritable: The checkpoint cannot be written.
         WouldPublishAgain: Raised by `allow`.
     """
     target = _folder(checkpoint)
+    check_owner(target, job)
     previous = target.with_name(f"{target.name}{_PREVIOUS_SUFFIX}{request_key}")
     if previous.exists() and (target / MANIFEST).is_file():
         return  # executed already; the job may have continued from it
@@ -79,7 +85,7 @@ def restore(
     except OSError as error:
         raise CheckpointUnwritable(f"The checkpoint {checkpoint} cannot be moved aside: {error}.") from error
     if from_itself:
-        take_savepoint(str(previous), str(target), epochs=epochs)
+        take_savepoint(str(previous), str(target), job=job, epochs=epochs)
     else:
         restore_savepoint(location, str(target))
     _empty_older(target, previous)
@@ -155,7 +161,7 @@ def main(
             require_unpublished(state, epochs)
 
     try:
-        restore(checkpoint, location, None if epoch == _NO_EPOCH else int(epoch), request_key, allow)
+        restore(checkpoint, location, None if epoch == _NO_EPOCH else int(epoch), request_key, allow, job=job.name)
     except ClonosError as error:
         driver_events = Events(job.name, Path(events))
         driver_events.emit("failed", **error_fields(error))

@@ -24,14 +24,14 @@ def execute(task: HostTask) -> TaskResult:
 
 
 def _execute(task: HostTask) -> dict[str, Any]:
-    names = ("location", "target") if task.kind == "savepoint" else ("location",)
+    names = ("location", "target", "job") if task.kind == "savepoint" else ("location",)
     missing = [name for name in names if not isinstance(task.arguments.get(name), str)]
     if missing:
         raise SpecError(f"The task {task.kind} lacks {', '.join(missing)}.")
-    values = [task.arguments[name] for name in names]
     if task.kind == "savepoint":
-        return take_savepoint(*values)._asdict()
-    delete_savepoint(*values)
+        location, target, job = (task.arguments[name] for name in names)
+        return take_savepoint(location, target, job=job)._asdict()
+    delete_savepoint(task.arguments["location"])
     return {}
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from pydantic import ValidationError
@@ -84,6 +84,11 @@ class Tasks:
             except ApiUnavailable as error:
                 await asyncio.sleep(max(error.retry_after_s, _RETRY_S))
 
+    def _driver_user(self) -> dict[str, Any]:
+        """The user of drivers, whose files a task reads and writes: it must reach no others."""
+        uid, gid = self._settings.uid, self._settings.gid
+        return {} if uid is None else {"user": uid, "group": uid if gid is None else gid, "extra_groups": ()}
+
     async def _execute(self, task: HostTask) -> TaskResult:
         process = await asyncio.create_subprocess_exec(
             *self._settings.task_command,
@@ -92,6 +97,7 @@ class Tasks:
             stderr=PIPE,
             env=base_environment(self._settings),
             start_new_session=True,
+            **self._driver_user(),
         )
         try:
             out, errors = await process.communicate(task.model_dump_json().encode())

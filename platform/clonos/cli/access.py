@@ -24,7 +24,7 @@ def create(
         str, typer.Option(help="viewer: read; operator: read, and change own jobs; admin: everything; agent: one host.")
     ],
     subject: Annotated[
-        str | None, typer.Option(help="User that the token acts for, and owner of its jobs (default: you).")
+        str | None, typer.Option(help="User that the token acts for, and owner of its jobs (default: NAME).")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Host name of the agent (with --role agent).")] = None,
     expires: Annotated[str, typer.Option(help="Lifetime, such as 12h or 30d, or never.")] = "30d",
@@ -103,6 +103,18 @@ def revoke(
         for token_id in tokens:
             client.tokens.revoke(token_id)
             typer.echo(f"{token_id} is revoked.")
+
+
+@app.command()
+def rotate(api: Api = None, token: Token = None) -> None:
+    """Replace your token by a new one with the same rights and lifetime. It is printed on stdout once."""
+    with connect(api, token) as client:
+        created = client.tokens.rotate_self()
+    typer.echo(
+        f"Token {created.id} replaces yours, which is revoked; {_validity(created)}. Pass it to `clonos login`:",
+        err=True,
+    )
+    typer.echo(created.token)
 
 
 @app.command("show")

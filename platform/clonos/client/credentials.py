@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from clonos.errors import SpecError
+from clonos.private_folders import create_private
 
 DEFAULT_API: Final = "http://127.0.0.1:8484"
 _FILE: Final = "credentials.json"
@@ -57,7 +58,7 @@ class Credentials:
 
     def write(self, home: Path) -> Path:
         """Write the credentials file below `home` (``CLONOS_HOME``), readable only by this user; return its path."""
-        home.mkdir(parents=True, exist_ok=True)
+        create_private(home)
         file = self.file(home)
         draft = file.with_name(f".{_FILE}.{os.getpid()}")
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:

@@ -230,6 +230,14 @@ class Tokens(Routes):
         """Revoke the token with this id, immediately and permanently."""
         self._transport.send("DELETE", f"/tokens/{token}")
 
+    def rotate_self(self) -> TokenCreated:
+        """Replace the token that this client uses by a new one with the same rights; this client then has none."""
+        return decode(TokenCreated, self._transport.send("POST", "/tokens/self/rotate", repeat="unless sent").content)
+
+    def revoke_self(self) -> None:
+        """Revoke the token that this client uses."""
+        self._transport.send("DELETE", "/tokens/self")
+
     def self(self) -> Token:
         """Get the token that this client uses: its role, subject and expiry."""
         return self._transport.get(Token, "/tokens/self")

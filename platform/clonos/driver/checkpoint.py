@@ -119,10 +119,20 @@ class CheckpointDirectory:
         finally:
             stream.close()
 
+    def read_text(self, name: str) -> str | None:
+        """The content of a file in the directory; None if there is none."""
+        return self._read(name)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Replace a file in the directory. A crash in between leaves no file."""
+        self._replace(self._path(f"{self.location}/{name}"), self._path(f"{self.location}/.{name}.tmp"), text)
+
     def write_offsets(self, epoch: int, text: str) -> None:
         """Replace ``offsets/epoch`` with `text`. A crash in between leaves no entry."""
-        path = self._entry("offsets", epoch)
         temporary = self._path(f"{self.location}/offsets/.{epoch}.restored.tmp")
+        self._replace(self._entry("offsets", epoch), temporary, text)
+
+    def _replace(self, path: Any, temporary: Any, text: str) -> None:
         stream = self._fs.create(temporary, True)
         try:
             stream.write(text.encode())
@@ -130,7 +140,7 @@ class CheckpointDirectory:
             stream.close()
         self._fs.delete(path, False)
         if not self._fs.rename(temporary, path):
-            raise CheckpointUnwritable(f"{path.toString()} could not be restored.")
+            raise CheckpointUnwritable(f"{path.toString()} could not be written.")
 
     def restore_metadata(self) -> bool:
         """Write ``metadata`` with a new id if the file is missing: Spark starts no query from offsets without it.

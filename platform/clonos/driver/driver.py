@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of, reconcile
+from clonos.driver.checkpoint_owner import CheckpointOwner
 from clonos.driver.code_identity import code_parts
 from clonos.driver.continuity import check_sink_topic, check_sinks
 from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
@@ -185,6 +186,7 @@ class Driver:
 
         This claims nothing.
         """
+        CheckpointOwner(self._spark, self._checkpoint).check(self._job.spec.name)
         for query in self._context.queries:
             checkpoint = CheckpointDirectory(self._spark, query.location(self._checkpoint))
             checkpoint.check()
@@ -343,6 +345,7 @@ class Driver:
         running: list[Running] = []
         try:
             self._to(DriverState.RECONCILING)
+            CheckpointOwner(self._spark, self._checkpoint).write(self._job.spec.name, own.owner.lineage)
             self._check_continuity(own)
             self._pin(own)
             running = [self._prepare(query, own) for query in self._context.queries]

@@ -12,17 +12,20 @@ A savepoint has the layout of a checkpoint, and a manifest ``savepoint.json``.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from clonos.errors import CheckpointUnwritable, SavepointMissing, SpecError
+from clonos.driver.checkpoint_owner import check_owner
+from clonos.errors import CheckpointDamaged, CheckpointUnwritable, SavepointMissing, SpecError
 
 MANIFEST: Final = "savepoint.json"
 _LOGS: Final = ("offsets", "commits")
@@ -36,22 +39,26 @@ class Copied(NamedTuple):
     size_bytes: int  # size of all files
 
 
-def take_savepoint(checkpoint: str, target: str, *, epochs: dict[str, int] | None = None) -> Copied:
+def take_savepoint(checkpoint: str, target: str, *, job: str, epochs: dict[str, int] | None = None) -> Copied:
     """Copy `checkpoint` (path or ``file:`` URI) to `target`, which must not exist.
 
     Args:
         checkpoint: A job's checkpoint location; its job may run.
         target: Location of the savepoint; it appears there complete or not at all.
+        job: Name of the job.
         epochs: Query → retained epoch to copy; default: the newest committed epoch.
 
     Raises:
         SpecError: A location is not a mounted directory, or `target` exists.
+        CheckpointForeign: The checkpoint is that of another job.
+        CheckpointDamaged: The checkpoint has a link or another file that is not regular.
         SavepointMissing: There is no checkpoint, or it no longer holds an epoch of `epochs`.
         CheckpointUnwritable: `target` cannot be written.
     """
     source, destination = _folder(checkpoint), _folder(target)
     if destination.exists():
         raise SpecError(f"{target} already exists.", hint="choose another name for the savepoint.")
+    check_owner(source, job)
     queries = (
         sorted(entry.name for entry in source.iterdir() if (entry / "metadata").is_file()) if source.is_dir() else []
     )
@@ -177,7 +184,12 @@ def _epochs(log: Path) -> list[int]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
+    if folder.is_symlink():
+        raise _not_regular(folder)
+    for parent, folders, names in os.walk(folder):
+        for name in folders:
+            if Path(parent, name).is_symlink():
+                raise _not_regular(Path(parent, name))
         # The name of a file that is being written starts with a dot.
         yield from (Path(parent, name) for name in names if not name.startswith("."))
 
@@ -187,12 +199,14 @@ def _link_file(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     for file, link in ((source, target), (_checksum(source), _checksum(target))):
         with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(file.lstat().st_mode):
+                raise _not_regular(file)
             try:
-                os.link(file, link)
+                os.link(file, link, follow_symlinks=False)
             except FileNotFoundError:
                 raise
             except OSError:
-                shutil.copyfile(file, link)  # a file system without links
+                _copy_file(file, link)  # a file system without links
 
 
 def _checksum(file: Path) -> Path:
@@ -204,11 +218,30 @@ def _copy(source: Path, target: Path) -> int:
     for file in _files(source):
         copy = target / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, copy)
+        _copy_file(file, copy)
         if _checksum(file).exists():
-            shutil.copyfile(_checksum(file), _checksum(copy))
+            _copy_file(_checksum(file), _checksum(copy))
         size += copy.stat().st_size
     return size
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy a regular file. A link may lead to a file that is not the job's, and a pipe would block."""
+    try:
+        handle = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _not_regular(source) from error
+        raise
+    with os.fdopen(handle, "rb") as content:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise _not_regular(source)
+        with target.open("xb") as copy:
+            shutil.copyfileobj(content, copy)
+
+
+def _not_regular(file: Path) -> CheckpointDamaged:
+    return CheckpointDamaged(f"{file} is not a regular file or folder.", hint="remove it: Spark writes no links.")
 
 
 def _sync(folder: Path) -> None:

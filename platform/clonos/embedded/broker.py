@@ -20,6 +20,7 @@ from clonos.embedded.layout import choose_ports, render_properties, scram_argume
 from clonos.embedded.processes import ProcessRecord, State, spawn, stop_all
 from clonos.errors import BrokerUnavailable, DirectoryInUse
 from clonos.kafka import await_brokers
+from clonos.private_folders import create_private
 from clonos.settings import KafkaSettings
 
 _RECORD = "cluster.json"
@@ -315,7 +316,7 @@ class EmbeddedKafka:
     def _exclusive(self) -> Iterator[None]:
         """Lock the directory, so that only one start runs at a time."""
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            create_private(self._directory)
             locks = ExitStack()
             locks.enter_context(exclusive(self._directory / _LOCK))
         except OSError as error:

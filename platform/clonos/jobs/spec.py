@@ -14,6 +14,9 @@ from clonos.extend.sink import DeliveryMode
 from clonos.units import Mebibytes, Milliseconds, Seconds, require_units
 
 SharingDepth = Literal["0", "1", "full"]
+# Spark and the operating system take no longer times.
+_Milliseconds = Annotated[Milliseconds, Field(le=7 * 24 * 60 * 60 * 1000)]
+_Seconds = Annotated[Seconds, Field(le=7 * 24 * 60 * 60)]
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?")
 
 
@@ -48,7 +51,7 @@ class Trigger(_Part):
         available_now: Process the input that exists at start, then finish.
     """
 
-    interval_ms: Milliseconds = Field(0, alias="interval", ge=0, json_schema_extra={"default": "0s"})
+    interval_ms: _Milliseconds = Field(0, alias="interval", ge=0, json_schema_extra={"default": "0s"})
     available_now: bool = Field(False, alias="availableNow")
 
 
@@ -62,8 +65,8 @@ class RestartPolicy(_Part):
     """
 
     attempts: int = Field(8, ge=0)
-    initial_backoff_ms: Milliseconds = Field(100, alias="initialBackoff", ge=0, json_schema_extra={"default": "100ms"})
-    max_backoff_ms: Milliseconds = Field(10_000, alias="maxBackoff", ge=0, json_schema_extra={"default": "10s"})
+    initial_backoff_ms: _Milliseconds = Field(100, alias="initialBackoff", ge=0, json_schema_extra={"default": "100ms"})
+    max_backoff_ms: _Milliseconds = Field(10_000, alias="maxBackoff", ge=0, json_schema_extra={"default": "10s"})
 
 
 class Standbys(_Part):
@@ -79,7 +82,7 @@ class Standbys(_Part):
 
     replicas: int = Field(0, ge=0, le=8)
     mode: Literal["dedicated", "pool", "none"] = "dedicated"
-    self_promote_after_s: Seconds = Field(0.0, alias="selfPromoteAfter", ge=0, json_schema_extra={"default": "0s"})
+    self_promote_after_s: _Seconds = Field(0.0, alias="selfPromoteAfter", ge=0, json_schema_extra={"default": "0s"})
 
     @property
     def dedicated_replicas(self) -> int:
@@ -128,7 +131,7 @@ class Spec(_Part):
     driver: DriverResources = DriverResources()
     dropped_sinks: tuple[str, ...] = Field((), alias="droppedSinks")
     standby: Standbys = Standbys()
-    stall_timeout_s: Seconds = Field(600.0, alias="stallTimeout", ge=0, json_schema_extra={"default": "10min"})
+    stall_timeout_s: _Seconds = Field(600.0, alias="stallTimeout", ge=0, json_schema_extra={"default": "10min"})
 
     @field_validator("params", "spark_conf", mode="before")
     @classmethod

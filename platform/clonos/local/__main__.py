@@ -1,5 +1,6 @@
 """``python -m clonos.local PLAN``: the supervisor in the background, with the plan as JSON."""
 
+import os
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from clonos.signals import stop_on_signals
 
 def main() -> int:
     """Run the supervisor of a local platform until SIGTERM."""
+    os.umask(0o077)  # of all parts: other users of the machine read neither topics nor logs
     stop = threading.Event()
     stop_on_signals(stop.set, signal.SIGHUP)
 

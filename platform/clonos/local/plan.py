@@ -49,8 +49,8 @@ class Plan(BaseModel):
 
     @property
     def checkpoints(self) -> Path:
-        """Directory of checkpoints, shared by all agents, so jobs can move between them."""
-        return self.home.absolute() / "jobs"
+        """Directory that all agents share, so that jobs can move. Checkpoints are where `clonos run` keeps them."""
+        return self.home.absolute()
 
     @property
     def ready_file(self) -> Path:

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from clonos.embedded.processes import ProcessRecord
+from clonos.private_folders import create_private
 
 Status = Literal["starting", "ready", "stopping", "failed"]
 _FILE: Final = "state.json"
@@ -29,7 +30,7 @@ class Folder:
     def create(self) -> None:
         """Create the directories, readable by this user only."""
         for folder in (self.path, self.logs, self.tokens):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            create_private(folder)
 
     @property
     def logs(self) -> Path:

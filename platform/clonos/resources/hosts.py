@@ -11,6 +11,8 @@ from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Moment, Resource
 from clonos.resources.jobs import Failure, ResolveRequest, StartFrom, StopMode
 
+_Text = Annotated[str, Field(max_length=256)]
+
 
 class HostState(StrEnum):
     """State of a host in the control plane."""
@@ -34,12 +36,12 @@ class HostRegister(Resource):
     """
 
     name: str = Field(pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,98}[a-zA-Z0-9])?$")
-    instance: str
-    failure_domain: str = ""
+    instance: str = Field(max_length=100)
+    failure_domain: str = Field("", max_length=100)
     slots: int = Field(2, ge=1, le=1000)
-    versions: dict[str, str] = Field(default_factory=dict)
-    labels: dict[str, str] = Field(default_factory=dict)
-    limits: list[str] = Field(default_factory=list)
+    versions: dict[_Text, _Text] = Field(default_factory=dict, max_length=20)
+    labels: dict[_Text, _Text] = Field(default_factory=dict, max_length=64)
+    limits: list[_Text] = Field(default_factory=list, max_length=20)
 
 
 class HostRegistered(Resource):

@@ -164,6 +164,7 @@ class Job(Resource):
         host: Name of the host of that run.
         restarts: Number of claims after a failure or a move, since the job was created.
         created_by: Subject that created the job; only this subject and admins may change it.
+        deleted_at: Time of its deletion; None: it exists.
     """
 
     id: str
@@ -185,6 +186,7 @@ class Job(Resource):
     created_by: str
     created_at: Moment
     updated_at: Moment
+    deleted_at: Moment | None = None
 
 
 class StopRequest(Resource):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from clonos.resources.base import Moment, Resource
 from clonos.resources.jobs import Failure
@@ -95,6 +95,14 @@ class TokenCreate(Resource):
     subject: str | None = Field(None, max_length=100)
     host: str | None = None
     expires_in_s: int | None = Field(30 * 86_400, gt=0, le=366 * 86_400)
+
+    @field_validator("subject")
+    @classmethod
+    def _is_a_name(cls, subject: str | None) -> str | None:
+        # The audit log writes "(nobody)" for requests without a token.
+        if subject is not None and not (subject.isprintable() and subject[:1].isalnum()):
+            raise ValueError("a subject is printable and starts with a letter or digit")
+        return subject
 
     @model_validator(mode="after")
     def _of_one_host(self) -> TokenCreate:

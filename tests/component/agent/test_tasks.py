@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from clonos.agent.restoring import require_unpublished, restore
-from clonos.errors import SavepointMissing, SpecError, WouldPublishAgain
+from clonos.agent.savepoints import execute
+from clonos.driver.checkpoint_owner import OWNER_FILE
+from clonos.errors import CheckpointForeign, SavepointMissing, SpecError, WouldPublishAgain
 from clonos.log.control import ControlState
 from clonos.resources.hosts import HostTask
 from clonos.testing.harness import eventually
@@ -35,9 +39,45 @@ def epochs_of(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "q" / "commits").iterdir())
 
 
+@pytest.mark.parametrize("through", ["name", "link"])
+def test_the_checkpoint_of_another_job_is_neither_copied_nor_rewound(tmp_path: Path, through: str) -> None:
+    """No spelling leads around the owner file, which is in the directory."""
+    theirs = checkpoint(tmp_path / "theirs", 3)
+    (theirs / OWNER_FILE).write_text('{"job": "theirs", "lineage": 1}')
+    location = theirs
+    if through == "link":
+        location = tmp_path / "link"
+        location.symlink_to(theirs)
+    copy = {"location": str(location), "target": str(tmp_path / "copy"), "job": "mine"}
+    taken = execute(HostTask(task="t", kind="savepoint", arguments=copy))
+    assert taken.failure is not None
+    assert taken.failure.error == "checkpoint-foreign"
+    with pytest.raises(CheckpointForeign, match="is the checkpoint of theirs, not of mine"):
+        restore(str(location), str(location), 0, "w1", job="mine")
+    assert epochs_of(theirs) == ["0", "1", "2"]
+    assert not (tmp_path / "copy").exists()
+    restore(str(theirs), str(theirs), 0, "w1", job="theirs")
+    assert epochs_of(theirs) == ["0"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run tasks as another user")
+def test_a_task_has_the_user_of_drivers(api: FakeApi, host: Host) -> None:
+    """It works on folders that drivers own, and must reach nothing else."""
+    report = """printf '{"instance": "", "ok": true, "result": {"is": "%s %s"}}' "$(id -u)" "$(id -G)" """
+    with tempfile.TemporaryDirectory() as folder:  # not below pytest's directory, which other users cannot enter
+        Path(folder).chmod(0o711)
+        api.assign(tasks=(HostTask(task="t1", kind="savepoint", arguments={}),))
+        agent = host(uid=65534, gid=65533, home=Path(folder), task_command=("/bin/sh", "-c", report))
+        eventually(lambda: api.results["t1"], "the result is reported")
+        agent.stop()
+    assert api.results["t1"][0].result == {"is": "65534 65533"}
+
+
 def test_savepoint_is_taken_and_deleted(api: FakeApi, host: Host, tmp_path: Path) -> None:
     source, target = checkpoint(tmp_path / "checkpoint", 3), tmp_path / "saved" / "one"
-    create = HostTask(task="t1", kind="savepoint", arguments={"location": str(source), "target": str(target)})
+    create = HostTask(
+        task="t1", kind="savepoint", arguments={"location": str(source), "target": str(target), "job": "orders"}
+    )
     api.assign(tasks=(create,))
     agent = host()
     eventually(lambda: api.results["t1"], "the result is reported")
@@ -51,7 +91,9 @@ def test_savepoint_is_taken_and_deleted(api: FakeApi, host: Host, tmp_path: Path
     assert api.results["t1"][1].ok
 
     remove = HostTask(task="t2", kind="delete-savepoint", arguments={"location": str(target)})
-    missing = HostTask(task="t3", kind="savepoint", arguments={"location": str(tmp_path / "nowhere"), "target": "x"})
+    missing = HostTask(
+        task="t3", kind="savepoint", arguments={"location": str(tmp_path / "nowhere"), "target": "x", "job": "orders"}
+    )
     api.assign(tasks=(remove, missing))
     eventually(lambda: api.results["t2"] and api.results["t3"], "both results are reported")
     assert api.results["t2"][0].ok
@@ -72,13 +114,13 @@ def test_task_fails_if_its_process_is_killed(api: FakeApi, host: Host) -> None:
 def test_restore_is_executed_once_for_each_request_key(tmp_path: Path) -> None:
     job, saved = checkpoint(tmp_path / "job", 5), checkpoint(tmp_path / "saved", 2)
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
-    restore(f"file://{job}", str(saved), None, "w1")
+    restore(f"file://{job}", str(saved), None, "w1", job="orders")
     assert epochs_of(job) == ["0", "1"]
     assert epochs_of(tmp_path / "job.before-w1") == ["0", "1", "2", "3", "4"]
     checkpoint(job, 4)  # the job continues from there
-    restore(f"file://{job}", str(saved), None, "w1")
+    restore(f"file://{job}", str(saved), None, "w1", job="orders")
     assert epochs_of(job) == ["0", "1", "2", "3"]
-    restore(f"file://{job}", str(saved), None, "w2")  # another request key
+    restore(f"file://{job}", str(saved), None, "w2", job="orders")  # another request key
     assert epochs_of(job) == ["0", "1"]
     assert epochs_of(tmp_path / "job.before-w2") == ["0", "1", "2", "3"]
 
@@ -89,14 +131,14 @@ def test_only_the_newest_previous_checkpoint_remains(tmp_path: Path) -> None:
     other = checkpoint(tmp_path / "job-2.before-w1", 2)
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
     for request_key in ("w1", "w2", "w3"):
-        restore(str(job), str(saved), None, request_key)
+        restore(str(job), str(saved), None, request_key, job="orders")
         assert epochs_of(tmp_path / f"job.before-{request_key}") == (
             ["0", "1"] if request_key != "w1" else [str(n) for n in range(5)]
         )
     assert [list((tmp_path / f"job.before-{request_key}").iterdir()) for request_key in ("w1", "w2")] == [[], []]
     assert epochs_of(other) == ["0", "1"]  # another job's
     checkpoint(job, 7)
-    restore(str(job), str(saved), None, "w1")  # a driver on a host considered lost repeats its request
+    restore(str(job), str(saved), None, "w1", job="orders")  # a driver on a host considered lost repeats its request
     assert epochs_of(job) == [str(n) for n in range(7)]
 
 
@@ -110,33 +152,33 @@ def test_restore_refuses_to_publish_logged_epochs_again(tmp_path: Path) -> None:
         require_unpublished(state, epochs)
 
     with pytest.raises(WouldPublishAgain):
-        restore(str(job), str(job), 2, "w1", allow)
+        restore(str(job), str(job), 2, "w1", allow, job="orders")
     assert epochs_of(job) == ["0", "1", "2", "3", "4"]  # nothing has changed
     assert not (tmp_path / "job.before-w1").exists()
-    restore(str(job), str(job), 4, "w2", allow)
+    restore(str(job), str(job), 4, "w2", allow, job="orders")
     state.committed["q"] = 9  # the job continued from there; a restart of its driver repeats the request
-    restore(str(job), str(job), 4, "w2", allow)
+    restore(str(job), str(job), 4, "w2", allow, job="orders")
     assert checked == [{"q": 2}, {"q": 4}]
     saved = checkpoint(tmp_path / "saved", 2)
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))
     with pytest.raises(WouldPublishAgain):
-        restore(str(job), str(saved), None, "w3", allow)
-    restore(str(job), str(saved), None, "w3")
+        restore(str(job), str(saved), None, "w3", allow, job="orders")
+    restore(str(job), str(saved), None, "w3", job="orders")
     assert epochs_of(job) == ["0", "1"]
 
 
 def test_restore_to_an_epoch_of_the_same_checkpoint(tmp_path: Path) -> None:
     job = checkpoint(tmp_path / "job", 5)
     for _ in range(2):
-        restore(str(job), f"file://{job}", 2, "w1")
+        restore(str(job), f"file://{job}", 2, "w1", job="orders")
         assert epochs_of(job) == ["0", "1", "2"]
     with pytest.raises(SavepointMissing):
-        restore(str(job), str(job), 7, "w2")
+        restore(str(job), str(job), 7, "w2", job="orders")
     assert epochs_of(job) == ["0", "1", "2"]  # nothing has changed
-    restore(str(job), str(job), 1, "w2")
+    restore(str(job), str(job), 1, "w2", job="orders")
     assert epochs_of(job) == ["0", "1"]
     with pytest.raises(SpecError):
-        restore("s3a://bucket/job", "s3a://bucket/saved", None, "w1")
+        restore("s3a://bucket/job", "s3a://bucket/saved", None, "w1", job="orders")
 
 
 def test_driver_starts_from_a_savepoint(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:

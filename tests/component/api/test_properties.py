@@ -284,9 +284,11 @@ def test_undocumented_methods_get_405(service: Service) -> None:
         for path in sorted({operation.path for operation in OPERATIONS.values()}):
             asked = re.sub(r"\{(\w+)\}", lambda named: service.known.get(named[1], "x"), path)
             methods = {method for pattern, method in patterns if pattern.match(asked)}
-            for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "TRACE"} - methods:
+            # Load balancers ask for the head of these.
+            head = {"HEAD"} if path.startswith("/health/") else set[str]()
+            for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "TRACE"} - methods - head:
                 answer = client.request(method, service.api.url + asked)
                 assert answer.status_code == 405, f"{method} {asked}: {answer.status_code}"
-                assert {method.strip() for method in answer.headers["Allow"].split(",")} == methods
+                assert {method.strip() for method in answer.headers["Allow"].split(",")} == methods | head
                 if method != "HEAD":
                     assert answer.json()["type"].endswith("/method-not-allowed")

@@ -81,7 +81,7 @@ def test_start_runs_in_the_background_until_down(plan: Plan, monkeypatch: pytest
     assert credentials.api == state.api
     environment = json.loads((plan.home / "environment.json").read_text())
     assert "CLONOS_TOKEN" not in environment
-    assert environment["CLONOS_API__SHARED_CHECKPOINTS"] == str(plan.home / "jobs")
+    assert environment["CLONOS_API__SHARED_CHECKPOINTS"] == str(plan.home)
     assert down(plan.home)
     assert running(state) == []
     assert State.read(plan.folder) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,23 @@ async def test_a_stop_with_a_savepoint_and_a_start_from_it(database: Database, p
         assert (failed.failure or {})["error"] == "start-point-missing"
 
 
+async def test_a_savepoint_copies_the_checkpoint_of_the_run(database: Database, placing: Placing) -> None:
+    """The newest specification may name another one, for the next run."""
+    users = Users(database)
+    async with reconciling(database, placing), running_hosts(database, "a"):
+        await users.submit()
+        job = await users.until("RUNNING")
+        async with database.transaction() as session:
+            row = await jobs.get(session, job.id)
+            row.spec = {**row.spec, "spec": {**row.spec["spec"], "checkpoint": "/elsewhere"}}
+        stopped = await users.ended(await users.ask("stop", stop=StopRequest(mode=StopMode.CHECKPOINT)))
+        assert stopped.state == "COMPLETED", stopped.failure
+        async with database.reading() as session:
+            task = (await session.scalars(select(TaskRow))).one()
+    assert task.arguments["location"] == f"file://{placing.shared_checkpoints}/jobs/words/checkpoint"
+    assert task.arguments["job"] == "words"
+
+
 async def test_a_resolution_reaches_the_next_driver_once(database: Database, placing: Placing) -> None:
     users = Users(database)
     keep = ResolveRequest(query="output", epoch=12, decision="keep")
@@ -472,6 +490,7 @@ async def test_a_standby_that_dies_while_it_takes_over_is_followed_by_the_next(
 
 async def test_a_stale_leader_promotes_nobody_and_two_at_once_promote_one(database: Database, placing: Placing) -> None:
     users, place = Users(database), CheckpointLocations.of(placing)
+    placing = replace(placing, host_lease_s=20.0)
     async with running_hosts(database, "a", "b", "c", lease_s=20.0) as on:
         async with reconciling(database, placing):
             await users.submit(standbys=2)

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +15,7 @@ import pytest
 from clonos_api.store import jobs
 from clonos_api.store.db.database import Database
 from support.scripted import ScriptedAgent, create, placed, saved, spec, upload
-from support.serving import Served
+from support.serving import Served, served
 from support.stored import EventFile
 
 Callers = Callable[..., httpx.Client]
@@ -130,6 +131,66 @@ def test_the_checkpoint_of_another_subject_is_refused(
     own = {"spec": {"main": "job.py", "checkpoint": f"/elsewhere/{name}"}}
     assert asked(bob, f"{name}-own", like=own).status_code == 201
     assert asked(ada, f"{name}-there", like=own).status_code == 403
+
+
+SPELLINGS = [
+    "/{}/jobs/{}/checkpoint",
+    "///{}/jobs/{}",
+    "//elsewhere{}/jobs/{}/checkpoint",
+    "file://elsewhere{}/jobs/{}/checkpoint",
+    "/proc/self/root{}/jobs/{}/checkpoint",
+    "/proc/1/root{}/jobs/{}/checkpoint",
+    "file:///proc/self/root{}/jobs/{}/checkpoint",
+    "/dev/fd/3{}/jobs/{}",
+    "/x/%2e%2e{}/jobs/{}",
+    "..{}/jobs/{}",
+    "jobs/{}{}",
+]
+
+
+@pytest.mark.parametrize("place", SPELLINGS)
+def test_another_spelling_of_a_directory_is_refused(
+    service: Served, ada: httpx.Client, bob: httpx.Client, name: str, place: str
+) -> None:
+    create(ada, name)
+    location = place.format(service.settings.home.absolute(), name)
+    refused = asked(bob, f"{name}-too", like={"spec": {"main": "job.py", "checkpoint": location}})
+    assert (refused.status_code, slug(refused)) == (422, "spec-invalid"), refused.text
+    create(bob, f"{name}-bob")
+    assert bob.post(f"/jobs/{name}-bob/savepoints", json={"location": location}).status_code == 422
+
+
+def test_a_savepoint_is_not_written_to_the_checkpoint_of_another_subject(
+    service: Served, ada: httpx.Client, bob: httpx.Client, name: str
+) -> None:
+    create(ada, name)
+    create(bob, f"{name}-bob")
+    location = str(service.settings.home.absolute() / "jobs" / name)
+    refused = bob.post(f"/jobs/{name}-bob/savepoints", json={"location": location})
+    assert (refused.status_code, slug(refused)) == (403, "forbidden")
+
+
+def test_locations_outside_of_the_allowed_roots_are_refused(tmp_path: Path, name: str) -> None:
+    with (
+        served(tmp_path, checkpoint_roots=["/data/clonos", "s3a://bucket/clonos/"]) as service,
+        service.client() as root,
+    ):
+        token = root.post("/tokens", json={"name": "ada", "role": "operator", "subject": "ada"}).json()["token"]
+        with service.client(token) as ada:
+            for number, (location, status) in enumerate(
+                [
+                    ("/data/clonos/ada", 201),
+                    ("s3a://bucket/clonos/ada", 201),
+                    ("/data/clonos-too", 403),
+                    ("s3a://other/clonos/ada", 403),
+                    ("/home/ada", 403),
+                ]
+            ):
+                like = {"spec": {"main": "job.py", "checkpoint": location}}
+                assert asked(ada, f"{name}-{number}", like=like).status_code == status, location
+            assert asked(ada, f"{name}-default").status_code == 201
+        like = {"spec": {"main": "job.py", "checkpoint": "/home/root"}}
+        assert asked(root, f"{name}-root", like=like).status_code == 201
 
 
 def test_republishing_needs_an_explicit_request(service: Served, ada: httpx.Client, name: str) -> None:

@@ -259,7 +259,7 @@ def test_masters(master: str, fine: bool) -> None:
     ("location", "fine"),
     [
         ("/var/lib/clonos/x", True),
-        ("relative/x", True),
+        ("relative/x", False),
         ("s3a://bucket/x", True),
         ("hdfs://namenode:8020/x", True),
         ("abfss://container@account.dfs.core.windows.net/x", True),

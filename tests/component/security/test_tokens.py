@@ -16,6 +16,7 @@ from fastapi import APIRouter, FastAPI
 from sqlalchemy import text
 
 from clonos.resources.service import Role
+from clonos.testing.harness import eventually
 from clonos_api.auth import bootstrap as bootstrapping
 from clonos_api.auth import declared, require, require_agent
 from clonos_api.auth.bootstrap import bootstrap, write_private
@@ -56,6 +57,47 @@ def test_a_revoked_token_is_refused_at_once(service: Served, token: Token) -> No
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["type"].endswith("/unauthenticated")
+
+
+def test_a_caller_rotates_and_revokes_its_own_token(service: Served, token: Token) -> None:
+    old = token("operator", subject="eve", expires_in_s=1000)
+    with service.client(old["token"]) as eve:
+        rotated = eve.post("/tokens/self/rotate")
+        assert rotated.status_code == 201
+        assert eve.get("/tokens/self").status_code == 401, "the old token is revoked"
+    new = rotated.json()
+    assert {name: new[name] for name in ("name", "role", "subject")} == {
+        "name": "t",
+        "role": "operator",
+        "subject": "eve",
+    }
+    with service.client(new["token"]) as eve:
+        assert eve.get("/tokens/self").json()["id"] == new["id"]
+        assert eve.delete("/tokens/self").status_code == 204
+        assert eve.get("/tokens/self").status_code == 401
+
+
+def test_the_last_admin_keeps_a_token(tmp_path: Path) -> None:
+    with served(tmp_path) as service, service.client() as admin:
+        own = admin.get("/tokens/self").json()["id"]
+        expired = admin.post("/tokens", json={"name": "other", "role": "admin", "expires_in_s": 1}).json()
+        revoked = admin.post("/tokens", json={"name": "other", "role": "admin"}).json()
+        assert admin.delete(f"/tokens/{revoked['id']}").status_code == 204
+        eventually(lambda: self_with(service, f"Bearer {expired['token']}") == 401, "it expires")
+        for path in (f"/tokens/{own}", "/tokens/self"):
+            refused = admin.delete(path)
+            assert refused.status_code == 409
+            assert "last valid token of an admin" in refused.json()["detail"]
+        rotated = admin.post("/tokens/self/rotate").json()
+        with service.client(rotated["token"]) as again:
+            assert again.get("/tokens/self").json()["role"] == "admin"
+
+
+@pytest.mark.parametrize("subject", ["(nobody)", "a\r\nb", "a\u200fb", " a", "a\0"])
+def test_a_subject_is_a_printable_name(service: Served, subject: str) -> None:
+    with service.client() as admin:
+        refused = admin.post("/tokens", json={"name": "t", "role": "viewer", "subject": subject})
+    assert refused.status_code == 422
 
 
 def test_a_token_expires_by_the_clock_of_the_database(service: Served, token: Token) -> None:

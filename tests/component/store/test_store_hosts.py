@@ -234,3 +234,14 @@ async def test_a_run_needs_its_agent_and_job(database: Database) -> None:
         with pytest.raises(NotFound):
             await runs.get(session, unique())
         assert await session.get(RunRow, "x") is None
+
+
+async def test_a_host_from_before_the_clock_was_set_back_is_lost(database: Database) -> None:
+    async with database.transaction() as session:
+        dead, alive = await host_row(session, unique("host-")), await host_row(session, unique("host-"), lease_s=4)
+        await session.execute(update(HostRow).where(HostRow.id == dead.id).values(lease_until=clock(3600)))
+    async with database.transaction() as session:
+        await hosts.shorten_leases(session, lease_s=4)
+        rows = {row.id: row.lease_until for row in await hosts.every(session)}
+        moment = await now(session)
+    assert all((rows[host.id] - moment).total_seconds() <= 4 for host in (dead, alive))

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, select, update
 
 from clonos.errors import ConcurrentUpdate
-from clonos_api.store import events, lease
+from clonos_api.store import events, lease, lookups
+from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import LeaseRow
 from support.busy import within
@@ -211,3 +212,36 @@ def lines_until(process: subprocess.Popen[str], last: str) -> list[str]:
     while last not in actual and time.monotonic() < deadline:
         actual.append(process.stdout.readline().strip())
     return actual
+
+
+async def ends_in(database: Database, seconds: float) -> None:
+    async with database.transaction() as session:
+        await session.execute(update(LeaseRow).values(expires_at=clock(seconds)))
+
+
+async def test_a_lease_from_before_the_clock_was_set_back_ends(database: Database) -> None:
+    """Its holder was killed, and the clock was an hour ahead: another replica leads after the lease's time."""
+    assert await take(database, "a", ttl_s=2) == 1
+    await ends_in(database, 3600)
+    assert await take(database, "b", ttl_s=2) is None
+    async with database.reading() as session:
+        row = (await session.execute(select(LeaseRow))).scalar_one()
+        assert row.holder == "a"
+        assert (row.expires_at - await now(session)).total_seconds() <= 2
+        assert not await lookups.leaderless(session)
+    async with database.transaction() as session:
+        assert await lease.renew(session, "a", 1, ttl_s=2), "a holder that lives keeps it"
+    await ends_in(database, -0.1)
+    assert await take(database, "b", ttl_s=2) == 2
+
+
+async def test_nobody_leads(database: Database) -> None:
+    async def leaderless() -> bool:
+        async with database.reading() as session:
+            return await lookups.leaderless(session)
+
+    assert await leaderless()
+    assert await take(database, "a", ttl_s=2) == 1
+    for seconds, expected in ((2, False), (-1, False), (-10, True), (3600, True)):
+        await ends_in(database, seconds)
+        assert await leaderless() is expected, seconds

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from pyspark.sql import functions as F
 
 from clonos.driver.savepoint import Copied, restore_savepoint, take_savepoint
+from clonos.errors import CheckpointForeign
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import JobFunction
 from clonos.kafka import client_config
@@ -68,7 +71,7 @@ def test_a_job_continues_from_a_savepoint_taken_while_it_ran(
     running.start()
     while running.is_alive():
         if len(read_committed(kafka, out)) > len(taken) * 8:
-            taken.append(take_savepoint(str(tmp_path / "checkpoint"), str(tmp_path / f"kept-{len(taken)}")))
+            taken.append(take_savepoint(str(tmp_path / "checkpoint"), str(tmp_path / f"kept-{len(taken)}"), job=name))
         running.join(0.05)
     assert not failed, failed
     assert totals(kafka, out) == Counter(words(60))
@@ -91,7 +94,7 @@ def test_a_return_to_a_savepoint_publishes_again_once_and_only_on_request(
     feed(kafka, source, words(10))
     run_job(counting(source, out), name)
     kept = str(tmp_path / "kept")
-    take_savepoint(str(tmp_path / "checkpoint"), kept)
+    take_savepoint(str(tmp_path / "checkpoint"), kept, job=name)
     feed(kafka, source, words(10, start=10))
     run_job(counting(source, out), name)
     before = len(read_committed(kafka, out))
@@ -110,3 +113,18 @@ def test_a_return_to_a_savepoint_publishes_again_once_and_only_on_request(
     feed(kafka, source, words(5, start=20))
     run_job(counting(source, out), name, checkpoint="back", new_lineage=True, request_key="back-to-kept")
     assert totals(kafka, out) == Counter(words(25))
+
+
+def test_the_checkpoint_of_another_job_is_refused(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    source, out = make_topic(1, "in"), make_topic(1, "out")
+    feed(kafka, source, words(4))
+    run_job(counting(source, out), name)
+    owner = tmp_path / "checkpoint" / "owner.json"
+    assert json.loads(owner.read_text()) == {"job": name, "lineage": 1}
+    for _ in range(2):
+        with pytest.raises(CheckpointForeign, match=f"is the checkpoint of {name}, not of other-{name}"):
+            run_job(counting(source, out), f"other-{name}")
+    run_job(counting(source, make_topic(1, "out")), name, new_lineage=True)
+    assert json.loads(owner.read_text())["lineage"] == 2

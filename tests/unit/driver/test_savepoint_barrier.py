@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from clonos.driver import savepoint
 from clonos.driver.savepoint import delete_savepoint, read_savepoint, restore_savepoint, take_savepoint
-from clonos.errors import CheckpointUnwritable, SavepointMissing, SpecError
+from clonos.errors import CheckpointDamaged, CheckpointUnwritable, SavepointMissing, SpecError
 
 
 def checkpoint(place: Path, *, committed: int = 4, oldest: int = 1) -> Path:
@@ -40,7 +42,7 @@ def files(folder: Path) -> set[str]:
 
 def test_a_savepoint_holds_what_the_newest_commit_needs(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "checkpoint")
-    taken = take_savepoint(f"file://{source}", str(tmp_path / "kept" / "one"))
+    taken = take_savepoint(f"file://{source}", str(tmp_path / "kept" / "one"), job="orders")
     assert taken.epochs == {"out": 4}
     names = files(tmp_path / "kept" / "one" / "out")
     state = "state/0/0"
@@ -58,10 +60,10 @@ def test_a_savepoint_holds_what_the_newest_commit_needs(tmp_path: Path) -> None:
 
 def test_an_older_epoch_is_taken_while_it_is_retained(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "checkpoint")
-    assert take_savepoint(str(source), str(tmp_path / "one"), epochs={"out": 2}).epochs == {"out": 2}
+    assert take_savepoint(str(source), str(tmp_path / "one"), epochs={"out": 2}, job="orders").epochs == {"out": 2}
     assert not {name for name in files(tmp_path / "one") if name.endswith(("/3", "/4", "4_0003.changelog"))}
     with pytest.raises(SavepointMissing, match="Epoch 0 of out is not retained"):
-        take_savepoint(str(source), str(tmp_path / "two"), epochs={"out": 0})
+        take_savepoint(str(source), str(tmp_path / "two"), epochs={"out": 0}, job="orders")
     assert not (tmp_path / "two").exists()
 
 
@@ -80,17 +82,17 @@ def test_files_that_spark_removes_during_the_copy_belong_to_no_retained_epoch(
         return link
 
     monkeypatch.setattr(savepoint, "_link_file", purging({"out/offsets/1", "out/commits/1"}))
-    assert take_savepoint(str(source), str(tmp_path / "one")).epochs == {"out": 4}
+    assert take_savepoint(str(source), str(tmp_path / "one"), job="orders").epochs == {"out": 4}
     monkeypatch.setattr(savepoint, "_link_file", purging({"out/commits/4"}))
     with pytest.raises(SavepointMissing, match="was removed while it was being copied"):
-        take_savepoint(str(source), str(tmp_path / "two"))
+        take_savepoint(str(source), str(tmp_path / "two"), job="orders")
     assert not (tmp_path / "two").exists()
 
 
 def test_restore_copies_once(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "checkpoint")
     savepoint_path = str(tmp_path / "kept")
-    take_savepoint(str(source), savepoint_path)
+    take_savepoint(str(source), savepoint_path, job="orders")
     place = tmp_path / "jobs" / "again"
     restore_savepoint(savepoint_path, str(place))
     (place / "out" / "commits" / "5").write_text("a later commit")
@@ -105,7 +107,7 @@ def test_only_savepoints_are_deleted(tmp_path: Path) -> None:
     with pytest.raises(SavepointMissing):
         delete_savepoint(str(source))
     assert files(source)
-    take_savepoint(str(source), str(tmp_path / "kept"))
+    take_savepoint(str(source), str(tmp_path / "kept"), job="orders")
     delete_savepoint(str(tmp_path / "kept"))
     delete_savepoint(str(tmp_path / "kept"))
     assert not (tmp_path / "kept").exists()
@@ -114,20 +116,20 @@ def test_only_savepoints_are_deleted(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = checkpoint(tmp_path / "checkpoint")
     with pytest.raises(SpecError, match="not a mounted directory"):
-        take_savepoint("s3a://bucket/checkpoint", str(tmp_path / "kept"))
+        take_savepoint("s3a://bucket/checkpoint", str(tmp_path / "kept"), job="orders")
     with pytest.raises(SavepointMissing, match="holds no checkpoint"):
-        take_savepoint(str(tmp_path / "nowhere"), str(tmp_path / "kept"))
+        take_savepoint(str(tmp_path / "nowhere"), str(tmp_path / "kept"), job="orders")
     (tmp_path / "kept").mkdir()
     with pytest.raises(SpecError, match="already exists"):
-        take_savepoint(str(source), str(tmp_path / "kept"))
+        take_savepoint(str(source), str(tmp_path / "kept"), job="orders")
 
-    def full(_source: Path, target: Path) -> Path:
-        target.write_text("half")
+    def full(_source: BinaryIO, target: BinaryIO) -> None:
+        target.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
     with pytest.raises(CheckpointUnwritable, match="No space left"):
-        take_savepoint(str(source), str(tmp_path / "other"))
+        take_savepoint(str(source), str(tmp_path / "other"), job="orders")
     assert {file.name for file in tmp_path.iterdir()} == {"checkpoint", "kept"}
     assert not list(source.glob(".savepoint-*"))
 
@@ -136,3 +138,34 @@ def test_a_damaged_manifest_is_no_savepoint(tmp_path: Path) -> None:
     (tmp_path / "savepoint.json").write_text(json.dumps({"epochs": {}}))
     with pytest.raises(SavepointMissing):
         read_savepoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("place", ["sources/0/loot", "sources/0", "sources", "commits/4", "metadata", "sources/0/pipe"])
+def test_a_link_in_a_checkpoint_is_not_followed(tmp_path: Path, place: str) -> None:
+    """It may lead to a file that the job's author cannot read, or to a pipe."""
+    source = checkpoint(tmp_path / "checkpoint")
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "token").write_text("t0ken")
+    link = source / "out" / place
+    if link.is_dir():
+        shutil.rmtree(link)
+    link.unlink(missing_ok=True)
+    if place.endswith("pipe"):
+        os.mkfifo(link)
+    else:
+        link.symlink_to(secret if place.startswith("sources") and place.count("/") < 2 else secret / "token")
+    with pytest.raises((CheckpointDamaged, SavepointMissing)):
+        take_savepoint(str(source), str(tmp_path / "kept"), job="orders")
+    assert not (tmp_path / "kept").exists()
+    assert [file.name for file in tmp_path.iterdir() if file.is_dir()].count("kept") == 0
+
+
+def test_a_link_in_a_savepoint_is_not_followed(tmp_path: Path) -> None:
+    source, kept, target = checkpoint(tmp_path / "checkpoint"), tmp_path / "kept", tmp_path / "again"
+    take_savepoint(str(source), str(kept), job="orders")
+    (tmp_path / "secret").write_text("t0ken")
+    (kept / "out" / "sources" / "0" / "loot").symlink_to(tmp_path / "secret")
+    with pytest.raises(CheckpointDamaged, match="not a regular file"):
+        restore_savepoint(str(kept), str(target))
+    assert not target.exists()

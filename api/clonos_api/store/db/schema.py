@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from clonos.errors import DatabaseUnavailable
+from clonos.errors import DatabaseNewer, DatabaseUnavailable
 from clonos_api.store.db.database import sqlite_connection
 
 # In the wheel, and in a checkout.
@@ -29,8 +29,14 @@ _WAIT_S: Final = 30.0
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Migrate the database's tables to `revision`. Concurrent upgrades wait for each other."""
+    """Migrate the database's tables to `revision`. Concurrent upgrades wait for each other.
+
+    Raises:
+        DatabaseNewer: A newer version of Clonos has upgraded the tables.
+        DatabaseUnavailable: The database does not answer.
+    """
     with _connected(url) as (connection, config):
+        _require_known(MigrationContext.configure(connection).get_current_revision())
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
 
@@ -46,6 +52,12 @@ def current(url: str) -> str | None:
     """The current revision of the database's tables; None if they have not been created."""
     with _connected(url) as (connection, _):
         return MigrationContext.configure(connection).get_current_revision()
+
+
+def _require_known(revision: str | None) -> None:
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise DatabaseNewer(f"The database's tables have the revision {revision}, which this version does not know.")
 
 
 def newest() -> str:

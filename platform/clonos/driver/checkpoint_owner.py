@@ -1,0 +1,71 @@
+"""The owner file of a job's checkpoint: it names the job whose driver works in the directory.
+
+The control plane compares the spelling of locations, but a link, a mount or another file system may lead to the same
+directory. So a driver, and each process that restores, rewinds or copies a checkpoint, reads the file in the directory
+itself.
+A savepoint has no owner file: any job of its owner may start from it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from clonos.driver.checkpoint import CheckpointDirectory
+from clonos.errors import CheckpointForeign
+
+OWNER_FILE: Final = "owner.json"
+
+
+class CheckpointOwner:
+    """The owner file of one checkpoint, through Spark's file systems.
+
+    Args:
+        spark: The session; its Hadoop configuration defines the file systems.
+        location: Path or URI of the checkpoint, in which each query has its directory.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self._location = location
+        self._directory = CheckpointDirectory(spark, location)
+
+    def check(self, job: str) -> None:
+        """Refuse the checkpoint of another job.
+
+        Raises:
+            CheckpointForeign: The file names another job.
+        """
+        _check(self._directory.read_text(OWNER_FILE), job, self._location)
+
+    def write(self, job: str, lineage: int) -> None:
+        """Write the file, unless it holds the same job and lineage already."""
+        text = json.dumps({"job": job, "lineage": lineage})
+        if self._directory.read_text(OWNER_FILE) != text:
+            self._directory.write_text(OWNER_FILE, text)
+
+
+def check_owner(checkpoint: Path, job: str) -> None:
+    """Refuse a directory that is the checkpoint of another job; one without an owner file is accepted.
+
+    Raises:
+        CheckpointForeign: The file names another job.
+    """
+    try:
+        text = (checkpoint / OWNER_FILE).read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    _check(text, job, str(checkpoint))
+
+
+def _check(text: str | None, job: str, location: str) -> None:
+    if not text:
+        return  # a crash may have left an empty file
+    try:
+        owner = json.loads(text)["job"]
+    except (ValueError, KeyError, TypeError):
+        owner = "an unknown job"
+    if owner != job:
+        raise CheckpointForeign(f"The directory {location} is the checkpoint of {owner}, not of {job}.")

@@ -1,0 +1,140 @@
+"""Values that JSON can carry and that the database, other clients or Spark cannot: 422, never 500."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import create_engine, text
+
+from clonos.errors import DatabaseNewer
+from clonos.private_folders import create_private
+from clonos_api.http.checked_json import parse
+from clonos_api.store.db import schema
+from support.scripted import create, spec, upload
+from support.serving import Served, served
+
+Callers = Callable[..., httpx.Client]
+
+
+@pytest.fixture
+def ada(caller: Callers) -> httpx.Client:
+    return caller("operator", subject="ada")
+
+
+@pytest.fixture
+def name() -> str:
+    return f"j{secrets.token_hex(4)}"
+
+
+def posted(client: httpx.Client, path: str, text: str) -> httpx.Response:
+    return client.post(path, content=text, headers={"Content-Type": "application/json"})
+
+
+@pytest.mark.parametrize("value", [r'"\ud800"', r'"a\u0000b"', "NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("place", ["param", "label", "checkpoint", "param-name"])
+def test_a_value_that_is_no_text_or_number_is_refused(ada: httpx.Client, name: str, place: str, value: str) -> None:
+    body = {"spec": spec(name), "artifact": upload(ada), "start": False}
+    body["spec"]["spec"]["params"] = {"a": "VALUE"} if place == "param" else {}
+    if place == "label":
+        body["spec"]["metadata"]["labels"] = {"a": "VALUE"}
+    if place == "checkpoint":
+        body["spec"]["spec"]["checkpoint"] = "VALUE"
+    if place == "param-name":
+        body["spec"]["spec"]["params"] = {"VALUE": "a"}
+    sent = json.dumps(body).replace('"VALUE"', value if place != "param-name" or value.startswith('"') else f'"{value}')
+    for path in ("/jobs", "/jobs/validate"):
+        answer = posted(ada, path, sent)
+        assert answer.status_code == 422, (path, answer.text)
+    assert ada.get(f"/jobs/{name}").status_code == 404
+
+
+def test_numbers_of_a_specification_have_limits(ada: httpx.Client, name: str) -> None:
+    body: dict[str, Any] = {"spec": spec(name), "artifact": upload(ada), "start": False}
+    body["spec"]["spec"]["trigger"] = {"interval": f"{10**30}ms"}
+    assert ada.post("/jobs", json=body).status_code == 422
+    body["spec"]["spec"]["trigger"] = {"interval": "10s"}
+    assert ada.post("/jobs", json=body).status_code == 201
+
+
+@pytest.mark.parametrize("path", ["/tokens", "/jobs/nothing/savepoints", "/jobs/nothing/stop"])
+def test_every_route_with_a_json_body_refuses_such_texts(service: Served, path: str) -> None:
+    with service.client() as admin:
+        assert posted(admin, path, r'{"name": "\ud800"}').status_code in (404, 422)
+
+
+def test_load_balancers_may_ask_for_the_head_only(nobody: httpx.Client) -> None:
+    for path in ("/health/live", "/health/ready"):
+        assert nobody.head(path).status_code == 200
+        assert nobody.get(path).status_code == 200
+
+
+def test_a_deleted_job_says_so(ada: httpx.Client, name: str) -> None:
+    job = create(ada, name)
+    assert job["deleted_at"] is None
+    assert ada.delete(f"/jobs/{name}").status_code == 202
+    assert ada.get(f"/jobs/{job['id']}").json()["deleted_at"]
+
+
+def test_a_host_has_a_few_short_labels(service: Served) -> None:
+    with service.client() as admin:
+        made = admin.post("/tokens", json={"name": "a", "role": "agent", "host": "big"}).json()
+    with service.client(made["token"]) as agent:
+        body = {"name": "big", "instance": "i", "labels": {f"label-{number}": "x" for number in range(7000)}}
+        assert agent.post("/hosts", json=body).status_code == 422
+        assert agent.post("/hosts", json={**body, "labels": {"zone": "x" * 5000}}).status_code == 422
+        assert agent.post("/hosts", json={**body, "labels": {"zone": "a"}}).status_code == 201
+
+
+def test_a_huge_job_file_is_refused_in_words_at_once(ada: httpx.Client, name: str) -> None:
+    code = b"x = 1\n" * 1_700_000
+    artifact = upload(ada, code)
+    body = {"spec": spec(name), "artifact": artifact, "start": False}
+    ada.post("/jobs/validate", json={**body, "artifact": upload(ada)})  # imports
+    before = time.monotonic()
+    answer = ada.post("/jobs/validate", json=body).raise_for_status().json()
+    assert time.monotonic() - before < 5.0
+    assert not answer["valid"]
+    assert "at most 1000000 are analysed" in answer["problems"][0]["what"]
+
+
+def test_code_that_is_too_deep_is_refused_in_words(ada: httpx.Client, name: str) -> None:
+    body = {"spec": spec(name), "artifact": upload(ada, b"x = " + b"-" * 400_000 + b"1\n"), "start": False}
+    answer = ada.post("/jobs/validate", json=body).raise_for_status().json()
+    assert not answer["valid"]
+    assert answer["problems"][0]["field"] == "artifact"
+
+
+def test_values_are_parsed_as_json_has_them() -> None:
+    assert parse(b'{"a": [1, 2.5, "\\ud83d\\ude00", null, true]}') == {"a": [1, 2.5, "\N{GRINNING FACE}", None, True]}
+    for refused in (b'"\\udc00"', b"[NaN]", b'{"a": 1e400}', b"[" * 100_000, b"nonsense"):
+        with pytest.raises(json.JSONDecodeError):
+            parse(refused)
+
+
+def test_a_newer_database_is_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    schema.upgrade(url)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999_future'"))
+    engine.dispose()
+    with pytest.raises(DatabaseNewer, match="9999_future"):
+        schema.upgrade(url)
+
+
+def test_home_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    home = tmp_path / "a" / "home"
+    with served(home):
+        assert stat.S_IMODE(home.stat().st_mode) == 0o700
+        assert stat.S_IMODE(home.parent.stat().st_mode) == 0o700
+    tmp_path.chmod(0o755)
+    create_private(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
