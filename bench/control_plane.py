@@ -63,6 +63,8 @@ def service(home: Path, database: str, profiler: list[str]) -> Iterator[tuple[st
         "CLONOS_API__LIMITS__BURST": "10000",
         # Short runs must cover the end of a stream and its reconnect too.
         "CLONOS_API__LIMITS__STREAM_S": "30",
+        "CLONOS_API__LIMITS__STREAMS_PER_TOKEN": "10000",
+        "CLONOS_API__LIMITS__REQUESTS_AT_ONCE": "10000",
     }
     process = subprocess.Popen(
         [*profiler, sys.executable, "-m", "clonos_api"], env=environment, stdout=subprocess.DEVNULL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,9 +14,9 @@ import structlog
 from fastapi import Depends, HTTPException
 from starlette.requests import HTTPConnection
 
-from clonos.errors import DatabaseUnavailable, Unauthenticated
+from clonos.errors import DatabaseUnavailable, TooManyRequests, Unauthenticated
 from clonos.private_folders import create_private
-from clonos.resources.service import Event
+from clonos.resources.service import Event, Role
 from clonos_api.admission.inspection import Inspector
 from clonos_api.auth import Principal
 from clonos_api.auth.bootstrap import bootstrap
@@ -49,7 +50,7 @@ class Replica:
     known_agents: KnownAgents  # cache of agents' tokens
     push_interval: PushInterval  # interval of agents' pushes
     inspector: Inspector = field(default_factory=Inspector)  # analyses uploaded code
-    streams: int = 0  # number of open event streams
+    streams: Counter[str | None] = field(default_factory=Counter)  # token → number of its open event streams
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # name → background task
     schema_trouble: str = ""  # reason why the database's tables cannot be used; empty if they can
     waits: set[asyncio.Task[int]] = field(default_factory=set)  # the long polls in progress
@@ -183,19 +184,27 @@ class Replica:
 
         `wake` is called when the stream has to check whether it must end, for example because its token is revoked.
         """
-        self.streams += 1
+        self.streams[caller.token] += 1
         try:
             with self.open_requests.opened(
                 caller.token, caller.expires_at, self.settings.limits.stream_s, wake
             ) as request:
                 yield request
         finally:
-            self.streams -= 1
+            self.streams[caller.token] -= 1
+            if not self.streams[caller.token]:
+                del self.streams[caller.token]
 
-    def check_streams(self) -> None:
-        """Refuses a new event stream, with HTTP status 503, if too many are open."""
-        if self.streams >= self.settings.limits.streams:
-            raise HTTPException(503, f"Too many open streams ({self.streams}).", {"Retry-After": "5"})
+    def check_streams(self, caller: Principal) -> None:
+        """Refuses a new event stream if too many are open: of the caller's token (429), or of all callers (503)."""
+        limits, opened = self.settings.limits, self.streams.total()
+        if caller.token is not None and self.streams[caller.token] >= limits.streams_per_token:
+            raise TooManyRequests(
+                f"This token has {self.streams[caller.token]} open streams.", hint="close one of them."
+            )
+        reserved = 0 if caller.may(Role.ADMIN) else limits.streams // 20
+        if opened >= limits.streams - reserved:
+            raise HTTPException(503, f"Too many open streams ({opened}).", {"Retry-After": "5"})
 
 
 def replica_of(connection: HTTPConnection) -> Replica:

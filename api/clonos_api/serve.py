@@ -28,6 +28,7 @@ from clonos.jobs.spec import explain
 from clonos.settings import Settings
 from clonos.telemetry.logs import configure_logs
 from clonos_api.app import create_app
+from clonos_api.http.limited_protocol import LimitedProtocol
 from clonos_api.replica import Replica
 from clonos_api.settings import ApiSettings
 
@@ -63,6 +64,7 @@ def serve(settings: ApiSettings) -> int:
     app = create_app(settings)
     config = uvicorn.Config(
         app,
+        http=LimitedProtocol,
         log_config=None,  # clonos.telemetry.logs prints uvicorn's lines too
         log_level="warning",
         access_log=False,

@@ -38,9 +38,11 @@ class Limits(BaseModel):
         artifact_bytes: Largest upload.
         requests_per_s: Requests a second of one token, on average.
         burst: Requests of one token at once.
+        requests_at_once: Requests of one token in progress at once; further ones wait.
         failures_per_s: Requests without a valid token from one address, a second on average; more get 429, not 401.
         failures_burst: Requests without a valid token from one address at once.
-        streams: Open event streams of one replica, of all callers.
+        streams: Open event streams of one replica, of all callers; the last twentieth is reserved for admins.
+        streams_per_token: Open event streams of one token on one replica.
         stream_s: Maximum duration of a stream; the client then reconnects, and its token is checked again.
         wait_s: Maximum duration of a long poll.
     """
@@ -49,9 +51,11 @@ class Limits(BaseModel):
     artifact_bytes: Size = Field(50_000_000, gt=0)
     requests_per_s: float = Field(50.0, gt=0)
     burst: int = Field(200, gt=0)
+    requests_at_once: int = Field(16, gt=0)
     failures_per_s: float = Field(1.0, gt=0)
     failures_burst: int = Field(30, gt=0)
     streams: int = Field(2_000, gt=0)
+    streams_per_token: int = Field(20, gt=0)
     stream_s: Duration = Field(600.0, gt=0)
     wait_s: Duration = Field(30.0, gt=0, le=60)
 

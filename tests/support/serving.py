@@ -30,7 +30,7 @@ from clonos_api.store.db.database import Database
 
 API = "/api/v1"
 # Tests send requests faster than users.
-UNLIMITED = Limits(requests_per_s=10_000, burst=100_000)
+UNLIMITED = Limits(requests_per_s=10_000, burst=100_000, streams_per_token=10_000)
 
 
 @dataclass

@@ -42,6 +42,10 @@ def check_spec(spec: JobSpec) -> list[FieldProblem]:
         *_check_params(part.params),
         *_check_spark_conf(part.spark_conf),
     ]
+    size = len(spec.model_dump_json(exclude_unset=True))
+    if size > _MAX_LENGTH:
+        hint = f"{_MAX_LENGTH} are the most; put data into files beside the code."
+        problems.append(FieldProblem(field="spec", what=f"the specification has {size} bytes", hint=hint))
     if not _MASTERS.fullmatch(part.master):
         problems.append(
             FieldProblem(field="spec.master", what="this master cannot be used", hint="auto, local[n], or spark://….")

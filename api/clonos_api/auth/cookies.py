@@ -12,12 +12,14 @@ _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 def cookie_of(request: Request) -> str:
-    """The name of the cookie that holds a browser's token.
+    """The name of the cookie that holds the token of a browser's session.
 
-    The name contains the port, because ports of one host share cookies.
+    The name contains the port, because ports of one host share cookies. With TLS it begins with ``__Host-``: browsers
+    accept such a cookie only from this host itself, and send it only by TLS.
     """
     port = request.headers.get("host", "").rpartition("]")[2].partition(":")[2]
-    return f"clonos_token_{port}" if port.isdecimal() and port.isascii() else "clonos_token"
+    name = f"clonos_session_{port}" if port.isdecimal() and port.isascii() else "clonos_session"
+    return f"__Host-{name}" if request.url.scheme == "https" else name
 
 
 def presented(authorization: Sequence[str]) -> str:

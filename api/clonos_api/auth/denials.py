@@ -1,9 +1,17 @@
-"""Writes refused requests to the audit log. The store itself records allowed changes, in their transaction."""
+"""Writes refused requests to the audit log. The store itself records allowed changes, in their transaction.
+
+Equal refusals within a minute share one entry, which counts them: a caller cannot fill the log. To keep the number of
+writes small, the entry has the newest power of two of the count.
+"""
 
 from __future__ import annotations
 
 import re
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import structlog
 from fastapi import Request
@@ -16,6 +24,20 @@ from clonos_api.store.db.database import Actor, Database
 NOBODY: Final = "(nobody)"
 _TOKEN_ID: Final = re.compile(r"clonos_([A-Za-z0-9]{1,16})_")
 
+_WINDOW_S: Final = 60.0
+_REMEMBERED: Final = 10_000
+
+
+@dataclass
+class _Repeated:
+    """Equal refusals since `since` (monotonic): their number, and the number of their entry (0: not written yet)."""
+
+    since: float
+    requests: int = 0
+    entry: int = 0
+
+
+_recent: WeakKeyDictionary[Database, OrderedDict[tuple[str | None, ...], _Repeated]] = WeakKeyDictionary()
 _log = structlog.get_logger(__name__)
 
 
@@ -34,18 +56,33 @@ async def record_unauthenticated(database: Database, request: Request, address: 
 
 
 async def _record(database: Database, actor: Actor, request: Request, detail: dict[str, str]) -> None:
+    action = f"{request.method} {request.url.path[:60]}"[:100]
+    repeated = _counted(database, (actor.subject, actor.token, action, detail["error"], detail.get("address")))
+    if repeated.requests & (repeated.requests - 1):
+        return  # no power of two
     try:
         async with database.transaction() as session:
-            await audit.record(
-                session,
-                actor,
-                f"{request.method} {request.url.path[:60]}"[:100],
-                request.url.path[:255],
-                outcome="denied",
-                detail=detail,
-            )
+            if repeated.entry:
+                await audit.count(session, repeated.entry, repeated.requests)
+                return
+            row = await audit.record(session, actor, action, request.url.path[:255], outcome="denied", detail=detail)
+            await session.flush()
+            repeated.entry = row.seq
     except DatabaseUnavailable as error:
         # The request is refused in any case; without the database the log has the only record.
         _log.warning(
             "a refusal could not be written into the audit log", subject=actor.subject, **detail, why=error.what
         )
+
+
+def _counted(database: Database, key: tuple[str | None, ...]) -> _Repeated:
+    recent = _recent.setdefault(database, OrderedDict())
+    now = time.monotonic()
+    repeated = recent.get(key)
+    if repeated is None or now - repeated.since > _WINDOW_S:
+        repeated = recent[key] = _Repeated(now)
+        recent.move_to_end(key)
+        while len(recent) > _REMEMBERED:
+            recent.popitem(last=False)
+    repeated.requests += 1
+    return repeated

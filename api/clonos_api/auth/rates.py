@@ -1,17 +1,19 @@
-"""Rate limits of requests: token buckets in bounded memory.
+"""Limits of requests: token buckets in bounded memory, and a number of requests at once.
 
 The library `limits` offers windows, not token buckets, and does not bound the number of keys.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clonos.errors import TooManyRequests
 from clonos.resources.service import Role
@@ -90,3 +92,48 @@ class RateLimits:
                 await problem_response(error, instance=scope["path"], headers=headers)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+class Turns:
+    """Middleware after `RateLimits`: a token has `at_once` requests in progress; others wait, at most `wait_s` seconds.
+
+    A request is in progress until its response begins: event streams do not count. Requests of one token then cannot
+    take all connections to the database. Requests of agents, which poll, and without a token are not limited.
+    """
+
+    def __init__(self, app: ASGIApp, *, at_once: int, wait_s: float = 10.0) -> None:
+        self._app = app
+        self._at_once = at_once
+        self._wait_s = wait_s
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        principal = scope.get("clonos.principal")
+        if not isinstance(principal, Principal) or principal.token is None or principal.role is Role.AGENT:
+            await self._app(scope, receive, send)
+            return
+        turns = self._turns.get(principal.token)
+        if turns is None:
+            turns = self._turns[principal.token] = asyncio.Semaphore(self._at_once)
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await turns.acquire()
+        except TimeoutError:
+            error = TooManyRequests(f"This token has {self._at_once} requests in progress.")
+            await problem_response(error, instance=scope["path"])(scope, receive, send)
+            return
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start" and not begun:
+                begun = True
+                turns.release()
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            if not begun:
+                turns.release()

@@ -221,7 +221,7 @@ PulseDep = Annotated[Pulse, Depends(_pulse)]
 @router.get("/live", response_class=EventStream)
 async def stream(caller: Viewer, replica: ReplicaDep, pulse: PulseDep) -> EventStream:
     """Stream the changes of the overview."""
-    replica.check_streams()
+    replica.check_streams(caller)
     await pulse.boards.newest()  # responds 503 while the store is unavailable
     return EventStream(_stream(replica, caller, pulse))
 

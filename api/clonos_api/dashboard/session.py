@@ -1,22 +1,27 @@
-"""Sign-in: the browser keeps an API token in a cookie that scripts cannot read."""
+"""Sign-in: a session of some hours, whose random token the browser keeps in a cookie that scripts cannot read.
+
+The API token itself is not in the cookie: cookies are sent to every port of a host name.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from clonos_api.auth import Principal
-from clonos_api.auth.cookies import cookie_of, presented
+from clonos.errors import ClonosError
+from clonos_api.auth.cookies import cookie_of
 from clonos_api.dashboard.rendering import Page, render
-from clonos_api.replica import SettingsDep
+from clonos_api.replica import DatabaseDep, ReplicaDep, SettingsDep
 from clonos_api.routes.access import Viewer
 from clonos_api.settings import ApiSettings
+from clonos_api.store import tokens
+from clonos_api.store.tables import TokenRow
 
 SIGN_IN: Final = "/signin"
 SIGN_OUT: Final = "/signout"
-_MONTH_S: Final = 30 * 86_400
 router = APIRouter(include_in_schema=False)
 
 
@@ -27,29 +32,35 @@ async def sign_in(request: Request) -> Response:
 
 
 @router.post("/session", status_code=204)
-async def open_session(caller: Viewer, request: Request, settings: SettingsDep) -> Response:
-    """Set the session cookie to the token of the request, until the token expires, for at most a month."""
+async def open_session(caller: Viewer, request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
+    """Open a session with the rights of the request's token, and set the session cookie."""
     response = Response(status_code=204)
-    _keep(response, request, presented(request.headers.getlist("authorization")), caller, settings)
+    if caller.token is not None:
+        async with database.transaction(by=caller.actor) as session:
+            row, text = await tokens.open_session(session, caller.token)
+        _keep(response, request, text, row, settings)
     return response
 
 
 @router.post("/session/renewal", status_code=204)
-async def renew_session(caller: Viewer, request: Request, settings: SettingsDep) -> Response:
-    """Renew the session cookie for the same time as `open_session`; open pages call this daily."""
+async def renew_session(caller: Viewer, request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
+    """Extend the session, for as long as `open_session` did; open pages call this hourly."""
     response = Response(status_code=204)
-    token = request.cookies.get(cookie_of(request))
-    if token:
-        _keep(response, request, token, caller, settings)
+    text = request.cookies.get(cookie_of(request))
+    if text and caller.token is not None:
+        async with database.transaction() as session:
+            row = await tokens.renew_session(session, caller.token)
+        if row is not None:
+            _keep(response, request, text, row, settings)
     return response
 
 
-def _keep(response: Response, request: Request, token: str, caller: Principal, settings: ApiSettings) -> None:
-    left = _MONTH_S if caller.expires_at is None else int((caller.expires_at - datetime.now(UTC)).total_seconds())
+def _keep(response: Response, request: Request, text: str, row: TokenRow, settings: ApiSettings) -> None:
+    left_s = tokens.SESSION_S if row.expires_at is None else (row.expires_at - datetime.now(UTC)).total_seconds()
     response.set_cookie(
         cookie_of(request),
-        token,
-        max_age=max(1, min(_MONTH_S, left)),
+        text,
+        max_age=max(1, round(left_s)),
         httponly=True,
         samesite="strict",
         secure=settings.scheme == "https" or request.headers.get("origin", "").startswith("https:"),
@@ -58,11 +69,15 @@ def _keep(response: Response, request: Request, token: str, caller: Principal, s
 
 
 @router.post(SIGN_OUT, status_code=204)
-async def sign_out(request: Request) -> Response:
-    """Delete the session cookie, also while the token cannot be checked.
-
-    The token itself stays valid: `clonos token revoke` revokes it.
-    """
+async def sign_out(request: Request, replica: ReplicaDep) -> Response:
+    """End the session and delete its cookie, also while the session cannot be checked. The API token stays valid."""
+    text = request.cookies.get(cookie_of(request), "")
+    with contextlib.suppress(ClonosError):
+        row = await tokens.authenticate(replica.database, text)
+        if row is not None and row.session_of is not None:
+            async with replica.database.transaction() as session:
+                await tokens.revoke(session, row.id)
     response = Response(status_code=204)
-    response.delete_cookie(cookie_of(request), path="/", httponly=True, samesite="strict")
+    secure = request.url.scheme == "https"  # a browser accepts nothing else for a name with ``__Host-``
+    response.delete_cookie(cookie_of(request), path="/", httponly=True, samesite="strict", secure=secure)
     return response

@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from clonos_api.auth.authentication import Authentication
 from clonos_api.auth.denials import record_denied
-from clonos_api.auth.rates import Buckets, RateLimits
+from clonos_api.auth.rates import Buckets, RateLimits, Turns
 from clonos_api.guards import idempotency
 from clonos_api.guards.bodies import BodyLimits
 from clonos_api.guards.envelope import HEADER, Envelope
@@ -51,6 +51,7 @@ def install(
     idempotency.install(app)
     # The middleware that is added last runs first.
     app.add_middleware(BodyLimits, limit=_body_limit(limits))
+    app.add_middleware(Turns, at_once=limits.requests_at_once)
     app.add_middleware(
         RateLimits,
         people=Buckets(rate=limits.requests_per_s, burst=limits.burst),

@@ -258,13 +258,13 @@ class Term:
 
     async def prune(self) -> None:
         """Deletes old rows of the history (`clonos_api.store.retention`)."""
-        await prune(self.database, check=lambda session: lease.check(session, self.fencing_token))
+        await prune(self.database, check=lambda session: lease.check(session, self._leader.holder, self.fencing_token))
 
     @contextlib.asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncSession]:
         """A transaction that fails if the lease is lost."""
         async with self.database.transaction() as session:
-            await lease.check(session, self.fencing_token)
+            await lease.check(session, self._leader.holder, self.fencing_token)
             yield session
 
     @property

@@ -26,6 +26,7 @@ def driver_spec(job: JobRow, previous: RunRow | None, locations: CheckpointLocat
         run=run,
         job=job.id,
         name=job.name,
+        owner=job.created_by,
         version=job.version if previous is None else previous.order["version"],
         spec=spec,
         artifact=job.artifact if previous is None else previous.order["artifact"],

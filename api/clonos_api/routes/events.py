@@ -49,7 +49,7 @@ async def stream_events(
     Events of type `heartbeat`, without data, show that the connection is alive. The stream begins with an event of
     type `gap` if the requested events are no longer stored.
     """
-    replica.check_streams()
+    replica.check_streams(caller)
     of = None
     if job is not None:
         async with replica.database.reading() as session:

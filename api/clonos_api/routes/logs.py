@@ -43,7 +43,7 @@ async def get_logs(
     """Get the newest log lines, or those after a cursor; with `follow`, stream new lines with cursors as ids."""
     cursor = last_event_id if follow and last_event_id else after
     if follow:
-        replica.check_streams()
+        replica.check_streams(caller)
     async with replica.database.reading() as session:
         if cursor is None:
             lines = await logs.tail(session, row.id, tail)

@@ -22,23 +22,30 @@ async def record(
     *,
     outcome: Literal["allowed", "denied"] = "allowed",
     detail: dict[str, Any] | None = None,
-) -> None:
+) -> AuditRow:
     """Append an entry to the audit log, in this transaction: `actor` requested `action` for `target` (id or path).
 
     Changes through the store's functions are recorded without this call if the transaction has a requester
     (``Database.transaction(by=…)``).
     """
-    session.add(
-        AuditRow(
-            at=await now(session),
-            subject=actor.subject[:100],
-            token=actor.token,
-            action=action,
-            target=target[:255] if target else target,
-            outcome=outcome,
-            detail=detail or {},
-        )
+    row = AuditRow(
+        at=await now(session),
+        subject=actor.subject[:100],
+        token=actor.token,
+        action=action,
+        target=target[:255] if target else target,
+        outcome=outcome,
+        detail=detail or {},
     )
+    session.add(row)
+    return row
+
+
+async def count(session: AsyncSession, seq: int, requests: int) -> None:
+    """Note in the entry `seq` that it stands for this number of equal requests."""
+    row = await session.get(AuditRow, seq)
+    if row is not None:
+        row.detail = {**row.detail, "requests": requests}
 
 
 async def asked(session: AsyncSession, action: str, target: str, **detail: Any) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from sqlalchemy import and_, case, or_, select, text, update
+from sqlalchemy import Row, and_, case, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
@@ -91,28 +91,29 @@ async def release(session: AsyncSession, holder: str, fencing_token: int) -> Non
     await session.execute(statement)
 
 
-async def check(session: AsyncSession, fencing_token: int) -> None:
-    """Fence this transaction: it raises `ConcurrentUpdate` unless the leader's lease still has this fencing token.
+async def check(session: AsyncSession, holder: str, fencing_token: int) -> None:
+    """Fence this transaction: it raises `ConcurrentUpdate` unless `holder` still has the lease with this fencing token.
 
-    The check runs now, to save work, and right before the commit, which is the check that counts.
+    The check runs now, to save work, and right before the commit, which is the check that counts. The token alone does
+    not identify a lease: a failover to a database that lacks the newest transactions can give it out again.
     """
-    query = select(LeaseRow.fencing_token).where(LeaseRow.name == NAME)
+    query = select(LeaseRow.holder, LeaseRow.fencing_token).where(LeaseRow.name == NAME)
+    expected = (holder, fencing_token)
 
     async def again(session: AsyncSession) -> None:
         # A replica that takes the lease waits for this row lock until this transaction has committed.
-        _require_same((await session.execute(query.with_for_update(read=True))).scalar_one_or_none(), fencing_token)
+        _require_same((await session.execute(query.with_for_update(read=True))).one_or_none(), expected)
 
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MS}"))
-    _require_same((await session.execute(query)).scalar_one_or_none(), fencing_token)
+    _require_same((await session.execute(query)).one_or_none(), expected)
     before_commit(session, _CHECK_POSITION, again)
 
 
-def _require_same(current: int | None, fencing_token: int) -> None:
-    if current != fencing_token:
-        raise ConcurrentUpdate(
-            f"Another replica leads: its fencing token is {current}, this replica has {fencing_token}."
-        )
+def _require_same(current: Row[str, int] | None, expected: tuple[str, int]) -> None:
+    if current is None or tuple(current) != expected:
+        token = current.fencing_token if current is not None else None
+        raise ConcurrentUpdate(f"Another replica leads: its fencing token is {token}, this replica has {expected[1]}.")
 
 
 def _boot_clock() -> float:
@@ -143,6 +144,11 @@ class Leader:
         self._fencing_token: int | None = None
         self._until = 0.0
         self._changed = asyncio.Event()
+
+    @property
+    def holder(self) -> str:
+        """Identifies this process."""
+        return self._holder
 
     @property
     def fencing_token(self) -> int | None:

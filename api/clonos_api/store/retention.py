@@ -57,7 +57,8 @@ class Limits:
     versions: int = 100  # versions of the specification per job
     log_bytes: int = KEPT_BYTES  # bytes of the drivers' log per job
     events: int = 100_000  # events in total
-    audit: int = 100_000  # audit entries in total
+    refusals: int = 20_000  # audit entries of refused requests in total
+    changes_s: float = 400 * _DAY_S  # age of the other audit entries: refused requests cannot evict them
     ended_operations_s: float = 7 * _DAY_S  # age of operations and their tasks, since their end
     idempotency_s: float = _DAY_S  # age of stored responses, since the request
     deleted_jobs_s: float = 7 * _DAY_S  # age of jobs, since their deletion; jobs with savepoints remain
@@ -130,15 +131,19 @@ class _Pruning:
 
     async def by_number(self) -> None:
         """Retain the newest rows of the service."""
-        rules: tuple[tuple[type[Any], int], ...] = ((EventRow, self._limits.events), (AuditRow, self._limits.audit))
-        for table, limit in rules:
-            async with self._database.reading() as session:
-                newest = (await session.execute(select(func.max(table.seq)))).scalar() or 0
-            await self._delete(table, table.seq <= newest - limit)
+        refused = AuditRow.outcome == "denied"
+        older = select(AuditRow.seq).where(refused).order_by(AuditRow.seq.desc()).offset(self._limits.refusals).limit(1)
+        async with self._database.reading() as session:
+            newest = (await session.execute(select(func.max(EventRow.seq)))).scalar() or 0
+            last = (await session.scalars(older)).first()
+        await self._delete(EventRow, EventRow.seq <= newest - self._limits.events)
+        if last is not None:
+            await self._delete(AuditRow, and_(refused, AuditRow.seq <= last))
 
     async def by_age(self) -> None:
         """Remove ended rows by age."""
         limits = self._limits
+        await self._delete(AuditRow, and_(AuditRow.outcome != "denied", AuditRow.at < clock(-limits.changes_s)))
         ended = clock(-limits.ended_operations_s)
         await self._delete(OperationRow, OperationRow.ended_at < ended)
         # Including tasks without a result: their operation has failed long ago.

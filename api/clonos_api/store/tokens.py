@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from datetime import timedelta
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from sqlalchemy import or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -21,6 +21,7 @@ from clonos_api.store.db.rows import require_row
 from clonos_api.store.tables import TokenRow
 
 PREFIX: Final = "clonos"
+SESSION_S: Final = 12 * 3600.0  # lifetime of a browser's session after its last renewal
 _USED_S: Final = 60.0
 _NO_DIGEST: Final = bytes(32)
 
@@ -30,24 +31,65 @@ async def create(session: AsyncSession, body: TokenCreate) -> tuple[TokenRow, st
 
     Events and audit entries contain the token's id, never its text.
     """
-    secret = secrets.token_bytes(32)
     moment = await now(session)
-    row = TokenRow(
-        id=secrets.token_hex(8),
+    row, text = await _insert(
+        session,
         name=body.name,
-        digest=_digest(secret),
         role=body.role,
         subject=body.subject or body.name,
         host=body.host,
         created_at=moment,
         expires_at=None if body.expires_in_s is None else moment + timedelta(seconds=body.expires_in_s),
     )
-    session.add(row)
-    await session.flush()
     data = {"token": row.id, "name": row.name, "role": row.role, "subject": row.subject}
     events.append(session, "token.created", data=data)
     await audit.asked(session, "token.create", row.id, name=row.name, role=row.role, subject=row.subject)
+    return row, text
+
+
+async def _insert(session: AsyncSession, **columns: Any) -> tuple[TokenRow, str]:
+    """Insert a row with a new secret; return it and the token's text."""
+    secret = secrets.token_bytes(32)
+    row = TokenRow(id=secrets.token_hex(8), digest=_digest(secret), **columns)
+    session.add(row)
+    await session.flush()
     return row, f"{PREFIX}_{row.id}_{secret.hex()}"
+
+
+async def open_session(session: AsyncSession, token: str) -> tuple[TokenRow, str]:
+    """Create the token of a browser's session: it has the rights of the API token `token`, for some hours.
+
+    It ends with that token. Return its row, and its text, which is not stored.
+    """
+    owner = await get(session, token)
+    if owner.session_of is not None:
+        raise StateConflict("A session opens no other session.", hint="sign in with an API token.")
+    moment = await now(session)
+    row, text = await _insert(
+        session,
+        name=owner.name,
+        role=owner.role,
+        subject=owner.subject,
+        created_at=moment,
+        expires_at=_session_end(owner, moment),
+        session_of=owner.id,
+    )
+    await audit.asked(session, "session.open", owner.id, name=owner.name)
+    return row, text
+
+
+async def renew_session(session: AsyncSession, token: str) -> TokenRow | None:
+    """Extend the session with the token `token`; None if that is no session."""
+    row = await get(session, token)
+    if row.session_of is None:
+        return None
+    row.expires_at = _session_end(await get(session, row.session_of), await now(session))
+    return row
+
+
+def _session_end(owner: TokenRow, moment: datetime) -> datetime:
+    end = moment + timedelta(seconds=SESSION_S)
+    return end if owner.expires_at is None else min(end, owner.expires_at)
 
 
 async def authenticate(database: Database, presented: str) -> TokenRow | None:
@@ -78,6 +120,8 @@ async def authenticate(database: Database, presented: str) -> TokenRow | None:
 async def rotate(session: AsyncSession, token: str) -> tuple[TokenRow, str]:
     """Replace a token by a new one with the same rights and lifetime, and revoke it; return as `create` does."""
     old = await get(session, token)
+    if old.session_of is not None:
+        raise StateConflict("A browser's session has no token to replace.", hint="send the API token itself.")
     lifetime = None if old.expires_at is None else max(1, round((old.expires_at - old.created_at).total_seconds()))
     body = TokenCreate(name=old.name, role=Role(old.role), subject=old.subject, host=old.host, expires_in_s=lifetime)
     created = await create(session, body)
@@ -92,7 +136,7 @@ async def revoke(session: AsyncSession, token: str) -> TokenRow:
         StateConflict: Without the token, no valid token of an admin would be left.
     """
     row = await get(session, token)
-    if row.role == Role.ADMIN and row.revoked_at is None:
+    if row.role == Role.ADMIN and row.revoked_at is None and row.session_of is None:
         await _require_another_admin(session, token)
     statement = (
         update(TokenRow)
@@ -106,12 +150,18 @@ async def revoke(session: AsyncSession, token: str) -> TokenRow:
         return row
     events.append(session, "token.revoked", data={"token": changed.id, "name": changed.name})
     await audit.asked(session, "token.revoke", changed.id, name=changed.name)
+    for opened in await session.scalars(
+        select(TokenRow.id).where(TokenRow.session_of == token, TokenRow.revoked_at.is_(None))
+    ):
+        await revoke(session, opened)
     return changed
 
 
 async def _require_another_admin(session: AsyncSession, token: str) -> None:
     valid = or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > clock())
-    query = select(TokenRow.id).where(TokenRow.role == Role.ADMIN, TokenRow.revoked_at.is_(None), valid)
+    query = select(TokenRow.id).where(
+        TokenRow.role == Role.ADMIN, TokenRow.revoked_at.is_(None), TokenRow.session_of.is_(None), valid
+    )
     # The lock: two admins may revoke each other's tokens at the same time.
     others = set(await session.scalars(query.order_by(TokenRow.id).with_for_update())) - {token}
     if not others:
@@ -126,8 +176,9 @@ async def get(session: AsyncSession, token: str) -> TokenRow:
 
 
 async def page(session: AsyncSession, window: Window = FIRST) -> Page[TokenRow]:
-    """One page of tokens, newest first, including expired and revoked tokens."""
-    return await by_time(session, select(TokenRow), TokenRow.created_at, TokenRow.id, window)
+    """One page of API tokens, newest first, including expired and revoked ones, but without sessions of browsers."""
+    query = select(TokenRow).where(TokenRow.session_of.is_(None))
+    return await by_time(session, query, TokenRow.created_at, TokenRow.id, window)
 
 
 def _digest(secret: bytes) -> bytes:

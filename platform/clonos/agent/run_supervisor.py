@@ -244,7 +244,7 @@ class RunSupervisor:
                 self._context.artifacts.install(spec.artifact, main, self._directory.code)
             ):
                 return None
-            job = resolved(spec.spec, from_folder(self._settings.secrets_folder))
+            job = resolved(spec.spec, from_folder(self._settings.secrets_folder, spec.owner))
         except ClonosError as error:
             if error.retry:
                 raise

@@ -111,7 +111,7 @@ def rotate(api: Api = None, token: Token = None) -> None:
     with connect(api, token) as client:
         created = client.tokens.rotate_self()
     typer.echo(
-        f"Token {created.id} replaces yours, which is revoked; {_validity(created)}. Pass it to `clonos login`:",
+        f"Token {created.id} replaces yours, which is revoked; {_validity(created)}. Set CLONOS_TOKEN to it:",
         err=True,
     )
     typer.echo(created.token)

@@ -117,11 +117,13 @@ class RunSpec(Resource):
         accept_new_code: Replay epochs that another version left in doubt with this version, because the job is rolled
             back to it.
         resolutions: The user's decisions about epochs in doubt.
+        owner: Subject that created the job: the job gets this subject's secrets only.
     """
 
     run: str
     job: str
     name: str
+    owner: str = ""
     version: int
     spec: JobSpec
     artifact: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from clonos.errors import SpecError
 from clonos.jobs.secret_refs import RESOLVED_LABEL, references, resolve
@@ -46,14 +47,18 @@ def resolved(spec: JobSpec, read: Callable[[str], str]) -> JobSpec:
     return spec.model_copy(update={"metadata": metadata, "spec": spec.spec.model_copy(update=changed)})
 
 
-def from_folder(folder: Path) -> Callable[[str], str]:
-    """A function that reads secrets from a folder, which has one file for each secret, named like the secret.
+def from_folder(folder: Path, owner: str) -> Callable[[str], str]:
+    """A function that reads the secrets of an owner: the files in the folder with the owner's name below `folder`.
 
-    A line break at the end of a file is not part of the secret. The function raises `SpecError` for a missing file.
+    Each file is named like its secret. Without an owner (``""``) the files are in `folder` itself. A line break at the
+    end of a file is not part of the secret. The function raises `SpecError` for a missing file.
     """
+    own = folder / quote(owner, safe="@+") if owner else folder
 
     def read(name: str) -> str:
-        path = folder / name
+        if owner.startswith("."):
+            raise SpecError(f"The owner {owner!r} has no secrets.", hint="create the job with another subject.")
+        path = own / name
         try:
             with path.open(encoding="utf-8") as file:
                 text = file.read(_LONGEST + 1)

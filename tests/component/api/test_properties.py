@@ -64,6 +64,15 @@ def _operations() -> dict[str, Any]:
 OPERATIONS = _operations()
 
 
+ENDING = frozenset({"revoke_own_token", "rotate_own_token"})
+ROLES = {
+    "admin": ("admin", "root"),
+    "owner": ("operator", "ada"),
+    "stranger": ("operator", "bob"),
+    "viewer": ("viewer", "eve"),
+}
+
+
 @dataclass
 class Service:
     """A replica with one of each kind of resource.
@@ -79,6 +88,15 @@ class Service:
     known: dict[str, str]
     asked: int = 0
     statuses: dict[str, set[int]] = field(default_factory=dict)
+
+    def token_for(self, operation: str, caller: str) -> str | None:
+        """The caller's token; a new one for an operation that ends the token with which it is requested."""
+        if operation not in ENDING or caller not in ROLES:
+            return self.tokens[caller]
+        role, subject = ROLES[caller]
+        with self.api.client() as admin:
+            made = admin.post("/tokens", json={"name": subject, "role": role, "subject": subject}).raise_for_status()
+        return str(made.json()["token"])
 
 
 @pytest.fixture(scope="module")
@@ -110,15 +128,16 @@ def _service(home: Path, **settings: Any) -> Iterator[Service]:
     ):
         agent.register()
 
-        def token(role: str, subject: str) -> str:
+        def token(caller: str) -> str:
+            role, subject = ROLES[caller]
             made = admin.post("/tokens", json={"name": subject, "role": role, "subject": subject})
             return str(made.json()["token"])
 
         tokens: dict[str, str | None] = {
             "admin": api.admin,
-            "owner": token("operator", "ada"),
-            "stranger": token("operator", "bob"),
-            "viewer": token("viewer", "eve"),
+            "owner": token("owner"),
+            "stranger": token("stranger"),
+            "viewer": token("viewer"),
             "agent": agent.client.headers["Authorization"].removeprefix("Bearer "),
             "nobody": None,
         }
@@ -147,7 +166,7 @@ def _ask(service: Service, name: str, caller: str, mode: GenerationMode, example
     operation, api = OPERATIONS[name], service.api
     if mode is GenerationMode.NEGATIVE and not {"parameters", "requestBody"} & operation.definition.raw.keys():
         return  # there is nothing to be wrong
-    token = service.tokens[caller]
+    token = service.token_for(name, caller)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     statuses = service.statuses.setdefault(name, set())
 

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from math import ceil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from clonos.client import Client
 from clonos.testing.harness import eventually
 from clonos_api.replica import Replica
 from clonos_api.routes.events import start_after
-from clonos_api.settings import ApiSettings
+from clonos_api.settings import ApiSettings, Limits
 from clonos_api.store import events
 from support.scripted import ScriptedAgent, create
 from support.serving import Served, served
@@ -251,3 +252,20 @@ async def test_an_event_number_not_read_yet_is_no_gap(tmp_path: Path) -> None:
     start, said = await start_after(replica, newest + 1)
     assert (start, said.startswith(b"event: gap\n")) == (newest, True), "a number of another database"
     await replica.database.close()
+
+
+def test_one_token_does_not_take_all_streams(tmp_path: Path) -> None:
+    limits = Limits(streams=40, streams_per_token=3, requests_per_s=10_000, burst=10_000)
+    with served(tmp_path, limits=limits) as api, api.client() as admin, ExitStack() as opened:
+        tokens = [
+            admin.post("/tokens", json={"name": f"t{number}", "role": "viewer"}).json()["token"] for number in range(14)
+        ]
+
+        def status(token: str) -> int:
+            client = opened.enter_context(api.client(token))
+            return opened.enter_context(client.stream("GET", "/events")).status_code
+
+        assert [status(tokens[0]) for _ in range(4)] == [200, 200, 200, 429]
+        statuses = [status(token) for token in tokens[1:] for _ in range(3)]
+        assert statuses == [200] * 35 + [503] * 4, "the last twentieth is reserved"
+        assert [status(api.admin) for _ in range(3)] == [200, 200, 503]

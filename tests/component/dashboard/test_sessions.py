@@ -56,10 +56,40 @@ def test_a_session_is_renewed(browser: Browser, stranger: httpx.Client) -> None:
     with browser() as client, stranger:
         answer = client.post("/session/renewal")
         assert answer.status_code == 204
-        assert "Max-Age=2592000" in answer.headers["set-cookie"]
+        assert "Max-Age=43200" in answer.headers["set-cookie"]
         assert "HttpOnly" in answer.headers["set-cookie"]
         assert client.post("/session/renewal", headers={"Origin": "http://127.0.0.1:1"}).status_code in (401, 403)
         assert stranger.post("/session/renewal").status_code == 401
+
+
+def test_the_cookie_is_not_the_api_token_and_ends_with_the_session(browser: Browser, api: Served) -> None:
+    with browser() as client, api.client() as admin:
+        (cookie,) = client.cookies.jar
+        assert cookie.value is not None
+        assert cookie.value != api.admin
+        as_bearer = {"Authorization": f"Bearer {cookie.value}"}
+        with httpx.Client(base_url=api.url, headers=as_bearer, trust_env=False) as program:
+            assert program.get("/api/v1/jobs").status_code == 200
+            assert program.post("/api/v1/tokens/self/rotate").status_code == 409
+            assert program.post("/session").status_code == 409
+            listed = {token["id"] for token in admin.get("/tokens", params={"limit": 200}).json()["data"]}
+            assert cookie.value.split("_")[1] not in listed
+            assert client.post("/signout").status_code == 204
+            assert program.get("/api/v1/jobs").status_code == 401, "the session has ended"
+        assert admin.get("/tokens/self").status_code == 200, "the API token stays valid"
+
+
+def test_sessions_end_with_their_token(api: Served) -> None:
+    with api.client() as admin:
+        body = {"name": "short", "role": "viewer", "expires_in_s": 600}
+        made = admin.post("/tokens", json=body).json()
+        headers = {"Authorization": f"Bearer {made['token']}", "Origin": api.url}
+        answer = httpx.post(f"{api.url}/session", headers=headers, trust_env=False).raise_for_status()
+        assert int(answer.headers["set-cookie"].partition("Max-Age=")[2].partition(";")[0]) <= 600
+        with httpx.Client(base_url=api.url, cookies=answer.cookies, trust_env=False) as client:
+            assert client.get("/api/v1/jobs").status_code == 200
+            assert admin.delete(f"/tokens/{made['id']}").status_code == 204
+            assert client.get("/api/v1/jobs").status_code == 401
 
 
 def test_errors_are_pages_for_browsers_and_json_for_programs(browser: Browser) -> None:

@@ -178,3 +178,18 @@ def _watch() -> None:
     if not _watching:
         sys.addaudithook(hook)
         _watching.append(True)
+
+
+def test_equal_refusals_are_one_entry_that_counts_them(service: Served, caller: Callable[..., httpx.Client]) -> None:
+    viewer = caller("viewer", subject="vic")
+    for _ in range(100):
+        assert viewer.post("/jobs/none-of-these/start").status_code == 403
+    assert viewer.post("/jobs/none-of-these/stop").status_code == 403
+    with service.client() as admin:
+        entries = admin.get("/audit", params={"limit": 200}).json()["data"]
+    counted = [entry for entry in entries if entry["subject"] == "vic" and "none-of-these" in entry["action"]]
+    assert {entry["action"].rsplit("/")[-1]: entry["detail"].get("requests") for entry in counted} == {
+        "start": 64,
+        "stop": None,
+    }
+    assert len(counted) == 2

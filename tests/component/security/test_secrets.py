@@ -23,7 +23,7 @@ def test_secrets_are_filled_in(tmp_path: Path) -> None:
         sparkConf={"spark.hadoop.fs.s3a.secret.key": "${secret:s3.key}"},
     )
     assert names(original) == ["db", "s3.key"]
-    filled = resolved(original, from_folder(tmp_path))
+    filled = resolved(original, from_folder(tmp_path, ""))
     assert filled.spec.params == {"dsn": "postgresql://ada:hunter2@db/x", "plain": "x"}
     assert filled.spec.spark_conf == {"spark.hadoop.fs.s3a.secret.key": "a\nb"}
     assert "hunter2" not in original.model_dump_json()
@@ -31,7 +31,7 @@ def test_secrets_are_filled_in(tmp_path: Path) -> None:
 
 def test_unset_fields_stay_unset_in_the_resolved_spec(tmp_path: Path) -> None:
     original = spec(params={"x": "y"})
-    assert resolved(original, from_folder(tmp_path)) is original
+    assert resolved(original, from_folder(tmp_path, "")) is original
     assert "spark_conf" not in resolved(spec(params={"x": "${secret:a}"}), lambda name: "1").spec.model_fields_set
 
 
@@ -41,10 +41,23 @@ def test_missing_secrets_are_reported(tmp_path: Path) -> None:
     (tmp_path / "long").write_text("x" * 70_000)
     for name in ("missing", "folder", "binary", "long"):
         with pytest.raises(SpecError, match=name):
-            resolved(spec(params={"x": f"${{secret:{name}}}"}), from_folder(tmp_path))
+            resolved(spec(params={"x": f"${{secret:{name}}}"}), from_folder(tmp_path, ""))
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "..", ".x", "", "a/b", "a\0b", "x" * 101])
 def test_a_name_is_a_file_of_the_folder_and_nothing_else(name: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="is not a valid name of a secret"):
-        resolved(spec(params={"x": f"${{secret:{name}}}"}), from_folder(tmp_path))
+        resolved(spec(params={"x": f"${{secret:{name}}}"}), from_folder(tmp_path, ""))
+
+
+def test_a_job_gets_the_secrets_of_its_owner_only(tmp_path: Path) -> None:
+    for owner in ("ada", "bob", "eve%2F..%2Fada"):
+        (tmp_path / owner).mkdir()
+        (tmp_path / owner / "db").write_text(owner)
+    (tmp_path / "shared").write_text("no owner's")
+    wanted = spec(params={"x": "${secret:db}"})
+    assert resolved(wanted, from_folder(tmp_path, "ada")).spec.params == {"x": "ada"}
+    assert resolved(wanted, from_folder(tmp_path, "eve/../ada")).spec.params == {"x": "eve%2F..%2Fada"}
+    for owner, name in (("mallory", "db"), ("..", "db"), ("ada", "shared")):
+        with pytest.raises(SpecError):
+            resolved(spec(params={"x": f"${{secret:{name}}}"}), from_folder(tmp_path, owner))

@@ -76,6 +76,17 @@ def test_load_balancers_may_ask_for_the_head_only(nobody: httpx.Client) -> None:
         assert nobody.get(path).status_code == 200
 
 
+def test_a_specification_has_a_size_limit(ada: httpx.Client, name: str) -> None:
+    """Lists show it: sixty jobs of a megabyte would be a list of 54 MB."""
+    body: dict[str, Any] = {"spec": spec(name), "artifact": upload(ada), "start": False}
+    body["spec"]["spec"]["params"] = {f"p{number}": "x" * 10_000 for number in range(7)}
+    refused = ada.post("/jobs", json=body)
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "spec"
+    body["spec"]["spec"]["params"] = {f"p{number}": "x" * 10_000 for number in range(6)}
+    assert ada.post("/jobs", json=body).status_code == 201
+
+
 def test_a_deleted_job_says_so(ada: httpx.Client, name: str) -> None:
     job = create(ada, name)
     assert job["deleted_at"] is None

@@ -28,7 +28,7 @@ async def main(url: str, holder: str) -> None:
             continue
         try:
             async with database.transaction() as session:
-                await lease.check(session, token)
+                await lease.check(session, holder, token)
                 events.append(session, "led", data={"holder": holder, "token": token})
         except (ConcurrentUpdate, DatabaseUnavailable) as error:
             print(type(error).__name__, flush=True)

@@ -71,14 +71,15 @@ async def test_a_stale_leader_writes_nothing(database: Database) -> None:
     kind = unique("e.")
     with pytest.raises(ConcurrentUpdate):
         async with database.transaction() as session:
-            await lease.check(session, 1)  # there is no lease yet
+            await lease.check(session, "a", 1)  # there is no lease yet
     assert await take(database, "a", ttl_s=-1) == 1
     assert await take(database, "b") == 2
-    with pytest.raises(ConcurrentUpdate):
-        async with database.transaction() as session:
-            await lease.check(session, 1)
+    for holder, token in (("a", 1), ("a", 2), ("b", 1)):
+        with pytest.raises(ConcurrentUpdate):
+            async with database.transaction() as session:
+                await lease.check(session, holder, token)
     async with database.transaction() as session:
-        await lease.check(session, 2)
+        await lease.check(session, "b", 2)
         events.append(session, kind)
     async with database.reading() as session:
         assert len(await events.after(session, 0, types=[kind])) == 1
@@ -91,7 +92,7 @@ async def test_a_leader_that_is_replaced_during_a_transaction_cannot_commit(data
 
     async def write() -> None:
         async with database.transaction() as session:
-            await lease.check(session, 1)
+            await lease.check(session, "a", 1)
             events.append(session, kind)
             await asyncio.sleep(0.2)  # the lease expires
             assert await take(database, "b") == 2

@@ -34,9 +34,11 @@ from clonos_api.store import (
 )
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Actor, Database
+from clonos_api.store.db.paging import Window
 from clonos_api.store.retention import Limits
 from clonos_api.store.tables import (
     ArtifactRow,
+    AuditRow,
     Base,
     HostRow,
     JobRow,
@@ -116,17 +118,29 @@ async def test_ended_standbys_are_bounded(database: Database) -> None:
         assert [row.id for row in (await standbys.page(session, job=job.id)).rows] == created[:2:-1]
 
 
+async def _audit(database: Database) -> list[AuditRow]:
+    async with database.reading() as session:
+        return list((await audit.page(session, Window(1000))).rows)
+
+
 async def test_events_and_audit_are_bounded(database: Database) -> None:
     for _ in range(30):
         async with database.transaction(by=Actor("ada")) as session:
             events.append(session, "x")
             await job_row(session)
-    await retention.prune(database, Limits(events=10, audit=7))
+    async with database.transaction() as session:
+        for _ in range(20):
+            await audit.record(session, Actor("eve"), "GET /x", outcome="denied")
+    before = [row.seq for row in (await _audit(database)) if row.outcome == "allowed"]
+    await retention.prune(database, Limits(events=10, refusals=7))
     async with database.reading() as session:
         oldest, newest = await events.bounds(session)
         assert newest - oldest < 10
-        assert len((await audit.page(session)).rows) <= 7
-    await retention.prune(database, Limits(events=0, audit=0))
+    rows = await _audit(database)
+    assert sum(row.outcome == "denied" for row in rows) == 7
+    assert [row.seq for row in rows if row.outcome == "allowed"] == before, "refused requests evict no change"
+    await retention.prune(database, Limits(events=0, refusals=0, changes_s=0.0))
+    assert await _audit(database) == []
     async with database.transaction() as session:
         events.append(session, "x")
     async with database.reading() as session:

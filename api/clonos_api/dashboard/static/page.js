@@ -217,7 +217,7 @@ async function reload() {
 }
 if (again) setTimeout(reload, 1000 * again.dataset.again);
 // A session lasts a month from its last renewal; an open page renews it daily.
-setInterval(() => fetch("/session/renewal", { method: "POST" }).catch(() => {}), 86400000);
+setInterval(() => fetch("/session/renewal", { method: "POST" }).catch(() => {}), 3600000);
 document.addEventListener("htmx:after:swap", () => dress());
 setInterval(dress, 5000);
 dress();

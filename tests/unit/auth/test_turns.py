@@ -1,0 +1,86 @@
+"""Requests of one token at once: others wait, and other tokens do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from clonos.resources.service import Role
+from clonos_api.auth.principal import Principal
+from clonos_api.auth.rates import Turns
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Work:
+    """An application whose responses begin, and end, when the test says so."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.may_begin, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.running += 1
+        await self.may_begin.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        self.running -= 1
+        await self.may_end.wait()
+        await send({"type": "http.response.body"})
+
+
+async def status(turns: Turns, token: str | None, role: Role = Role.VIEWER) -> int:
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        raise AssertionError("the body is not read")
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    scope = {"type": "http", "path": "/x", "clonos.principal": Principal(token, "ada", role, None, None)}
+    await turns(scope, receive, send)
+    return statuses[0]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_token_has_some_requests_at_once() -> None:
+    work = Work()
+    turns = Turns(work, at_once=2, wait_s=20)
+    async with asyncio.TaskGroup() as group:
+        own = [group.create_task(status(turns, "a")) for _ in range(5)]
+        await until(lambda: work.running == 2)
+        others = [group.create_task(status(turns, token)) for token in ("b", "c")]
+        others += [group.create_task(status(turns, "agent", Role.AGENT)) for _ in range(5)]
+        await until(lambda: work.running == 9)
+        work.may_begin.set()
+        await until(
+            lambda: work.running == 0
+        )  # all have begun: a response that continues, such as a stream, is no request
+        work.may_end.set()
+    assert {task.result() for task in (*own, *others)} == {200}
+
+
+async def test_a_request_does_not_wait_for_ever() -> None:
+    work = Work()
+    turns = Turns(work, at_once=1, wait_s=0.05)
+    first = asyncio.create_task(status(turns, "a"))
+    await until(lambda: work.running == 1)
+    assert await status(turns, "a") == 429
+    work.may_begin.set()
+    work.may_end.set()
+    assert await first == 200
+    assert await status(turns, "a") == 200
