@@ -293,7 +293,7 @@ def test_sizes() -> None:
     assert fields(driver={"memory": "1000000m"}) == ["spec.driver.memory"]
     assert fields(params={f"p{n}": "x" for n in range(201)}) == ["spec.params"]
     assert fields(sparkConf={f"spark.{n}": "x" for n in range(201)}) == ["spec.sparkConf"]
-    assert fields(params={"p": "x" * 70_000}) == ["spec.params.p"]
+    assert fields(params={"p": "x" * 70_000}) == ["spec.params.p", "spec"]
     labels = JobSpec.model_validate({"metadata": {"name": "x", "labels": {"a b": "c"}}})
     assert [problem.field for problem in spec_checks.check_spec(labels)] == ["metadata.labels"]
 
