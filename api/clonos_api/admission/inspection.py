@@ -48,7 +48,7 @@ class Inspector:
             The findings, and the problems that prevent reading the code.
 
         Raises:
-            TooManyRequests: Other code is being inspected.
+            TooManyRequests: Other code is being inspected, or the machine is too busy.
         """
         key = (row.id, main)
         if key not in self._results:
@@ -109,20 +109,23 @@ def _written(row: ArtifactRow, content: bytes, main: str, root: Path) -> tuple[P
 
 async def _analysis(file: Path) -> Analysis:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "clonos_api.admission.analysis", str(file)),
+        # -P, and a folder of no user: otherwise Python would import, and so run, modules of the uploaded code.
+        *(sys.executable, "-P", "-m", "clonos_api.admission.analysis", str(file)),
         stdin=DEVNULL,
         stdout=PIPE,
         stderr=DEVNULL,
         # Without the service's settings, which hold the database's password.
         env={name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "TMPDIR") if name in os.environ},
-        cwd=file.parent if file.parent.is_dir() else None,
+        cwd="/",
         start_new_session=True,
     )
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             output, _ = await process.communicate()
         return Analysis.model_validate_json(output)
-    except (TimeoutError, ValidationError):  # its limits ended it
+    except TimeoutError:  # it had no processor time: another attempt may have
+        raise TooManyRequests("The analysis did not end in time.", hint="send the request again.") from None
+    except ValidationError:  # its limits ended it
         return Analysis(what="The code is too large to be analysed.", hint="split it into smaller modules.")
     finally:
         with contextlib.suppress(ProcessLookupError):

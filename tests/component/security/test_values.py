@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import secrets
 import stat
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from clonos.errors import DatabaseNewer
 from clonos.private_folders import create_private
 from clonos_api.http.checked_json import parse
 from clonos_api.store.db import schema
-from support.scripted import create, spec, upload
+from support.scripted import CODE, create, spec, upload
 from support.serving import Served, served
 
 Callers = Callable[..., httpx.Client]
@@ -114,6 +116,20 @@ def test_a_huge_job_file_is_refused_in_words_at_once(ada: httpx.Client, name: st
     assert time.monotonic() - before < 5.0
     assert not answer["valid"]
     assert "at most 1000000 are analysed" in answer["problems"][0]["what"]
+
+
+def test_the_analysis_imports_no_uploaded_module(ada: httpx.Client, name: str, tmp_path: Path) -> None:
+    """Python would look for the analysis' own imports in the current folder first."""
+    trap = f"open({str(tmp_path / 'ran')!r}, 'w').close()\n"
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("job.py", CODE)
+        for module in ("pydantic", "clonos", "clonos_api", "resource", "dataclasses"):
+            archive.writestr(f"{module}.py", trap)
+    body = {"spec": spec(name), "artifact": upload(ada, packed.getvalue(), "job.zip"), "start": False}
+    answer = ada.post("/jobs/validate", json=body).raise_for_status().json()
+    assert not (tmp_path / "ran").exists()
+    assert answer["valid"], answer
 
 
 def test_code_that_is_too_deep_is_refused_in_words(ada: httpx.Client, name: str) -> None:
