@@ -42,7 +42,7 @@ def check_spec(spec: JobSpec) -> list[FieldProblem]:
         *_check_params(part.params),
         *_check_spark_conf(part.spark_conf),
     ]
-    size = len(spec.model_dump_json(exclude_unset=True))
+    size = len(spec.model_dump_json(exclude_unset=True).encode())
     if size > _MAX_LENGTH:
         hint = f"{_MAX_LENGTH} are the most; put data into files beside the code."
         problems.append(FieldProblem(field="spec", what=f"the specification has {size} bytes", hint=hint))

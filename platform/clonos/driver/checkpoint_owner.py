@@ -31,6 +31,7 @@ class CheckpointOwner:
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._location = location
         self._directory = CheckpointDirectory(spark, location)
+        self._text: str | None = None  # as read before the claim: a takeover does not read the file again
 
     def check(self, job: str) -> None:
         """Refuse the checkpoint of another job.
@@ -38,13 +39,15 @@ class CheckpointOwner:
         Raises:
             CheckpointForeign: The file names another job.
         """
-        _check(self._directory.read_text(OWNER_FILE), job, self._location)
+        self._text = self._directory.read_text(OWNER_FILE)
+        _check(self._text, job, self._location)
 
     def write(self, job: str, lineage: int) -> None:
-        """Write the file, unless it holds the same job and lineage already."""
+        """Write the file, unless `check` has read the same job and lineage."""
         text = json.dumps({"job": job, "lineage": lineage})
-        if self._directory.read_text(OWNER_FILE) != text:
+        if self._text != text:
             self._directory.write_text(OWNER_FILE, text)
+            self._text = text
 
 
 def check_owner(checkpoint: Path, job: str) -> None:

@@ -6,6 +6,7 @@ tasks and aborts their transactions. All queries of a job share one claim, so al
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -153,6 +154,10 @@ class Driver:
             read = frozenset[str]().union(*(source.topics() for source in self._context.sources))
             self._on_defined(read, frozenset(self._written()))
 
+    @functools.cached_property
+    def _checkpoint_owner(self) -> CheckpointOwner:
+        return CheckpointOwner(self._spark, self._checkpoint)
+
     def rehearsed(self) -> list[Query]:
         """Define the job with sources that filter out all rows, for `clonos.standby.rehearsal`, and return its
         queries.
@@ -186,7 +191,7 @@ class Driver:
 
         This claims nothing.
         """
-        CheckpointOwner(self._spark, self._checkpoint).check(self._job.spec.name)
+        self._checkpoint_owner.check(self._job.spec.name)
         for query in self._context.queries:
             checkpoint = CheckpointDirectory(self._spark, query.location(self._checkpoint))
             checkpoint.check()
@@ -345,7 +350,7 @@ class Driver:
         running: list[Running] = []
         try:
             self._to(DriverState.RECONCILING)
-            CheckpointOwner(self._spark, self._checkpoint).write(self._job.spec.name, own.owner.lineage)
+            self._checkpoint_owner.write(self._job.spec.name, own.owner.lineage)
             self._check_continuity(own)
             self._pin(own)
             running = [self._prepare(query, own) for query in self._context.queries]

@@ -11,6 +11,7 @@ from typing import Final
 
 # Records of a source in the first epoch: also at 1,000 rows per second it ends within seconds.
 _FIRST_RECORDS: Final = 2_000
+_LONGEST_FIRST_S: Final = 60.0
 _TARGET_S: Final = 4.0  # the fixed cost of an epoch, some 0.1 s, is small against it
 _SHARE_OF_INTERVAL: Final = 0.8  # Spark starts the next epoch late if one takes longer than the interval
 _TARGET_BYTES: Final = 256 * 1024 * 1024
@@ -19,8 +20,11 @@ _FEWEST_RECORDS: Final = 100
 
 
 def first_records(interval_s: float) -> int:
-    """Maximum number of records that each source reads in the first epoch, with this interval of the trigger."""
-    return round(_FIRST_RECORDS * max(1.0, interval_s))
+    """Maximum number of records that each source reads in the first epoch, with this interval of the trigger.
+
+    A long interval allows for a minute's records: the speed of the job is not known yet.
+    """
+    return round(_FIRST_RECORDS * min(max(1.0, interval_s), _LONGEST_FIRST_S))
 
 
 class EpochBound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -40,6 +41,22 @@ def caller(service: Served, token: Callable[..., dict[str, Any]]) -> Iterator[Ca
     """Clients with a token of their own."""
     with ExitStack() as stack:
         yield lambda role, **more: stack.enter_context(service.client(token(role, **more)["token"]))
+
+
+@pytest.fixture
+def ada(caller: Callable[..., httpx.Client]) -> httpx.Client:
+    return caller("operator", subject="ada")
+
+
+@pytest.fixture
+def bob(caller: Callable[..., httpx.Client]) -> httpx.Client:
+    return caller("operator", subject="bob")
+
+
+@pytest.fixture
+def name() -> str:
+    """A name for a job."""
+    return f"j{secrets.token_hex(4)}"
 
 
 @pytest.fixture

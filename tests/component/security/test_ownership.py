@@ -21,21 +21,6 @@ from support.stored import EventFile
 Callers = Callable[..., httpx.Client]
 
 
-@pytest.fixture
-def ada(caller: Callers) -> httpx.Client:
-    return caller("operator", subject="ada")
-
-
-@pytest.fixture
-def bob(caller: Callers) -> httpx.Client:
-    return caller("operator", subject="bob")
-
-
-@pytest.fixture
-def name() -> str:
-    return f"j{secrets.token_hex(4)}"
-
-
 def asked(client: httpx.Client, name: str, **more: Any) -> httpx.Response:
     body = {"spec": {**spec(name), **more.pop("like", {})}, "artifact": upload(client), "start": False, **more}
     return client.post("/jobs", json=body)
@@ -183,13 +168,13 @@ def test_locations_outside_of_the_allowed_roots_are_refused(tmp_path: Path, name
                     ("s3a://bucket/clonos/ada", 201),
                     ("/data/clonos-too", 403),
                     ("s3a://other/clonos/ada", 403),
-                    ("/home/ada", 403),
+                    ("/elsewhere/ada", 403),
                 ]
             ):
                 like = {"spec": {"main": "job.py", "checkpoint": location}}
                 assert asked(ada, f"{name}-{number}", like=like).status_code == status, location
             assert asked(ada, f"{name}-default").status_code == 201
-        like = {"spec": {"main": "job.py", "checkpoint": "/home/root"}}
+        like = {"spec": {"main": "job.py", "checkpoint": "/elsewhere/root"}}
         assert asked(root, f"{name}-root", like=like).status_code == 201
 
 

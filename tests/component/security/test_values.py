@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import secrets
 import stat
 import time
 import zipfile
@@ -24,16 +23,6 @@ from support.scripted import CODE, create, spec, upload
 from support.serving import Served, served
 
 Callers = Callable[..., httpx.Client]
-
-
-@pytest.fixture
-def ada(caller: Callers) -> httpx.Client:
-    return caller("operator", subject="ada")
-
-
-@pytest.fixture
-def name() -> str:
-    return f"j{secrets.token_hex(4)}"
 
 
 def posted(client: httpx.Client, path: str, text: str) -> httpx.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from clonos import faults
 from clonos.causal.epoch_scope import worker_environment
 from clonos.driver.driver import Driver
 from clonos.driver.options import RunOptions
@@ -99,3 +101,15 @@ __all__ = ["InProcess", "JobContext"]
 def partition_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes as on a cluster: one for each sink partition, which its task publishes."""
     monkeypatch.setenv("CLONOS_LANES", "partition")
+
+
+@pytest.fixture
+def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Make the driver fail at a named point, once."""
+
+    def arm(fault: str) -> None:
+        log = tmp_path / f"fault-{random.getrandbits(32):08x}"
+        monkeypatch.setenv("CLONOS_FAULT_LOG", str(log))
+        monkeypatch.setattr(faults, "_FAULTS", faults.parse(f"{fault}:raise"))
+
+    return arm

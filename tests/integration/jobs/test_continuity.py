@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
 import clonos
-from clonos import faults
 from clonos.driver.topic_ids import TopicIds
 from clonos.errors import (
     CausalLogDamaged,
@@ -61,18 +60,6 @@ def create_again(kafka: KafkaSettings, make_topic: MakeTopic) -> Callable[[str, 
         make_topic(partitions, exactly=topic)
 
     return again
-
-
-@pytest.fixture
-def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Make the driver fail at a named point, once."""
-
-    def arm(fault: str) -> None:
-        log = tmp_path / f"fault-{random.getrandbits(32):08x}"
-        monkeypatch.setenv("CLONOS_FAULT_LOG", str(log))
-        monkeypatch.setattr(faults, "_FAULTS", faults.parse(f"{fault}:raise"))
-
-    return arm
 
 
 def copied(kafka: KafkaSettings, topic: str) -> Counter[str]:

@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from clonos import faults
 from clonos.driver.options import RunOptions
 from clonos.driver.topic_ids import TopicIds
 from clonos.errors import EpochFailed, RestartsExhausted, SourceNotRepeatable, SourceOffsetsExpired
@@ -114,14 +113,13 @@ def delete(kafka: KafkaSettings, topic: str) -> None:
     eventually(lambda: topic not in admin.list_topics(timeout=5).topics, "the topic is deleted")
 
 
-@pytest.mark.parametrize("fault", ["", "plan-committed:raise", "epoch-committed:raise"])
+@pytest.mark.parametrize("fault", ["", "plan-committed", "epoch-committed"])
 def test_a_topic_of_a_pattern_that_was_read_to_its_end_may_be_deleted(
     kafka: KafkaSettings,
     run_job: Any,
     name: str,
     make_topic: MakeTopic,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    fail_at: Callable[[str], None],
     fault: str,
 ) -> None:
     source, other, out = make_topic(1, f"{name}-in"), make_topic(1, f"{name}-in"), make_topic(1, "out")
@@ -131,8 +129,7 @@ def test_a_topic_of_a_pattern_that_was_read_to_its_end_may_be_deleted(
     delete(kafka, other)
     sent += feed(kafka, source, 1)
     if fault:
-        monkeypatch.setenv("CLONOS_FAULT_LOG", str(tmp_path / "faults"))
-        monkeypatch.setattr(faults, "_FAULTS", faults.parse(fault))
+        fail_at(fault)
     run_job(job, name)
     assert copied(kafka, out) == sent
     assert run_job.events_of("source-topics-deleted")[0]["topics"] == [other]
@@ -187,16 +184,14 @@ def test_a_deleted_topic_of_a_pattern_with_unread_records_is_refused(
     run_job: Any,
     name: str,
     make_topic: MakeTopic,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    fail_at: Callable[[str], None],
     fault: str,
 ) -> None:
     source, other, out = make_topic(1, f"{name}-in"), make_topic(1, f"{name}-in"), make_topic(1, "out")
     feed(kafka, source, 1)
     feed(kafka, other, 1)
     job = copy(out, pattern=f"{name}-.*", max_per_epoch=4)
-    monkeypatch.setenv("CLONOS_FAULT_LOG", str(tmp_path / "faults"))
-    monkeypatch.setattr(faults, "_FAULTS", faults.parse(f"{fault}:raise"))
+    fail_at(fault)
     with pytest.raises(RestartsExhausted, match=fault.partition(",")[0]):
         run_job(job, name, restart_policy={"attempts": 0})
     delete(kafka, other)
@@ -273,8 +268,7 @@ def test_an_epoch_over_topics_of_colliding_names_is_replayed(
     run_job: Any,
     name: str,
     make_topic: MakeTopic,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    fail_at: Callable[[str], None],
     how: str,
 ) -> None:
     """Spark's source keeps the partitions of such topics in an order of insertion, which differs in a replay."""
@@ -282,8 +276,7 @@ def test_an_epoch_over_topics_of_colliding_names_is_replayed(
     out = make_topic(1, "out")
     sent = sum((feed(kafka, topic, 2) for topic in inputs), Counter[str]())
     job = copy(out, **({"topics": inputs} if how == "topics" else {"pattern": f"{name}-.*"}))
-    monkeypatch.setenv("CLONOS_FAULT_LOG", str(tmp_path / "faults"))
-    monkeypatch.setattr(faults, "_FAULTS", faults.parse("plan-committed:raise"))
+    fail_at("plan-committed")
     run_job(job, name)
     assert copied(kafka, out) == sent
     scans = claim(kafka, name).state.plans["out", 0][1].scans
