@@ -27,6 +27,7 @@ def driver_spec(job: JobRow, previous: RunRow | None, locations: CheckpointLocat
         job=job.id,
         name=job.name,
         owner=job.created_by,
+        owner_number=job.owner_number,
         version=job.version if previous is None else previous.order["version"],
         spec=spec,
         artifact=job.artifact if previous is None else previous.order["artifact"],

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import Failure
 from clonos_api.reconcile.checkpoints import CheckpointLocations
-from clonos_api.store import savepoints, tasks
+from clonos_api.store import owners, savepoints, tasks
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import HostRow, JobRow, SavepointRow
 
@@ -32,14 +32,16 @@ async def copy(
     """Creates the host task that copies `checkpoint` into the directory of a savepoint."""
     arguments = {"savepoint": savepoint.id, "location": checkpoint, "target": savepoint.location}
     arguments["job"] = savepoint.job_name
-    await tasks.create(session, host, "savepoint", arguments, operation=operation)
+    number = await owners.number_of_job(session, savepoint.job)
+    await tasks.create(session, host, "savepoint", arguments, operation=operation, owner_number=number)
     return savepoint
 
 
 async def remove(session: AsyncSession, savepoint: SavepointRow, host: str, operation: str | None) -> None:
     """Create the host task that deletes a savepoint's files on `host` (id); `operation` is the id of its operation."""
     arguments = {"savepoint": savepoint.id, "location": savepoint.location}
-    await tasks.create(session, host, "delete-savepoint", arguments, operation=operation)
+    number = await owners.number_of_job(session, savepoint.job)
+    await tasks.create(session, host, "delete-savepoint", arguments, operation=operation, owner_number=number)
 
 
 async def give_up(

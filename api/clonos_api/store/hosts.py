@@ -5,10 +5,11 @@ Events: ``host.registered``, ``host.back``, ``host.lost``, ``host.drained``, ``h
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import func, select, update
+from sqlalchemy import case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, StateConflict
@@ -209,7 +210,10 @@ async def remove(session: AsyncSession, host: HostRow) -> HostRow:
 
 
 def bump(session: AsyncSession, host: str) -> None:
-    """Increment a host's work revision when this transaction commits, so that the agent fetches its work.
+    """Increase a host's work revision when this transaction commits, so that the agent fetches its work.
+
+    The revision is the time in milliseconds, or the next number. So none is used twice, also after a failover to a
+    database that lacks the newest transactions: agents apply work with another revision than theirs.
 
     All hosts are changed in one statement at the end. An earlier change could deadlock with a heartbeat that holds the
     row of a run.
@@ -219,10 +223,11 @@ def bump(session: AsyncSession, host: str) -> None:
 
 
 async def _bump(session: AsyncSession) -> None:
+    moment_ms = time.time_ns() // 1_000_000
     statement = (
         update(HostRow)
         .where(HostRow.id.in_(sorted(session.info.pop(_BUMPED))))
-        .values(revision=HostRow.revision + 1)
+        .values(revision=case((HostRow.revision >= moment_ms, HostRow.revision + 1), else_=moment_ms))
         .returning(HostRow.id, HostRow.revision)
         .execution_options(synchronize_session=False)
     )

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import Forbidden, NameTaken, SpecError, StateConflict, VersionStale
 from clonos.jobs.spec import JobSpec
 from clonos.resources.jobs import DesiredState, Failure, JobState, ResolveRequest, StartFrom, StopRequest
-from clonos_api.store import artifacts, audit, events, recoveries
+from clonos_api.store import artifacts, audit, events, owners, recoveries
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_number, by_time
 from clonos_api.store.db.rows import insert_new, new_id, require_row, upsert
@@ -59,6 +59,7 @@ async def create(
         state_since=moment,
         start_from=start_from.model_dump(mode="json") if start_from else None,
         created_by=created_by,
+        owner_number=await owners.number(session, created_by),
         created_at=moment,
         updated_at=moment,
     )

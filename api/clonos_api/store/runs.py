@@ -186,7 +186,15 @@ async def work(session: AsyncSession, host: str) -> Work:
         revision=revision,
         runs=[RunSpec.model_validate(run.order) for run in await open_of_host(session, host)],
         tasks=[
-            HostTask.model_validate({"task": task.id, "kind": task.kind, "arguments": task.arguments}) for task in tasks
+            HostTask.model_validate(
+                {
+                    "task": task.id,
+                    "kind": task.kind,
+                    "arguments": task.arguments,
+                    "owner_number": task.owner_number,
+                }
+            )
+            for task in tasks
         ],
     )
 

@@ -130,6 +130,7 @@ class JobRow(Base):
     failure: Mapped[dict[str, Any] | None]  # why the job does not make progress
     metrics: Mapped[dict[str, Any] | None]  # `Metrics`, as reported by the newest driver
     created_by: Mapped[str] = mapped_column(String(100))  # subject, the job's owner
+    owner_number: Mapped[int] = mapped_column(default=0)  # the number of `created_by` in `owners`
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
@@ -144,6 +145,16 @@ class JobNameRow(Base):
     __tablename__ = "job_names"
 
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    subject: Mapped[str] = mapped_column(String(100))
+
+
+class OwnerRow(Base):
+    """A subject that owns jobs, with a number: agents with ``--uids`` derive the user of its drivers from it."""
+
+    __tablename__ = "owners"
+    __table_args__ = (UniqueConstraint("subject"), NEVER_AGAIN)
+
+    number: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)  # from 1
     subject: Mapped[str] = mapped_column(String(100))
 
 
@@ -176,7 +187,7 @@ class HostRow(Base):
     versions: Mapped[dict[str, Any]]  # of Clonos, Python, Java and Spark
     labels: Mapped[dict[str, Any]]
     limits: Mapped[list[Any]]  # limits that the agent can enforce: ``memory``, ``uid``
-    revision: Mapped[int] = mapped_column(default=1)  # work revision
+    revision: Mapped[int] = mapped_column(Sequence, default=1)  # work revision, see `hosts.bump`
     registered_at: Mapped[datetime]
     heartbeat_at: Mapped[datetime]  # time of the newest heartbeat
     heartbeat_interval_s: Mapped[float] = mapped_column(default=1.0)  # as announced by the agent
@@ -340,6 +351,7 @@ class TaskRow(Base):
     host: Mapped[str] = mapped_column(ForeignKey("hosts.id"))
     operation: Mapped[str | None] = mapped_column(Id)  # id of the operation that waits for the task
     kind: Mapped[str] = mapped_column(String(32))  # ``savepoint`` or ``delete-savepoint``
+    owner_number: Mapped[int] = mapped_column(default=0)  # of the owner of the savepoint's job
     arguments: Mapped[dict[str, Any]]  # as in `HostTask`
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

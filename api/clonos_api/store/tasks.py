@@ -17,15 +17,25 @@ from clonos_api.store.tables import TaskRow
 
 
 async def create(
-    session: AsyncSession, host: str, kind: str, arguments: dict[str, Any], *, operation: str | None = None
+    session: AsyncSession,
+    host: str,
+    kind: str,
+    arguments: dict[str, Any],
+    *,
+    operation: str | None = None,
+    owner_number: int = 0,
 ) -> TaskRow:
-    """Create a host task for the agent of `host` (id), optionally as a part of an operation."""
+    """Create a host task for the agent of `host` (id), optionally as a part of an operation.
+
+    `owner_number` is the number of the subject whose files the task handles.
+    """
     row = TaskRow(
         id=new_id(),
         host=host,
         operation=operation,
         kind=kind,
         arguments=arguments,
+        owner_number=owner_number,
         created_at=await now(session),
     )
     session.add(row)

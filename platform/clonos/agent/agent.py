@@ -28,6 +28,7 @@ from clonos.agent.push_batcher import PushBatcher
 from clonos.agent.settings import AgentSettings
 from clonos.agent.supervisor import Supervisor
 from clonos.agent.tasks import Tasks
+from clonos.agent.users import share_folder
 from clonos.agent.waiting import is_set_within
 from clonos.agent.warm_pool import WarmPool
 from clonos.client.agent_api import AgentApi, ApiRejected, ApiUnavailable, HostRemoved, HostUnknown
@@ -192,7 +193,7 @@ class Agent:
     async def _register(self) -> HostRegistered:
         settings = self._settings
         limits = ["memory"] if settings.memory_limit_mb is not None and self._memory.available else []
-        limits += ["uid"] if settings.uid is not None else []
+        limits += ["uid"] if settings.other_users else []
         body = HostRegister(
             name=settings.name,
             instance=self.instance,
@@ -354,13 +355,21 @@ class Agent:
 
     def _check_settings(self) -> None:
         settings = self._settings
-        if settings.uid is not None and os.geteuid() != 0:
-            raise SpecError("Only an agent that is root can run drivers as another user.", hint="omit --uid.")
+        if settings.other_users and os.geteuid() != 0:
+            raise SpecError("Only an agent that is root can run drivers as another user.", hint="omit --uid, --uids.")
+        if settings.pool_size and settings.uids is not None:
+            raise SpecError(
+                "A pool driver has no job yet, so it cannot have the user of the job's owner.",
+                hint="omit --pool-size, or use --uid.",
+            )
         if settings.pool_size and settings.memory_limit_mb is not None:
             raise SpecError(
                 "A pool driver has no job yet, so its memory cannot be limited.",
                 hint="omit --pool-size or --memory-limit-mb.",
             )
+        if settings.other_users:
+            share_folder(settings.home.absolute())
+            share_folder(self._settings.directory.parent)
         if settings.memory_limit_mb is not None and not self._memory.available:
             _log.warning("memory-not-limited", why="no writable cgroup (v2) has the memory controller")
 

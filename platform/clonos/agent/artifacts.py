@@ -64,6 +64,7 @@ class Artifacts:
         digest, size = hashlib.sha256(), 0
         try:
             with part.open("wb") as out:
+                part.chmod(0o600)  # code belongs to its owner, and names of artifacts are in lists
                 async for piece in self._fetch(sha256):
                     size += len(piece)
                     if size > self._limits.archive:

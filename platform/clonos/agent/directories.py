@@ -15,6 +15,7 @@ from typing import TypeVar
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from clonos.agent.users import DriverUser
 from clonos.errors import DirectoryInUse
 from clonos.resources.hosts import TaskResult, Work
 from clonos.resources.jobs import Failure
@@ -96,13 +97,12 @@ class RunDirectory:
         self.promotion = self.work / "promotion"
         self._record = folder / "driver.json"
 
-    def create(self, spec: str, uid: int | None = None, gid: int | None = None) -> None:
+    def create(self, spec: str, user: DriverUser | None = None) -> None:
         """Create the directories and files that the run's driver needs.
 
         Args:
             spec: The job's specification, as YAML.
-            uid: User that owns the driver's files; default that of the agent.
-            gid: Group that owns the files.
+            user: Owner of the driver's files; only its group can read the code. Default the agent's own user.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o711)
@@ -111,9 +111,12 @@ class RunDirectory:
         for file in (self.events, self.log, self.spec):
             file.touch(mode=0o600)
         self.spec.write_text(spec, encoding="utf-8")
-        if uid is not None:
+        if user is not None:
             for path in (self.work, self.scratch, self.events, self.spec):
-                os.chown(path, uid, gid if gid is not None else -1)
+                os.chown(path, user.uid, user.gid)
+            if self.code.is_dir():
+                os.chown(self.code, -1, user.gid)
+                self.code.chmod(0o750)
         _complete_last_line(self.events)
 
     def record(self) -> RunRecord:

@@ -57,7 +57,7 @@ def launch_environment(directory: RunDirectory, attempt: int) -> dict[str, str]:
 
 def _common(settings: AgentSettings, home: Path, scratch: Path, agent: Mapping[str, str] | None) -> dict[str, str]:
     common = base_environment(settings, agent)
-    if settings.uid is not None:
+    if settings.other_users:
         for name in ("USER", "LOGNAME", "XDG_CACHE_HOME"):
             common.pop(name, None)
         common["HOME"] = str(home)

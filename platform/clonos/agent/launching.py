@@ -14,6 +14,7 @@ from clonos.agent.priority import lower_priority, restore_priority
 from clonos.agent.process import launch
 from clonos.agent.run_attempt import RunAttempt
 from clonos.agent.settings import AgentSettings
+from clonos.agent.users import DriverUser
 from clonos.agent.warm_pool import PoolDriver, WarmPool
 from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import RunSpec
@@ -57,8 +58,10 @@ async def launch_in_pool(settings: AgentSettings, pool: WarmPool, attempt: RunAt
     return False
 
 
-def launch_process(settings: AgentSettings, attempt: RunAttempt, spec: RunSpec, command: list[str]) -> int:
-    """Start the attempt as a new driver process; returns its process id.
+def launch_process(
+    settings: AgentSettings, attempt: RunAttempt, spec: RunSpec, command: list[str], user: DriverUser | None
+) -> int:
+    """Start the attempt as a new driver process of `user` (None: the agent's); returns its process id.
 
     Raises:
         OSError: The process cannot be started.
@@ -69,8 +72,8 @@ def launch_process(settings: AgentSettings, attempt: RunAttempt, spec: RunSpec, 
         directory=directory.work,
         environment=driver_environment(settings, directory, attempt.record.attempt),
         log=directory.log,
-        uid=settings.uid,
-        gid=settings.gid,
+        uid=user.uid if user else None,
+        gid=user.gid if user else None,
     )
     if spec.standby:
         lower_priority(pid)

@@ -20,7 +20,9 @@ import random
 import time
 from collections.abc import Coroutine
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 import structlog
 import yaml
@@ -34,6 +36,7 @@ from clonos.agent.host_context import HostContext
 from clonos.agent.priority import restore_priority
 from clonos.agent.process import identity
 from clonos.agent.run_attempt import RunAttempt
+from clonos.agent.users import driver_user, give_folder
 from clonos.agent.waiting import is_set_within
 from clonos.driver.states import DriverState
 from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault, StopTimedOut
@@ -224,7 +227,8 @@ class RunSupervisor:
             self._log.info("pool-driver-launched", pid=attempt.record.pid, attempt=attempt.record.attempt)
             return
         try:
-            pid = launching.launch_process(settings, attempt, spec, command)
+            user = driver_user(settings, spec.owner_number)
+            pid = launching.launch_process(settings, attempt, spec, command, user)
         except OSError as error:
             fault = EnvironmentFault(f"The driver cannot be started: {error}.", kept="nothing was started.")
             self._record_outcome(AttemptOutcome(None, failure_of(fault), retry=True))
@@ -245,6 +249,7 @@ class RunSupervisor:
             ):
                 return None
             job = resolved(spec.spec, from_folder(self._settings.secrets_folder, spec.owner))
+            user = driver_user(self._settings, spec.owner_number)
         except ClonosError as error:
             if error.retry:
                 raise
@@ -253,7 +258,12 @@ class RunSupervisor:
             return None
         raw = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
         raw["spec"] = {**raw.get("spec", {}), "main": f"code/{main}"}
-        self._directory.create(yaml.safe_dump(raw, sort_keys=False), self._settings.uid, self._settings.gid)
+        self._directory.create(yaml.safe_dump(raw, sort_keys=False), user)
+        if user is not None:
+            jobs = self._settings.home.absolute() / "jobs"
+            checkpoint = job.spec.checkpoint
+            if not checkpoint or Path(urlsplit(checkpoint).path).is_relative_to(jobs / spec.name):
+                give_folder(jobs, spec.name, user)
         return job
 
     async def _while_may_run(self, work: Coroutine[Any, Any, None]) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from clonos.resources.archives import LIMITS, Limits
 from clonos.settings import Settings
@@ -43,7 +43,8 @@ class AgentSettings(BaseModel):
             agent's process id.
         driver_environment: Additional environment variables of drivers.
         uid: User that drivers run as; the agent must be root then. Default the agent's own user.
-        gid: Group that drivers run as.
+        uids: Users of drivers, such as ``20000-20999``: each owner of jobs has one. The agent must be root then.
+        gid: Group that drivers run as; default the group with the number of the user.
         memory_limit_mb: Limit of one driver with its child processes, in MiB, on hosts with cgroup v2.
         cgroup: A delegated cgroup (v2) that contains the cgroups of the drivers; default the agent's own.
         log_bytes: A driver's log is rotated at this size; one previous file remains.
@@ -77,6 +78,7 @@ class AgentSettings(BaseModel):
     ending_command: tuple[str, ...] = ENDING_COMMAND
     driver_environment: dict[str, str] = Field(default_factory=dict)
     uid: int | None = Field(None, ge=1)
+    uids: str | None = Field(None, pattern=r"^[1-9][0-9]{0,9}-[1-9][0-9]{0,9}$")
     gid: int | None = Field(None, ge=1)
     memory_limit_mb: int | None = Field(None, ge=64)
     cgroup: Path | None = None
@@ -89,6 +91,28 @@ class AgentSettings(BaseModel):
     archive: Limits = LIMITS
     metrics: str | None = Field(None, pattern=r"^.+:[0-9]{1,5}$")
     secrets: Path | None = None
+
+    @model_validator(mode="after")
+    def _users_are_clear(self) -> Self:
+        uids = self.uid_range
+        if uids is not None and self.uid is not None:
+            raise ValueError("uid and uids exclude each other")
+        if uids is not None and not uids:
+            raise ValueError("uids needs a range FIRST-LAST")
+        return self
+
+    @property
+    def uid_range(self) -> range | None:
+        """The users of `uids`; None if there is no such setting."""
+        if self.uids is None:
+            return None
+        first, last = map(int, self.uids.split("-"))
+        return range(first, last + 1)
+
+    @property
+    def other_users(self) -> bool:
+        """Whether drivers run as other users than the agent."""
+        return self.uid is not None or self.uids is not None
 
     @property
     def secrets_folder(self) -> Path:

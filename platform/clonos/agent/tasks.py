@@ -8,7 +8,9 @@ import os
 import signal
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 from pydantic import ValidationError
@@ -16,6 +18,7 @@ from pydantic import ValidationError
 from clonos.agent.directories import AgentDirectory
 from clonos.agent.environment import base_environment
 from clonos.agent.settings import AgentSettings
+from clonos.agent.users import DriverUser, driver_user, give_folder
 from clonos.client.agent_api import ApiRejected, ApiUnavailable
 from clonos.errors import AgentReplaced, ClonosError
 from clonos.resources.failures import failure_of
@@ -77,6 +80,16 @@ class Tasks:
         finally:
             del self._running[task.task]
 
+    def _prepare(self, task: HostTask) -> DriverUser | None:
+        """The user of the job's drivers, whose files the task reads and writes: it must reach no others."""
+        user = driver_user(self._settings, task.owner_number)
+        if user is not None:
+            savepoints = self._settings.home.absolute() / "savepoints"
+            target = Path(urlsplit(str(task.arguments.get("target", ""))).path)
+            if target.is_relative_to(savepoints) and target != savepoints:
+                give_folder(savepoints, target.relative_to(savepoints).parts[0], user)
+        return user
+
     async def _report(self, task: str, result: TaskResult) -> None:
         while True:
             try:
@@ -84,12 +97,11 @@ class Tasks:
             except ApiUnavailable as error:
                 await asyncio.sleep(max(error.retry_after_s, _RETRY_S))
 
-    def _driver_user(self) -> dict[str, Any]:
-        """The user of drivers, whose files a task reads and writes: it must reach no others."""
-        uid, gid = self._settings.uid, self._settings.gid
-        return {} if uid is None else {"user": uid, "group": uid if gid is None else gid, "extra_groups": ()}
-
     async def _execute(self, task: HostTask) -> TaskResult:
+        try:
+            user = await asyncio.to_thread(self._prepare, task)
+        except ClonosError as error:
+            return TaskResult(instance="", ok=False, failure=failure_of(error))
         process = await asyncio.create_subprocess_exec(
             *self._settings.task_command,
             stdin=PIPE,
@@ -97,7 +109,9 @@ class Tasks:
             stderr=PIPE,
             env=base_environment(self._settings),
             start_new_session=True,
-            **self._driver_user(),
+            user=None if user is None else user.uid,
+            group=None if user is None else user.gid,
+            extra_groups=None if user is None else (),
         )
         try:
             out, errors = await process.communicate(task.model_dump_json().encode())

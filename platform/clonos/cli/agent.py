@@ -30,7 +30,10 @@ def agent(
     ] = None,
     ca: Annotated[Path | None, typer.Option(help="PEM file with trusted certificate authorities.")] = None,
     uid: Annotated[int | None, typer.Option(help="User ID of drivers; requires root.")] = None,
-    gid: Annotated[int | None, typer.Option(help="Group ID of drivers (default: the value of --uid).")] = None,
+    uids: Annotated[
+        str | None, typer.Option(help="User IDs of drivers, one for each owner of jobs: FIRST-LAST; requires root.")
+    ] = None,
+    gid: Annotated[int | None, typer.Option(help="Group ID of drivers (default: the number of the user).")] = None,
     memory_limit_mb: Annotated[
         int | None, typer.Option(help="Memory limit of one driver and its child processes, in MiB.")
     ] = None,
@@ -72,6 +75,7 @@ def agent(
             labels=pairs(label or [], "--label"),
             ca=ca,
             uid=uid,
+            uids=uids,
             gid=gid,
             memory_limit_mb=memory_limit_mb,
             cgroup=cgroup,

@@ -118,12 +118,14 @@ class RunSpec(Resource):
             back to it.
         resolutions: The user's decisions about epochs in doubt.
         owner: Subject that created the job: the job gets this subject's secrets only.
+        owner_number: Number of the owner, from 1: agents with ``--uids`` derive the user of its drivers from it.
     """
 
     run: str
     job: str
     name: str
     owner: str = ""
+    owner_number: int = 0
     version: int
     spec: JobSpec
     artifact: str
@@ -145,11 +147,13 @@ class HostTask(Resource):
 
     Attributes:
         arguments: Id of the ``savepoint``, the ``location`` to copy or delete, and for a copy the ``target``.
+        owner_number: Number of the job's owner, as in `RunSpec`.
     """
 
     task: str
     kind: Literal["savepoint", "delete-savepoint"]
     arguments: dict[str, Any] = Field(default_factory=dict)
+    owner_number: int = 0
 
 
 class Work(Resource):

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from clonos.errors import ConcurrentUpdate, NameTaken, NotFound, SpecError, StateConflict, VersionStale
 from clonos.jobs.spec import JobSpec
 from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopRequest
-from clonos_api.store import artifacts, audit, events, jobs, recoveries, runs
+from clonos_api.store import artifacts, audit, events, jobs, owners, recoveries, runs
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
@@ -92,6 +92,20 @@ async def test_many_create_one_name(database: Database) -> None:
     results = await asyncio.gather(*(create() for _ in range(12)), return_exceptions=True)
     assert sum(isinstance(result, str) for result in results) == 1
     assert sum(isinstance(result, NameTaken) for result in results) == 11
+
+
+async def test_each_owner_has_one_number(database: Database) -> None:
+    """Also if several of its jobs are created at once."""
+    subjects = [unique("owner-") for _ in range(3)]
+
+    async def number(subject: str) -> tuple[str, int]:
+        async with database.transaction() as session:
+            return subject, await owners.number(session, subject)
+
+    numbers = set(await asyncio.gather(*(number(subject) for subject in subjects * 4)))
+    assert {subject for subject, _ in numbers} == set(subjects)
+    assert len({value for _, value in numbers}) == len(numbers) == 3
+    assert min(value for _, value in numbers) > 0
 
 
 async def test_an_unknown_artifact(database: Database) -> None:

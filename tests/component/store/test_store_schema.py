@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 
 from clonos.errors import DatabaseUnavailable
-from clonos_api.store import jobs
+from clonos_api.store import jobs, owners
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import Base
@@ -53,6 +53,19 @@ async def test_up_down_and_up_again_with_data(empty_url: str) -> None:
     assert tables(empty_url) == set()
     schema.upgrade(empty_url)
     await make_a_job(empty_url)
+
+
+async def test_owners_of_older_jobs_get_numbers(empty_url: str) -> None:
+    schema.upgrade(empty_url)
+    job = await make_a_job(empty_url)
+    schema.downgrade(empty_url, "0003")
+    schema.upgrade(empty_url)
+    database = Database(empty_url)
+    async with database.transaction() as session:
+        number = await owners.number_of_job(session, job)
+        assert number > 0
+        assert number == await owners.number(session, "ada")
+    await database.close()
 
 
 def test_the_migrations_create_the_tables_of_the_code(url: str) -> None:

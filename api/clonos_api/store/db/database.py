@@ -191,10 +191,11 @@ class Database:
         """Poll for the commits of other replicas and wake the waiters of this process, until cancelled."""
         while True:
             with contextlib.suppress(DatabaseUnavailable):
+                before = self.notifier.seen()
                 async with self.reading() as session:
                     newest = (await session.execute(select_rows(func.max(EventRow.seq)))).scalar()
                     hosts = (await session.execute(select_rows(HostRow.id, HostRow.revision))).all()
-                self.notifier.update({EVENTS: newest or 0, **dict(hosts)})
+                self.notifier.correct(before, {EVENTS: newest or 0, **dict(hosts)})
             await asyncio.sleep(_WATCH_S)
 
     async def _close_session(self, session: AsyncSession) -> None:

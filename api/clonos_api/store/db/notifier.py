@@ -68,6 +68,22 @@ class Notifier:
                 if key in self._changed:
                     self._changed.pop(key).set()
 
+    def seen(self) -> dict[str, int]:
+        """A copy of the numbers that this process has."""
+        return dict(self._newest)
+
+    def correct(self, before: Mapping[str, int], current: Mapping[str, int]) -> None:
+        """Record the numbers that the database has now, also smaller ones.
+
+        A number below that of `before`, a copy from before the read, shows that the database lost commits: a failover
+        led to a server without the newest ones. Requests that wait for newer numbers would otherwise return at once.
+        """
+        for key, revision in current.items():
+            lost_commits = revision < before.get(key, 0)
+            if lost_commits and self._newest.get(key) == before.get(key):
+                self._newest[key] = revision
+        self.update(current)
+
     async def _wait(self, key: str, enough: Callable[[int], bool], timeout_s: float) -> int:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

@@ -1,0 +1,79 @@
+"""The operating-system users of drivers and tasks.
+
+They are the agent's own user, the user of ``--uid``, or one user for each owner of jobs (``--uids``): drivers of
+different owners then read neither each other's specifications, nor secrets, nor checkpoints. Nomad's dynamic users are
+alike, but change with each task; an owner's files outlive a run, so an owner keeps its user.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from clonos.agent.settings import AgentSettings
+from clonos.errors import EnvironmentFault, SpecError
+
+
+@dataclass(frozen=True)
+class DriverUser:
+    """User and group of a driver or task."""
+
+    uid: int
+    gid: int
+
+
+def driver_user(settings: AgentSettings, owner_number: int) -> DriverUser | None:
+    """The user of an owner's drivers and tasks; None: the agent's own.
+
+    Args:
+        settings: Settings of the agent.
+        owner_number: Number of the owner, from 1; 0: the control plane sent none.
+
+    Raises:
+        EnvironmentFault: The range of ``--uids`` has no user for this owner.
+    """
+    uids = settings.uid_range
+    if uids is None:
+        uid = settings.uid
+    elif 0 < owner_number <= len(uids):
+        uid = uids[owner_number - 1]
+    else:
+        raise EnvironmentFault(
+            f"--uids {settings.uids} has no user for the owner with the number {owner_number or 'none'}.",
+            kept="nothing was started.",
+            hint="restart the agent with a larger range that begins with the same uid.",
+        )
+    return None if uid is None else DriverUser(uid, uid if settings.gid is None else settings.gid)
+
+
+def share_folder(folder: Path) -> None:
+    """Create a folder that other users may enter but not list, or make it one."""
+    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    mode = folder.stat().st_mode & 0o7777
+    if mode & 0o011 != 0o011:
+        folder.chmod(mode | 0o011)
+
+
+def give_folder(shared: Path, name: str, user: DriverUser) -> None:
+    """Create the folder `name` of `user` in `shared`, to which only the agent adds entries.
+
+    Raises:
+        EnvironmentFault: The folder exists and belongs to another user.
+    """
+    share_folder(shared)
+    folder = shared / name
+    if folder.parent != shared or name in ("", ".", ".."):
+        raise SpecError(f"{name!r} is not the name of a folder.", kept="nothing was started.")
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        owner = folder.lstat().st_uid
+        if owner != user.uid:
+            raise EnvironmentFault(
+                f"{folder} belongs to the user {owner}, and its job runs as the user {user.uid}.",
+                kept="nothing was started; the folder is unchanged.",
+                hint=f"stop the job, and run chown --recursive {user.uid}:{user.gid} {folder}.",
+            ) from None
+    else:
+        os.chown(folder, user.uid, user.gid)
