@@ -1,4 +1,4 @@
-"""`Idempotency-Key` on POST: a repeated request is executed once and gets the same response.
+"""`Idempotency-Key` on POST and DELETE with a response: a repeated request is executed once and gets the same response.
 
 The key is reserved before the work, in its own transaction. The response is stored in the transaction of the work, so
 both are committed or neither. Failed work frees its key.

@@ -15,6 +15,7 @@ from clonos_api.auth.denials import record_denied
 from clonos_api.auth.rates import Buckets, RateLimits, Turns
 from clonos_api.guards import idempotency
 from clonos_api.guards.bodies import BodyLimits
+from clonos_api.guards.conditional import ConditionalGet
 from clonos_api.guards.envelope import HEADER, Envelope
 from clonos_api.guards.hosts import HostCheck
 from clonos_api.settings import ApiSettings, Limits
@@ -50,6 +51,7 @@ def install(
     app.state.denied = record_denied
     idempotency.install(app)
     # The middleware that is added last runs first.
+    app.add_middleware(ConditionalGet)
     app.add_middleware(BodyLimits, limit=_body_limit(limits))
     app.add_middleware(Turns, at_once=limits.requests_at_once)
     app.add_middleware(
@@ -72,7 +74,14 @@ def install(
             CORSMiddleware,
             allow_origins=settings.allowed_origins,
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID"],
+            allow_headers=[
+                "Authorization",
+                "Content-Type",
+                "Idempotency-Key",
+                "If-Match",
+                "If-None-Match",
+                "Last-Event-ID",
+            ],
             expose_headers=["ETag", "Location", "Retry-After", HEADER],
         )
     app.add_middleware(HostCheck, hosts=[own, *settings.allowed_hosts], origins=settings.allowed_origins)

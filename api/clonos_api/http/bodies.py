@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, TypeVar
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from clonos.errors import SpecError, VersionStale
-from clonos.resources.jobs import JobCreate
+from clonos.resources.jobs import Job, JobCreate
 from clonos.standby.states import StandbyState
 from clonos_api.http.checked_json import parse
 
@@ -33,9 +34,13 @@ IfMatch = Annotated[
 ]
 
 
-def etag(version: int) -> str:
-    """The version of a resource as the value of the header ``ETag``."""
-    return f'"{version}"'
+def etag(job: Job) -> str:
+    """The header ``ETag`` of a job: the version of its specification, and a hash of everything else, such as its state.
+
+    ``If-None-Match`` compares all of it, and ``If-Match`` the version: a change of state does not hinder an update.
+    """
+    digest = hashlib.blake2b(job.model_dump_json(by_alias=True).encode(), digest_size=6).hexdigest()
+    return f'"{job.version}-{digest}"'
 
 
 def matched_version(if_match: str | None, newest: int) -> int:
@@ -45,10 +50,16 @@ def matched_version(if_match: str | None, newest: int) -> int:
     """
     if if_match is None:
         raise HTTPException(428, "This change needs If-Match with the ETag of the job.")
-    etags = {tag.strip() for tag in if_match.split(",")}
-    if "*" not in etags and etag(newest) not in etags:
-        raise VersionStale(f"If-Match names {if_match}, and the newest version is {etag(newest)}.")
+    check_version(if_match, newest)
     return newest
+
+
+def check_version(if_match: str | None, newest: int) -> None:
+    """Check that the header ``If-Match``, if there is one, names the version `newest`, or ``*``; otherwise 412."""
+    tags = {tag.strip() for tag in (if_match or "*").split(",")}
+    versions = {tag[1:-1].partition("-")[0] for tag in tags if len(tag) > 2 and tag[0] == tag[-1] == '"'}
+    if "*" not in tags and str(newest) not in versions:
+        raise VersionStale(f"If-Match names {if_match}, and the newest version is {newest}.")
 
 
 def document_of(model: type[Body]) -> Callable[[Request], Awaitable[Body]]:

@@ -6,9 +6,10 @@ Each responds 202 with an operation.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Depends, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import (
@@ -22,13 +23,16 @@ from clonos.resources.jobs import (
 )
 from clonos.resources.service import Operation
 from clonos_api.admission import planned_moves, start_points
+from clonos_api.auth import Principal
 from clonos_api.guards.idempotency import Once, OnceDep
+from clonos_api.http.bodies import IfMatch, check_version
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, SettingsDep
 from clonos_api.routes.access import API, Operator, OwnJob, changing
-from clonos_api.routes.documented import LOCATION
+from clonos_api.routes.documented import LOCATION, problems
 from clonos_api.routes.operations import accepted
 from clonos_api.store import jobs, operations
+from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow, OperationRow
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["actions"])
@@ -38,56 +42,92 @@ _START_S: Final = 150.0
 _STOP_MARGIN_S: Final = 60.0
 _SAVEPOINT_S: Final = 600.0
 _CANCEL_S: Final = 90.0
-_ANSWERS: Final[dict[str, Any]] = {"status_code": 202, "response_model": Operation, "responses": LOCATION}
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {**LOCATION, **problems(412)}
+_ANSWERS: Final[dict[str, Any]] = {"status_code": 202, "response_model": Operation, "responses": _RESPONSES}
+
+
+@dataclass(frozen=True)
+class Action:
+    """A change of one job that responds with an operation."""
+
+    caller: Principal
+    job: JobRow
+    database: Database
+    once: Once
+    if_match: str | None
+
+    async def begin(self, begin: Callable[[AsyncSession, JobRow], Awaitable[OperationRow]]) -> Response:
+        """Begin an operation on the job with `begin`, in one transaction with the stored response."""
+
+        async def change(session: AsyncSession) -> Response:
+            row = await jobs.get(session, self.job.id)
+            check_version(self.if_match, row.version)
+            return await accepted(session, await begin(session, row), self.once)
+
+        return await changing(self.database, self.caller.actor, change)
+
+    async def desire(self, kind: str, desired: DesiredState, timeout_s: float, **fields: Any) -> Response:
+        """Begin the operation `kind` with a new desired state; `fields` are further arguments of `jobs.desire`."""
+
+        async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
+            if isinstance(point := fields.get("start_from"), StartFrom):
+                await start_points.check(session, self.caller, row.name, point, row)
+            arguments = {
+                name: value.model_dump(mode="json") for name, value in fields.items() if hasattr(value, "model_dump")
+            }
+            operation = await operations.begin(
+                session, kind, job=row.id, arguments=arguments, timeout_s=timeout_s, by=self.caller.subject
+            )
+            await jobs.desire(session, row, desired, **fields)
+            return operation
+
+        return await self.begin(begin)
+
+
+async def _action(
+    caller: Operator, job: OwnJob, database: DatabaseDep, once: OnceDep, if_match: IfMatch = None
+) -> Action:
+    return Action(caller, job, database, once, if_match)
+
+
+ActionDep = Annotated[Action, Depends(_action)]
 
 
 @router.post("/{job}/start", **_ANSWERS)
 async def start_job(
-    caller: Operator,
-    job: OwnJob,
-    database: DatabaseDep,
-    once: OnceDep,
+    action: ActionDep,
     body: Annotated[StartFrom | None, Body()] = None,
 ) -> Response:
     """Start a job from its last epoch or from an older point. A running job is left unchanged."""
-    return await _desire(database, once, caller, job, "start", DesiredState.RUNNING, _START_S, start_from=body)
+    return await action.desire("start", DesiredState.RUNNING, _START_S, start_from=body)
 
 
 @router.post("/{job}/stop", **_ANSWERS)
 async def stop_job(
-    caller: Operator,
-    job: OwnJob,
-    database: DatabaseDep,
-    once: OnceDep,
+    action: ActionDep,
     body: Annotated[StopRequest | None, Body()] = None,
 ) -> Response:
     """Stop a job. It can be started again from its last epoch."""
     stop = body or StopRequest()
     longest = stop.timeout_s + _STOP_MARGIN_S + (_SAVEPOINT_S if stop.mode is StopMode.CHECKPOINT else 0)
-    return await _desire(database, once, caller, job, "stop", DesiredState.STOPPED, longest, stop=stop)
+    return await action.desire("stop", DesiredState.STOPPED, longest, stop=stop)
 
 
 @router.post("/{job}/restart", **_ANSWERS)
 async def restart_job(
-    caller: Operator,
-    job: OwnJob,
-    database: DatabaseDep,
-    once: OnceDep,
+    action: ActionDep,
     body: Annotated[StopRequest | None, Body()] = None,
 ) -> Response:
     """Stop a job if it is running, and start it with its newest specification and code."""
     stop = body or StopRequest()
     longest = stop.timeout_s + _STOP_MARGIN_S + _START_S
-    return await _desire(database, once, caller, job, "restart", DesiredState.RUNNING, longest, stop=stop, restart=True)
+    return await action.desire("restart", DesiredState.RUNNING, longest, stop=stop, restart=True)
 
 
 @router.post("/{job}/move", **_ANSWERS)
 async def move_job(
-    caller: Operator,
-    job: OwnJob,
-    database: DatabaseDep,
+    action: ActionDep,
     settings: SettingsDep,
-    once: OnceDep,
     body: Annotated[MoveRequest | None, Body()] = None,
 ) -> Response:
     """Move a running job to another host: a standby is prepared there and takes over while the driver runs."""
@@ -95,85 +135,41 @@ async def move_job(
 
     async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
         target = await planned_moves.to_host(session, row, request.to, settings)
-        return await planned_moves.begin(session, row, "move", request.timeout_s, caller.subject, to=target)
+        return await planned_moves.begin(session, row, "move", request.timeout_s, action.caller.subject, to=target)
 
-    return await _begin(database, once, caller, job, begin)
+    return await action.begin(begin)
 
 
 @router.post("/{job}/upgrade", **_ANSWERS)
 async def upgrade_job(
-    caller: Operator,
-    job: OwnJob,
-    database: DatabaseDep,
-    once: OnceDep,
+    action: ActionDep,
     body: Annotated[UpgradeRequest | None, Body()] = None,
 ) -> Response:
     """Upgrade a running job to its newest specification and code through a standby; roll back if it fails at once."""
     request = body or UpgradeRequest()
 
     async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
-        return await planned_moves.begin(session, row, "upgrade", request.timeout_s, caller.subject)
+        return await planned_moves.begin(session, row, "upgrade", request.timeout_s, action.caller.subject)
 
-    return await _begin(database, once, caller, job, begin)
+    return await action.begin(begin)
 
 
 @router.post("/{job}/resolve", **_ANSWERS)
-async def resolve_job(
-    caller: Operator, job: OwnJob, database: DatabaseDep, once: OnceDep, body: ResolveRequest
-) -> Response:
+async def resolve_job(action: ActionDep, body: ResolveRequest) -> Response:
     """Decide about an epoch in doubt that stopped a job, and start the job. The audit log records the decision."""
 
     async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
         arguments = {"resolution": body.model_dump(mode="json")}
         operation = await operations.begin(
-            session, "resolve", job=row.id, arguments=arguments, timeout_s=_START_S, by=caller.subject
+            session, "resolve", job=row.id, arguments=arguments, timeout_s=_START_S, by=action.caller.subject
         )
         await jobs.resolve(session, row, body)
         return operation
 
-    return await _begin(database, once, caller, job, begin)
+    return await action.begin(begin)
 
 
 @router.post("/{job}/cancel", **_ANSWERS)
-async def cancel_job(caller: Operator, job: OwnJob, database: DatabaseDep, once: OnceDep) -> Response:
+async def cancel_job(action: ActionDep) -> Response:
     """Cancel a job permanently: its driver is killed, and the job cannot be started again."""
-    return await _desire(database, once, caller, job, "cancel", DesiredState.CANCELED, _CANCEL_S)
-
-
-async def _begin(
-    database: DatabaseDep,
-    once: Once,
-    caller: Operator,
-    job: JobRow,
-    begin: Callable[[AsyncSession, JobRow], Awaitable[OperationRow]],
-) -> Response:
-    async def change(session: AsyncSession) -> Response:
-        return await accepted(session, await begin(session, await jobs.get(session, job.id)), once)
-
-    return await changing(database, caller.actor, change)
-
-
-async def _desire(
-    database: DatabaseDep,
-    once: Once,
-    caller: Operator,
-    job: JobRow,
-    kind: str,
-    desired: DesiredState,
-    timeout_s: float,
-    **fields: Any,
-) -> Response:
-    async def change(session: AsyncSession) -> Response:
-        row = await jobs.get(session, job.id)
-        if isinstance(point := fields.get("start_from"), StartFrom):
-            await start_points.check(session, caller, row.name, point, row)
-        arguments = {
-            name: value.model_dump(mode="json") for name, value in fields.items() if hasattr(value, "model_dump")
-        }
-        operation = await operations.begin(
-            session, kind, job=row.id, arguments=arguments, timeout_s=timeout_s, by=caller.subject
-        )
-        await jobs.desire(session, row, desired, **fields)
-        return await accepted(session, operation, once)
-
-    return await changing(database, caller.actor, change)
+    return await action.desire("cancel", DesiredState.CANCELED, _CANCEL_S)

@@ -66,7 +66,7 @@ LOCATION: Final[dict[int | str, dict[str, Any]]] = {
 ETAG: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The job.",
-        "headers": {"ETag": {"description": "Its version, for If-Match.", "schema": {"type": "string"}}},
+        "headers": {"ETag": {"description": "Its version and state, for If-Match.", "schema": {"type": "string"}}},
     }
 }
 
@@ -131,6 +131,8 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     if method != "get":
         expected.add(409)
     expected |= {int(status) for status in responses if status >= "400"} - ({422} - expected)
+    if method == "get" and "application/json" in responses.get("200", {}).get("content", {}):
+        responses["304"] = {"description": "The client has this response: its `If-None-Match` has the `ETag`."}
     for status in expected:
         responses[str(status)] = {"$ref": f"#/components/responses/Problem{status}"}
     operation["responses"] = dict(sorted(responses.items()))

@@ -10,11 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import SpecError
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Page
-from clonos.resources.jobs import DesiredState, Job, JobCreate, JobPatch, JobState, JobVersion
+from clonos.resources.jobs import DesiredState, Job, JobCreate, JobPatch, JobState, JobSummary, JobVersion
 from clonos.resources.service import JobValidation, Operation, Role
 from clonos_api.admission import checkpoint_owners, spec_checks, start_points
 from clonos_api.guards.idempotency import OnceDep
-from clonos_api.http.bodies import IfMatch, document_of, etag, job_create, matched_version
+from clonos_api.http.bodies import IfMatch, check_version, document_of, etag, job_create, matched_version
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, ReplicaDep, SettingsDep
 from clonos_api.routes.access import API, KnownJob, Operator, OwnJob, Viewer, WindowDep, changing
@@ -58,8 +58,9 @@ async def create_job(
         )
         if body.start_from is not None:
             await start_points.check(session, caller, body.spec.name, body.start_from, None)
-        headers = {"Location": f"{API}/jobs/{row.id}", "ETag": etag(row.version)}
-        return await once.answer(session, 201, views.job(row, None), headers=headers)
+        created = views.job(row, None)
+        headers = {"Location": f"{API}/jobs/{row.id}", "ETag": etag(created)}
+        return await once.answer(session, 201, created, headers=headers)
 
 
 @router.post("/validate", openapi_extra=document_body(JobCreate, JobSpec), responses=problems(404, 415))
@@ -86,21 +87,20 @@ async def list_jobs(
     ] = None,
     name: Annotated[str | None, Query(max_length=100, description="Part of the name.")] = None,
     created_by: Annotated[str | None, Query(max_length=100)] = None,
-) -> Page[Job]:
-    """List jobs that are not deleted, newest first."""
+) -> Page[JobSummary]:
+    """List jobs that are not deleted, newest first. `GET /jobs/{job}` also has the specification."""
     async with database.reading() as session:
         result = await jobs.page(
             session, window, states=state, labels=_labels(label or []), name=name, created_by=created_by
         )
         hosts = await lookups.hosts_of_runs(session, [row.run for row in result.rows if row.run])
-    return views.listed((views.job(row, hosts.get(row.run or "")) for row in result.rows), result.next)
+    return views.listed((views.job_summary(row, hosts.get(row.run or "")) for row in result.rows), result.next)
 
 
 @router.get("/{job}", responses=ETAG)
 async def get_job(caller: Viewer, database: DatabaseDep, row: KnownJob, response: Response) -> Job:
     """Get one job: its specification, desired state and state."""
-    response.headers["ETag"] = etag(row.version)
-    return await _shown(database, row)
+    return await _shown(database, row, response)
 
 
 @router.patch("/{job}", openapi_extra=document_body(JobPatch), responses={**ETAG, **problems(412, 415, 428)})
@@ -128,24 +128,25 @@ async def update_job(
             session, row, version=version, spec=body.spec, artifact=body.artifact, by=caller.subject
         )
 
-    row = await changing(database, caller.actor, change)
-    response.headers["ETag"] = etag(row.version)
-    return await _shown(database, row)
+    return await _shown(database, await changing(database, caller.actor, change), response)
 
 
-@router.delete("/{job}", status_code=202, response_model=Operation, responses=LOCATION)
-async def delete_job(caller: Operator, job: OwnJob, database: DatabaseDep) -> Response:
+@router.delete("/{job}", status_code=202, response_model=Operation, responses={**LOCATION, **problems(412)})
+async def delete_job(
+    caller: Operator, job: OwnJob, database: DatabaseDep, once: OnceDep, if_match: IfMatch = None
+) -> Response:
     """Delete a job; a running job is cancelled first. Its savepoints stay."""
 
     async def change(session: AsyncSession) -> Response:
         row = await jobs.get(session, job.id)
+        check_version(if_match, row.version)
         operation = await operations.begin(session, "delete", job=row.id, timeout_s=_DELETE_S, by=caller.subject)
         if row.state in jobs.SETTLED and not await runs.open_of_job(session, row.id):
             await jobs.delete(session, row)
             operation = await operations.complete(session, operation)
         elif row.desired_state != DesiredState.CANCELED:
             await jobs.desire(session, row, DesiredState.CANCELED)
-        return await accepted(session, operation)
+        return await accepted(session, operation, once)
 
     return await changing(database, caller.actor, change)
 
@@ -162,10 +163,12 @@ async def list_job_versions(
         return views.page(JobVersion, await jobs.versions(session, row.id, window))
 
 
-async def _shown(database: DatabaseDep, row: JobRow) -> Job:
+async def _shown(database: DatabaseDep, row: JobRow, response: Response) -> Job:
     async with database.reading() as session:
         hosts = await lookups.hosts_of_runs(session, [row.run] if row.run else [])
-    return views.job(row, hosts.get(row.run or ""))
+    job = views.job(row, hosts.get(row.run or ""))
+    response.headers["ETag"] = etag(job)
+    return job
 
 
 def _labels(pairs: list[str]) -> dict[str, str]:

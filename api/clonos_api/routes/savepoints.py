@@ -112,7 +112,7 @@ async def get_savepoint(savepoint: IdPath, caller: Viewer, database: DatabaseDep
 
 
 @router.delete("/{savepoint}", status_code=202, response_model=Operation, responses=LOCATION)
-async def delete_savepoint(savepoint: IdPath, caller: Operator, database: DatabaseDep) -> Response:
+async def delete_savepoint(savepoint: IdPath, caller: Operator, database: DatabaseDep, once: OnceDep) -> Response:
     """Delete a savepoint and its files."""
 
     async def change(session: AsyncSession) -> Response:
@@ -127,7 +127,7 @@ async def delete_savepoint(savepoint: IdPath, caller: Operator, database: Databa
             timeout_s=_SAVEPOINT_S,
             by=caller.subject,
         )
-        return await accepted(session, operation)
+        return await accepted(session, operation, once)
 
     return await changing(database, caller.actor, change)
 

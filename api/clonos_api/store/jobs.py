@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import defer
 
 from clonos.errors import Forbidden, NameTaken, SpecError, StateConflict, VersionStale
 from clonos.jobs.spec import JobSpec
@@ -90,11 +91,11 @@ async def page(
     name: str | None = None,
     created_by: str | None = None,
 ) -> Page[JobRow]:
-    """One page of the jobs that are not deleted, newest first.
+    """One page of the jobs that are not deleted, newest first, without their specifications.
 
     Optional filters: any of `states`, all `labels`, the text `name` in the job's name, the subject `created_by`.
     """
-    query = select(JobRow).where(JobRow.deleted_at.is_(None))
+    query = select(JobRow).options(defer(JobRow.spec, raiseload=True)).where(JobRow.deleted_at.is_(None))
     if states:
         query = query.where(JobRow.state.in_(list(states)))
     if name:

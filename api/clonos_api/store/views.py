@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from clonos.resources import base
 from clonos.resources.hosts import Host, Standby
-from clonos.resources.jobs import Generation, Job, Recovery, Run
+from clonos.resources.jobs import Generation, Job, JobSummary, Recovery, Run
 from clonos_api.store.db.paging import Page
 from clonos_api.store.tables import Base, GenerationRow, HostRow, JobRow, RecoveryRow, RunRow, StandbyRow
 
@@ -36,6 +36,11 @@ def listed(items: Iterable[R], next_cursor: str | None = None) -> base.Page[R]:
 def job(row: JobRow, host: str | None) -> Job:
     """Convert the row of a job; `host` is the name of the host of its newest run."""
     return resource(Job, row, host=host)
+
+
+def job_summary(row: JobRow, host: str | None) -> JobSummary:
+    """Convert the row of a job without its specification, which need not be loaded."""
+    return resource(JobSummary, row, host=host)
 
 
 def run(row: RunRow, hosts: Names) -> Run:

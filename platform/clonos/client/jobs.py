@@ -20,6 +20,7 @@ from clonos.resources.jobs import (
     JobException,
     JobPatch,
     JobState,
+    JobSummary,
     JobVersion,
     LogLines,
     Metrics,
@@ -74,8 +75,8 @@ class Jobs(Routes):
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
         limit: int | None = None,
-    ) -> Page[Job]:
-        """List the jobs that are not deleted, newest first.
+    ) -> Page[JobSummary]:
+        """List the jobs that are not deleted, newest first. `get` also returns a job's specification.
 
         Args:
             states: Only jobs in one of these states.
@@ -85,7 +86,7 @@ class Jobs(Routes):
         """
         selectors = [f"{key}={value}" for key, value in (labels or {}).items()]
         query = {"state": [str(state) for state in states or ()] or None, "label": selectors or None, "name": name}
-        return self._transport.pages(Job, "/jobs", query, limit=limit)
+        return self._transport.pages(JobSummary, "/jobs", query, limit=limit)
 
     def get(self, job: str) -> Job:
         """Get a job: its specification, desired state and state."""

@@ -151,8 +151,8 @@ class JobVersion(Resource):
     created_by: str
 
 
-class Job(Resource):
-    """A job with its specification, its desired state and its actual state.
+class JobSummary(Resource):
+    """A job with its desired state and its actual state, as in a list.
 
     Attributes:
         id: Stable; the name may be used again after the job was deleted.
@@ -170,7 +170,6 @@ class Job(Resource):
     id: str
     name: str
     labels: dict[str, str] = Field(default_factory=dict)
-    spec: JobSpec
     version: int
     observed_version: int
     artifact: str
@@ -187,6 +186,12 @@ class Job(Resource):
     created_at: Moment
     updated_at: Moment
     deleted_at: Moment | None = None
+
+
+class Job(JobSummary):
+    """A job with its specification."""
+
+    spec: JobSpec
 
 
 class StopRequest(Resource):

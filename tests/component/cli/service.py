@@ -37,6 +37,7 @@ from clonos.resources.jobs import (
     JobException,
     JobPatch,
     JobState,
+    JobSummary,
     LogLines,
     Metrics,
     MoveRequest,
@@ -421,7 +422,8 @@ def paged(rows: list[Job], limit: int, after: str | None) -> Response:
     first = next((number + 1 for number, row in enumerate(rows) if row.id == after), 0)
     part = rows[first : first + limit]
     more = first + limit < len(rows)
-    return shown(Page[Job](data=part, has_more=more, next=part[-1].id if more else None))
+    summaries = [JobSummary.model_validate(row.model_dump(by_alias=True, exclude={"spec"})) for row in part]
+    return shown(Page[JobSummary](data=summaries, has_more=more, next=part[-1].id if more else None))
 
 
 def checkpoint(epoch: int) -> EpochCheckpoint:

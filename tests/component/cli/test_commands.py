@@ -47,7 +47,7 @@ def test_job_ls_prints_a_table_json_and_names(clonos: Clonos, service: FakeServi
     assert clonos("job", "ls", "--state", "stopped", "-o", "name").stdout.split() == ["orders"]
     page = body(clonos("job", "ls", "-o", "json"))
     assert page["has_more"] is False
-    assert page["data"][0]["spec"]["spec"]["driver"] == {"memory": "1g"}  # type: ignore[index]
+    assert page["data"][0]["failure"]["error"] == "topic-missing"  # type: ignore[index]
 
 
 def test_an_empty_list_prints_a_message_on_stderr(clonos: Clonos) -> None:
