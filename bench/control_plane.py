@@ -25,9 +25,6 @@ from typing import Any, Final
 import httpx
 import psutil
 
-# The benchmark uses the PostgreSQL server of the tests.
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-
 from clonos_api.store.db import schema
 from support.postgres import PostgresServer
 

@@ -29,8 +29,6 @@ from playwright.sync_api import Page, sync_playwright
 from sqlalchemy import select
 
 # The tests of the pages share the invented jobs and the replica.
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow

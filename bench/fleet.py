@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bench.connection import Connection, RequestFailed
 from clonos.agent.waiting import is_set_within
+from support.connection import Connection, RequestFailed
 
 EPOCH_S: Final = 1.0
 _START_S: Final = (0.3, 1.0)  # Spark takes longer, but the load of the control plane is the same

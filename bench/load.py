@@ -14,8 +14,8 @@ import time
 from collections import Counter, defaultdict
 from typing import Any, Final
 
-from bench.connection import Connection, RequestFailed
 from bench.fleet import Agent, Hooks
+from support.connection import Connection, RequestFailed
 
 _CODE: Final = (
     b'import clonos\n\n\n@clonos.job(name="bench")\ndef bench(ctx):\n    ctx.sink(ctx.source("orders"), topic="out")\n'

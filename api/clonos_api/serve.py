@@ -64,13 +64,12 @@ def serve(settings: ApiSettings) -> int:
     app = create_app(settings)
     config = uvicorn.Config(
         app,
-        http=LimitedProtocol,
+        http=type("Protocol", (LimitedProtocol,), {"proxies": settings.trusted_proxies}),
         log_config=None,  # clonos.telemetry.logs prints uvicorn's lines too
         log_level="warning",
         access_log=False,
         server_header=False,
-        # X-Forwarded-For is ignored: limits count by the connecting address.
-        proxy_headers=False,
+        proxy_headers=False,  # `clonos_api.guards` reads them, from trusted proxies only
         ws="none",
         lifespan="on",
         ssl_certfile=settings.tls_cert,

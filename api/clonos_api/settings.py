@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, IPvAnyNetwork, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from clonos.errors import SpecError
@@ -36,9 +36,11 @@ class Limits(BaseModel):
     Attributes:
         body_bytes: Largest body of a request, except uploads.
         artifact_bytes: Largest upload.
+        artifact_bytes_per_subject: Largest sum of the artifacts that a subject uploaded, of all replicas.
         requests_per_s: Requests a second of one token, on average.
         burst: Requests of one token at once.
         requests_at_once: Requests of one token in progress at once; further ones wait.
+        uploads_at_once: Uploads of one token in progress at once; further ones wait.
         failures_per_s: Requests without a valid token from one address, a second on average; more get 429, not 401.
         failures_burst: Requests without a valid token from one address at once.
         streams: Open event streams of one replica, of all callers; the last twentieth is reserved for admins.
@@ -49,9 +51,11 @@ class Limits(BaseModel):
 
     body_bytes: Size = Field(1_000_000, gt=0)
     artifact_bytes: Size = Field(50_000_000, gt=0)
+    artifact_bytes_per_subject: Size = Field(1_000_000_000, gt=0)
     requests_per_s: float = Field(50.0, gt=0)
     burst: int = Field(200, gt=0)
-    requests_at_once: int = Field(16, gt=0)
+    requests_at_once: int = Field(4, gt=0)
+    uploads_at_once: int = Field(2, gt=0)
     failures_per_s: float = Field(1.0, gt=0)
     failures_burst: int = Field(30, gt=0)
     streams: int = Field(2_000, gt=0)
@@ -77,11 +81,15 @@ class ApiSettings(BaseSettings):
         shared_checkpoints: Directory that all hosts can access; jobs with a checkpoint below it can change hosts.
         checkpoint_roots: Directories below which jobs may keep checkpoints and savepoints that their requests locate;
             default: any. Admins are not restricted.
+        spark_masters: Clusters that jobs may use: whole URLs of masters, or beginnings with ``*`` at their end;
+            default: none, only ``auto`` and ``local[n]``.
         tls_cert: PEM file with the certificate; with `tls_key`, connections use TLS.
         tls_key: PEM file with the key.
         auth: Whether requests need a token. Turn it off only on a single-user machine.
         allowed_hosts: Accepted values of ``Host``, besides the loopback names and `host`.
         allowed_origins: Accepted values of ``Origin``, besides the service's own.
+        trusted_proxies: Addresses and networks of proxies. For requests from them, the client's address and the scheme
+            are those of ``X-Forwarded-For`` and ``X-Forwarded-Proto``; default: none, the headers are ignored.
         replica: Name of this replica in the leader's lease; default: random.
         heartbeat_s: Interval of keep-alive messages in event streams.
         ready_file: File to which the service writes its address, as JSON, once it accepts requests.
@@ -102,11 +110,13 @@ class ApiSettings(BaseSettings):
     savepoints: str | None = None
     shared_checkpoints: str | None = None
     checkpoint_roots: list[str] = Field(default_factory=list)
+    spark_masters: list[str] = Field(default_factory=list)
     tls_cert: Path | None = None
     tls_key: Path | None = None
     auth: bool = True
     allowed_hosts: list[str] = Field(default_factory=list)
     allowed_origins: list[str] = Field(default_factory=list)
+    trusted_proxies: list[IPvAnyNetwork] = Field(default_factory=list)
     replica: str = Field(default_factory=_random_name, min_length=1, max_length=40)
     heartbeat_s: Duration = Field(15.0, gt=0)
     ready_file: Path | None = None

@@ -90,7 +90,13 @@ def served(home: Path, **settings: Any) -> Iterator[Served]:
     app = create_app(chosen)
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=2
+        app,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=2,
     )
     server = _Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="api", daemon=True)

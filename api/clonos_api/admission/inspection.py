@@ -9,8 +9,10 @@ import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
@@ -34,15 +36,20 @@ class Inspector:
 
     def __init__(self) -> None:
         self._turn = asyncio.Semaphore(1)
+        # A caller waits once for the common turn: others do not wait for all its requests.
+        self._turns_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._results: OrderedDict[tuple[str, str], Inspected] = OrderedDict()
 
-    async def findings(self, row: ArtifactRow, content: bytes, main: str) -> Inspected:
+    async def findings(
+        self, row: ArtifactRow, copy: Callable[[Path], Awaitable[None]], main: str, *, by: str
+    ) -> Inspected:
         """Run the linter on code, without importing it.
 
         Args:
             row: The artifact.
-            content: Its bytes.
+            copy: Writes its bytes to a new file.
             main: The job file's path in the code; empty: the artifact's only job file.
+            by: The caller. Each has one request in the queue.
 
         Returns:
             The findings, and the problems that prevent reading the code.
@@ -52,26 +59,37 @@ class Inspector:
         """
         key = (row.id, main)
         if key not in self._results:
-            try:
-                async with asyncio.timeout(_WAIT_S):
-                    await self._turn.acquire()
-            except TimeoutError:
-                raise TooManyRequests("Other code is being analysed.", hint="send the request again.") from None
-            try:
-                self._results[key] = self._results.get(key) or await _inspect(row, content, main)
-            finally:
-                self._turn.release()
+            own = self._turns_of.get(by)
+            if own is None:
+                own = self._turns_of[by] = asyncio.Semaphore(1)
+            async with _turn(own), _turn(self._turn):
+                self._results[key] = self._results.get(key) or await _inspect(row, copy, main)
         self._results.move_to_end(key)
         while len(self._results) > _CACHED:
             self._results.popitem(last=False)
         return self._results[key]
 
 
-async def _inspect(row: ArtifactRow, content: bytes, main: str) -> Inspected:
+@contextlib.asynccontextmanager
+async def _turn(turn: asyncio.Semaphore) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_WAIT_S):
+            await turn.acquire()
+    except TimeoutError:
+        raise TooManyRequests("Other code is being analysed.", hint="send the request again.") from None
+    try:
+        yield
+    finally:
+        turn.release()
+
+
+async def _inspect(row: ArtifactRow, copy: Callable[[Path], Awaitable[None]], main: str) -> Inspected:
     with tempfile.TemporaryDirectory(prefix="clonos-lint-") as folder:
         root = Path(folder).resolve()
+        uploaded = root / "uploaded"
+        await copy(uploaded)
         try:
-            root, file = await run_in_threadpool(_written, row, content, main, root)
+            root, file = await run_in_threadpool(_placed, row, uploaded, main, root / "code")
         except ArchiveInvalid as error:
             return [], [FieldProblem(field="artifact", what=error.what.replace(f"{root}/", ""), hint=error.hint)]
         except SpecError as error:
@@ -85,8 +103,8 @@ async def _inspect(row: ArtifactRow, content: bytes, main: str) -> Inspected:
     return [_shown(finding, root) for finding in analysis.findings], []
 
 
-def _written(row: ArtifactRow, content: bytes, main: str, root: Path) -> tuple[Path, Path]:
-    """Write the code below `root`; returns its folder, and the job file."""
+def _placed(row: ArtifactRow, uploaded: Path, main: str, root: Path) -> tuple[Path, Path]:
+    """Move or unpack the uploaded file into the folder `root`; returns the folder, and the job file."""
     try:
         check_name((main or "job.py").removeprefix("./"))
     except ArchiveInvalid as error:
@@ -95,16 +113,14 @@ def _written(row: ArtifactRow, content: bytes, main: str, root: Path) -> tuple[P
         # The name is checked above: it comes from the request.
         file = root / (main or row.main or "job.py")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
+        uploaded.rename(file)
         return root, file
-    packed = root / "artifact.zip"
-    packed.write_bytes(content)
-    unpack(packed, root / "code")
-    packed.unlink()
+    unpack(uploaded, root)
+    uploaded.unlink()
     name = main or row.main
     if not name:
         raise SpecError("The artifact contains several job files.", hint="name one of them.")
-    return root / "code", root / "code" / name
+    return root, root / name
 
 
 async def _analysis(file: Path) -> Analysis:

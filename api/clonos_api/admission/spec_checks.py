@@ -8,7 +8,7 @@ send credentials to other addresses. Secrets are references.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -24,7 +24,8 @@ from clonos_api.admission.allowed_options import KAFKA, REFUSED, SPARK, SPARK_PR
 _MAX_LENGTH: Final = 65_536
 _MAX_ENTRIES: Final = 200
 _DRIVER_MB: Final = 65_536
-_MASTERS: Final = re.compile(r"auto|local(\[(\d{1,4}|\*)\])?|spark://[A-Za-z0-9._,:\[\]-]{1,255}")
+_LOCAL: Final = re.compile(r"auto|local(\[(\d{1,4}|\*)\])?")
+_CLUSTER: Final = re.compile(r"spark://[A-Za-z0-9._,:\[\]-]{1,255}")
 _SCHEMES: Final = frozenset({"", "file", "hdfs", "s3a", "abfs", "abfss", "gs"})
 _KERNEL_FOLDERS: Final = frozenset({"proc", "sys", "dev"})  # with links to every other folder
 _LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
@@ -34,8 +35,8 @@ _SUBSTITUTED: Final = re.compile(r"\$\{(?!secret:)")
 _BY_REFERENCE: Final = "store it with the agents and write ${secret:NAME} here."
 
 
-def check_spec(spec: JobSpec) -> list[FieldProblem]:
-    """Returns the problems of a submitted specification."""
+def check_spec(spec: JobSpec, *, masters: Sequence[str] = ()) -> list[FieldProblem]:
+    """Returns the problems of a submitted specification; `masters`: `ApiSettings.spark_masters`."""
     part = spec.spec
     problems = [
         *_check_labels(spec.metadata.labels),
@@ -46,10 +47,7 @@ def check_spec(spec: JobSpec) -> list[FieldProblem]:
     if size > _MAX_LENGTH:
         hint = f"{_MAX_LENGTH} are the most; put data into files beside the code."
         problems.append(FieldProblem(field="spec", what=f"the specification has {size} bytes", hint=hint))
-    if not _MASTERS.fullmatch(part.master):
-        problems.append(
-            FieldProblem(field="spec.master", what="this master cannot be used", hint="auto, local[n], or spark://….")
-        )
+    problems += _check_master(part.master, masters)
     if part.checkpoint is not None:
         problems += check_location(part.checkpoint, "spec.checkpoint")
     if part.main:
@@ -168,6 +166,18 @@ def _check_value(name: str, value: str, path: str) -> Iterator[FieldProblem]:
         )
     elif re.search(r"://[^\s/@:]*:[^\s/@]+@", re.sub(r"\$\{secret:[^}]*\}", "", value)):
         yield FieldProblem(field=path, what="the address holds a password", hint=_BY_REFERENCE)
+
+
+def _check_master(master: str, masters: Sequence[str]) -> list[FieldProblem]:
+    # A driver sends its job's code and secrets to its master, and has results from there.
+    if _LOCAL.fullmatch(master) or (_CLUSTER.fullmatch(master) and any(_matches(master, each) for each in masters)):
+        return []
+    hint = "auto or local[n]; the setting CLONOS_API__SPARK_MASTERS lists the clusters that jobs may use."
+    return [FieldProblem(field="spec.master", what="this master cannot be used", hint=hint)]
+
+
+def _matches(master: str, entry: str) -> bool:
+    return master.startswith(entry[:-1]) if entry.endswith("*") else master == entry
 
 
 def _check_main(main: str) -> list[FieldProblem]:

@@ -13,13 +13,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from clonos.errors import ClonosError, TooManyRequests, Unauthenticated
+from clonos.errors import ClonosError, Unauthenticated
 from clonos.resources.service import Role
 from clonos_api.auth.cookies import cookie_of, cookie_token, is_visit, presented
 from clonos_api.auth.denials import record_unauthenticated
 from clonos_api.auth.known_agents import KnownAgents
 from clonos_api.auth.principal import Principal
-from clonos_api.auth.rates import Buckets, address_of
+from clonos_api.auth.rates import Buckets, Refusals, SharedTurns, address_of, too_many
+from clonos_api.auth.recent_tokens import RecentTokens
 from clonos_api.http.problems import answer, problem_of
 from clonos_api.store import tokens
 from clonos_api.store.db.database import Database
@@ -29,19 +30,35 @@ EXEMPT: Final = frozenset({"/health/live", "/health/ready"})
 # The principal of requests without a token if authentication is off: the user of this machine.
 LOCAL: Final = Principal("local", "local", Role.ADMIN)
 _LONGEST: Final = 200
+_FAILURES: Final = "Too many requests without a valid token from this address."
+# Tokens of one caller that are read from the store at once. It is less than the number of connections.
+_LOOKUPS: Final = 2
+
+
+class _Refused(Exception):
+    """The request gets 429: too many failures of its address, or too many requests of its token."""
+
+    def __init__(self, what: str, wait_s: float, key: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.wait_s = wait_s
+        self.key = key
 
 
 class Authentication:
     """Middleware: responds 401 without a valid token; otherwise sets `scope["clonos.principal"]`.
 
     Each request reads the token from the store, so that a revoked token is refused at once. `KnownAgents` caches the
-    tokens of agents.
+    tokens of agents. The store is not asked about a token that was not valid recently if its address has too many
+    failures, nor about a token that has too many requests.
 
     Args:
         app: The next application.
         database: The database with the tokens.
         known: Cache of agents' tokens.
         failures: Rate limit of failed requests per address; further ones get 429.
+        people: Rate limit of the tokens of users, which `RateLimits` counts.
+        refusals: Pace of responses with 429.
         open_paths: Exact paths that need no token, besides those of health.
         open_files: Path prefix whose files can be read without a token.
         sign_in: Path to which browsers without a token are redirected.
@@ -55,6 +72,8 @@ class Authentication:
         database: Database,
         known: KnownAgents,
         failures: Buckets,
+        people: Buckets,
+        refusals: Refusals,
         needed: bool = True,
         open_paths: Set[str] = frozenset(),
         open_files: str | None = None,
@@ -64,6 +83,10 @@ class Authentication:
         self._database = database
         self._known = known
         self._failures = failures
+        self._people = people
+        self._refusals = refusals
+        self._recent = RecentTokens()
+        self._lookups = SharedTurns(_LOOKUPS)
         self._needed = needed
         self._open = EXEMPT | open_paths
         self._open_files = open_files
@@ -82,6 +105,11 @@ class Authentication:
             if self._needed and self._sign_in is not None and is_visit(request) and not _has_token(request):
                 raise Unauthenticated("The request has no token.")  # a followed link does not count as a failure
             scope["clonos.principal"] = await self._principal(request)
+        except _Refused as refused:
+            await self._refusals.pause(refused.key)
+            error, headers = too_many(refused.what, refused.wait_s)
+            await answer(request, problem_of(error, instance=scope["path"]), headers)(scope, receive, send)
+            return
         except ClonosError as error:
             if isinstance(error, Unauthenticated) and self._sign_in is not None and is_visit(request):
                 to = f"{self._sign_in}?{urlencode({'next': _path_of(request)})}"
@@ -107,19 +135,40 @@ class Authentication:
             known = self._known.find(token)
             if known is not None:
                 return known
-            row = await tokens.authenticate(self._database, token)
-            if row is not None:
-                principal = Principal(row.id, row.subject, Role(row.role), row.host, row.expires_at)
-                self._known.remember(token, principal)
+            principal = await self._looked_up(token, address_of(request.scope))
+            if principal is not None:
                 return principal
         await self._refuse(request, token)
         raise Unauthenticated("The token is not valid." if authorization or token else "The request has no token.")
+
+    async def _looked_up(self, token: str, address: str) -> Principal | None:
+        """The principal of a token, from the store; raises `_Refused` if the store must not be asked."""
+        recent = self._recent.find(token)
+        # While one caller waits, others of it use up the rest of its bucket: it is asked again afterwards.
+        self._check_buckets(recent, address)
+        async with self._lookups.of(recent or address):
+            self._check_buckets(recent, address)
+            row = await tokens.authenticate(self._database, token)
+        if row is None:
+            self._recent.forget(token)
+            return None
+        principal = Principal(row.id, row.subject, Role(row.role), row.host, row.expires_at)
+        self._known.remember(token, principal)
+        self._recent.remember(token, row.id)
+        return principal
+
+    def _check_buckets(self, recent: str | None, address: str) -> None:
+        if recent is None:
+            if (wait_s := self._failures.wait_s(address)) > 0:
+                raise _Refused(_FAILURES, wait_s, address)
+        elif (wait_s := self._people.wait_s(recent)) > 0:
+            raise _Refused("Too many requests from this token.", wait_s, recent)
 
     async def _refuse(self, request: Request, presented: str) -> None:
         address = address_of(request.scope)
         wait_s = self._failures.take(address)
         if wait_s > 0:
-            raise TooManyRequests("Too many requests without a valid token from this address.")
+            raise _Refused(_FAILURES, wait_s, address)
         # The rate limit also bounds the audit log.
         await record_unauthenticated(self._database, request, address, presented)
 

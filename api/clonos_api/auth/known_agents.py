@@ -6,7 +6,6 @@ replica within 250 ms through the events. Every entry expires after five seconds
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Final
 
 from clonos.resources.service import Event, Role
 from clonos_api.auth.principal import Principal
+from clonos_api.auth.recent_tokens import digest
 
 _TTL_S: Final = 5.0
 _MAX_ENTRIES: Final = 10_000
@@ -32,7 +32,7 @@ class KnownAgents:
 
     def find(self, presented: str) -> Principal | None:
         """The principal of the token `presented`; None if it is not in the cache."""
-        until, principal = self._known.get(_digest(presented), (0.0, None))
+        until, principal = self._known.get(digest(presented), (0.0, None))
         if principal is None or until < self._clock():
             return None
         if principal.expires_at is not None and principal.expires_at <= datetime.now(UTC):
@@ -43,9 +43,9 @@ class KnownAgents:
         """Cache the principal of the token `presented`, if it is an agent."""
         if principal.role is not Role.AGENT or principal.token in self._revoked:
             return
-        digest = _digest(presented)
-        self._known.pop(digest, None)
-        self._known[digest] = (self._clock() + _TTL_S, principal)
+        key = digest(presented)
+        self._known.pop(key, None)
+        self._known[key] = (self._clock() + _TTL_S, principal)
         while len(self._known) > _MAX_ENTRIES:
             self._known.popitem(last=False)
 
@@ -54,9 +54,5 @@ class KnownAgents:
         if event.type == "token.revoked":
             token = str(event.data.get("token"))
             self._revoked.append(token)
-            for digest in [digest for digest, (_, principal) in self._known.items() if principal.token == token]:
-                del self._known[digest]
-
-
-def _digest(presented: str) -> bytes:
-    return hashlib.sha256(presented.encode()).digest()
+            for key in [key for key, (_, principal) in self._known.items() if principal.token == token]:
+                del self._known[key]

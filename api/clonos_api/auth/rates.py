@@ -1,4 +1,4 @@
-"""Limits of requests: token buckets in bounded memory, and a number of requests at once.
+"""Limits of requests: token buckets in bounded memory, a number of requests at once, and a pace of refusals.
 
 The library `limits` offers windows, not token buckets, and does not bound the number of keys.
 """
@@ -10,7 +10,7 @@ import ipaddress
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from weakref import WeakValueDictionary
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,14 +39,22 @@ class Buckets:
     def take(self, key: str) -> float:
         """Count one request of `key`; returns 0 if it is allowed, else the seconds until the next one is."""
         now = self._clock()
-        left, at = self._left.get(key, (float(self._burst), now))
-        left = min(float(self._burst), left + (now - at) * self._rate)
+        left = self._left_at(key, now)
         granted = left >= 1
         self._left[key] = (left - 1 if granted else left, now)
         self._left.move_to_end(key)
         if len(self._left) > self._keys:
             self._left.popitem(last=False)
         return 0.0 if granted else (1 - left) / self._rate
+
+    def wait_s(self, key: str) -> float:
+        """What `take` would return now; it counts no request."""
+        left = self._left_at(key, self._clock())
+        return 0.0 if left >= 1 else (1 - left) / self._rate
+
+    def _left_at(self, key: str, now: float) -> float:
+        left, at = self._left.get(key, (float(self._burst), now))
+        return min(float(self._burst), left + (now - at) * self._rate)
 
     def __len__(self) -> int:
         return len(self._left)
@@ -66,29 +74,77 @@ def address_of(scope: Scope) -> str:
     return str(address)
 
 
+class Refusals:
+    """The pace of refusals with 429: the first ones of a caller come at once, later ones `slow_s` seconds late.
+
+    A refusal is cheap. But a caller that does not stop, with hundreds of connections, would otherwise have thousands of
+    them a second, and the service no time for others.
+    """
+
+    def __init__(self, *, rate: float, burst: int, slow_s: float = 2.0) -> None:
+        self._quick = Buckets(rate=rate, burst=burst)
+        self._slow_s = slow_s
+
+    async def pause(self, key: str) -> None:
+        """Wait before the response with a refusal to the caller `key`, unless it is one of the first."""
+        if self._quick.take(key) > 0:
+            await asyncio.sleep(self._slow_s)
+
+
+class SharedTurns:
+    """At most `at_once` holders of a key at once; others wait in order. Keys without holders take no memory."""
+
+    def __init__(self, at_once: int) -> None:
+        self.at_once = at_once
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def of(self, key: str) -> asyncio.Semaphore:
+        """The turns of a key; keep the object while it is used."""
+        turns = self._turns.get(key)
+        if turns is None:
+            turns = self._turns[key] = asyncio.Semaphore(self.at_once)
+        return turns
+
+
+def too_many(what: str, wait_s: float) -> tuple[TooManyRequests, dict[str, str]]:
+    """A refusal, and its headers: the caller may repeat its request after `wait_s` seconds."""
+    return TooManyRequests(what), {"Retry-After": str(max(1, math.ceil(wait_s)))}
+
+
 class RateLimits:
     """Middleware after authentication: responds 429 with ``Retry-After`` to requests above the rate limit.
 
-    The limit is per token: `hosts` for tokens of agents, `people` for others. Without a token it is per address.
+    The limit is per token: `hosts` for tokens of agents, `people` for others. Without a token it is per address, except
+    for the exact paths `unlimited`.
     """
 
-    def __init__(self, app: ASGIApp, *, people: Buckets, hosts: Buckets) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        people: Buckets,
+        hosts: Buckets,
+        refusals: Refusals,
+        unlimited: Set[str] = frozenset(),
+    ) -> None:
         self._app = app
         self._people = people
         self._agents = hosts
+        self._refusals = refusals
+        self._unlimited = unlimited
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] == "http":
+        if scope["type"] == "http" and scope["path"] not in self._unlimited:
             principal = scope.get("clonos.principal")
             if isinstance(principal, Principal):
-                buckets = self._agents if principal.role is Role.AGENT else self._people
-                wait_s = buckets.take(principal.token)
+                key, buckets = principal.token, self._agents if principal.role is Role.AGENT else self._people
             else:
-                wait_s = self._people.take(address_of(scope))
+                key, buckets = address_of(scope), self._people
+            wait_s = buckets.take(key)
             if wait_s > 0:
-                error = TooManyRequests("Too many requests from this token or address.")
-                headers = {"Retry-After": str(math.ceil(wait_s))}
+                await self._refusals.pause(key)
+                error, headers = too_many("Too many requests from this token or address.", wait_s)
                 await problem_response(error, instance=scope["path"], headers=headers)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -99,13 +155,24 @@ class Turns:
 
     A request is in progress until its response begins: event streams do not count. Requests of one token then cannot
     take all connections to the database. Requests of agents, which poll, and without a token are not limited.
+
+    Uploads (`is_upload`) have turns of their own, `uploads_at_once`: they take disk, and time of other writers.
     """
 
-    def __init__(self, app: ASGIApp, *, at_once: int, wait_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        at_once: int,
+        uploads_at_once: int = 2,
+        is_upload: Callable[[Scope], bool] = lambda _: False,
+        wait_s: float = 10.0,
+    ) -> None:
         self._app = app
-        self._at_once = at_once
+        self._turns = SharedTurns(at_once)
+        self._uploads = SharedTurns(uploads_at_once)
+        self._is_upload = is_upload
         self._wait_s = wait_s
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -113,14 +180,13 @@ class Turns:
         if not isinstance(principal, Principal) or principal.token is None or principal.role is Role.AGENT:
             await self._app(scope, receive, send)
             return
-        turns = self._turns.get(principal.token)
-        if turns is None:
-            turns = self._turns[principal.token] = asyncio.Semaphore(self._at_once)
+        shared = self._uploads if self._is_upload(scope) else self._turns
+        turns = shared.of(principal.token)
         try:
             async with asyncio.timeout(self._wait_s):
                 await turns.acquire()
         except TimeoutError:
-            error = TooManyRequests(f"This token has {self._at_once} requests in progress.")
+            error = TooManyRequests(f"This token has {shared.at_once} such requests in progress.")
             await problem_response(error, instance=scope["path"])(scope, receive, send)
             return
         begun = False

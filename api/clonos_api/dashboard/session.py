@@ -14,9 +14,8 @@ from fastapi import APIRouter, Request, Response
 from clonos.errors import ClonosError
 from clonos_api.auth.cookies import cookie_of
 from clonos_api.dashboard.rendering import Page, render
-from clonos_api.replica import DatabaseDep, ReplicaDep, SettingsDep
+from clonos_api.replica import DatabaseDep, ReplicaDep
 from clonos_api.routes.access import Viewer
-from clonos_api.settings import ApiSettings
 from clonos_api.store import tokens
 from clonos_api.store.tables import TokenRow
 
@@ -32,18 +31,18 @@ async def sign_in(request: Request) -> Response:
 
 
 @router.post("/session", status_code=204)
-async def open_session(caller: Viewer, request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
+async def open_session(caller: Viewer, request: Request, database: DatabaseDep) -> Response:
     """Open a session with the rights of the request's token, and set the session cookie."""
     response = Response(status_code=204)
     if caller.token is not None:
         async with database.transaction(by=caller.actor) as session:
             row, text = await tokens.open_session(session, caller.token)
-        _keep(response, request, text, row, settings)
+        _keep(response, request, text, row)
     return response
 
 
 @router.post("/session/renewal", status_code=204)
-async def renew_session(caller: Viewer, request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
+async def renew_session(caller: Viewer, request: Request, database: DatabaseDep) -> Response:
     """Extend the session, for as long as `open_session` did; open pages call this hourly."""
     response = Response(status_code=204)
     text = request.cookies.get(cookie_of(request))
@@ -51,11 +50,11 @@ async def renew_session(caller: Viewer, request: Request, database: DatabaseDep,
         async with database.transaction() as session:
             row = await tokens.renew_session(session, caller.token)
         if row is not None:
-            _keep(response, request, text, row, settings)
+            _keep(response, request, text, row)
     return response
 
 
-def _keep(response: Response, request: Request, text: str, row: TokenRow, settings: ApiSettings) -> None:
+def _keep(response: Response, request: Request, text: str, row: TokenRow) -> None:
     left_s = tokens.SESSION_S if row.expires_at is None else (row.expires_at - datetime.now(UTC)).total_seconds()
     response.set_cookie(
         cookie_of(request),
@@ -63,7 +62,7 @@ def _keep(response: Response, request: Request, text: str, row: TokenRow, settin
         max_age=max(1, round(left_s)),
         httponly=True,
         samesite="strict",
-        secure=settings.scheme == "https" or request.headers.get("origin", "").startswith("https:"),
+        secure=request.url.scheme == "https" or request.headers.get("origin", "").startswith("https:"),
         path="/",
     )
 

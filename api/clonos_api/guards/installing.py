@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
 from typing import Final
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from clonos_api.auth.authentication import Authentication
 from clonos_api.auth.denials import record_denied
-from clonos_api.auth.rates import Buckets, RateLimits, Turns
+from clonos_api.auth.rates import Buckets, RateLimits, Refusals, Turns
 from clonos_api.guards import idempotency
 from clonos_api.guards.bodies import BodyLimits
 from clonos_api.guards.conditional import ConditionalGet
 from clonos_api.guards.envelope import HEADER, Envelope
 from clonos_api.guards.hosts import HostCheck
+from clonos_api.http.limited_protocol import Network
 from clonos_api.settings import ApiSettings, Limits
 from clonos_api.store.db.database import Database
 
@@ -28,6 +30,9 @@ _PUSH: Final = re.compile(r"/api/v1/hosts/[^/]+/push")
 # An agent sends a heartbeat, a long poll and two pushes per run, and more pushes after an outage.
 _AGENT_REQUESTS_PER_S: Final = 200.0
 _AGENT_BURST: Final = 1_000
+# Refusals of one caller at once; later ones are delayed.
+_REFUSALS_PER_S: Final = 5.0
+_REFUSALS_BURST: Final = 100
 _PUSH_BYTES: Final = 8_000_000
 _FORM_BYTES: Final = 10_000  # the form's boundaries around an uploaded file
 
@@ -53,17 +58,28 @@ def install(
     # The middleware that is added last runs first.
     app.add_middleware(ConditionalGet)
     app.add_middleware(BodyLimits, limit=_body_limit(limits))
-    app.add_middleware(Turns, at_once=limits.requests_at_once)
+    app.add_middleware(
+        Turns,
+        at_once=limits.requests_at_once,
+        uploads_at_once=limits.uploads_at_once,
+        is_upload=lambda scope: scope["method"] == "POST" and scope["path"] == UPLOAD,
+    )
+    people = Buckets(rate=limits.requests_per_s, burst=limits.burst)
+    refusals = Refusals(rate=_REFUSALS_PER_S, burst=_REFUSALS_BURST)
     app.add_middleware(
         RateLimits,
-        people=Buckets(rate=limits.requests_per_s, burst=limits.burst),
+        people=people,
         hosts=Buckets(rate=_AGENT_REQUESTS_PER_S, burst=_AGENT_BURST),
+        refusals=refusals,
+        unlimited=frozenset({"/health/live"}),  # a process that is asked too often is alive
     )
     app.add_middleware(
         Authentication,
         database=database,
         known=app.state.known_agents,
         failures=Buckets(rate=limits.failures_per_s, burst=limits.failures_burst),
+        people=people,
+        refusals=refusals,
         needed=settings.auth,
         open_paths=open_paths,
         open_files=open_files,
@@ -86,6 +102,15 @@ def install(
         )
     app.add_middleware(HostCheck, hosts=[own, *settings.allowed_hosts], origins=settings.allowed_origins)
     app.add_middleware(Envelope, tls=settings.scheme == "https")
+    if settings.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=_with_mapped(settings.trusted_proxies))
+
+
+def _with_mapped(networks: Collection[Network]) -> list[str]:
+    """Networks as text; those of IPv4 also as a socket for both versions shows them (``::ffff:10.0.0.0/120``)."""
+    return [str(network) for network in networks] + [
+        f"::ffff:{network.network_address}/{96 + network.prefixlen}" for network in networks if network.version == 4
+    ]
 
 
 def _body_limit(limits: Limits) -> Callable[[str, str], int]:

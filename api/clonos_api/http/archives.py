@@ -33,10 +33,6 @@ class AcceptedUpload:
     main: str | None  # the job file, if there is exactly one
     path: Path  # the temporary file
 
-    async def content(self) -> bytes:
-        """The bytes of the upload."""
-        return await run_in_threadpool(self.path.read_bytes)
-
 
 @asynccontextmanager
 async def receive(upload: UploadFile, *, limits: Limits = LIMITS) -> AsyncIterator[AcceptedUpload]:

@@ -6,10 +6,14 @@ uvicorn's parser stores a header until it is complete, however long that takes a
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections import Counter
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -21,11 +25,13 @@ class LimitedProtocol(HttpToolsProtocol):
         header_bytes: Largest head of a request: its first line and headers.
         header_s: Longest time from the connection, or from the first byte of a later request, to the end of the head.
         per_address: Open connections of one address.
+        proxies: Networks without this limit: proxies, which have connections for many clients.
     """
 
     header_bytes: ClassVar[int] = 65_536
     header_s: ClassVar[float] = 10.0
     per_address: ClassVar[int] = 1_000
+    proxies: ClassVar[Sequence[Network]] = ()
     _opened: ClassVar[Counter[str]] = Counter()
 
     _waiting: asyncio.TimerHandle | None = None  # while the head of a request arrives
@@ -38,7 +44,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._address = self.client[0] if self.client else ""
         self._opened[self._address] += 1
         self._await_head()
-        if self._opened[self._address] > self.per_address:
+        if self._opened[self._address] > self.per_address and not is_within(self._address, self.proxies):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -81,3 +87,13 @@ class LimitedProtocol(HttpToolsProtocol):
     def _too_late(self) -> None:
         self._waiting = None
         self.transport.close()
+
+
+def is_within(address: str, networks: Sequence[Network]) -> bool:
+    """Whether an address is in one of the networks; an IPv4 address may be mapped into IPv6 (``::ffff:10.0.0.1``)."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return any((mapped or parsed) in network for network in networks)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response, UploadFile
+from fastapi.responses import StreamingResponse
 
 from clonos.resources.base import Page
 from clonos.resources.service import Artifact
+from clonos_api.admission import artifact_bytes
 from clonos_api.auth import require_owner
 from clonos_api.http.archives import receive
 from clonos_api.http.checked_json import CheckedRoute
-from clonos_api.replica import DatabaseDep
+from clonos_api.replica import DatabaseDep, SettingsDep
 from clonos_api.routes.access import API, Admin, Operator, Viewer, WindowDep
 from clonos_api.routes.documented import BYTES, problems
 from clonos_api.store import artifacts, views
@@ -32,24 +34,17 @@ OwnCode = Annotated[ArtifactRow, require_owner(artifact_of_path, or_agent=True)]
 
 
 @router.post("", status_code=201, response_model=Artifact, responses={200: {"model": Artifact}, **problems(413)})
-async def upload_artifact(file: UploadFile, caller: Operator, database: DatabaseDep, response: Response) -> Artifact:
+async def upload_artifact(
+    file: UploadFile, caller: Operator, database: DatabaseDep, settings: SettingsDep, response: Response
+) -> Artifact:
     """Upload job code: a ``.py`` file or a ``.zip``.
 
-    If the same bytes are stored already, the status is 200 instead of 201.
+    If the same bytes are stored already, the status is 200 instead of 201. The artifacts of a subject have a limit of
+    bytes.
     """
     async with receive(file) as taken:
-        content = await taken.content()
-        async with database.transaction(by=caller.actor) as session:
-            row, created = await artifacts.put(
-                session,
-                sha=taken.id,
-                kind=taken.kind,
-                name=taken.name,
-                content=content,
-                files=taken.files,
-                main=taken.main,
-                by=caller.subject,
-            )
+        limit_bytes = settings.limits.artifact_bytes_per_subject
+        row, created = await artifact_bytes.store(database, taken, caller, limit_bytes=limit_bytes)
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"{API}/artifacts/{row.id}"
     return views.resource(Artifact, row)
@@ -72,16 +67,18 @@ async def get_artifact(sha: Sha, caller: Viewer, database: DatabaseDep) -> Artif
 @router.get("/{sha}/content", response_class=Response, responses=BYTES)
 async def get_artifact_content(row: OwnCode, database: DatabaseDep) -> Response:
     """Download the content of an artifact, as an agent or as its owner."""
-    async with database.reading() as session:
-        content = await artifacts.content(session, row.id)
     headers = {
+        "Content-Length": str(row.size_bytes),
         "ETag": f'"{row.id}"',
         "Cache-Control": "private, max-age=31536000, immutable",
         # A browser must not render an upload as a page of this service.
         "Content-Disposition": f'attachment; filename="{row.id}.{row.kind}"',
         "X-Content-Type-Options": "nosniff",
     }
-    return Response(content, media_type="application/octet-stream", headers=headers)
+    # A reader that is slow, or many of them, must not keep whole artifacts in memory.
+    return StreamingResponse(
+        artifact_bytes.parts(database, row), media_type="application/octet-stream", headers=headers
+    )
 
 
 @router.delete("/{sha}", status_code=204, responses=problems(409))

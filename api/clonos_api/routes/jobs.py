@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -12,7 +13,7 @@ from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Page
 from clonos.resources.jobs import DesiredState, Job, JobCreate, JobPatch, JobState, JobSummary, JobVersion
 from clonos.resources.service import JobValidation, Operation, Role
-from clonos_api.admission import checkpoint_owners, spec_checks, start_points
+from clonos_api.admission import artifact_bytes, checkpoint_owners, spec_checks, start_points
 from clonos_api.guards.idempotency import OnceDep
 from clonos_api.http.bodies import IfMatch, check_version, document_of, etag, job_create, matched_version
 from clonos_api.http.checked_json import CheckedRoute
@@ -44,7 +45,7 @@ async def create_job(
     once: OnceDep,
 ) -> Response:
     """Create a job and start it, unless `start` is false."""
-    spec_checks.refuse(spec_checks.check_spec(body.spec))
+    spec_checks.refuse(spec_checks.check_spec(body.spec, masters=settings.spark_masters))
     async with database.transaction(by=caller.actor) as session:
         await checkpoint_owners.check(session, caller, body.spec.spec.checkpoint, settings)
         row = await jobs.create(
@@ -70,9 +71,10 @@ async def validate_job(
     """Validate a specification and its code without creating a job: invalid fields and linter findings."""
     async with database.reading() as session:
         row = await artifacts.get(session, body.artifact)
-        content = await artifacts.content(session, body.artifact)
-    invalid = spec_checks.check_spec(body.spec)
-    reported, unreadable = await replica.inspector.findings(row, content, body.spec.spec.main)
+    invalid = spec_checks.check_spec(body.spec, masters=replica.settings.spark_masters)
+    copy = partial(artifact_bytes.copy, database, row)
+    main = body.spec.spec.main
+    reported, unreadable = await replica.inspector.findings(row, copy, main, by=caller.subject)
     return JobValidation(valid=not invalid and not unreadable, problems=[*invalid, *unreadable], findings=reported)
 
 
@@ -115,7 +117,7 @@ async def update_job(
 ) -> Job:
     """Update the specification or the code of a job. The change takes effect at the next start."""
     if body.spec is not None:
-        spec_checks.refuse(spec_checks.check_spec(body.spec))
+        spec_checks.refuse(spec_checks.check_spec(body.spec, masters=settings.spark_masters))
 
     async def change(session: AsyncSession) -> JobRow:
         row = await jobs.get(session, job.id)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from clonos.errors import NotFound
-from clonos.resources.base import Page
+from clonos.resources.base import Moment, Page
 from clonos.resources.service import AuditEntry, Token, TokenCreate, TokenCreated
 from clonos_api.auth import Principal
 from clonos_api.guards.idempotency import refuse_key
@@ -78,7 +78,20 @@ def _own(caller: Principal) -> str:
 
 
 @audit_router.get("")
-async def list_audit(caller: Admin, database: DatabaseDep, window: WindowDep) -> Page[AuditEntry]:
+async def list_audit(
+    caller: Admin,
+    database: DatabaseDep,
+    window: WindowDep,
+    subject: Annotated[str | None, Query(max_length=100, description="Who sent the request.")] = None,
+    action: Annotated[
+        str | None,
+        Query(max_length=100, description="An action (`job.create`) or its first part (`job`, `DELETE`)."),
+    ] = None,
+    outcome: Annotated[Literal["allowed", "denied"] | None, Query()] = None,
+    since: Annotated[Moment | None, Query(description="Only entries at this time or later.")] = None,
+    until: Annotated[Moment | None, Query(description="Only entries before this time.")] = None,
+) -> Page[AuditEntry]:
     """List the audit log: accepted and refused requests, newest first."""
+    which = audit.Filter(subject, action, outcome, since, until)
     async with database.reading() as session:
-        return views.page(AuditEntry, await audit.page(session, window))
+        return views.page(AuditEntry, await audit.page(session, window, which))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store.db.clock import now
@@ -55,6 +58,34 @@ async def asked(session: AsyncSession, action: str, target: str, **detail: Any) 
         await record(session, actor, action, target, detail=detail)
 
 
-async def page(session: AsyncSession, window: Window = FIRST) -> Page[AuditRow]:
+@dataclass(frozen=True)
+class Filter:
+    """The requested entries; an entry matches all that are set. An action matches whole, or by its first part."""
+
+    subject: str | None = None
+    action: str | None = None  # ``job.create``, or ``job`` for all changes of jobs; for refusals ``DELETE /path``
+    outcome: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        """The conditions on rows."""
+        if self.subject is not None:
+            yield AuditRow.subject == self.subject
+        if self.action is not None:
+            parts = [AuditRow.action.startswith(self.action + end, autoescape=True) for end in ". "]
+            yield or_(AuditRow.action == self.action, *parts)
+        if self.outcome is not None:
+            yield AuditRow.outcome == self.outcome
+        if self.since is not None:
+            yield AuditRow.at >= self.since
+        if self.until is not None:
+            yield AuditRow.at < self.until
+
+
+EVERYTHING: Final = Filter()
+
+
+async def page(session: AsyncSession, window: Window = FIRST, which: Filter = EVERYTHING) -> Page[AuditRow]:
     """One page of the audit log, newest first."""
-    return await by_number(session, select(AuditRow), AuditRow.seq, window)
+    return await by_number(session, select(AuditRow).where(*which.conditions()), AuditRow.seq, window)

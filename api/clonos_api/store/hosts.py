@@ -84,7 +84,8 @@ async def register(session: AsyncSession, body: HostRegister, *, lease_s: float)
         row = await swap(session, existing, state=_present(drained), drained=drained, **columns)
         if same:
             return row
-    events.append(session, "host.registered", host=row.id, data={"name": row.name, "instance": row.instance})
+    # Without the instance: every viewer reads events, and who knows it can speak as the agent's process.
+    events.append(session, "host.registered", host=row.id, data={"name": row.name})
     return row
 
 

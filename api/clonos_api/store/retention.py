@@ -16,6 +16,7 @@ from clonos_api.store.db.clock import clock
 from clonos_api.store.db.database import Database
 from clonos_api.store.logs import KEPT_BYTES
 from clonos_api.store.tables import (
+    ArtifactPartRow,
     ArtifactRow,
     AuditRow,
     Base,
@@ -64,6 +65,7 @@ class Limits:
     deleted_jobs_s: float = 7 * _DAY_S  # age of jobs, since their deletion; jobs with savepoints remain
     ended_tokens_s: float = 30 * _DAY_S  # age of tokens, since their expiry or revocation
     unused_artifacts_s: float = 30 * _DAY_S  # age of unused artifacts, since their upload
+    unfinished_uploads_s: float = 3600.0  # age of parts of artifacts without an artifact
     removed_hosts_s: float = 7 * _DAY_S  # age of removed hosts, since their last heartbeat
 
 
@@ -158,6 +160,9 @@ class _Pruning:
         unused = [~exists().where(table.artifact == ArtifactRow.id) for table in (JobRow, JobVersionRow, SavepointRow)]
         old = ArtifactRow.created_at < clock(-limits.unused_artifacts_s)
         await self._delete(ArtifactRow, and_(old, *unused), batch=_JOBS_BATCH)
+        orphaned = ~exists().where(ArtifactRow.upload == ArtifactPartRow.upload)
+        stored = ArtifactPartRow.stored_at < clock(-limits.unfinished_uploads_s)
+        await self._delete(ArtifactPartRow, and_(stored, orphaned), batch=_JOBS_BATCH)
         removed = and_(HostRow.state == HostState.REMOVED, HostRow.heartbeat_at < clock(-limits.removed_hosts_s))
         unneeded = [~exists().where(table.host == HostRow.id) for table in (RunRow, TaskRow, StandbyRow)]
         await self._delete(HostRow, and_(removed, *unneeded))

@@ -84,9 +84,24 @@ class ArtifactRow(Base):
     size_bytes: Mapped[int]
     files: Mapped[int]  # number of files in the archive; 1 for a ``.py`` file
     main: Mapped[str | None] = mapped_column(String(255))  # the job file, if there is exactly one
-    content: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
+    content: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)  # empty if it is stored in parts
+    upload: Mapped[str | None] = mapped_column(String(32))  # of the parts; None if `content` has all bytes
     created_at: Mapped[datetime]
-    created_by: Mapped[str] = mapped_column(String(100))  # subject
+    created_by: Mapped[str] = mapped_column(String(100), index=True)  # subject
+
+
+class ArtifactPartRow(Base):
+    """A part of the bytes of a large artifact.
+
+    Parts are stored before their artifact, each in a short transaction, because SQLite has one writer at a time.
+    """
+
+    __tablename__ = "artifact_parts"
+
+    upload: Mapped[str] = mapped_column(String(32), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    content: Mapped[bytes] = mapped_column(LargeBinary)
+    stored_at: Mapped[datetime]
 
 
 class JobRow(Base):

@@ -132,12 +132,36 @@ def show_self(output: Listed = Output.TABLE, api: Api = None, token: Token = Non
         typer.echo(f"token {current.id} ({current.name}), {_validity(current)}")
 
 
-def audit(limit: Limit = 50, output: Lists = Listing.TABLE, api: Api = None, token: Token = None) -> None:
+def audit(
+    subject: Annotated[str | None, typer.Option(help="Only requests of this subject.")] = None,
+    action: Annotated[
+        str | None, typer.Option(help="Only this action, such as job.create, or all of a kind, such as job.")
+    ] = None,
+    denied: Annotated[bool, typer.Option("--denied", help="Only denied requests.")] = False,
+    since: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Only entries younger than this: 90s, 10m, 2h, 1d.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="AGE", help="Only entries older than this.")] = None,
+    limit: Limit = 50,
+    output: Lists = Listing.TABLE,
+    api: Api = None,
+    token: Token = None,
+) -> None:
     """List changes and denied requests with their subjects, newest first."""
+    from datetime import UTC, datetime, timedelta
+
     from clonos.cli import show
 
+    now = datetime.now(UTC)
     with connect(api, token) as client:
-        page = client.audit.list(limit=limit)
+        page = client.audit.list(
+            subject=subject,
+            action=action,
+            outcome="denied" if denied else None,
+            since=now - timedelta(seconds=seconds(since, "--since")) if since else None,
+            until=now - timedelta(seconds=seconds(until, "--until")) if until else None,
+            limit=limit,
+        )
     show.show_list(
         page,
         output,

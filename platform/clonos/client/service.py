@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from clonos.client.packing import Packed
 from clonos.client.responses import decode, error_of_failure, error_of_slug
@@ -246,9 +246,34 @@ class Tokens(Routes):
 class Audit(Routes):
     """Calls of ``/audit``: changes and refused requests, with their subjects."""
 
-    def list(self, *, limit: int | None = None) -> Page[AuditEntry]:
-        """List the entries of the audit log, newest first; at most `limit` (default: all)."""
-        return self._transport.pages(AuditEntry, "/audit", limit=limit)
+    def list(
+        self,
+        *,
+        subject: str | None = None,
+        action: str | None = None,
+        outcome: Literal["allowed", "denied"] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+    ) -> Page[AuditEntry]:
+        """List the entries of the audit log, newest first.
+
+        Args:
+            subject: Only requests of this subject.
+            action: Only this action (``job.create``), or those with this first part (``job``, ``DELETE``).
+            outcome: Only accepted, or only refused requests.
+            since: Only entries at this time or later.
+            until: Only entries before this time.
+            limit: Maximum number of entries; default all.
+        """
+        query = {
+            "subject": subject,
+            "action": action,
+            "outcome": outcome,
+            "since": since.isoformat() if since else None,
+            "until": until.isoformat() if until else None,
+        }
+        return self._transport.pages(AuditEntry, "/audit", query, limit=limit)
 
 
 class Connectors(Routes):

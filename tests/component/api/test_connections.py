@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from clonos.testing.harness import eventually
-from clonos_api.http.limited_protocol import LimitedProtocol
+from clonos_api.http.limited_protocol import LimitedProtocol, is_within
 
 Connect = Callable[[], socket.socket]
 
@@ -36,16 +37,26 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": str(size).encode()})
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[tuple[str, int]]:
+class BehindProxy(Strict):
+    proxies = (ipaddress.ip_network("127.0.0.0/8"),)
+
+
+@contextlib.contextmanager
+def listening_with(protocol: type[LimitedProtocol]) -> Iterator[tuple[str, int]]:
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, http=Strict, log_config=None, lifespan="off", ws="none"))
+    server = uvicorn.Server(uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     eventually(lambda: server.started, "the server starts")
     yield listening.getsockname()
     server.should_exit = True
     thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[tuple[str, int]]:
+    with listening_with(Strict) as listening_at:
+        yield listening_at
 
 
 @pytest.fixture
@@ -96,3 +107,18 @@ def test_one_address_has_some_connections(connect: Connect) -> None:
     assert answer(connect()) == b"", "it is closed at once"
     opened[0].sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer(opened[0]).startswith(b"HTTP/1.1 200")
+
+
+def test_a_trusted_proxy_has_connections_for_many_clients() -> None:
+    with listening_with(BehindProxy) as proxied, contextlib.ExitStack() as opened:
+        connections = [opened.enter_context(socket.create_connection(proxied, timeout=20)) for _ in range(25)]
+        for connection in connections:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert all(answer(connection).startswith(b"HTTP/1.1 200") for connection in connections)
+    eventually(lambda: not Strict._opened, "the connections are closed")
+
+
+def test_an_address_is_within_a_network_in_each_spelling() -> None:
+    networks = [ipaddress.ip_network("10.1.0.0/16"), ipaddress.ip_network("2001:db8::/32")]
+    assert all(is_within(address, networks) for address in ("10.1.2.3", "::ffff:10.1.2.3", "2001:db8::1"))
+    assert not any(is_within(address, networks) for address in ("10.2.0.1", "2001:db9::1", "", "a name"))

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,30 @@ def test_each_denial_has_an_entry(service: Served, name: str, caller: Callable[.
     [entry] = [entry for entry in denied if entry["subject"] == f"bob-{name}"]
     assert entry["target"] == f"/api/v1/jobs/{name}/stop"
     assert entry["detail"]["error"] == "forbidden"
+
+
+def test_the_audit_log_has_filters(service: Served, caller: Callable[..., httpx.Client], name: str) -> None:
+    own, other = caller("operator", subject=f"own-{name}"), caller("operator", subject=f"other-{name}")
+    created = [create(client, f"{name}-{number}") for number, client in enumerate((own, other))]
+    assert own.delete(f"/jobs/{created[1]['id']}").status_code == 403
+
+    def entries(**which: str) -> list[tuple[str, str]]:
+        with service.client() as admin:
+            answer = admin.get("/audit", params={"subject": f"own-{name}", **which})
+        assert answer.status_code == 200, answer.text
+        return [(entry["action"].split("/")[0], entry["outcome"]) for entry in answer.json()["data"]]
+
+    assert entries() == [("DELETE ", "denied"), ("job.create", "allowed")]
+    assert entries(action="job") == entries(action="job.create") == [("job.create", "allowed")]
+    assert entries(action="jo") == entries(action="job.") == []
+    assert entries(action="DELETE") == entries(outcome="denied") == [("DELETE ", "denied")]
+    now = datetime.now(UTC)
+    hour = timedelta(hours=1)
+    assert entries(since=(now - hour).isoformat(), until=(now + hour).isoformat()) == entries()
+    assert entries(since=(now + hour).isoformat()) == entries(until=(now - hour).isoformat()) == []
+    with service.client() as admin:
+        for wrong in ({"outcome": "x"}, {"since": "yesterday"}):
+            assert admin.get("/audit", params=wrong).status_code == 422
 
 
 def test_requests_without_a_token_are_audited(service: Served, nobody: httpx.Client, name: str) -> None:

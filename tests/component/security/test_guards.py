@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import threading
 import time
@@ -12,12 +13,18 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.auth.rates import Buckets, address_of
 from clonos_api.guards.hosts import HostCheck
 from clonos_api.settings import ApiSettings, Limits
+from clonos_api.store import tokens
+from clonos_api.store.db.database import Database
+from clonos_api.store.tables import ArtifactPartRow, TokenRow
 from support.scripted import CODE, upload
-from support.serving import Served, served
+from support.serving import Served, served, write
 
 MB = 1 << 20
 
@@ -213,15 +220,135 @@ def test_too_many_requests(tmp_path: Path) -> None:
 def test_too_many_wrong_tokens_of_one_address(tmp_path: Path) -> None:
     limits = Limits(failures_per_s=0.01, failures_burst=5)
     with served(tmp_path, limits=limits) as service, service.client() as admin:
+        assert admin.get("/jobs").status_code == 200
         with service.client("clonos_0123456789abcdef_" + "0" * 64) as wrong:
             statuses = [wrong.get("/jobs").status_code for _ in range(12)]
         assert statuses == [401] * 5 + [429] * 7
-        # Requests with a valid token are still accepted.
+        # Requests with a token that was valid recently are still accepted.
         assert admin.get("/jobs").status_code == 200
         entries = admin.get("/audit").json()["data"]
     (denied,) = [entry for entry in entries if entry["outcome"] == "denied"]  # the log is not filled from outside
     assert denied["token"] == "0123456789abcdef"
     assert denied["detail"]["requests"] == 4, "the newest power of two of five"
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens that were read from the database."""
+    presented_ones: list[str] = []
+    authenticate = tokens.authenticate
+
+    async def counting(database: Database, presented: str) -> TokenRow | None:
+        presented_ones.append(presented)
+        return await authenticate(database, presented)
+
+    monkeypatch.setattr(tokens, "authenticate", counting)
+    return presented_ones
+
+
+def test_wrong_tokens_are_not_looked_up_once_their_bucket_is_empty(tmp_path: Path, looked_up: list[str]) -> None:
+    limits = Limits(failures_per_s=0.001, failures_burst=5)
+    with served(tmp_path, limits=limits) as service, service.client() as admin:
+        unused = admin.post("/tokens", json={"name": "t", "role": "viewer"}).json()
+        before = len(looked_up)
+        answers = []
+        for number in range(12):
+            with service.client(f"clonos_0123456789abcdef_{number:064}") as wrong:
+                answers.append(wrong.get("/jobs"))
+        assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 7
+        assert all(int(answer.headers["retry-after"]) > 100 for answer in answers[5:])
+        assert len(looked_up) == before + 5
+        assert admin.get("/jobs").status_code == 200, "it was valid recently"
+        assert admin.delete(f"/tokens/{unused['id']}").status_code == 204
+        with service.client(unused["token"]) as unknown:
+            assert unknown.get("/jobs").status_code == 429, "this replica does not know it"
+
+
+def test_a_trusted_proxy_names_the_client(tmp_path: Path, looked_up: list[str]) -> None:
+    limits = Limits(failures_per_s=0.001, failures_burst=3)
+
+    def statuses(service: Served, forwarded: str) -> list[int]:
+        with service.client("clonos_0123456789abcdef_" + "0" * 64) as wrong:
+            headers = {"X-Forwarded-For": forwarded}
+            return [wrong.get("/jobs", headers=headers).status_code for _ in range(4)]
+
+    with served(tmp_path / "proxied", limits=limits, trusted_proxies=["127.0.0.0/8", "10.1.0.0/16"]) as service:
+        assert statuses(service, "192.0.2.1") == [401] * 3 + [429]
+        assert statuses(service, "192.0.2.2") == [401] * 3 + [429]
+        assert statuses(service, "192.0.2.3, 192.0.2.1") == [429] * 4, "a client can write the first ones itself"
+        assert statuses(service, "192.0.2.4, 10.1.2.3") == [401] * 3 + [429], "behind two proxies"
+        with service.client() as admin:
+            denied = admin.get("/audit", params={"outcome": "denied"}).json()["data"]
+        assert {entry["detail"]["address"] for entry in denied} == {"192.0.2.1", "192.0.2.2", "192.0.2.4"}
+    with served(tmp_path / "direct", limits=limits) as service:
+        assert statuses(service, "192.0.2.1") == [401] * 3 + [429]
+        assert statuses(service, "192.0.2.2") == [429] * 4, "without the setting the header is ignored"
+
+
+def test_a_proxy_with_tls_makes_cookies_secure(tmp_path: Path) -> None:
+    with served(tmp_path, trusted_proxies=["127.0.0.1"]) as service, service.client() as admin:
+        answer = admin.post(f"{service.url}/session", headers={"X-Forwarded-Proto": "https"})
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith("__Host-clonos_session")
+        assert "; Secure" in cookie
+
+
+def test_the_process_is_alive_however_often_it_is_asked(tmp_path: Path) -> None:
+    limits = Limits(requests_per_s=0.001, burst=3)
+    with served(tmp_path, limits=limits) as service, httpx.Client(base_url=service.url, trust_env=False) as nobody:
+        assert {nobody.get("/health/live").status_code for _ in range(10)} == {200}
+        assert [nobody.get("/health/ready").status_code for _ in range(4)][-1] == 429
+
+
+@pytest.mark.parametrize("wrong", ["proxy.example", "10.0.0.0/40", "*"])
+def test_a_proxy_is_an_address_or_a_network(wrong: str) -> None:
+    with pytest.raises(ValidationError):
+        ApiSettings(trusted_proxies=[wrong])
+
+
+def test_a_token_above_its_rate_is_not_looked_up(tmp_path: Path, looked_up: list[str]) -> None:
+    limits = Limits(requests_per_s=0.001, burst=5)
+    with served(tmp_path, limits=limits) as service, service.client() as admin:
+        statuses = [admin.get("/jobs").status_code for _ in range(12)]
+    assert statuses == [200] * 5 + [429] * 7
+    assert len(looked_up) == 5
+
+
+def test_a_subject_has_a_limit_of_uploaded_bytes(tmp_path: Path) -> None:
+    limits = Limits(artifact_bytes_per_subject=3 * MB)
+    with served(tmp_path, limits=limits) as service, service.client() as admin:
+        code = [CODE + bytes(str(number), "ascii") + b"#" * MB for number in range(4)]
+        for _ in range(2):
+            assert [upload(admin, each) for each in code[:2]], "equal bytes count once"
+        refused = admin.post("/artifacts", files={"file": ("job.py", code[2] + code[3])})
+        problem = refused.json()
+        assert (refused.status_code, problem["type"].rsplit("/", 1)[1]) == (413, "request-too-large")
+        assert problem["kept"] == "nothing was stored."
+        assert "admin" in problem["hint"]
+        other = admin.post("/tokens", json={"name": "other", "role": "operator"}).json()["token"]
+        with service.client(other) as client:
+            assert upload(client, code[2]), "another subject has a limit of its own"
+        stored = admin.get("/artifacts").json()["data"]
+        assert admin.delete(f"/artifacts/{stored[-1]['id']}").status_code == 204
+        assert upload(admin, code[3])
+
+
+def test_a_large_artifact_is_stored_in_parts(tmp_path: Path) -> None:
+    code = CODE + bytes(range(1, 128)) * 20_000
+    with served(tmp_path) as service, service.client() as admin:
+        artifact = upload(admin, code)
+        assert upload(admin, code) == artifact
+        answer = admin.get(f"/artifacts/{artifact}/content")
+        assert answer.content == code
+        assert int(answer.headers["content-length"]) == len(code)
+        assert hashlib.sha256(code).hexdigest() == artifact
+        assert admin.delete(f"/artifacts/{artifact}").status_code == 204
+        assert admin.get(f"/artifacts/{artifact}/content").status_code == 404
+
+        async def parts(session: AsyncSession) -> int:
+            return int((await session.execute(select(func.count()).select_from(ArtifactPartRow))).scalar_one())
+
+        assert write(service, parts) == 0
 
 
 def test_buckets_forget_and_refill() -> None:

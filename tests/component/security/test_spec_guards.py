@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from clonos.errors import SpecError
@@ -13,6 +14,7 @@ from clonos.resources.failures import SpecRefused
 from clonos_api.admission import spec_checks
 from clonos_api.admission.allowed_options import KAFKA, REFUSED, SPARK, SPARK_PREFIXES
 from clonos_api.http.problems import problem_of
+from support.scripted import create, spec, upload
 
 
 def fields(**spec: Any) -> list[str]:
@@ -240,8 +242,8 @@ def test_a_refused_secret_is_not_repeated() -> None:
         ("local", True),
         ("local[*]", True),
         ("local[8]", True),
-        ("spark://host:7077", True),
-        ("spark://a:7077,b:7077", True),
+        ("spark://anywhere", False),
+        ("spark://host:7077", False),
         ("local[2,4]", False),
         ("local-cluster[2,1,1024]", False),
         ("k8s://https://elsewhere", False),
@@ -253,6 +255,38 @@ def test_a_refused_secret_is_not_repeated() -> None:
 )
 def test_masters(master: str, fine: bool) -> None:
     assert fields(master=master) == ([] if fine else ["spec.master"])
+
+
+@pytest.mark.parametrize(
+    ("master", "fine"),
+    [
+        ("auto", True),
+        ("spark://host:7077", True),
+        ("spark://a:7077,b:7077", True),
+        ("spark://host:7078", False),
+        ("spark://host:7077,elsewhere:7077", False),
+        ("spark://spark-3.prod:7077", True),
+        ("spark://spark-3.prod:7077 --conf x", False),
+        ("local-cluster[2,1,1024]", False),
+    ],
+)
+def test_a_setting_lists_the_clusters_of_jobs(master: str, fine: bool) -> None:
+    masters = ["spark://host:7077", "spark://a:7077,b:7077", "spark://spark-*", "local-cluster*"]
+    spec = JobSpec.model_validate({"metadata": {"name": "a"}, "spec": {"master": master}})
+    problems = spec_checks.check_spec(spec, masters=masters)
+    assert [problem.field for problem in problems] == ([] if fine else ["spec.master"])
+    assert all("CLONOS_API__SPARK_MASTERS" in problem.hint for problem in problems)
+
+
+def test_a_cluster_that_is_not_listed_is_refused(ada: httpx.Client, name: str) -> None:
+    body = {"spec": spec(name), "artifact": upload(ada), "start": False}
+    body["spec"]["spec"]["master"] = "spark://anywhere"
+    refused = ada.post("/jobs", json=body)
+    assert refused.status_code == 422
+    assert "CLONOS_API__SPARK_MASTERS" in refused.text
+    created = create(ada, name)
+    changed = {"spec": body["spec"]}
+    assert ada.patch(f"/jobs/{created['id']}", json=changed, headers={"If-Match": "*"}).status_code == 422
 
 
 @pytest.mark.parametrize(

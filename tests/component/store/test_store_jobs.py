@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
-from clonos.errors import ConcurrentUpdate, NameTaken, NotFound, SpecError, StateConflict, VersionStale
+from clonos.errors import ConcurrentUpdate, NameTaken, NotFound, RequestTooLarge, SpecError, StateConflict, VersionStale
 from clonos.jobs.spec import JobSpec
 from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopRequest
 from clonos_api.store import artifacts, audit, events, jobs, owners, recoveries, runs
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
-from clonos_api.store.tables import JobRow
+from clonos_api.store.tables import ArtifactPartRow, JobRow
 from support.stored import host_row, job_row, run_spec, spec, store_artifact, unique
 
 pytestmark = pytest.mark.anyio
@@ -293,6 +294,43 @@ async def test_hostile_texts_are_refused(database: Database) -> None:
         with pytest.raises((SpecError, NotFound)):
             async with database.reading() as session:
                 await jobs.get(session, text)
+
+
+async def test_a_subject_has_a_limit_of_bytes(database: Database) -> None:
+    subject = unique("s")
+
+    async def put(size: int, number: int) -> bool:
+        content = f"{subject} {number}".encode().ljust(size)
+        sha = hashlib.sha256(content).hexdigest()
+        async with database.transaction() as session:
+            _, new = await artifacts.put(
+                session, sha=sha, kind="py", name="x.py", content=content, by=subject, limit_bytes=1000
+            )
+        return new
+
+    assert [await put(600, 0), await put(600, 0)] == [True, False], "equal bytes count once"
+    with pytest.raises(RequestTooLarge):
+        await put(401, 1)
+    # At the same time: each counts the bytes of the others.
+    at_once = await asyncio.gather(*(put(150, number) for number in range(2, 7)), return_exceptions=True)
+    assert sorted(map(str, map(type, at_once))) == sorted(map(str, [bool] * 2 + [RequestTooLarge] * 3))
+
+
+async def test_the_bytes_of_an_artifact_may_be_in_parts(database: Database) -> None:
+    upload, sha = unique("u")[:32], hashlib.sha256(unique().encode()).hexdigest()
+    for number in range(3):
+        async with database.transaction() as session:
+            await artifacts.put_part(session, upload, number, bytes([number]) * 10)
+    async with database.transaction() as session:
+        await artifacts.put(
+            session, sha=sha, kind="py", name="x.py", content=b"", upload=upload, size_bytes=30, by="ada"
+        )
+    async with database.transaction() as session:
+        await artifacts.drop_parts(session, upload)
+        assert await artifacts.content(session, sha) == b"\0" * 10 + b"\1" * 10 + b"\2" * 10, "they are in use"
+        await artifacts.delete(session, sha)
+    async with database.reading() as session:
+        assert await session.get(ArtifactPartRow, (upload, 0)) is None
 
 
 async def test_artifacts(database: Database) -> None:

@@ -37,6 +37,7 @@ from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
 from clonos_api.store.retention import Limits
 from clonos_api.store.tables import (
+    ArtifactPartRow,
     ArtifactRow,
     AuditRow,
     Base,
@@ -162,7 +163,11 @@ async def test_ended_rows_are_removed_by_age(database: Database) -> None:
         sha = await store_artifact(session, unique().encode())
         used = await store_artifact(session)
         await job_row(session)
+        abandoned = unique()[:32]
+        await artifacts.put_part(session, abandoned, 0, b"x")
     assert "operations" not in await retention.prune(database)
+    async with database.reading() as session:
+        assert await session.get(ArtifactPartRow, (abandoned, 0)) is not None, "its upload may not have ended"
     later = await _prune_all(database)
     assert later["operations"] >= 1
     async with database.reading() as session:
@@ -173,6 +178,7 @@ async def test_ended_rows_are_removed_by_age(database: Database) -> None:
             ArtifactRow: (used, sha),
             HostRow: (agent.id, gone.id),
         }
+        assert await session.get(ArtifactPartRow, (abandoned, 0)) is None
         for table, (stays, goes) in left.items():
             assert await session.get(table, stays) is not None, table
             assert await session.get(table, goes) is None, table
@@ -187,12 +193,14 @@ async def _prune_all(database: Database) -> dict[str, int]:
         await session.execute(update(TaskRow).where(TaskRow.ended_at.is_not(None)).values(ended_at=clock(-60)))
         await session.execute(update(TokenRow).where(TokenRow.revoked_at.is_not(None)).values(revoked_at=clock(-60)))
         await session.execute(update(ArtifactRow).values(created_at=clock(-60)))
+        await session.execute(update(ArtifactPartRow).values(stored_at=clock(-60)))
         await session.execute(update(HostRow).values(heartbeat_at=clock(-60)))
         await session.execute(update(JobRow).where(JobRow.deleted_at.is_not(None)).values(deleted_at=clock(-60)))
     limits = Limits(
         ended_operations_s=30,
         ended_tokens_s=30,
         unused_artifacts_s=30,
+        unfinished_uploads_s=30,
         removed_hosts_s=30,
         deleted_jobs_s=30,
     )

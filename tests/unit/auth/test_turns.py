@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from clonos.resources.service import Role
 from clonos_api.auth.principal import Principal
-from clonos_api.auth.rates import Turns
+from clonos_api.auth.rates import Refusals, Turns
 
 pytestmark = pytest.mark.anyio
 
@@ -72,6 +72,17 @@ async def test_a_token_has_some_requests_at_once() -> None:
         )  # all have begun: a response that continues, such as a stream, is no request
         work.may_end.set()
     assert {task.result() for task in (*own, *others)} == {200}
+
+
+async def test_the_first_refusals_of_a_caller_come_at_once() -> None:
+    refusals = Refusals(rate=0.001, burst=3, slow_s=3600)
+    async with asyncio.timeout(20):
+        for _ in range(3):
+            await refusals.pause("a")
+        later = asyncio.create_task(refusals.pause("a"))
+        await refusals.pause("b")
+    assert not later.done()
+    later.cancel()
 
 
 async def test_a_request_does_not_wait_for_ever() -> None:

@@ -1,0 +1,52 @@
+"""One hostile token beside ten others: none of the others is refused, and the memory of the service is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import psutil
+
+from support.callers import HostileCaller, OrdinaryCaller
+from support.connection import Connection
+from support.serving import ApiProcess
+
+MB = 1 << 20
+
+
+def test_a_hostile_token_harms_no_other(tmp_path: Path) -> None:
+    with ApiProcess(tmp_path) as process, process.served.client() as admin:
+        url = httpx.URL(process.served.url)
+        assert url.port is not None
+        address = (url.host, url.port)
+
+        def token(subject: str) -> str:
+            body = {"name": subject, "role": "operator", "subject": subject}
+            return str(admin.post("/tokens", json=body).raise_for_status().json()["token"])
+
+        tokens = {f"job-{number}": token(f"user-{number}") for number in range(10)}
+        ordinary = [OrdinaryCaller(Connection(*address, text), job) for job, text in tokens.items()]
+        hostile_token = token("hostile")
+        hostile = HostileCaller(lambda: Connection(*address, hostile_token), address, "job-0", upload_bytes=8 * MB)
+        service = psutil.Process(process.process.pid)
+
+        async def beside_each_other() -> None:
+            for caller in ordinary:
+                await caller.create()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(hostile.attack(6.0))
+                for caller in ordinary:
+                    group.create_task(caller.use(5.0))
+            for caller in ordinary:
+                caller.close()
+            assert (await asyncio.to_thread(httpx.get, f"{url}/health/live", trust_env=False)).status_code == 200
+
+        before = service.memory_info().rss
+        asyncio.run(beside_each_other())
+        after = service.memory_info().rss
+    assert [refused for caller in ordinary for refused in caller.refused] == []
+    assert all(caller.durations_ms["get"] for caller in ordinary)
+    assert hostile.answers["streams: 429"], "one token has some streams"
+    assert hostile.answers["heads: closed"], "a head has an end"
+    assert after - before < 300 * MB, f"{before / MB:.0f} MB grew to {after / MB:.0f} MB"
