@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 
@@ -28,6 +29,16 @@ def analyzed_leaves(frame: DataFrame) -> list[Any]:
     """The leaves (sources) of a DataFrame's analyzed plan, as JVM objects."""
     leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
     return [leaves.apply(index) for index in range(leaves.size())]
+
+
+def set_login_user(name: str) -> None:
+    """Set the user of Hadoop's file systems, before a session exists.
+
+    Hadoop asks the operating system for the name of this process's user, and fails if the user has no account.
+    """
+    SparkContext._ensure_initialized()
+    users = SparkContext._jvm.org.apache.hadoop.security.UserGroupInformation  # type: ignore[union-attr]
+    users.setLoginUser(users.createRemoteUser(name))
 
 
 def jvm_of(spark: SparkSession) -> Any:

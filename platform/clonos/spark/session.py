@@ -5,6 +5,7 @@ override.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import sys
@@ -22,6 +23,7 @@ from clonos.embedded.jars import Jars, ensure_jars
 from clonos.errors import SpecError
 from clonos.settings import Settings
 from clonos.spark import forks
+from clonos.spark.internals import set_login_user
 from clonos.spark.java import LOCAL_FILE_SYSTEM
 from clonos.spark.jvm import GatewayProcess, launch_gateway
 
@@ -75,6 +77,14 @@ SESSION_DEFAULTS: Mapping[str, str] = {
     # On by default since 4.1, without authentication.
     "spark.master.rest.enabled": "false",
 }
+
+
+def has_account(uid: int) -> bool:
+    """Whether the operating system knows the name of a user."""
+    try:
+        return bool(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return False
 
 
 def alive(spark: SparkSession) -> bool:
@@ -172,6 +182,8 @@ def build_session(
         _remove_scratch(scratch)
         raise
     try:
+        if not has_account(os.getuid()):  # a user of `clonos agent --uids`
+            set_login_user(f"uid-{os.getuid()}")
         builder = SparkSession.builder
         for key, value in chosen.items():
             builder = builder.config(key, value)

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import BrowserContext, Page
 
+_TIMEOUT_MS: Final = 120_000  # the machine may be busy
 AXE: Final = Path(__file__).parent / "vendor" / "axe.min.js"
 
 
@@ -23,6 +24,7 @@ class BrowserSession:
     def __init__(self, context: BrowserContext, url: str, token: str) -> None:
         self.url = url
         self.wrong: list[str] = []
+        context.set_default_timeout(_TIMEOUT_MS)
         self.page: Page = context.new_page()
         self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))

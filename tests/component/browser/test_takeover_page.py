@@ -35,9 +35,9 @@ def test_the_overview_shows_a_takeover(stack: Stack, look: Look, tmp_path: Path)
     page = session.go("/submit")
     page.get_by_label("Code").set_input_files(code)
     page.get_by_label("Specification").fill("metadata: {name: 'not a name'}")
-    expect(page.locator("#verdict")).to_contain_text("Invalid")
+    expect(page.locator("#verdict")).to_contain_text("Invalid", timeout=TIMEOUT_S * 1000)
     page.get_by_label("Specification").fill(yaml.safe_dump(named))
-    page.get_by_role("button", name="Submit").click(timeout=15_000)
+    page.get_by_role("button", name="Submit").click()
     page.wait_for_url(re.compile("/jobs/"))
     job = page.url.rpartition("/")[2]
     assert session.faults() == []

@@ -10,12 +10,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 
 from clonos.embedded.jars import ensure_jars
 from clonos.settings import KafkaSettings, Settings
+from clonos.spark.internals import jvm_of, set_login_user
+from clonos.spark.session import has_account
 
 _SESSION = """
 import os
@@ -102,3 +106,17 @@ def test_the_jvm_ends_when_python_is_killed() -> None:
             jvm.kill()
             pytest.fail("the JVM outlived Python")
         time.sleep(0.02)
+
+
+def test_a_user_without_an_account_can_use_file_systems(spark: SparkSession) -> None:
+    """Such as those of `clonos agent --uids`. Hadoop asks the operating system for the user's name otherwise."""
+    users: Any = jvm_of(spark).org.apache.hadoop.security.UserGroupInformation
+    before = users.getLoginUser()
+    try:
+        set_login_user("uid-20000")
+        assert users.getLoginUser().getShortUserName() == "uid-20000"
+        assert spark.range(3).count() == 3
+    finally:
+        users.setLoginUser(before)
+    assert has_account(os.getuid())
+    assert not has_account(2**31 - 7)

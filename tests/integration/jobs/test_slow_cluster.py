@@ -19,7 +19,7 @@ from clonos.kafka import client_config, java_options
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
 from clonos.spark.kafka_clients import JvmProducer, ProducerFailed
-from clonos.testing.harness import read_committed
+from clonos.testing.harness import eventually, read_committed
 from clonos_sinks.kafka import sink as sink_module
 from support.brokers.severed import SeveredCluster
 from support.feeding import feed_numbers
@@ -108,6 +108,14 @@ def test_an_epoch_that_never_fits_stops_the_job(
     assert read_committed(slow, "out") == []
 
 
+def initialised(producer: JvmProducer) -> bool:
+    try:
+        producer.init()
+    except ProducerFailed:
+        return False
+    return True
+
+
 def test_a_broker_that_is_away_does_not_make_an_epoch_too_large(spark: SparkSession, tmp_path: Path) -> None:
     """The transaction times out, but Kafka has not acknowledged a record in that time."""
     with SeveredCluster(tmp_path / "kafka") as cluster:
@@ -116,7 +124,7 @@ def test_a_broker_that_is_away_does_not_make_an_epoch_too_large(spark: SparkSess
         far = KafkaSettings(bootstrap_servers=cluster.far["CLONOS_KAFKA__BOOTSTRAP_SERVERS"])
         times = {"transaction.timeout.ms": "1000", "max.block.ms": "1500", "transactional.id": "lane"}
         producer = JvmProducer(spark, java_options(far) | times)
-        producer.init()
+        eventually(lambda: initialised(producer), "the producer has its id, on a busy machine too")
         producer.begin()
         producer.mark("out", 0, b"first")
         producer.commit()

@@ -47,7 +47,7 @@ def test_everything_on_one_machine(stack: Stack, tmp_path: Path) -> None:
 
     state = stack.state()
     os.kill(state["control_plane"]["pid"], signal.SIGKILL)
-    eventually(lambda: stack.run("job", "ls").returncode == 0, "the control plane is restarted")
+    eventually(lambda: stack.run("job", "ls").returncode == 0, "the control plane is restarted", timeout_s=120)
     assert stack.cli("host", "ls", "-o", "name").split() == ["host-1", "host-2"]
 
     refused = stack.run("kafka", "stop")
