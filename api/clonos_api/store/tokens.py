@@ -29,8 +29,11 @@ _NO_DIGEST: Final = bytes(32)
 async def create(session: AsyncSession, body: TokenCreate) -> tuple[TokenRow, str]:
     """Create an API token; return its row, and the token's text, which is not stored.
 
-    Events and audit entries contain the token's id, never its text.
+    Events and audit entries contain the token's id, never its text. `StateConflict` if the token would share the jobs
+    of another one only because both have the same name.
     """
+    if body.subject is None and body.role in (Role.OPERATOR, Role.ADMIN):
+        await _check_name_is_no_subject(session, body.name)
     moment = await now(session)
     row, text = await _insert(
         session,
@@ -45,6 +48,16 @@ async def create(session: AsyncSession, body: TokenCreate) -> tuple[TokenRow, st
     events.append(session, "token.created", data=data)
     await audit.asked(session, "token.create", row.id, name=row.name, role=row.role, subject=row.subject)
     return row, text
+
+
+async def _check_name_is_no_subject(session: AsyncSession, name: str) -> None:
+    query = select(TokenRow.id).where(TokenRow.subject == name, TokenRow.session_of.is_(None)).limit(1)
+    if await session.scalar(query) is not None:
+        raise StateConflict(
+            f"There is, or was, a token of the subject {name!r}, and the tokens of a subject share its jobs.",
+            kept="no token was created.",
+            hint="give the subject, to share the jobs, or another name.",
+        )
 
 
 async def _insert(session: AsyncSession, **columns: Any) -> tuple[TokenRow, str]:

@@ -24,7 +24,10 @@ def create(
         str, typer.Option(help="viewer: read; operator: read, and change own jobs; admin: everything; agent: one host.")
     ],
     subject: Annotated[
-        str | None, typer.Option(help="User that the token acts for, and owner of its jobs (default: NAME).")
+        str | None,
+        typer.Option(
+            help="User that the token acts for, and owner of its jobs (default: NAME, if it is no subject yet)."
+        ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Host name of the agent (with --role agent).")] = None,
     expires: Annotated[str, typer.Option(help="Lifetime, such as 12h or 30d, or never.")] = "30d",

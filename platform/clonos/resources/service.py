@@ -86,7 +86,8 @@ class TokenCreate(Resource):
     """The request to create an API token.
 
     Attributes:
-        subject: User or agent that the token belongs to; None: the token's `name`. Jobs belong to subjects.
+        subject: User or agent that the token belongs to; None: the token's `name`, which must not be the subject of
+            another token of an operator or admin. Jobs belong to subjects.
         host: For the role ``agent``: the only host name that the agent may use.
     """
 

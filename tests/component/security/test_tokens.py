@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import secrets
 import sqlite3
 import stat
 from collections.abc import Callable, Coroutine
@@ -77,11 +78,26 @@ def test_a_caller_rotates_and_revokes_its_own_token(service: Served, token: Toke
         assert eve.get("/tokens/self").status_code == 401
 
 
+def test_equal_names_are_not_equal_subjects(service: Served) -> None:
+    """A second token named ``ci-bot`` would change the jobs of the first one, without a word about it."""
+    with service.client() as admin:
+        body = {"name": f"ci-{secrets.token_hex(4)}", "role": "operator"}
+        first = admin.post("/tokens", json=body).json()
+        assert first["subject"] == body["name"]
+        refused = admin.post("/tokens", json=body)
+        assert refused.status_code == 409
+        assert refused.json()["kept"] == "no token was created."
+        assert admin.delete(f"/tokens/{first['id']}").status_code == 204
+        assert admin.post("/tokens", json=body).status_code == 409, "the jobs are still there"
+        assert admin.post("/tokens", json={**body, "subject": body["name"]}).status_code == 201
+        assert admin.post("/tokens", json={**body, "role": "viewer"}).status_code == 201
+
+
 def test_the_last_admin_keeps_a_token(tmp_path: Path) -> None:
     with served(tmp_path) as service, service.client() as admin:
         own = admin.get("/tokens/self").json()["id"]
         expired = admin.post("/tokens", json={"name": "other", "role": "admin", "expires_in_s": 1}).json()
-        revoked = admin.post("/tokens", json={"name": "other", "role": "admin"}).json()
+        revoked = admin.post("/tokens", json={"name": "third", "role": "admin"}).json()
         assert admin.delete(f"/tokens/{revoked['id']}").status_code == 204
         eventually(lambda: self_with(service, f"Bearer {expired['token']}") == 401, "it expires")
         for path in (f"/tokens/{own}", "/tokens/self"):
