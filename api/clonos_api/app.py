@@ -9,12 +9,13 @@ from importlib.metadata import version
 from typing import Final
 
 import structlog
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from clonos.settings import Settings
 from clonos_api import dashboard, guards
 from clonos_api.auth import declared
 from clonos_api.http import problems
+from clonos_api.http.query_parameters import refuse_undeclared
 from clonos_api.metrics import recovery_traces
 from clonos_api.replica import Replica
 from clonos_api.routes import (
@@ -57,10 +58,10 @@ _ROUTERS: Final = (
     connectors.router,
     tokens.router,
     tokens.audit_router,
-    metrics.router,
-    health.open_router,
     health.router,
 )
+# Outside of `/api/v1`, for Prometheus and load balancers.
+_ROOT_ROUTERS: Final = (metrics.router, health.open_router)
 
 
 def create_app(settings: ApiSettings | None = None) -> FastAPI:
@@ -84,6 +85,8 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     problems.install(app)
     guards.install(app, settings, open_paths=dashboard.OPEN, open_files=dashboard.FILES, sign_in=dashboard.SIGN_IN)
     for router in _ROUTERS:
+        app.include_router(router, dependencies=[Depends(refuse_undeclared)])
+    for router in _ROOT_ROUTERS:
         app.include_router(router)
     dashboard.install(app)
     declared.check_declared(app, open_paths=dashboard.OPEN_ROUTES)

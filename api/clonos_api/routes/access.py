@@ -14,6 +14,7 @@ from clonos_api.auth import Principal, require, require_agent, require_owner
 from clonos_api.http.bodies import Limit
 from clonos_api.replica import DatabaseDep
 from clonos_api.store import jobs
+from clonos_api.store.db import paging
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
 from clonos_api.store.tables import JobRow
@@ -47,16 +48,22 @@ async def known_job(job: JobPath, database: DatabaseDep) -> JobRow:
 OwnJob = Annotated[JobRow, require_owner(job_of_path)]
 KnownJob = Annotated[JobRow, Depends(known_job)]
 
-StartingAfter = Annotated[
-    str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the previous page.")
-]
+
+def _window(cursor: str) -> Callable[..., Awaitable[Window]]:
+    async def window(
+        limit: Limit = 50,
+        starting_after: str | None = Query(None, pattern=cursor, description="`next` of the previous page."),
+    ) -> Window:
+        return Window(limit, starting_after)
+
+    return window
 
 
-async def _window(limit: Limit = 50, starting_after: StartingAfter = None) -> Window:
-    return Window(limit, starting_after)
-
-
-WindowDep = Annotated[Window, Depends(_window)]
+# The window of a list, by what the list is ordered by.
+WindowDep = Annotated[Window, Depends(_window(paging.TIME_CURSOR))]
+NumberWindowDep = Annotated[Window, Depends(_window(paging.NUMBER_CURSOR))]
+GenerationWindowDep = Annotated[Window, Depends(_window(paging.GENERATION_CURSOR))]
+NameWindowDep = Annotated[Window, Depends(_window(paging.NAME_CURSOR))]
 
 
 async def changing(

@@ -12,7 +12,9 @@ from clonos.resources.service import Connector, ValidateRequest, Validation
 from clonos_api.admission import connectors, spec_checks
 from clonos_api.admission.connectors import Kind
 from clonos_api.http.checked_json import CheckedRoute
-from clonos_api.routes.access import API, Operator, Viewer
+from clonos_api.routes.access import API, NameWindowDep, Operator, Viewer
+from clonos_api.store import views
+from clonos_api.store.db import paging
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/connectors", tags=["connectors"])
 
@@ -21,10 +23,11 @@ _KAFKA_OPTIONS: Final = "options"
 
 
 @router.get("")
-async def list_connectors(caller: Viewer, kind: Kind | None = None) -> Page[Connector]:
-    """List installed sources and sinks with their options."""
-    result = await run_in_threadpool(connectors.installed, kind)
-    return Page(data=[connector.describe() for connector in result])
+async def list_connectors(caller: Viewer, window: NameWindowDep, kind: Kind | None = None) -> Page[Connector]:
+    """List installed sources and sinks with their options, by kind and name."""
+    plugins = await run_in_threadpool(connectors.installed, kind)
+    result = paging.by_name(plugins, lambda plugin: f"{plugin.kind}/{plugin.name}", window)
+    return views.listed((plugin.describe() for plugin in result.rows), result.next)
 
 
 @router.get("/{kind}/{name}")

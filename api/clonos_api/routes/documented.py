@@ -13,6 +13,7 @@ from clonos.resources.base import Problem
 from clonos.resources.jobs import JobCreate, JobPatch
 from clonos_api.auth.authentication import EXEMPT
 from clonos_api.http.bodies import JSON, YAML
+from clonos_api.routes.access import API
 
 PROBLEM: Final = "application/problem+json"
 _REF: Final = "#/components/schemas/"
@@ -122,15 +123,13 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     expected = {403, 429, 500} if open_to_all else {401, 403, 429, 500, 503}
     if "{" in path:
         expected.add(404)
-    if "parameters" in operation or "requestBody" in operation:
-        expected.add(422)
-    elif "422" in responses:
-        del responses["422"]  # of a header that is not documented
+    if path.startswith(API):
+        expected.add(422)  # for unknown query parameters
     if "requestBody" in operation:
         expected |= {400, 408, 413}
     if method != "get":
         expected.add(409)
-    expected |= {int(status) for status in responses if status >= "400"} - ({422} - expected)
+    expected |= {int(status) for status in responses if status >= "400"}
     if method == "get" and "application/json" in responses.get("200", {}).get("content", {}):
         responses["304"] = {"description": "The client has this response: its `If-None-Match` has the `ETag`."}
     for status in expected:

@@ -13,8 +13,17 @@ from clonos.resources.jobs import CausalLog, Generation, JobException, Metrics, 
 from clonos_api.http.bodies import StandbyStates
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
-from clonos_api.routes.access import API, KnownJob, Viewer, WindowDep
+from clonos_api.routes.access import (
+    API,
+    GenerationWindowDep,
+    KnownJob,
+    NameWindowDep,
+    NumberWindowDep,
+    Viewer,
+    WindowDep,
+)
 from clonos_api.store import generations, job_exceptions, lookups, progress, recoveries, runs, standbys, views
+from clonos_api.store.db import paging
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["history"])
 
@@ -43,7 +52,9 @@ async def get_run(run: RunPath, caller: Viewer, database: DatabaseDep, row: Know
 
 
 @router.get("/{job}/generations")
-async def list_generations(caller: Viewer, database: DatabaseDep, row: KnownJob, window: WindowDep) -> Page[Generation]:
+async def list_generations(
+    caller: Viewer, database: DatabaseDep, row: KnownJob, window: GenerationWindowDep
+) -> Page[Generation]:
     """List the generations of a job (claims of its causal log), newest first."""
     async with database.reading() as session:
         result = await generations.page(session, row.id, window)
@@ -70,7 +81,7 @@ async def get_recovery(recovery: RecoveryPath, caller: Viewer, database: Databas
 
 @router.get("/{job}/exceptions")
 async def list_exceptions(
-    caller: Viewer, database: DatabaseDep, row: KnownJob, window: WindowDep
+    caller: Viewer, database: DatabaseDep, row: KnownJob, window: NumberWindowDep
 ) -> Page[JobException]:
     """List the errors that a job's drivers reported, newest first."""
     async with database.reading() as session:
@@ -85,10 +96,11 @@ async def get_metrics(caller: Viewer, database: DatabaseDep, row: KnownJob) -> M
 
 
 @router.get("/{job}/offsets")
-async def list_offsets(caller: Viewer, database: DatabaseDep, row: KnownJob) -> Page[Offsets]:
-    """List the source offsets and the lag of each query."""
+async def list_offsets(caller: Viewer, database: DatabaseDep, row: KnownJob, window: NameWindowDep) -> Page[Offsets]:
+    """List the source offsets and the lag of each query, by the query's name."""
     async with database.reading() as session:
-        return views.listed(await progress.offsets(session, row))
+        result = paging.by_name(await progress.offsets(session, row), lambda offsets: offsets.query, window)
+    return views.listed(result.rows, result.next)
 
 
 @router.get("/{job}/causal-log")

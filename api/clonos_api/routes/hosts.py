@@ -13,9 +13,10 @@ from clonos_api.guards.idempotency import Once, OnceDep
 from clonos_api.http.bodies import StandbyStates
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
-from clonos_api.routes.access import API, Admin, Viewer, WindowDep, changing
+from clonos_api.routes.access import API, Admin, NameWindowDep, Viewer, WindowDep, changing
 from clonos_api.routes.documented import problems
 from clonos_api.store import hosts, lookups, standbys, views
+from clonos_api.store.db import paging
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/hosts", tags=["hosts"])
 standby_router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/standbys", tags=["hosts"])
@@ -24,12 +25,12 @@ HostPath = Annotated[str, Path(min_length=1, max_length=100, description="Name o
 
 
 @router.get("")
-async def list_hosts(caller: Viewer, database: DatabaseDep) -> Page[Host]:
-    """List all hosts by name."""
+async def list_hosts(caller: Viewer, database: DatabaseDep, window: NameWindowDep) -> Page[Host]:
+    """List the hosts by name."""
     async with database.reading() as session:
-        rows = await hosts.every(session)
+        result = paging.by_name(await hosts.every(session), lambda row: row.name, window)
         loads = await hosts.loads(session)
-    return Page(data=[views.host(row, loads.get(row.id, 0)) for row in rows])
+    return views.listed((views.host(row, loads.get(row.id, 0)) for row in result.rows), result.next)
 
 
 @router.get("/{name}")

@@ -18,7 +18,7 @@ from clonos_api.guards.idempotency import OnceDep
 from clonos_api.http.bodies import IfMatch, check_version, document_of, etag, job_create, matched_version
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, ReplicaDep, SettingsDep
-from clonos_api.routes.access import API, KnownJob, Operator, OwnJob, Viewer, WindowDep, changing
+from clonos_api.routes.access import API, KnownJob, NumberWindowDep, Operator, OwnJob, Viewer, WindowDep, changing
 from clonos_api.routes.documented import ETAG, LOCATION, document_body, problems
 from clonos_api.routes.operations import accepted
 from clonos_api.store import artifacts, jobs, lookups, operations, runs, views
@@ -158,7 +158,7 @@ async def list_job_versions(
     caller: Viewer,
     database: DatabaseDep,
     row: KnownJob,
-    window: WindowDep,
+    window: NumberWindowDep,
 ) -> Page[JobVersion]:
     """List the versions of a job's specification, newest first."""
     async with database.reading() as session:

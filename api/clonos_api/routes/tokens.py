@@ -13,7 +13,7 @@ from clonos_api.auth import Principal
 from clonos_api.guards.idempotency import refuse_key
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
-from clonos_api.routes.access import API, Admin, Viewer, WindowDep
+from clonos_api.routes.access import API, Admin, NumberWindowDep, Viewer, WindowDep
 from clonos_api.routes.documented import problems
 from clonos_api.store import audit, tokens, views
 
@@ -81,7 +81,7 @@ def _own(caller: Principal) -> str:
 async def list_audit(
     caller: Admin,
     database: DatabaseDep,
-    window: WindowDep,
+    window: NumberWindowDep,
     subject: Annotated[str | None, Query(max_length=100, description="Who sent the request.")] = None,
     action: Annotated[
         str | None,

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos_api.store import events
 from clonos_api.store.db.bulk import update_all
-from clonos_api.store.db.paging import FIRST, Page, Window, cut, invalid_cursor
+from clonos_api.store.db.paging import FIRST, GENERATION_CURSOR, Page, Window, check_cursor, cut
 from clonos_api.store.db.rows import insert_new
 from clonos_api.store.ingest import Claimed
 from clonos_api.store.tables import GenerationRow
@@ -85,9 +85,8 @@ async def page(session: AsyncSession, job: str, window: Window = FIRST) -> Page[
     query = select(GenerationRow).where(GenerationRow.job == job)
     position = (GenerationRow.lineage, GenerationRow.generation)
     if window.starting_after is not None:
+        check_cursor(window.starting_after, GENERATION_CURSOR)
         lineage, _, generation = window.starting_after.partition(".")
-        if not (lineage.isdecimal() and generation.isdecimal() and len(window.starting_after) < 19):
-            raise invalid_cursor(window.starting_after)
         query = query.where(tuple_(*position) < tuple_(int(lineage), int(generation)))
     query = query.order_by(*(column.desc() for column in position)).limit(window.limit + 1)
     return cut(list(await session.scalars(query)), window, lambda row: f"{row.lineage}.{row.generation}")

@@ -25,11 +25,12 @@ class SpecRefused(SpecError):
 
     Args:
         problems: The invalid fields, at least one.
+        kept: What was kept safe.
     """
 
-    def __init__(self, problems: Sequence[FieldProblem]) -> None:
+    def __init__(self, problems: Sequence[FieldProblem], *, kept: str = "") -> None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(f"{problems[0].field} is invalid: {problems[0].what}{more}.", hint=problems[0].hint)
+        super().__init__(f"{problems[0].field} is invalid: {problems[0].what}{more}.", kept=kept, hint=problems[0].hint)
         self.problems = tuple(problems)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import httpx
@@ -116,8 +115,7 @@ def test_pages_contain_each_job_once(admin: httpx.Client, name: str) -> None:
         if after is None:
             break
     assert seen == made[::-1]
-    no_such_time = base64.urlsafe_b64encode(b"0001-01-01T00:00:00+23:00 x").decode().rstrip("=")
-    for wrong in ("nonsense", no_such_time):
+    for wrong in ("nonsense", "1", "99999999999999999.x", "1.x y"):
         assert admin.get("/jobs", params={"starting_after": wrong}).status_code == 422
     assert admin.get("/jobs", params={"limit": 201}).status_code == 422
 
