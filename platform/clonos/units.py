@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, WithJsonSchema
@@ -16,6 +17,8 @@ from pydantic import BaseModel, BeforeValidator, PlainSerializer, WithJsonSchema
 _TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES: Final = {"b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+_DURATION_PATTERN: Final = r"^(0|[0-9]+(\.[0-9]+)?(ms|s|m|min|h|d))$"
+_SIZE_PATTERN: Final = r"^(0|[0-9]+(\.[0-9]+)?(b|k|kb|m|mb|g|gb))$"
 _DURATION: Final = "a number with ms, s, min, h or d, such as 10s"
 _SIZE: Final = "a number with k, m or g, such as 512m"
 
@@ -123,19 +126,25 @@ def _reader(parse: Callable[[str], float], per_unit: float, whole: bool) -> Call
 
 
 def _type(
-    parse: Callable[[str], float], write: Callable[[Any], str], per_unit: float, *, whole: bool, expected: str
+    parse: Callable[[str], float],
+    write: Callable[[Any], str],
+    per_unit: float,
+    *,
+    whole: bool,
+    expected: str,
+    pattern: str,
 ) -> tuple[Any, ...]:
     return (
         Unit(expected),
         BeforeValidator(_reader(parse, per_unit, whole)),
         PlainSerializer(lambda number: write(number * per_unit), return_type=str, when_used="json-unless-none"),
-        WithJsonSchema({"type": "string", "description": f"{expected[0].upper()}{expected[1:]}."}),
+        WithJsonSchema({"type": "string", "pattern": pattern, "description": f"{expected[0].upper()}{expected[1:]}."}),
     )
 
 
-Seconds = Annotated[float, *_type(parse_duration, format_duration, 1.0, whole=False, expected=_DURATION)]
-Milliseconds = Annotated[int, *_type(parse_duration, format_duration, 0.001, whole=True, expected=_DURATION)]
-Bytes = Annotated[int, *_type(parse_size, format_size, 1, whole=True, expected=_SIZE)]
-Mebibytes = Annotated[
-    int, *_type(parse_size, lambda size: format_size(round(size)), 1 << 20, whole=True, expected=_SIZE)
-]
+_duration = partial(_type, parse_duration, expected=_DURATION, pattern=_DURATION_PATTERN)
+_size = partial(_type, parse_size, expected=_SIZE, pattern=_SIZE_PATTERN)
+Seconds = Annotated[float, *_duration(format_duration, 1.0, whole=False)]
+Milliseconds = Annotated[int, *_duration(format_duration, 0.001, whole=True)]
+Bytes = Annotated[int, *_size(format_size, 1, whole=True)]
+Mebibytes = Annotated[int, *_size(lambda size: format_size(round(size)), 1 << 20, whole=True)]

@@ -21,15 +21,19 @@ from clonos.resources.service import FieldProblem
 from clonos.telemetry.redaction import is_reference, looks_secret
 from clonos_api.admission.allowed_options import KAFKA, REFUSED, SPARK, SPARK_PREFIXES
 
-_MAX_LENGTH: Final = 65_536
-_MAX_ENTRIES: Final = 200
+MAX_LENGTH: Final = 65_536
+MAX_ENTRIES: Final = 200
+MAX_LABELS: Final = 64
+MAX_LABEL: Final = 255
+MAX_PARAM_NAME: Final = 200
+MAX_LOCATION: Final = 1024
 _DRIVER_MB: Final = 65_536
-_LOCAL: Final = re.compile(r"auto|local(\[(\d{1,4}|\*)\])?")
-_CLUSTER: Final = re.compile(r"spark://[A-Za-z0-9._,:\[\]-]{1,255}")
+LOCAL: Final = re.compile(r"auto|local(\[([0-9]{1,4}|\*)\])?")
+CLUSTER: Final = re.compile(r"spark://[A-Za-z0-9._,:\[\]-]{1,255}")
 _SCHEMES: Final = frozenset({"", "file", "hdfs", "s3a", "abfs", "abfss", "gs"})
 _KERNEL_FOLDERS: Final = frozenset({"proc", "sys", "dev"})  # with links to every other folder
-_LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
-_SPARK_KEY: Final = re.compile(r"spark\.[A-Za-z0-9_.-]{1,200}")
+LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
+SPARK_KEY: Final = re.compile(r"spark\.[A-Za-z0-9_.-]{1,200}")
 # Spark replaces ``${env:…}``, ``${system:…}`` and ``${spark.…}`` in its configuration.
 _SUBSTITUTED: Final = re.compile(r"\$\{(?!secret:)")
 _BY_REFERENCE: Final = "store it with the agents and write ${secret:NAME} here."
@@ -44,8 +48,8 @@ def check_spec(spec: JobSpec, *, masters: Sequence[str] = ()) -> list[FieldProbl
         *_check_spark_conf(part.spark_conf),
     ]
     size = len(spec.model_dump_json(exclude_unset=True).encode())
-    if size > _MAX_LENGTH:
-        hint = f"{_MAX_LENGTH} are the most; put data into files beside the code."
+    if size > MAX_LENGTH:
+        hint = f"{MAX_LENGTH} are the most; put data into files beside the code."
         problems.append(FieldProblem(field="spec", what=f"the specification has {size} bytes", hint=hint))
     problems += _check_master(part.master, masters)
     if part.checkpoint is not None:
@@ -73,7 +77,7 @@ def check_location(location: str, field: str) -> list[FieldProblem]:
         valid_port = parsed.port is None or parsed.port > 0
     except ValueError:
         return [FieldProblem(field=field, what="this is neither a path nor a URI")]
-    if not location or len(location) > 1024 or _has_controls(location) or not valid_port:
+    if not location or len(location) > MAX_LOCATION or _has_controls(location) or not valid_port:
         return [FieldProblem(field=field, what="this is neither a path nor a URI")]
     if parsed.scheme.lower() not in _SCHEMES:
         hint = f"use a path, or one of {', '.join(sorted(filter(None, _SCHEMES)))}."
@@ -119,12 +123,12 @@ def check_kafka_options(options: Mapping[str, object], field: str = "options") -
 
 
 def _check_params(params: Mapping[str, str]) -> Iterator[FieldProblem]:
-    if len(params) > _MAX_ENTRIES:
-        yield FieldProblem(field="spec.params", what=f"{_MAX_ENTRIES} parameters are the most")
+    if len(params) > MAX_ENTRIES:
+        yield FieldProblem(field="spec.params", what=f"{MAX_ENTRIES} parameters are the most")
         return
     for name, value in params.items():
         path = f"spec.params.{_shown(name)}"
-        if not name or len(name) > 200 or _has_controls(name) or len(value) > _MAX_LENGTH or "\0" in value:
+        if not name or len(name) > MAX_PARAM_NAME or _has_controls(name) or len(value) > MAX_LENGTH or "\0" in value:
             yield FieldProblem(field=path, what="the name or value is too long, or holds control characters")
         elif name.startswith("kafka."):
             yield from check_kafka_options({name: value}, "spec.params")
@@ -133,20 +137,20 @@ def _check_params(params: Mapping[str, str]) -> Iterator[FieldProblem]:
 
 
 def _check_spark_conf(conf: Mapping[str, str]) -> Iterator[FieldProblem]:
-    if len(conf) > _MAX_ENTRIES:
-        yield FieldProblem(field="spec.sparkConf", what=f"{_MAX_ENTRIES} settings are the most")
+    if len(conf) > MAX_ENTRIES:
+        yield FieldProblem(field="spec.sparkConf", what=f"{MAX_ENTRIES} settings are the most")
         return
     for name, value in conf.items():
         path = f"spec.sparkConf.{_shown(name)}"
         refused = _refused(name)
-        if not _SPARK_KEY.fullmatch(name):
+        if not SPARK_KEY.fullmatch(name):
             yield FieldProblem(field=path, what="this is no setting of Spark", hint="names start with 'spark.'.")
         elif refused is not None:
             yield FieldProblem(field=path, what=refused, hint="leave it out; who runs the agents can set it there.")
         elif name not in SPARK and not name.startswith(SPARK_PREFIXES):
             hint = "leave it out. docs/security.md lists what can be set."
             yield FieldProblem(field=path, what="this Spark setting cannot be set by a job", hint=hint)
-        elif _has_controls(value) or len(value) > _MAX_LENGTH or _SUBSTITUTED.search(value):
+        elif _has_controls(value) or len(value) > MAX_LENGTH or _SUBSTITUTED.search(value):
             what = "the value holds control characters or a ${…} that Spark would replace"
             yield FieldProblem(field=path, what=what, hint="${secret:NAME} is the only reference.")
         else:
@@ -170,7 +174,7 @@ def _check_value(name: str, value: str, path: str) -> Iterator[FieldProblem]:
 
 def _check_master(master: str, masters: Sequence[str]) -> list[FieldProblem]:
     # A driver sends its job's code and secrets to its master, and has results from there.
-    if _LOCAL.fullmatch(master) or (_CLUSTER.fullmatch(master) and any(_matches(master, each) for each in masters)):
+    if LOCAL.fullmatch(master) or (CLUSTER.fullmatch(master) and any(_matches(master, each) for each in masters)):
         return []
     hint = "auto or local[n]; the setting CLONOS_API__SPARK_MASTERS lists the clusters that jobs may use."
     return [FieldProblem(field="spec.master", what="this master cannot be used", hint=hint)]
@@ -189,7 +193,8 @@ def _check_main(main: str) -> list[FieldProblem]:
 
 
 def _check_labels(labels: Mapping[str, str]) -> list[FieldProblem]:
-    if len(labels) > 64 or any(not _LABEL.fullmatch(name) or len(value) > 255 for name, value in labels.items()):
+    invalid = (not LABEL.fullmatch(name) or len(value) > MAX_LABEL for name, value in labels.items())
+    if len(labels) > MAX_LABELS or any(invalid):
         what = "at most 64, with names of 1 to 63 of a-z, A-Z, 0-9, '.', '_', '/', '-' and values of up to 255"
         return [FieldProblem(field="metadata.labels", what=what)]
     return []

@@ -41,6 +41,12 @@ def check_declared(app: FastAPI, *, open_paths: Iterable[str] = ()) -> None:
         raise Undeclared(f"These routes declare no role: {', '.join(undeclared)}.")
 
 
+def declares_owner(route: RouteContext) -> bool:
+    """Whether only the owner of an object, or an admin, may use a route."""
+    dependant = getattr(route, "dependant", None)
+    return isinstance(dependant, Dependant) and any(requirements.requires_owner(each.call) for each in _all(dependant))
+
+
 def _is_guarded(route: RouteContext) -> bool:
     dependant = getattr(route, "dependant", None)
     if not isinstance(dependant, Dependant):

@@ -19,6 +19,7 @@ from clonos_api.store.db.database import Database
 _SCHEME: Final = HTTPBearer(scheme_name="token", description="`clonos_<id>_<secret>`", auto_error=False)
 _MAX_NAMES: Final = 10_000
 AGENT_PARAMETER: Final = "host"
+_OWNER_CHECKS: Final[set[object]] = set()
 
 
 def principal_of(request: Request) -> Principal:
@@ -64,7 +65,13 @@ def require_owner(find: Callable[..., Any], *, or_agent: bool = False) -> Any:
             principal.must_own(row.created_by)
         return row
 
+    _OWNER_CHECKS.add(owned)
     return Depends(owned)
+
+
+def requires_owner(call: object) -> bool:
+    """Whether a function is a dependency that `require_owner` made."""
+    return call in _OWNER_CHECKS
 
 
 async def checked_agent(

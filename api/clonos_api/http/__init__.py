@@ -2,5 +2,6 @@
 
 Nothing here reads or writes the store. `bodies` limits and parses requests, and builds pages and ETags; `problems`
 maps every error class to a status and removes secrets from its text; `archives` receives an upload through a temporary
-file; `sse` encodes events. It must not import `clonos_api.routes`, `clonos_api.store` or `clonos_api.reconcile`.
+file; `query_parameters` refuses undeclared query parameters; `sse` encodes events. It must not import
+`clonos_api.routes`, `clonos_api.store` or `clonos_api.reconcile`.
 """

@@ -27,6 +27,8 @@ _DEEPEST: Final = 50
 
 Body = TypeVar("Body", bound=BaseModel)
 
+TEXT: Final = r"^[^\x00-\x1f\x7f]*$"  # no control characters, of which a database cannot store NUL
+SHA: Final = r"^[0-9a-f]{64}$"
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of results.")]
 StandbyStates = Annotated[list[StandbyState] | None, Query(description="States; a standby matches any of them.")]
 IfMatch = Annotated[
@@ -74,7 +76,7 @@ def document_of(model: type[Body]) -> Callable[[Request], Awaitable[Body]]:
 async def job_create(
     request: Request,
     artifact: Annotated[
-        str | None, Query(description="SHA-256 of the code, if the body is a bare job specification.")
+        str | None, Query(pattern=SHA, description="SHA-256 of the code, if the body is a bare job specification.")
     ] = None,
     start: Annotated[
         bool, Query(description="Whether to start the job at once, if the body is a bare job specification.")

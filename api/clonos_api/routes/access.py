@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import ConcurrentUpdate
 from clonos.resources.service import Role
 from clonos_api.auth import Principal, require, require_agent, require_owner
-from clonos_api.http.bodies import Limit
+from clonos_api.http.bodies import TEXT, Limit
 from clonos_api.replica import DatabaseDep
 from clonos_api.store import jobs
 from clonos_api.store.db import paging
@@ -29,7 +29,8 @@ Operator = Annotated[Principal, require(Role.OPERATOR)]
 Admin = Annotated[Principal, require(Role.ADMIN)]
 AgentCaller = Annotated[Principal, require_agent()]
 
-JobPath = Annotated[str, Path(min_length=1, max_length=100, description="Id or name of a job.")]
+JobPath = Annotated[str, Path(min_length=1, max_length=100, pattern=TEXT, description="Id or name of a job.")]
+JobQuery = Annotated[str | None, Query(max_length=100, pattern=TEXT, description="Id or name of a job.")]
 IdPath = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$", description="Id of the resource.")]
 
 

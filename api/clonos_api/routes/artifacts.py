@@ -12,6 +12,7 @@ from clonos.resources.service import Artifact
 from clonos_api.admission import artifact_bytes
 from clonos_api.auth import require_owner
 from clonos_api.http.archives import receive
+from clonos_api.http.bodies import SHA
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, SettingsDep
 from clonos_api.routes.access import API, Admin, Operator, Viewer, WindowDep
@@ -21,7 +22,7 @@ from clonos_api.store.tables import ArtifactRow
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/artifacts", tags=["artifacts"])
 
-Sha = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of its bytes.")]
+Sha = Annotated[str, Path(pattern=SHA, description="SHA-256 of its bytes.")]
 
 
 async def artifact_of_path(sha: Sha, database: DatabaseDep) -> ArtifactRow:

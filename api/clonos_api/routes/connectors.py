@@ -11,6 +11,7 @@ from clonos.resources.base import Page
 from clonos.resources.service import Connector, ValidateRequest, Validation
 from clonos_api.admission import connectors, spec_checks
 from clonos_api.admission.connectors import Kind
+from clonos_api.http.bodies import TEXT
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.routes.access import API, NameWindowDep, Operator, Viewer
 from clonos_api.store import views
@@ -18,7 +19,7 @@ from clonos_api.store.db import paging
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/connectors", tags=["connectors"])
 
-NamePath = Annotated[str, Path(min_length=1, max_length=100)]
+NamePath = Annotated[str, Path(min_length=1, max_length=100, pattern=TEXT)]
 _KAFKA_OPTIONS: Final = "options"
 
 

@@ -6,15 +6,20 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Problem
 from clonos.resources.jobs import JobCreate, JobPatch
+from clonos_api.admission import spec_schema
 from clonos_api.auth.authentication import EXEMPT
+from clonos_api.auth.declared import declares_owner
 from clonos_api.http.bodies import JSON, YAML
 from clonos_api.routes.access import API
 
+# Of an operation: besides admins, only the subject that created the object in the path may use it.
+OWNER: Final = "x-clonos-owner"
 PROBLEM: Final = "application/problem+json"
 _REF: Final = "#/components/schemas/"
 _METHODS: Final = ("get", "post", "patch", "put", "delete")
@@ -103,12 +108,17 @@ def describe(app: FastAPI) -> dict[str, Any]:
     )
     for name, schema in more["$defs"].items():
         schemas.setdefault(name, schema)
+    spec_schema.narrow(schemas)
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     for path, item in document["paths"].items():
         for method in _METHODS:
             if method in item:
                 _complete(path, method, item[method])
+    for route in iter_route_contexts(app.routes):
+        if route.include_in_schema and declares_owner(route):
+            for method in route.methods or ():
+                document["paths"][route.path][method.lower()][OWNER] = True
     document["components"]["schemas"] = dict(sorted(schemas.items()))
     document["components"]["responses"] = {f"Problem{status}": _problem(status) for status in _TITLES}
     app.openapi_schema = document
@@ -119,6 +129,8 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     open_to_all = path in EXEMPT
     if open_to_all:
         operation["security"] = []
+    for parameter in operation.get("parameters", []):
+        parameter["schema"] = _without_null(parameter["schema"])
     responses = operation["responses"]
     expected = {403, 429, 500} if open_to_all else {401, 403, 429, 500, 503}
     if "{" in path:
@@ -135,6 +147,14 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     for status in expected:
         responses[str(status)] = {"$ref": f"#/components/responses/Problem{status}"}
     operation["responses"] = dict(sorted(responses.items()))
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a parameter, which is left out instead of null."""
+    choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
+    if len(choices) != 1:
+        return schema
+    return {**{name: value for name, value in schema.items() if name != "anyOf"}, **choices[0]}
 
 
 def _problem(status: int) -> dict[str, Any]:

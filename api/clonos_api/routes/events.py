@@ -7,15 +7,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from fastapi.sse import format_sse_event
+from pydantic import StringConstraints
 
 from clonos.errors import DatabaseUnavailable
 from clonos.resources.base import Moment, Page
 from clonos.resources.service import GAP, Event
 from clonos_api.auth import Principal
-from clonos_api.http.bodies import Limit
+from clonos_api.http.bodies import TEXT, Limit
 from clonos_api.http.sse import HEARTBEAT_EVENT, EventStream
 from clonos_api.replica import DatabaseDep, Replica, ReplicaDep
-from clonos_api.routes.access import API, Viewer
+from clonos_api.routes.access import API, JobQuery, Viewer
 from clonos_api.routes.documented import STREAM, problems
 from clonos_api.store import events, jobs, views
 from clonos_api.store.db import paging
@@ -25,14 +26,13 @@ router = APIRouter(prefix=f"{API}/events", tags=["events"])
 
 _LARGEST = 2**62
 Types = Annotated[
-    list[str] | None,
+    list[Annotated[str, StringConstraints(pattern=TEXT)]] | None,
     Query(
         alias="type",
         max_length=20,
         description="Event types (`job.state`) or their first parts (`job`); an event matches any of them.",
     ),
 ]
-JobQuery = Annotated[str | None, Query(max_length=100, description="Id or name of a job.")]
 
 
 @router.get("", status_code=200, response_class=EventStream, responses={**STREAM, **problems(404)})
@@ -42,7 +42,7 @@ async def stream_events(
     job: JobQuery = None,
     types: Types = None,
     after: Annotated[int | None, Query(ge=0, le=_LARGEST, description="Start after this number.")] = None,
-    last_event_id: Annotated[str | None, Header(max_length=20, pattern=r"^\d{1,18}$")] = None,
+    last_event_id: Annotated[str | None, Header(max_length=20, pattern=r"^[0-9]{1,18}$")] = None,
 ) -> EventStream:
     """Stream new events, or all events after the one that `Last-Event-ID` names.
 

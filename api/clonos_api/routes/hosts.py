@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.base import Page
 from clonos.resources.hosts import Host, Standby
 from clonos_api.guards.idempotency import Once, OnceDep
-from clonos_api.http.bodies import StandbyStates
+from clonos_api.http.bodies import TEXT, StandbyStates
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import API, Admin, NameWindowDep, Viewer, WindowDep, changing
@@ -21,7 +21,7 @@ from clonos_api.store.db import paging
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/hosts", tags=["hosts"])
 standby_router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/standbys", tags=["hosts"])
 
-HostPath = Annotated[str, Path(min_length=1, max_length=100, description="Name or id of a host.")]
+HostPath = Annotated[str, Path(min_length=1, max_length=100, pattern=TEXT, description="Name or id of a host.")]
 
 
 @router.get("")

@@ -6,16 +6,16 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
+from pydantic import StringConstraints
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import SpecError
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Page
 from clonos.resources.jobs import DesiredState, Job, JobCreate, JobPatch, JobState, JobSummary, JobVersion
 from clonos.resources.service import JobValidation, Operation, Role
 from clonos_api.admission import artifact_bytes, checkpoint_owners, spec_checks, start_points
 from clonos_api.guards.idempotency import OnceDep
-from clonos_api.http.bodies import IfMatch, check_version, document_of, etag, job_create, matched_version
+from clonos_api.http.bodies import TEXT, IfMatch, check_version, document_of, etag, job_create, matched_version
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, ReplicaDep, SettingsDep
 from clonos_api.routes.access import API, KnownJob, NumberWindowDep, Operator, OwnJob, Viewer, WindowDep, changing
@@ -28,6 +28,7 @@ router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["jobs"]
 
 # Longer than the reconciler takes to cancel a job.
 _DELETE_S = 120.0
+_Label = Annotated[str, StringConstraints(pattern=r"^[^=\"\x00-\x1f\x7f]+=[^\x00-\x1f\x7f]*$")]
 
 
 @router.post(
@@ -85,16 +86,15 @@ async def list_jobs(
     window: WindowDep,
     state: Annotated[list[JobState] | None, Query(description="States; a job matches any of them.")] = None,
     label: Annotated[
-        list[str] | None, Query(description="`name=value`; a job matches all of them.", max_length=20)
+        list[_Label] | None, Query(description="`name=value`; a job matches all of them.", max_length=20)
     ] = None,
-    name: Annotated[str | None, Query(max_length=100, description="Part of the name.")] = None,
-    created_by: Annotated[str | None, Query(max_length=100)] = None,
+    name: Annotated[str | None, Query(max_length=100, pattern=TEXT, description="Part of the name.")] = None,
+    created_by: Annotated[str | None, Query(max_length=100, pattern=TEXT)] = None,
 ) -> Page[JobSummary]:
     """List jobs that are not deleted, newest first. `GET /jobs/{job}` also has the specification."""
     async with database.reading() as session:
-        result = await jobs.page(
-            session, window, states=state, labels=_labels(label or []), name=name, created_by=created_by
-        )
+        labels = dict(_split(pair) for pair in label or [])
+        result = await jobs.page(session, window, states=state, labels=labels, name=name, created_by=created_by)
         hosts = await lookups.hosts_of_runs(session, [row.run for row in result.rows if row.run])
     return views.listed((views.job_summary(row, hosts.get(row.run or "")) for row in result.rows), result.next)
 
@@ -173,13 +173,6 @@ async def _shown(database: DatabaseDep, row: JobRow, response: Response) -> Job:
     return job
 
 
-def _labels(pairs: list[str]) -> dict[str, str]:
-    labels = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            raise SpecError(
-                f"label={pair!r} is not a label.", kept="nothing was changed.", hint="use label=name=value."
-            )
-        labels[name] = value
-    return labels
+def _split(pair: str) -> tuple[str, str]:
+    name, _, value = pair.partition("=")
+    return name, value

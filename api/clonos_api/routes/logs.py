@@ -25,9 +25,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"model": LogLines, "content": STREAM[200]["content"], "description": "Lines, or a stream of lines."}
 }
 
-Cursor = Annotated[
-    str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the previous response.")
-]
+Cursor = Annotated[str | None, Query(pattern=logs.CURSOR, description="`next` of the previous response.")]
 
 
 @router.get("/{job}/logs", response_model=LogLines, responses=_ANSWERS)
@@ -38,7 +36,7 @@ async def get_logs(
     tail: Annotated[int, Query(ge=0, le=10_000, description="Without `after`: the number of newest lines.")] = 200,
     after: Cursor = None,
     follow: Annotated[bool, Query(description="Continue as server-sent events, one per line.")] = False,
-    last_event_id: Annotated[str | None, Header(max_length=200)] = None,
+    last_event_id: Annotated[str | None, Header(pattern=logs.CURSOR)] = None,
 ) -> LogLines | Response:
     """Get the newest log lines, or those after a cursor; with `follow`, stream new lines with cursors as ids."""
     cursor = last_event_id if follow and last_event_id else after

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.base import Page
@@ -12,7 +12,7 @@ from clonos.resources.service import Operation
 from clonos_api.guards.idempotency import Once
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
-from clonos_api.routes.access import API, IdPath, Viewer, WindowDep
+from clonos_api.routes.access import API, IdPath, JobQuery, Viewer, WindowDep
 from clonos_api.routes.documented import problems
 from clonos_api.store import jobs, operations, views
 from clonos_api.store.tables import OperationRow
@@ -32,7 +32,7 @@ async def list_operations(
     caller: Viewer,
     database: DatabaseDep,
     window: WindowDep,
-    job: Annotated[str | None, Query(max_length=100, description="Id or name of a job.")] = None,
+    job: JobQuery = None,
     state: Literal["IN_PROGRESS", "COMPLETED", "FAILED"] | None = None,
 ) -> Page[Operation]:
     """List operations (long-running requests), newest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Path, Query, Response
@@ -12,8 +13,9 @@ from clonos.resources.base import Page
 from clonos.resources.checkpoints import Checkpoints, EpochCheckpoint, Savepoint, SavepointCreate
 from clonos.resources.service import Operation
 from clonos_api.admission import checkpoint_owners, spec_checks
+from clonos_api.auth import require_owner
 from clonos_api.guards.idempotency import OnceDep
-from clonos_api.http.bodies import Limit
+from clonos_api.http.bodies import TEXT, Limit
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, SettingsDep
 from clonos_api.routes.access import API, IdPath, KnownJob, Operator, OwnJob, Viewer, WindowDep, changing
@@ -31,6 +33,24 @@ router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/savepoints", tags=["
 _SAVEPOINT_S: Final = 600.0
 
 
+@dataclass(frozen=True)
+class OwnedSavepoint:
+    """The id of a savepoint, with the subject that created its job."""
+
+    id: str
+    created_by: str
+
+
+async def savepoint_of_path(savepoint: IdPath, database: DatabaseDep) -> OwnedSavepoint:
+    """The savepoint whose id is in the path. It belongs to the owner of its job, which may be deleted."""
+    async with database.reading() as session:
+        row = await savepoints.get(session, savepoint)
+        return OwnedSavepoint(row.id, (await jobs.get(session, row.job, deleted=True)).created_by)
+
+
+OwnSavepoint = Annotated[OwnedSavepoint, require_owner(savepoint_of_path)]
+
+
 @checkpoints_of_jobs.get("/{job}/checkpoints")
 async def list_checkpoints(caller: Viewer, database: DatabaseDep, row: KnownJob, limit: Limit = 50) -> Checkpoints:
     """Get a job's checkpoints (finished epochs): counts, a summary, the latest of each kind, and the newest `limit`."""
@@ -45,7 +65,8 @@ async def get_checkpoint(
     row: KnownJob,
     epoch: Annotated[int, Path(ge=0, le=2**62)],
     query: Annotated[
-        str | None, Query(max_length=100, description="Name of the query; required if the job has several.")
+        str | None,
+        Query(max_length=100, pattern=TEXT, description="Name of the query; required if the job has several."),
     ] = None,
 ) -> EpochCheckpoint:
     """Get the checkpoint of one finished epoch."""
@@ -112,12 +133,11 @@ async def get_savepoint(savepoint: IdPath, caller: Viewer, database: DatabaseDep
 
 
 @router.delete("/{savepoint}", status_code=202, response_model=Operation, responses=LOCATION)
-async def delete_savepoint(savepoint: IdPath, caller: Operator, database: DatabaseDep, once: OnceDep) -> Response:
+async def delete_savepoint(caller: Operator, once: OnceDep, savepoint: OwnSavepoint, database: DatabaseDep) -> Response:
     """Delete a savepoint and its files."""
 
     async def change(session: AsyncSession) -> Response:
-        row = await savepoints.get(session, savepoint)
-        caller.must_own((await jobs.get(session, row.job, deleted=True)).created_by)
+        row = await savepoints.get(session, savepoint.id)
         await savepoints.begin_delete(session, row)
         operation = await operations.begin(
             session,

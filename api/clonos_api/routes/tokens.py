@@ -11,6 +11,7 @@ from clonos.resources.base import Moment, Page
 from clonos.resources.service import AuditEntry, Token, TokenCreate, TokenCreated
 from clonos_api.auth import Principal
 from clonos_api.guards.idempotency import refuse_key
+from clonos_api.http.bodies import TEXT
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import API, Admin, NumberWindowDep, Viewer, WindowDep
@@ -20,7 +21,7 @@ from clonos_api.store import audit, tokens, views
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/tokens", tags=["tokens"])
 audit_router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/audit", tags=["audit"])
 
-TokenPath = Annotated[str, Path(min_length=1, max_length=16, description="Id of a token.")]
+TokenPath = Annotated[str, Path(min_length=1, max_length=16, pattern=TEXT, description="Id of a token.")]
 
 
 @router.post("", status_code=201, dependencies=[Depends(refuse_key)])
@@ -82,10 +83,12 @@ async def list_audit(
     caller: Admin,
     database: DatabaseDep,
     window: NumberWindowDep,
-    subject: Annotated[str | None, Query(max_length=100, description="Who sent the request.")] = None,
+    subject: Annotated[str | None, Query(max_length=100, pattern=TEXT, description="Who sent the request.")] = None,
     action: Annotated[
         str | None,
-        Query(max_length=100, description="An action (`job.create`) or its first part (`job`, `DELETE`)."),
+        Query(
+            max_length=100, pattern=TEXT, description="An action (`job.create`) or its first part (`job`, `DELETE`)."
+        ),
     ] = None,
     outcome: Annotated[Literal["allowed", "denied"] | None, Query()] = None,
     since: Annotated[Moment | None, Query(description="Only entries at this time or later.")] = None,

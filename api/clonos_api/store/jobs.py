@@ -19,7 +19,9 @@ from sqlalchemy.orm import defer
 
 from clonos.errors import Forbidden, NameTaken, SpecError, StateConflict, VersionStale
 from clonos.jobs.spec import JobSpec
+from clonos.resources.failures import SpecRefused
 from clonos.resources.jobs import DesiredState, Failure, JobState, ResolveRequest, StartFrom, StopRequest
+from clonos.resources.service import FieldProblem
 from clonos_api.store import artifacts, audit, events, owners, recoveries
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_number, by_time
@@ -125,11 +127,9 @@ async def patch(
     if job.version != version:
         raise VersionStale(f"Version {version} of job {job.name} is stale; the newest is {job.version}.")
     if spec is not None and spec.name != job.name:
-        raise SpecError(
-            f"A job's name cannot change: {job.name!r} cannot become {spec.name!r}.",
-            kept="nothing was changed.",
-            hint="create another job.",
-        )
+        what = f"A job's name cannot change: {job.name!r} cannot become {spec.name!r}"
+        renamed = FieldProblem(field="metadata.name", what=what, hint="create another job.")
+        raise SpecRefused([renamed], kept="nothing was changed.")
     if artifact is not None:
         await artifacts.get(session, artifact)
     columns: dict[str, Any] = {}

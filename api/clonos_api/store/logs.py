@@ -6,6 +6,7 @@ An agent sends text: it replaces a byte that is not UTF-8 by ``?``, so that both
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -21,6 +22,7 @@ from clonos_api.store.ingest import storable
 from clonos_api.store.pushed import Locked
 from clonos_api.store.tables import LogChunkRow, RunRow
 
+CURSOR: Final = r"^[0-9]{1,18}:[0-9]{1,18}$"
 KEPT_BYTES: Final = 4 * 1024 * 1024  # of one run; retention applies the same limit to all runs of a job
 _TRIM_BYTES: Final = KEPT_BYTES // 8
 _LINE: Final = 65_536  # longer lines are returned in pieces
@@ -124,11 +126,11 @@ def _lines(chunks: list[LogChunkRow], at: int, *, limit: int | None = None) -> t
 
 
 def _position(after: str) -> tuple[int, int]:
-    seq, colon, at = after.partition(":")
-    if not (colon and seq.isdecimal() and at.isdecimal() and len(after) < 40):
+    if not re.fullmatch(CURSOR, after):
         raise SpecError(
             f"{after!r} is not a valid cursor of a log.",
             kept="nothing was changed.",
             hint="pass `next` of the previous page.",
         )
-    return min(int(seq), 2**62), int(at)
+    seq, _, at = after.partition(":")
+    return int(seq), int(at)

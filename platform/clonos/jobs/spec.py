@@ -162,7 +162,7 @@ def _text(value: object) -> object:
 class Metadata(_Part):
     """Name and labels of a job."""
 
-    name: str
+    name: str = Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"})
     labels: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("name")

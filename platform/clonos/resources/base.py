@@ -21,6 +21,7 @@ def _utc(moment: datetime) -> datetime:
 
 
 Moment = Annotated[datetime, AfterValidator(_utc)]
+HostName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,98}[a-zA-Z0-9])?$")]
 
 
 class Resource(BaseModel):

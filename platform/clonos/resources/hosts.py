@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, field_validator
 
 from clonos.jobs.spec import JobSpec
-from clonos.resources.base import Moment, Resource
+from clonos.resources.base import HostName, Moment, Resource
 from clonos.resources.jobs import Failure, ResolveRequest, StartFrom, StopMode
 
 _Text = Annotated[str, Field(max_length=256)]
@@ -35,7 +35,7 @@ class HostRegister(Resource):
         limits: Limits that the agent can enforce: ``memory``, ``uid``.
     """
 
-    name: str = Field(pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,98}[a-zA-Z0-9])?$")
+    name: HostName
     instance: str = Field(max_length=100)
     failure_domain: str = Field("", max_length=100)
     slots: int = Field(2, ge=1, le=1000)

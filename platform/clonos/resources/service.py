@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from clonos.resources.base import Moment, Resource
+from clonos.resources.base import HostName, Moment, Resource
 from clonos.resources.jobs import Failure
 
 
@@ -94,7 +94,7 @@ class TokenCreate(Resource):
     name: str = Field(pattern=r"^[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,62}[a-zA-Z0-9])?$")
     role: Role
     subject: str | None = Field(None, max_length=100)
-    host: str | None = None
+    host: HostName | None = None
     expires_in_s: int | None = Field(30 * 86_400, gt=0, le=366 * 86_400)
 
     @field_validator("subject")

@@ -1,6 +1,6 @@
-"""Every route with every kind of caller, over real HTTP.
+"""Every route with every kind of caller on the objects of two owners, over real HTTP.
 
-The table is written by hand, and OpenAPI must have the same routes.
+The table of roles is written by hand, and OpenAPI must have the same. What each caller gets follows from OpenAPI.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import pytest
 
 from clonos.resources.service import Role
 from clonos_api.app import create_app
+from clonos_api.routes.documented import OWNER
 from clonos_api.settings import ApiSettings
-from support.scripted import ScriptedAgent, create, saved, upload
+from support.scripted import ScriptedAgent, create, placed, saved, upload
 from support.serving import Served
+from support.stored import EventFile
 
 # v viewer, o operator, O operator who owns it, a admin, g agent of its own name, G any agent, - any caller.
 # Each of the first four also has the permissions of those before it.
@@ -94,16 +96,19 @@ ROUTES = {
     "GET /health/live": "-",
     "GET /health/ready": "-",
 }
-ALLOWED = {
-    "v": {"viewer", "operator", "stranger", "admin"},
-    "o": {"operator", "stranger", "admin"},
-    "O": {"operator", "admin"},
-    "a": {"admin"},
-    "g": {"agent"},
-    "G": {"agent", "other agent"},
-    "-": {"nobody", "viewer", "operator", "stranger", "admin", "agent", "other agent"},
+# Each kind of caller with its role and the roles that it includes. Jobs and their objects belong to ada or bob.
+CALLERS: dict[str, frozenset[str]] = {
+    "nobody": frozenset(),
+    "viewer": frozenset({"viewer"}),
+    "ada": frozenset({"viewer", "operator"}),
+    "bob": frozenset({"viewer", "operator"}),
+    "admin": frozenset({"viewer", "operator", "admin"}),
+    "agent": frozenset({"agent"}),  # of the host that has the run
+    "other agent": frozenset({"agent"}),
 }
-CALLERS = sorted(ALLOWED["-"])
+OWNERS = ("ada", "bob")
+# Path parameters that name an object of a job's owner, or uploaded code.
+OWNED = frozenset({"job", "run", "recovery", "operation", "savepoint", "epoch", "sha"})
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -129,51 +134,86 @@ def test_openapi_says_the_roles(document: dict[str, Any]) -> None:
     for name, operation in operations(document).items():
         wanted = [role for letter in ROUTES[name] for role in said.get(letter, [])]
         assert operation.get("security", []) == ([{"token": wanted}] if wanted else []), name
+        assert operation.get(OWNER, False) == ("O" in ROUTES[name]), name
 
 
-def new_callers(service: Served) -> dict[str, str | None]:
-    """A token of each kind."""
+def test_changes_of_owned_objects_need_their_owner(document: dict[str, Any]) -> None:
+    for name, operation in operations(document).items():
+        if not name.startswith("GET ") and OWNED & path_parameters(name):
+            assert operation.get(OWNER) or operation["security"][0]["token"] in (["admin"], ["agent"]), name
+
+
+def path_parameters(route: str) -> set[str]:
+    return set(re.findall(r"\{(\w+)\}", route))
+
+
+def expected(operation: dict[str, Any], caller: str, owner: str) -> str:
+    """What a caller gets for an object of `owner`, by the declaration of the operation."""
+    if not operation.get("security"):
+        return "allowed"
+    if caller == "nobody":
+        return "401"
+    roles = set(operation["security"][0]["token"])
+    if not roles & CALLERS[caller]:
+        return "403"
+    if roles == {"agent"}:  # a route of agents about their own host
+        return "allowed" if caller == "agent" else "403"
+    foreign = operation.get(OWNER, False) and caller in OWNERS and caller != owner
+    return "403" if foreign else "allowed"
+
+
+def new_callers(service: Served) -> dict[str, str]:
+    """A token of each kind, except of the agent and of nobody."""
     with service.client() as admin:
 
         def token(role: Role, **more: str) -> str:
             return str(admin.post("/tokens", json={"name": "t", "role": role, **more}).json()["token"])
 
         return {
-            "nobody": None,
             "viewer": token(Role.VIEWER, subject="eve"),
-            "operator": token(Role.OPERATOR, subject="ada"),
-            "stranger": token(Role.OPERATOR, subject="bob"),
+            **{owner: token(Role.OPERATOR, subject=owner) for owner in OWNERS},
             "admin": token(Role.ADMIN, subject="root"),
             "other agent": token(Role.AGENT, host="other"),
         }
 
 
 @pytest.fixture(scope="module")
-def callers(service: Served) -> dict[str, str | None]:
+def callers(service: Served) -> dict[str, str]:
     return new_callers(service)
 
 
 @dataclass(frozen=True)
 class World:
-    """The objects that the paths name."""
+    """The objects of one owner, by the path parameters that name them."""
 
     named: dict[str, str]
     agent: ScriptedAgent
 
 
 @contextmanager
-def made(service: Served, callers: dict[str, str | None]) -> Iterator[World]:
-    with service.client(callers["operator"]) as ada, ScriptedAgent(service, f"h{secrets.token_hex(4)}") as agent:
+def made(service: Served, token: str) -> Iterator[World]:
+    """A job with one of each of its objects, on the host of an agent."""
+    with service.client(token) as owner, ScriptedAgent(service, f"h{secrets.token_hex(4)}") as agent:
         agent.register()
-        job = create(ada, f"j{secrets.token_hex(4)}")
+        job = create(owner, f"j{secrets.token_hex(4)}")
+        run = asyncio.run(placed(service, job["id"], agent.name))
+        file = EventFile()
+        file.start(1)
+        file.epoch(1)
+        file.restart(2)
+        agent.push("events", run, 0, lines=file.lines)
         yield World(
             {
                 "job": job["id"],
+                "run": run,
+                "recovery": owner.get(f"/jobs/{job['id']}/recoveries").json()["data"][0]["id"],
+                "operation": owner.post(f"/jobs/{job['id']}/savepoints").json()["id"],
                 "savepoint": asyncio.run(saved(service, job["id"])),
-                "sha": upload(ada, f"# {secrets.token_hex(4)}\n".encode()),
+                "epoch": "1",
+                "sha": upload(owner, f"# {secrets.token_hex(4)}\n".encode()),
                 "host": agent.id,
                 "name": agent.name,
-                "epoch": "1",
+                "task": str(uuid.uuid4()),
                 "kind": "source",
                 "token": "ffffffffffffffff",
             },
@@ -182,47 +222,62 @@ def made(service: Served, callers: dict[str, str | None]) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def world(service: Served, callers: dict[str, str | None]) -> Iterator[World]:
-    with made(service, callers) as instance:
-        yield instance
+def worlds(service: Served, callers: dict[str, str]) -> Iterator[dict[str, World]]:
+    with ExitStack() as stack:
+        yield {owner: stack.enter_context(made(service, callers[owner])) for owner in OWNERS}
 
 
-def ask(service: Served, route: str, world: World, token: str | None) -> int:
+@pytest.fixture(scope="module")
+def connection(service: Served) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=service.url, timeout=20.0, trust_env=False) as client:
+        yield client
+
+
+def ask(connection: httpx.Client, route: str, world: World, token: str | None) -> int:
     method, template = route.split(" ")
     named = {**world.named, **({"name": "kafka"} if "/connectors/" in route else {})}
-    path = re.sub(r"\{(\w+)\}", lambda match: named.get(match[1], str(uuid.uuid4())), template)
+    path = re.sub(r"\{(\w+)\}", lambda match: named[match[1]], template)
     body = {"json": {"name": world.agent.name, "instance": "i"}} if method in ("POST", "PATCH") else {}
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with (
-        httpx.Client(base_url=service.url, headers=headers, timeout=20.0, trust_env=False) as client,
-        client.stream(method, path, **body) as answer,
-    ):
+    with connection.stream(method, path, headers=headers, **body) as answer:
         return answer.status_code
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_each_role_on_each_route(route: str, service: Served, callers: dict[str, str | None], world: World) -> None:
+# The parameters come from the table, which `test_the_table_has_every_route` compares with OpenAPI.
+CASES = [(route, owner) for route in ROUTES for owner in (OWNERS if OWNED & path_parameters(route) else OWNERS[:1])]
+
+
+@pytest.mark.parametrize(("route", "owner"), CASES)
+def test_each_caller_on_each_object(
+    route: str,
+    owner: str,
+    document: dict[str, Any],
+    service: Served,
+    callers: dict[str, str],
+    worlds: dict[str, World],
+    connection: httpx.Client,
+) -> None:
     if "/tokens/self" in route and not route.startswith("GET"):
         callers = new_callers(service)  # the route ends the token that it gets
-    allowed = {name for letter in ROUTES[route] for name in ALLOWED[letter]}
+    outcomes = {caller: expected(operations(document)[route], caller, owner) for caller in CALLERS}
     # Callers without permission come first, because the others may delete the object.
-    for name in sorted(CALLERS, key=lambda item: item in allowed):
+    for caller in sorted(CALLERS, key=lambda name: outcomes[name] == "allowed"):
         with ExitStack() as stack:
-            fresh = name in allowed and route.startswith("DELETE") and "/tokens/self" not in route
-            here = stack.enter_context(made(service, callers)) if fresh else world
-            token = callers[name] if name != "agent" else here.agent.client.headers["authorization"].split(" ")[1]
-            status = ask(service, route, here, token)
-        expected = "allowed" if name in allowed else "401" if name == "nobody" else "403"
+            world = worlds[owner]
+            if outcomes[caller] == "allowed" and route.startswith("DELETE") and path_parameters(route) - {"token"}:
+                world = stack.enter_context(made(service, callers[owner]))
+            token = world.agent.client.headers["authorization"].split(" ")[1]
+            status = ask(connection, route, world, token if caller == "agent" else callers.get(caller))
         actual = str(status) if status in (401, 403) else "allowed"
-        assert (name, actual) == (name, expected), f"{route} answered {status}"
+        assert (caller, actual) == (caller, outcomes[caller]), f"{route} of {owner} answered {status}"
         assert status < 500
 
 
 def test_savepoints_belong_to_the_owner_of_their_job(
-    service: Served, world: World, caller: Callable[..., httpx.Client]
+    service: Served, callers: dict[str, str], caller: Callable[..., httpx.Client], name: str
 ) -> None:
-    job = world.named["job"]
-    with service.client() as admin:
+    with service.client() as admin, service.client(callers["ada"]) as ada:
+        job = create(ada, name)["id"]
         # A job that never ran has no savepoint; the test checks only that other users get 403.
         for subject, expected in (("bob", 403), ("ada", 409)):
             answer = caller("operator", subject=subject).post(f"/jobs/{job}/savepoints", json={})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
-from sqlalchemy import Select, tuple_
+from sqlalchemy import BigInteger, Select, literal, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import SpecError
@@ -56,7 +56,8 @@ async def by_number(session: AsyncSession, query: Select[R], number: Any, window
     """One page of `query`, ordered by a number column, largest first."""
     if window.starting_after is not None:
         check_cursor(window.starting_after, NUMBER_CURSOR)
-        query = query.where(number < int(window.starting_after))
+        # Wider than the column may be: a cursor can be any number that its pattern allows.
+        query = query.where(number < literal(int(window.starting_after), BigInteger))
     rows = list(await session.scalars(query.order_by(number.desc()).limit(window.limit + 1)))
     return cut(rows, window, lambda row: str(getattr(row, number.key)))
 
