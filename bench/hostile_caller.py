@@ -24,8 +24,13 @@ from typing import Any, Final
 
 import httpx
 import psutil
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bench.load import percentiles
+from clonos.resources.service import Role
+from clonos_api.auth.principal import Principal
+from clonos_api.auth.rates import Buckets, RateLimits, Refusals, Turns
+from clonos_api.guards.bodies import BodyLimits
 from support.callers import HostileCaller, OrdinaryCaller
 from support.connection import Connection
 from support.serving import ApiProcess, Served
@@ -33,6 +38,7 @@ from support.serving import ApiProcess, Served
 _MB: Final = 1 << 20
 _SAMPLE_S: Final = 0.1
 _CALLERS: Final = 10
+_CALLS: Final = 20_000
 # The hostile caller would be another machine; here its process must not take the processors of the service.
 _NICENESS: Final = 5
 _TARGET: Final = 3.0
@@ -102,6 +108,7 @@ def measure(arguments: argparse.Namespace, home: Path) -> dict[str, Any]:
             "peak": round(memory.peak_mb, 1),
             "children_peak": round(memory.children_mb, 1),
         },
+        "limits_us": asyncio.run(_limits_us()),
         "live": live,
         "targets": {
             f"p99 ratio <= {_TARGET:g}": ratio <= _TARGET,
@@ -172,6 +179,37 @@ def _callers() -> Iterator[dict[str, subprocess.Popen[str]]]:
         for process in processes.values():
             process.kill()
             process.wait()
+
+
+async def _limits_us() -> float:
+    """CPU time of the limits of one request: its rate, its turn and its body."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def nothing(_: Message) -> None:
+        pass
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def spent_us(called: ASGIApp) -> float:
+        scope = {"type": "http", "method": "GET", "path": "/api/v1/jobs", "headers": []}
+        scope["clonos.principal"] = Principal("token", "ada", Role.VIEWER)
+        begun = time.thread_time()
+        for _ in range(_CALLS):
+            await called(scope, receive, nothing)
+        return (time.thread_time() - begun) / _CALLS * 1e6
+
+    buckets = Buckets(rate=1e9, burst=1_000_000)
+    limited = RateLimits(
+        Turns(BodyLimits(app, limit=lambda method, path: 1_000_000), at_once=4),
+        people=buckets,
+        hosts=buckets,
+        refusals=Refusals(rate=1, burst=1),
+    )
+    return round(await spent_us(limited) - await spent_us(app), 1)
 
 
 async def _ordinary(task: dict[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Limits(BaseModel):
         requests_per_s: Requests a second of one token, on average.
         burst: Requests of one token at once.
         requests_at_once: Requests of one token in progress at once; further ones wait.
-        uploads_at_once: Uploads of one token in progress at once; further ones wait.
+        slow_at_once: Uploads, and analyses of code, of one token in progress at once; further ones wait.
         failures_per_s: Requests without a valid token from one address, a second on average; more get 429, not 401.
         failures_burst: Requests without a valid token from one address at once.
         streams: Open event streams of one replica, of all callers; the last twentieth is reserved for admins.
@@ -55,7 +55,7 @@ class Limits(BaseModel):
     requests_per_s: float = Field(50.0, gt=0)
     burst: int = Field(200, gt=0)
     requests_at_once: int = Field(4, gt=0)
-    uploads_at_once: int = Field(2, gt=0)
+    slow_at_once: int = Field(2, gt=0)
     failures_per_s: float = Field(1.0, gt=0)
     failures_burst: int = Field(30, gt=0)
     streams: int = Field(2_000, gt=0)

@@ -156,7 +156,8 @@ class Turns:
     A request is in progress until its response begins: event streams do not count. Requests of one token then cannot
     take all connections to the database. Requests of agents, which poll, and without a token are not limited.
 
-    Uploads (`is_upload`) have turns of their own, `uploads_at_once`: they take disk, and time of other writers.
+    Slow requests have turns of their own, `slow_at_once` for each kind that `slow_kind` names: they take disk and time
+    of other writers, and the other requests of their token do not wait for them.
     """
 
     def __init__(
@@ -164,14 +165,14 @@ class Turns:
         app: ASGIApp,
         *,
         at_once: int,
-        uploads_at_once: int = 2,
-        is_upload: Callable[[Scope], bool] = lambda _: False,
+        slow_at_once: int = 2,
+        slow_kind: Callable[[Scope], str] = lambda _: "",
         wait_s: float = 10.0,
     ) -> None:
         self._app = app
         self._turns = SharedTurns(at_once)
-        self._uploads = SharedTurns(uploads_at_once)
-        self._is_upload = is_upload
+        self._slow_turns = SharedTurns(slow_at_once)
+        self._slow_kind = slow_kind
         self._wait_s = wait_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -180,8 +181,9 @@ class Turns:
         if not isinstance(principal, Principal) or principal.token is None or principal.role is Role.AGENT:
             await self._app(scope, receive, send)
             return
-        shared = self._uploads if self._is_upload(scope) else self._turns
-        turns = shared.of(principal.token)
+        kind = self._slow_kind(scope)
+        shared = self._slow_turns if kind else self._turns
+        turns = shared.of(f"{kind} {principal.token}")
         try:
             async with asyncio.timeout(self._wait_s):
                 await turns.acquire()

@@ -24,6 +24,8 @@ from clonos_api.settings import ApiSettings, Limits
 from clonos_api.store.db.database import Database
 
 UPLOAD: Final = "/api/v1/artifacts"
+# Uploads, and the analysis of their code.
+_SLOW: Final = frozenset({UPLOAD, "/api/v1/jobs/validate"})
 _PUSH: Final = re.compile(r"/api/v1/hosts/[^/]+/push")
 
 
@@ -61,8 +63,8 @@ def install(
     app.add_middleware(
         Turns,
         at_once=limits.requests_at_once,
-        uploads_at_once=limits.uploads_at_once,
-        is_upload=lambda scope: scope["method"] == "POST" and scope["path"] == UPLOAD,
+        slow_at_once=limits.slow_at_once,
+        slow_kind=lambda scope: scope["path"] if scope["method"] == "POST" and scope["path"] in _SLOW else "",
     )
     people = Buckets(rate=limits.requests_per_s, burst=limits.burst)
     refusals = Refusals(rate=_REFUSALS_PER_S, burst=_REFUSALS_BURST)

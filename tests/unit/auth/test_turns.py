@@ -36,7 +36,7 @@ class Work:
         await send({"type": "http.response.body"})
 
 
-async def status(turns: Turns, token: str | None, role: Role = Role.VIEWER) -> int:
+async def status(turns: Turns, token: str | None, role: Role = Role.VIEWER, method: str = "GET") -> int:
     statuses: list[int] = []
 
     async def receive() -> Message:
@@ -46,7 +46,12 @@ async def status(turns: Turns, token: str | None, role: Role = Role.VIEWER) -> i
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
 
-    scope = {"type": "http", "path": "/x", "clonos.principal": Principal(token, "ada", role, None, None)}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": "/x",
+        "clonos.principal": Principal(token, "ada", role, None, None),
+    }
     await turns(scope, receive, send)
     return statuses[0]
 
@@ -83,6 +88,19 @@ async def test_the_first_refusals_of_a_caller_come_at_once() -> None:
         await refusals.pause("b")
     assert not later.done()
     later.cancel()
+
+
+async def test_slow_requests_have_turns_of_their_own() -> None:
+    work = Work()
+    turns = Turns(work, at_once=1, slow_at_once=2, slow_kind=lambda scope: scope["method"], wait_s=20)
+    async with asyncio.TaskGroup() as group:
+        for kind in ("upload", "analysis", ""):
+            for _ in range(3):
+                group.create_task(status(turns, "a", method=kind))
+        await until(lambda: work.running == 2 + 2 + 1)
+        work.may_begin.set()
+        work.may_end.set()
+    assert work.running == 0
 
 
 async def test_a_request_does_not_wait_for_ever() -> None:
