@@ -40,7 +40,7 @@ _SAMPLE_S: Final = 0.1
 _CALLERS: Final = 10
 _CALLS: Final = 20_000
 # The hostile caller would be another machine; here its process must not take the processors of the service.
-_NICENESS: Final = 5
+_NICENESS: Final = 15
 _TARGET: Final = 3.0
 _PEAK_MB: Final = 400  # of the 512 MB that a replica has in compose.yaml
 

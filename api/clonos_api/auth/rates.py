@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import math
+import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Set
@@ -75,7 +76,7 @@ def address_of(scope: Scope) -> str:
 
 
 class Refusals:
-    """The pace of refusals with 429: the first ones of a caller come at once, later ones `slow_s` seconds late.
+    """The pace of refusals with 429: the first ones of a caller come at once, later ones about `slow_s` seconds late.
 
     A refusal is cheap. But a caller that does not stop, with hundreds of connections, would otherwise have thousands of
     them a second, and the service no time for others.
@@ -88,7 +89,8 @@ class Refusals:
     async def pause(self, key: str) -> None:
         """Wait before the response with a refusal to the caller `key`, unless it is one of the first."""
         if self._quick.take(key) > 0:
-            await asyncio.sleep(self._slow_s)
+            # Spread: hundreds that come back at the same moment would delay others.
+            await asyncio.sleep(self._slow_s * random.uniform(0.5, 1.5))
 
 
 class SharedTurns:
