@@ -286,8 +286,8 @@ def test_savepoints_belong_to_the_owner_of_their_job(
 
 
 def test_a_refused_caller_does_not_learn_whether_a_job_exists(caller: Callable[..., httpx.Client]) -> None:
-    assert caller("viewer").post("/jobs/no-such-job/start").status_code == 403
-    assert caller("operator").post("/jobs/no-such-job/start").status_code == 404
+    assert caller("viewer", subject="eve").post("/jobs/no-such-job/start").status_code == 403
+    assert caller("operator", subject="ada").post("/jobs/no-such-job/start").status_code == 404
 
 
 @pytest.mark.parametrize(
