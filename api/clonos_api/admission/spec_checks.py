@@ -19,6 +19,7 @@ from clonos.resources.archives import check_name
 from clonos.resources.failures import SpecRefused
 from clonos.resources.service import FieldProblem
 from clonos.telemetry.redaction import is_reference, looks_secret
+from clonos_api.admission import masters as clusters
 from clonos_api.admission.allowed_options import KAFKA, REFUSED, SPARK, SPARK_PREFIXES
 
 MAX_LENGTH: Final = 65_536
@@ -29,7 +30,6 @@ MAX_PARAM_NAME: Final = 200
 MAX_LOCATION: Final = 1024
 _DRIVER_MB: Final = 65_536
 LOCAL: Final = re.compile(r"auto|local(\[([0-9]{1,4}|\*)\])?")
-CLUSTER: Final = re.compile(r"spark://[A-Za-z0-9._,:\[\]-]{1,255}")
 _SCHEMES: Final = frozenset({"", "file", "hdfs", "s3a", "abfs", "abfss", "gs"})
 _KERNEL_FOLDERS: Final = frozenset({"proc", "sys", "dev"})  # with links to every other folder
 LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
@@ -173,15 +173,10 @@ def _check_value(name: str, value: str, path: str) -> Iterator[FieldProblem]:
 
 
 def _check_master(master: str, masters: Sequence[str]) -> list[FieldProblem]:
-    # A driver sends its job's code and secrets to its master, and has results from there.
-    if LOCAL.fullmatch(master) or (CLUSTER.fullmatch(master) and any(_matches(master, each) for each in masters)):
+    if LOCAL.fullmatch(master) or clusters.is_listed(master, masters):
         return []
     hint = "auto or local[n]; the setting CLONOS_API__SPARK_MASTERS lists the clusters that jobs may use."
     return [FieldProblem(field="spec.master", what="this master cannot be used", hint=hint)]
-
-
-def _matches(master: str, entry: str) -> bool:
-    return master.startswith(entry[:-1]) if entry.endswith("*") else master == entry
 
 
 def _check_main(main: str) -> list[FieldProblem]:

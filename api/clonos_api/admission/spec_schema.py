@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from clonos_api.admission import spec_checks
+from clonos_api.admission import masters, spec_checks
 
 _NO_CONTROLS: Final = r"[^\x00-\x1f\x7f]"
 _LOCATION: Final = {"minLength": 1, "maxLength": spec_checks.MAX_LOCATION, "pattern": r"^[^\x00-\x1f\x7f\\?#]+$"}
@@ -20,7 +20,7 @@ def narrow(schemas: dict[str, Any]) -> None:
     labels["propertyNames"] = {"pattern": f"^{spec_checks.LABEL.pattern}$"}
     labels["additionalProperties"]["maxLength"] = spec_checks.MAX_LABEL
     fields = schemas["Spec"]["properties"]
-    fields["master"]["pattern"] = f"^({spec_checks.LOCAL.pattern}|{spec_checks.CLUSTER.pattern})$"
+    fields["master"]["pattern"] = f"^({spec_checks.LOCAL.pattern}|{masters.CLUSTER.pattern})$"
     fields["main"] |= {"maxLength": 255, "pattern": r"^[^\x00-\x1f\x7f\\:]*$"}
     for name, key in (
         ("params", f"^{_NO_CONTROLS}{{1,{spec_checks.MAX_PARAM_NAME}}}$"),

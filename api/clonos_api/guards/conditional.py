@@ -33,7 +33,8 @@ class ConditionalGet:
         if isinstance(principal, Principal) and principal.role is Role.AGENT:
             await self._app(scope, receive, send)
             return
-        await self._app(scope, receive, _Response(send, Headers(scope=scope).get("if-none-match", "")).send)
+        known = ",".join(Headers(scope=scope).getlist("if-none-match"))  # several lines are one list
+        await self._app(scope, receive, _Response(send, known).send)
 
 
 class _Response:

@@ -57,11 +57,16 @@ def matched_version(if_match: str | None, newest: int) -> int:
 
 
 def check_version(if_match: str | None, newest: int) -> None:
-    """Check that the header ``If-Match``, if there is one, names the version `newest`, or ``*``; otherwise 412."""
-    tags = {tag.strip() for tag in (if_match or "*").split(",")}
+    """Check that the header ``If-Match``, if there is one, names the version `newest`, or ``*``; otherwise 412.
+
+    An empty header names no version.
+    """
+    if if_match is None:
+        return
+    tags = {tag.strip() for tag in if_match.split(",")}
     versions = {tag[1:-1].partition("-")[0] for tag in tags if len(tag) > 2 and tag[0] == tag[-1] == '"'}
     if "*" not in tags and str(newest) not in versions:
-        raise VersionStale(f"If-Match names {if_match}, and the newest version is {newest}.")
+        raise VersionStale(f"If-Match names {if_match or 'no version'}, and the newest version is {newest}.")
 
 
 def document_of(model: type[Body]) -> Callable[[Request], Awaitable[Body]]:

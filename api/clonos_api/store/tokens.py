@@ -8,7 +8,7 @@ import secrets
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import exists, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict
@@ -18,7 +18,7 @@ from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import require_row
-from clonos_api.store.tables import TokenRow
+from clonos_api.store.tables import JobNameRow, JobRow, OwnerRow, TokenRow
 
 PREFIX: Final = "clonos"
 SESSION_S: Final = 12 * 3600.0  # lifetime of a browser's session after its last renewal
@@ -29,8 +29,8 @@ _NO_DIGEST: Final = bytes(32)
 async def create(session: AsyncSession, body: TokenCreate) -> tuple[TokenRow, str]:
     """Create an API token; return its row, and the token's text, which is not stored.
 
-    Events and audit entries contain the token's id, never its text. `StateConflict` if the token would share the jobs
-    of another one only because both have the same name.
+    Events and audit entries contain the token's id, never its text. `StateConflict` if a token of a user would get
+    a subject that has tokens or jobs only because its name is the same.
     """
     if body.subject is None and body.role in (Role.OPERATOR, Role.ADMIN):
         await _check_name_is_no_subject(session, body.name)
@@ -51,10 +51,18 @@ async def create(session: AsyncSession, body: TokenCreate) -> tuple[TokenRow, st
 
 
 async def _check_name_is_no_subject(session: AsyncSession, name: str) -> None:
-    query = select(TokenRow.id).where(TokenRow.subject == name, TokenRow.session_of.is_(None)).limit(1)
-    if await session.scalar(query) is not None:
+    # Jobs and their names outlive the tokens of their owner, which retention deletes.
+    owned = select(
+        or_(
+            exists().where(TokenRow.subject == name, TokenRow.session_of.is_(None)),
+            exists().where(JobRow.created_by == name),
+            exists().where(JobNameRow.subject == name),
+            exists().where(OwnerRow.subject == name),
+        )
+    )
+    if await session.scalar(owned):
         raise StateConflict(
-            f"There is, or was, a token of the subject {name!r}, and the tokens of a subject share its jobs.",
+            f"The subject {name!r} has, or had, tokens or jobs, and the tokens of a subject share its jobs.",
             kept="no token was created.",
             hint="give the subject, to share the jobs, or another name.",
         )

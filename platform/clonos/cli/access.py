@@ -26,7 +26,7 @@ def create(
     subject: Annotated[
         str | None,
         typer.Option(
-            help="User that the token acts for, and owner of its jobs (default: NAME, if it is no subject yet)."
+            help="User that the token acts for; it owns the jobs (default: NAME, if no token or job has that subject)."
         ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Host name of the agent (with --role agent).")] = None,

@@ -86,8 +86,8 @@ class TokenCreate(Resource):
     """The request to create an API token.
 
     Attributes:
-        subject: User or agent that the token belongs to; None: the token's `name`, which must not be the subject of
-            another token of an operator or admin. Jobs belong to subjects.
+        subject: User or agent that the token belongs to; None: the token's `name`. A new token of an
+            operator or admin then needs a name that is not the subject of any token or job yet.
         host: For the role ``agent``: the only host name that the agent may use.
     """
 

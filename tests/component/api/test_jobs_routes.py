@@ -179,6 +179,8 @@ def test_an_unchanged_response_is_sent_once(admin: httpx.Client, name: str) -> N
         for known in (tag, f'"x", {tag}', f"W/{tag}", "*"):
             same = admin.get(path, headers={"If-None-Match": known})
             assert (same.status_code, same.content, same.headers["ETag"]) == (304, b"", tag)
+        lines = [("If-None-Match", '"x"'), ("If-None-Match", tag), ("If-None-Match", '"y"')]
+        assert admin.get(path, headers=lines).status_code == 304, "several lines are one list"
         assert admin.get(path, headers={"If-None-Match": '"x"'}).content == first.content
     tag = admin.get(f"/jobs/{name}").headers["ETag"]
     assert admin.post(f"/jobs/{name}/stop").status_code == 202
@@ -192,6 +194,10 @@ def test_an_update_needs_the_current_version(admin: httpx.Client, name: str) -> 
     changed = spec(name, labels={"a": "b"})
     missing = admin.patch(f"/jobs/{name}", json={"spec": changed})
     assert missing.status_code == 428
+    for empty in ("", ",", '""'):
+        refused = admin.patch(f"/jobs/{name}", json={"spec": changed}, headers={"If-Match": empty})
+        assert refused.status_code == 412, "it names no version"
+        assert admin.delete(f"/jobs/{name}", headers={"If-Match": empty}).status_code == 412
     stale = admin.patch(f"/jobs/{name}", json={"spec": changed}, headers={"If-Match": '"7"'})
     assert stale.status_code == 412
     done = admin.patch(f"/jobs/{name}", json={"spec": changed}, headers={"If-Match": '"1"'})

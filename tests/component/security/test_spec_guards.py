@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,8 @@ from clonos.resources.failures import SpecRefused
 from clonos_api.admission import spec_checks
 from clonos_api.admission.allowed_options import KAFKA, REFUSED, SPARK, SPARK_PREFIXES
 from clonos_api.http.problems import problem_of
+from clonos_api.serve import serve
+from clonos_api.settings import ApiSettings
 from support.scripted import create, spec, upload
 
 
@@ -265,17 +268,45 @@ def test_masters(master: str, fine: bool) -> None:
         ("spark://a:7077,b:7077", True),
         ("spark://host:7078", False),
         ("spark://host:7077,elsewhere:7077", False),
-        ("spark://spark-3.prod:7077", True),
-        ("spark://spark-3.prod:7077 --conf x", False),
+        ("spark://a.internal:7077", True),
+        ("spark://a.internal:7078,host:7077", True),
+        ("spark://[fd00::1]:7077", True),
+        ("spark://[fd00::1]:7078", False),
+        ("spark://a.internal:7077,evil.example:7077", False),
+        ("spark://evil.example:7077,a.internal:7077", False),
+        ("spark://a.internal:7077.evil.example:7077", False),
+        ("spark://a.internal:7077@evil.example:7077", False),
+        ("spark://a.internal:7077/", False),
+        ("spark://a.internal:*", False),
+        ("spark://a.internal:", False),
+        ("spark://a.internal", False),
+        ("spark://a.internal:7077,", False),
+        ("spark://a.internal:7077\n", False),
+        ("spark://a.internal:7077 --conf x", False),
+        ("spark://" + "a.internal:7077," * 20 + "a.internal:7077", False),
+        ("spark://10.0.0.evil.example:7077", False),
+        ("spark://", False),
         ("local-cluster[2,1,1024]", False),
     ],
 )
 def test_a_setting_lists_the_clusters_of_jobs(master: str, fine: bool) -> None:
-    masters = ["spark://host:7077", "spark://a:7077,b:7077", "spark://spark-*", "local-cluster*"]
+    masters = ["spark://host:7077", "spark://a:7077,b:7077", "spark://a.internal:*", "spark://[fd00::1]:7077"]
+    masters += ["spark://10.0.0.*", "spark://*", "*", "local-cluster*"]  # `serve` refuses these
     spec = JobSpec.model_validate({"metadata": {"name": "a"}, "spec": {"master": master}})
     problems = spec_checks.check_spec(spec, masters=masters)
     assert [problem.field for problem in problems] == ([] if fine else ["spec.master"])
     assert all("CLONOS_API__SPARK_MASTERS" in problem.hint for problem in problems)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["spark://10.0.0.*", "spark://spark-*", "spark://*", "spark://*:7077", "spark://a", "spark://a:7*", "spark://a:1,",
+     "spark://", "", "*", "yarn", "local-cluster*", "spark://a:7077/"],
+)  # fmt: skip
+def test_an_entry_of_clusters_names_whole_hosts(entry: str, tmp_path: Path) -> None:
+    settings = ApiSettings(home=tmp_path, port=0, spark_masters=["spark://a:7077,b.internal:*", entry])
+    with pytest.raises(SpecError, match="CLONOS_API__SPARK_MASTERS"):
+        serve(settings)
 
 
 def test_a_cluster_that_is_not_listed_is_refused(ada: httpx.Client, name: str) -> None:

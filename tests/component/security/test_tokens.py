@@ -15,6 +15,7 @@ import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.service import Role
 from clonos.testing.harness import eventually
@@ -23,7 +24,9 @@ from clonos_api.auth import declared, require, require_agent
 from clonos_api.auth.bootstrap import bootstrap, write_private
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
-from support.serving import Served, served
+from clonos_api.store.tables import JobNameRow, JobRow, OwnerRow
+from support.serving import Served, served, write
+from support.stored import job_row, unique
 
 Token = Callable[..., dict[str, Any]]
 
@@ -91,6 +94,25 @@ def test_equal_names_are_not_equal_subjects(service: Served) -> None:
         assert admin.post("/tokens", json=body).status_code == 409, "the jobs are still there"
         assert admin.post("/tokens", json={**body, "subject": body["name"]}).status_code == 201
         assert admin.post("/tokens", json={**body, "role": "viewer"}).status_code == 201
+
+
+def test_a_name_is_not_the_owner_of_older_jobs(service: Served) -> None:
+    """Retention deletes old tokens, but neither jobs nor the names of deleted ones."""
+    owners = {table: f"{table.__tablename__}-{secrets.token_hex(4)}" for table in (JobRow, JobNameRow, OwnerRow)}
+
+    async def store(session: AsyncSession) -> None:
+        job = await job_row(session)
+        job.created_by = owners[JobRow]
+        session.add(JobNameRow(name=unique("job-"), subject=owners[JobNameRow]))
+        session.add(OwnerRow(subject=owners[OwnerRow]))
+
+    write(service, store)
+    with service.client() as admin:
+        for name in owners.values():
+            refused = admin.post("/tokens", json={"name": name, "role": "operator"})
+            assert refused.status_code == 409, name
+            body = {"name": name, "role": "operator", "subject": name}
+            assert admin.post("/tokens", json=body).status_code == 201
 
 
 def test_the_last_admin_keeps_a_token(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect
+from sqlalchemy import inspect, select
 
 from clonos.errors import DatabaseUnavailable
-from clonos_api.store import jobs, owners
+from clonos_api.store import events, jobs, owners
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
-from clonos_api.store.tables import Base
+from clonos_api.store.tables import Base, EventRow
 from support.stored import job_row
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +66,23 @@ async def test_owners_of_older_jobs_get_numbers(empty_url: str) -> None:
         assert number > 0
         assert number == await owners.number(session, "ada")
     await database.close()
+
+
+async def test_older_events_lose_the_ids_of_processes(empty_url: str) -> None:
+    schema.upgrade(empty_url)
+    schema.downgrade(empty_url, "0005")
+    database = Database(empty_url)
+    async with database.transaction() as session:
+        events.append(session, "host.registered", data={"name": "h1", "instance": "0a1b"})
+        events.append(session, "host.registered", data={"name": "h2"})
+        events.append(session, "other", data={"instance": "kept"})
+    await database.close()
+    schema.upgrade(empty_url)
+    database = Database(empty_url)
+    async with database.reading() as session:
+        rows = (await session.scalars(select(EventRow).order_by(EventRow.seq.desc()).limit(3))).all()
+    await database.close()
+    assert [row.data for row in rows] == [{"instance": "kept"}, {"name": "h2"}, {"name": "h1"}]
 
 
 def test_the_migrations_create_the_tables_of_the_code(url: str) -> None:
