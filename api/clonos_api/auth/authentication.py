@@ -21,6 +21,7 @@ from clonos_api.auth.known_agents import KnownAgents
 from clonos_api.auth.principal import Principal
 from clonos_api.auth.rates import Buckets, Refusals, SharedTurns, address_of, too_many
 from clonos_api.auth.recent_tokens import RecentTokens
+from clonos_api.auth.valid_tokens import ValidTokens
 from clonos_api.http.problems import answer, problem_of
 from clonos_api.store import tokens
 from clonos_api.store.db.database import Database
@@ -49,8 +50,8 @@ class Authentication:
     """Middleware: responds 401 without a valid token; otherwise sets `scope["clonos.principal"]`.
 
     Each request reads the token from the store, so that a revoked token is refused at once. `KnownAgents` caches the
-    tokens of agents. The store is not asked about a token that was not valid recently if its address has too many
-    failures, nor about a token that has too many requests.
+    tokens of agents. The store is not asked about a token that has too many requests. If an address has too many
+    failures, the store is asked only about its tokens that were valid recently, by `RecentTokens` or `ValidTokens`.
 
     Args:
         app: The next application.
@@ -86,6 +87,7 @@ class Authentication:
         self._people = people
         self._refusals = refusals
         self._recent = RecentTokens()
+        self._valid = ValidTokens(lambda: tokens.digests(database))
         self._lookups = SharedTurns(_LOOKUPS)
         self._needed = needed
         self._open = EXEMPT | open_paths
@@ -144,11 +146,24 @@ class Authentication:
     async def _looked_up(self, token: str, address: str) -> Principal | None:
         """The principal of a token, from the store; raises `_Refused` if the store must not be asked."""
         recent = self._recent.find(token)
-        # While one caller waits, others of it use up the rest of its bucket: it is asked again afterwards.
-        self._check_buckets(recent, address)
-        async with self._lookups.of(recent or address):
-            self._check_buckets(recent, address)
-            row = await tokens.authenticate(self._database, token)
+        if recent is None and self._failures.wait_s(address) == 0:
+            async with self._lookups.of(address):
+                # While one caller waits, others of it use up the rest of its bucket: it is asked again.
+                if self._failures.wait_s(address) == 0:
+                    return await self._read(token)
+        recent = recent or await self._valid.find(token)
+        if recent is None:
+            raise _Refused(_FAILURES, self._failures.wait_s(address), address)
+        self._check_rate(recent)
+        async with self._lookups.of(recent):
+            self._check_rate(recent)
+            principal = await self._read(token)
+        if principal is None:
+            self._valid.forget(recent)
+        return principal
+
+    async def _read(self, token: str) -> Principal | None:
+        row = await tokens.authenticate(self._database, token)
         if row is None:
             self._recent.forget(token)
             return None
@@ -157,12 +172,9 @@ class Authentication:
         self._recent.remember(token, row.id)
         return principal
 
-    def _check_buckets(self, recent: str | None, address: str) -> None:
-        if recent is None:
-            if (wait_s := self._failures.wait_s(address)) > 0:
-                raise _Refused(_FAILURES, wait_s, address)
-        elif (wait_s := self._people.wait_s(recent)) > 0:
-            raise _Refused("Too many requests from this token.", wait_s, recent)
+    def _check_rate(self, token: str) -> None:
+        if (wait_s := self._people.wait_s(token)) > 0:
+            raise _Refused("Too many requests from this token.", wait_s, token)
 
     async def _refuse(self, request: Request, presented: str) -> None:
         address = address_of(request.scope)

@@ -113,15 +113,28 @@ def _session_end(owner: TokenRow, moment: datetime) -> datetime:
     return end if owner.expires_at is None else min(end, owner.expires_at)
 
 
+def parse(presented: str) -> tuple[str, bytes] | None:
+    """The id of a token, and the hash of its secret; None if it has not the form of a token."""
+    prefix, id, secret = [*presented.split("_", 2), "", ""][:3]
+    if not (prefix == PREFIX and id.isalnum() and id.isascii()):
+        return None
+    try:
+        return id, _digest(bytes.fromhex(secret))
+    except ValueError:
+        return None
+
+
+async def digests(database: Database) -> dict[str, bytes]:
+    """The hash of each token's secret by the token's id, of the tokens that are valid now."""
+    valid = or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > clock())
+    query = select(TokenRow.id, TokenRow.digest).where(TokenRow.revoked_at.is_(None), valid)
+    async with database.reading() as session:
+        return {row.id: row.digest for row in await session.execute(query)}
+
+
 async def authenticate(database: Database, presented: str) -> TokenRow | None:
     """The row of the token whose text is `presented`, if the token is valid now by the database's clock; else None."""
-    prefix, id, secret = [*presented.split("_", 2), "", ""][:3]
-    try:
-        digest = _digest(bytes.fromhex(secret))
-    except ValueError:
-        digest = _NO_DIGEST
-    if not (prefix == PREFIX and id.isalnum() and id.isascii()):
-        id = ""
+    id, digest = parse(presented) or ("", _NO_DIGEST)
     valid = or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > clock())
     used = or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < clock(-_USED_S))
     async with database.reading() as session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.testing.harness import eventually
 from clonos_api.auth.rates import Buckets, address_of
 from clonos_api.guards.hosts import HostCheck
 from clonos_api.settings import ApiSettings, Limits
@@ -27,6 +29,7 @@ from support.scripted import CODE, upload
 from support.serving import Served, served, write
 
 MB = 1 << 20
+NEW = {"name": "new", "role": "viewer"}
 
 
 def asked(service: Served, **headers: str) -> int:
@@ -261,7 +264,55 @@ def test_wrong_tokens_are_not_looked_up_once_their_bucket_is_empty(tmp_path: Pat
         assert admin.get("/jobs").status_code == 200, "it was valid recently"
         assert admin.delete(f"/tokens/{unused['id']}").status_code == 204
         with service.client(unused["token"]) as unknown:
-            assert unknown.get("/jobs").status_code == 429, "this replica does not know it"
+            assert [unknown.get("/jobs").status_code for _ in range(3)] == [429] * 3, "it is not valid"
+        assert len(looked_up) == before + 5 + 2 + 1, "the admin's requests, and the revoked token once"
+
+
+def test_wrong_tokens_lock_no_valid_token_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart the replica knows no token, and a client with wrong ones shares the address of agents."""
+    reads: list[float] = []
+    digests = tokens.digests
+
+    async def counting(database: Database) -> dict[str, bytes]:
+        reads.append(time.monotonic())
+        return await digests(database)
+
+    monkeypatch.setattr(tokens, "digests", counting)
+    with served(tmp_path) as service, service.client() as admin:
+        bodies = [{"name": f"t{number}", "role": "viewer"} for number in range(5)]
+        texts = [service.admin, *(admin.post("/tokens", json=body).json()["token"] for body in bodies)]
+    limits = Limits(failures_per_s=0.5, failures_burst=3)
+    statuses: list[int] = []
+    ended = threading.Event()
+
+    def attack(service: Served) -> None:
+        while not ended.is_set():
+            with service.client(f"clonos_0123456789abcdef_{secrets.token_hex(32)}") as wrong:
+                statuses.append(wrong.get("/jobs").status_code)
+
+    with served(tmp_path, limits=limits) as service:
+        attackers = [threading.Thread(target=attack, args=(service,)) for _ in range(12)]
+        begun = time.monotonic()
+        try:
+            for attacker in attackers:
+                attacker.start()
+            eventually(lambda: statuses.count(429) > 12, "the bucket of the address is empty")
+            answers = []
+            for text in texts:
+                with service.client(text) as client:
+                    answers.append(client.get("/jobs"))
+            with service.client() as admin, service.client(admin.post("/tokens", json=NEW).json()["token"]) as new:
+                answers.append(new.get("/jobs"))
+        finally:
+            ended.set()
+            for attacker in attackers:
+                attacker.join(30)
+        elapsed = time.monotonic() - begun
+    assert [answer.status_code for answer in answers] == [200] * 7
+    assert max(answer.elapsed.total_seconds() for answer in answers) < 5.0
+    assert 0 < len(reads) <= 2 + elapsed / 0.5, "reads are bounded, and wrong tokens are not"
+    assert set(statuses) == {401, 429}
+    assert statuses.count(401) <= 4 + elapsed * 0.5
 
 
 def test_a_trusted_proxy_names_the_client(tmp_path: Path, looked_up: list[str]) -> None:
