@@ -11,20 +11,20 @@ from alembic import op
 revision = "0004"
 down_revision = "0003"
 
-SEQUENCE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-
 
 def upgrade() -> None:
     """Number the subjects that own jobs."""
     op.create_table(
         "owners",
-        sa.Column("number", SEQUENCE, autoincrement=True, nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("subject", sa.String(100), nullable=False),
         sa.PrimaryKeyConstraint("number", name="pk_owners"),
         sa.UniqueConstraint("subject", name="uq_owners_subject"),
-        sqlite_autoincrement=True,
     )
-    op.execute("INSERT INTO owners (subject) SELECT created_by FROM jobs GROUP BY created_by ORDER BY min(created_at)")
+    op.execute(
+        "INSERT INTO owners (number, subject) "
+        "SELECT row_number() OVER (ORDER BY min(created_at), created_by), created_by FROM jobs GROUP BY created_by"
+    )
     for table in ("jobs", "tasks"):
         op.add_column(table, sa.Column("owner_number", sa.Integer(), nullable=False, server_default="0"))
     op.execute("UPDATE jobs SET owner_number = (SELECT number FROM owners WHERE subject = created_by)")

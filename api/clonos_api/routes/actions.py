@@ -85,7 +85,7 @@ class Action:
 
 
 async def _action(
-    caller: Operator, job: OwnJob, database: DatabaseDep, once: OnceDep, if_match: IfMatch = None
+    caller: Operator, once: OnceDep, job: OwnJob, database: DatabaseDep, if_match: IfMatch = None
 ) -> Action:
     return Action(caller, job, database, once, if_match)
 

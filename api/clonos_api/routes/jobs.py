@@ -135,7 +135,7 @@ async def update_job(
 
 @router.delete("/{job}", status_code=202, response_model=Operation, responses={**LOCATION, **problems(412)})
 async def delete_job(
-    caller: Operator, job: OwnJob, database: DatabaseDep, once: OnceDep, if_match: IfMatch = None
+    caller: Operator, once: OnceDep, job: OwnJob, database: DatabaseDep, if_match: IfMatch = None
 ) -> Response:
     """Delete a job; a running job is cancelled first. Its savepoints stay."""
 

@@ -213,8 +213,9 @@ async def remove(session: AsyncSession, host: HostRow) -> HostRow:
 def bump(session: AsyncSession, host: str) -> None:
     """Increase a host's work revision when this transaction commits, so that the agent fetches its work.
 
-    The revision is the time in milliseconds, or the next number. So none is used twice, also after a failover to a
-    database that lacks the newest transactions: agents apply work with another revision than theirs.
+    The revision is the time in milliseconds, or the next number. Agents apply work with another revision than theirs,
+    and a failover to a database that lacks the newest transactions gives none out again: it takes longer than the
+    clocks of replicas differ.
 
     All hosts are changed in one statement at the end. An earlier change could deadlock with a heartbeat that holds the
     row of a run.

@@ -6,21 +6,30 @@ same user on every host, which shared folders need.
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos_api.store.db.rows import insert_new
 from clonos_api.store.tables import JobRow, OwnerRow
 
 
 async def number(session: AsyncSession, subject: str) -> int:
-    """The number of a subject, from 1; it gets one with its first job."""
+    """The number of a subject, from 1; it gets one with its first job.
+
+    The numbers have no gaps, not even after failed transactions: agents have a user for a limited range of them.
+    """
     query = select(OwnerRow.number).where(OwnerRow.subject == subject)
     existing = (await session.scalars(query)).one_or_none()
     if existing is not None:
         return existing
-    await insert_new(session, OwnerRow, subject=subject)  # waits for a transaction that inserts the same subject
-    return (await session.scalars(query)).one()
+    if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer
+        await session.execute(text(f"LOCK TABLE {OwnerRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
+        existing = (await session.scalars(query)).one_or_none()
+        if existing is not None:
+            return existing
+    newest = (await session.scalars(select(func.max(OwnerRow.number)))).one() or 0
+    session.add(OwnerRow(number=newest + 1, subject=subject))
+    await session.flush()
+    return newest + 1
 
 
 async def number_of_job(session: AsyncSession, job: str) -> int:

@@ -167,9 +167,9 @@ class OwnerRow(Base):
     """A subject that owns jobs, with a number: agents with ``--uids`` derive the user of its drivers from it."""
 
     __tablename__ = "owners"
-    __table_args__ = (UniqueConstraint("subject"), NEVER_AGAIN)
+    __table_args__ = (UniqueConstraint("subject"),)
 
-    number: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)  # from 1
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # from 1, without gaps
     subject: Mapped[str] = mapped_column(String(100))
 
 

@@ -28,7 +28,7 @@ from clonos.agent.push_batcher import PushBatcher
 from clonos.agent.settings import AgentSettings
 from clonos.agent.supervisor import Supervisor
 from clonos.agent.tasks import Tasks
-from clonos.agent.users import share_folder
+from clonos.agent.users import close_folder, share_folder
 from clonos.agent.waiting import is_set_within
 from clonos.agent.warm_pool import WarmPool
 from clonos.client.agent_api import AgentApi, ApiRejected, ApiUnavailable, HostRemoved, HostUnknown
@@ -368,6 +368,7 @@ class Agent:
                 hint="omit --pool-size or --memory-limit-mb.",
             )
         if settings.other_users:
+            close_folder(settings.secrets_folder)
             share_folder(settings.home.absolute())
             share_folder(self._settings.directory.parent)
         if settings.memory_limit_mb is not None and not self._memory.available:

@@ -36,8 +36,11 @@ class Artifacts:
         self._fetch = fetch
         self._limits = limits
         self._locks: dict[str, asyncio.Lock] = {}
-        for part in folder.glob("*.part"):
-            part.unlink(missing_ok=True)
+        for file in folder.iterdir():
+            if file.suffix == ".part":
+                file.unlink(missing_ok=True)
+            else:
+                file.chmod(0o600)  # an older version left it readable for others
 
     async def get(self, sha256: str) -> Path:
         """Path of the local copy of an artifact, which is downloaded if necessary, and checked.

@@ -97,6 +97,11 @@ class RunDirectory:
         self.promotion = self.work / "promotion"
         self._record = folder / "driver.json"
 
+    def close(self) -> None:
+        """Close the run's directory to other users, until `create` has set the modes of what is in it."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+
     def create(self, spec: str, user: DriverUser | None = None) -> None:
         """Create the directories and files that the run's driver needs.
 
@@ -105,7 +110,6 @@ class RunDirectory:
             user: Owner of the driver's files; only its group can read the code. Default the agent's own user.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o711)
         for folder in (self.work, self.scratch):
             folder.mkdir(exist_ok=True, mode=0o700)
         for file in (self.events, self.log, self.spec):
@@ -117,6 +121,7 @@ class RunDirectory:
             if self.code.is_dir():
                 os.chown(self.code, -1, user.gid)
                 self.code.chmod(0o750)
+        self.folder.chmod(0o711)
         _complete_last_line(self.events)
 
     def record(self) -> RunRecord:

@@ -243,13 +243,15 @@ class RunSupervisor:
     async def _prepare(self, spec: RunSpec) -> JobSpec | None:
         """Install the job's code and write its specification; None if the run must not start."""
         main = spec.spec.spec.main or "job.py"
+        user = driver_user(self._settings, spec.owner_number)
+        if user is not None:
+            self._directory.close()
         try:
             if not await self._while_may_run(
                 self._context.artifacts.install(spec.artifact, main, self._directory.code)
             ):
                 return None
             job = resolved(spec.spec, from_folder(self._settings.secrets_folder, spec.owner))
-            user = driver_user(self._settings, spec.owner_number)
         except ClonosError as error:
             if error.retry:
                 raise

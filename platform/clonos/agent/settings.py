@@ -44,7 +44,7 @@ class AgentSettings(BaseModel):
         driver_environment: Additional environment variables of drivers.
         uid: User that drivers run as; the agent must be root then. Default the agent's own user.
         uids: Users of drivers, such as ``20000-20999``: each owner of jobs has one. The agent must be root then.
-        gid: Group that drivers run as; default the group with the number of the user.
+        gid: Group of `uid`; default the group with the number of the user.
         memory_limit_mb: Limit of one driver with its child processes, in MiB, on hosts with cgroup v2.
         cgroup: A delegated cgroup (v2) that contains the cgroups of the drivers; default the agent's own.
         log_bytes: A driver's log is rotated at this size; one previous file remains.
@@ -97,6 +97,8 @@ class AgentSettings(BaseModel):
         uids = self.uid_range
         if uids is not None and self.uid is not None:
             raise ValueError("uid and uids exclude each other")
+        if uids is not None and self.gid is not None:
+            raise ValueError("gid and uids exclude each other: owners with one group would read each other's code")
         if uids is not None and not uids:
             raise ValueError("uids needs a range FIRST-LAST")
         return self

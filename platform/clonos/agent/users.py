@@ -7,6 +7,7 @@ alike, but change with each task; an owner's files outlive a run, so an owner ke
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,9 @@ def driver_user(settings: AgentSettings, owner_number: int) -> DriverUser | None
         raise EnvironmentFault(
             f"--uids {settings.uids} has no user for the owner with the number {owner_number or 'none'}.",
             kept="nothing was started.",
-            hint="restart the agent with a larger range that begins with the same uid.",
+            hint="restart the agent with a larger range that begins with the same uid."
+            if owner_number
+            else "upgrade the control plane, and restart the job.",
         )
     return None if uid is None else DriverUser(uid, uid if settings.gid is None else settings.gid)
 
@@ -55,13 +58,37 @@ def share_folder(folder: Path) -> None:
         folder.chmod(mode | 0o011)
 
 
+def close_folder(folder: Path) -> None:
+    """Create a folder that only the agent may enter, or make it one.
+
+    Raises:
+        SpecError: Other users can enter it, and its mode cannot be changed.
+    """
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    if folder.exists() and folder.stat().st_mode & 0o077:
+        raise SpecError(
+            f"Other users can read {folder}, which has secrets.",
+            kept="nothing was started.",
+            hint=f"run chmod 700 {folder}, or choose another directory of secrets.",
+        )
+
+
 def give_folder(shared: Path, name: str, user: DriverUser) -> None:
     """Create the folder `name` of `user` in `shared`, to which only the agent adds entries.
 
     Raises:
-        EnvironmentFault: The folder exists and belongs to another user.
+        EnvironmentFault: The folder exists and belongs to another user, or other users can add entries to `shared`.
     """
     share_folder(shared)
+    state = shared.lstat()
+    if state.st_uid != os.geteuid() or state.st_mode & 0o022:
+        raise EnvironmentFault(
+            f"Other users can add entries to {shared}.",
+            kept="nothing was started.",
+            hint=f"run chown {os.geteuid()} {shared} and chmod 711 {shared}.",
+        )
     folder = shared / name
     if folder.parent != shared or name in ("", ".", ".."):
         raise SpecError(f"{name!r} is not the name of a folder.", kept="nothing was started.")
@@ -76,4 +103,4 @@ def give_folder(shared: Path, name: str, user: DriverUser) -> None:
                 hint=f"stop the job, and run chown --recursive {user.uid}:{user.gid} {folder}.",
             ) from None
     else:
-        os.chown(folder, user.uid, user.gid)
+        os.chown(folder, user.uid, user.gid, follow_symlinks=False)

@@ -33,7 +33,7 @@ def agent(
     uids: Annotated[
         str | None, typer.Option(help="User IDs of drivers, one for each owner of jobs: FIRST-LAST; requires root.")
     ] = None,
-    gid: Annotated[int | None, typer.Option(help="Group ID of drivers (default: the number of the user).")] = None,
+    gid: Annotated[int | None, typer.Option(help="Group ID of drivers with --uid (default: its number).")] = None,
     memory_limit_mb: Annotated[
         int | None, typer.Option(help="Memory limit of one driver and its child processes, in MiB.")
     ] = None,

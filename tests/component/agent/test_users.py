@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from clonos.agent.users import DriverUser, driver_user, give_folder
 from clonos.errors import EnvironmentFault, SpecError
 from clonos.resources.hosts import HostTask
+from clonos.resources.jobs import Failure
 from clonos.testing.harness import eventually
 from component.agent.api import FakeApi
 from component.agent.hosts import ThreadAgent, run_spec, settings
@@ -56,7 +57,6 @@ def test_owners_read_nothing_of_each_other(
 ) -> None:
     (home / "secrets" / "alice").mkdir(parents=True)
     (home / "secrets" / "alice" / "db").write_text("l0velace")
-    (home / "secrets").chmod(0o700)
     code = api.upload(b"pass")
     alice, mallory = (
         run_spec(f"{run}-{owner}", code, name=owner, owner=owner, owner_number=number)
@@ -129,11 +129,18 @@ def test_a_folder_of_another_user_is_left_alone(
         "{events}",
     )
     agent = host(uids="20000-20001", home=home, command=command)
-    eventually(lambda: run in api.reports and api.reports[run].failure is not None, "the run is blocked")
-    failure = api.reports[run].failure
-    assert failure is not None
-    assert "belongs to the user 0, and its job runs as the user 20000" in failure.what
+
+    def blocked() -> Failure:
+        eventually(lambda: run in api.reports and api.reports[run].failure is not None, "the run is blocked")
+        failure = api.reports[run].failure
+        assert failure is not None
+        return failure
+
+    assert "belongs to the user 0, and its job runs as the user 20000" in blocked().what
     os.chown(folder, 20000, 20000)
+    folder.parent.chmod(0o777)
+    eventually(lambda: "Other users can add entries" in blocked().what, "the shared folder is refused")
+    folder.parent.chmod(0o711)
     reported(api, run, "RUNNING")
     api.assign()
     eventually(lambda: not api.reports, "the run is removed")
@@ -156,6 +163,26 @@ def test_each_owner_has_a_user(tmp_path: Path) -> None:
 def test_ranges_that_are_refused(tmp_path: Path, uids: str) -> None:
     with pytest.raises(ValidationError):
         settings(tmp_path, "http://localhost", uids=uids)
+
+
+@root
+def test_code_is_closed_while_a_run_is_blocked(
+    api: FakeApi, host: Callable[..., ThreadAgent], run: str, home: Path
+) -> None:
+    """A secret is missing after the code was installed."""
+    spec = {"metadata": {"name": "fake"}, "spec": {"params": {"login": "${secret:db}"}}}
+    api.assign(run_spec(run, api.upload(b"pass"), spec=spec, owner="ada", owner_number=1))
+    agent = host(uids="20000-20001", home=home, command=("/bin/true",))
+    reported(api, run, "EXITED", final=True)
+    (code,) = home.glob("agent/*/runs/*/code/job.py")
+    assert stat.S_IMODE(code.parents[1].stat().st_mode) == 0o700
+    agent.stop()
+
+
+def test_a_group_and_a_range_exclude_each_other(tmp_path: Path) -> None:
+    """With one group, owners would read each other's code."""
+    with pytest.raises(ValidationError, match="gid and uids exclude each other"):
+        settings(tmp_path, "http://localhost", uids="20000-20001", gid=7)
 
 
 def test_one_user_and_a_range_exclude_each_other(tmp_path: Path) -> None:

@@ -156,6 +156,9 @@ def test_a_deletion_is_done_once_for_each_idempotency_key(admin: httpx.Client, n
     """A repeated request does not delete the next job of that name."""
     create(admin, name)
     first = admin.delete(f"/jobs/{name}", headers={"Idempotency-Key": name})
+    assert admin.get(f"/jobs/{name}").status_code == 404
+    again = admin.delete(f"/jobs/{name}", headers={"Idempotency-Key": name})
+    assert (again.status_code, again.json()) == (202, first.json()), "a response that was lost"
     create(admin, name)
     repeated = admin.delete(f"/jobs/{name}", headers={"Idempotency-Key": name})
     assert (first.status_code, repeated.status_code) == (202, 202)

@@ -112,13 +112,16 @@ async def test_the_process_that_commits_wakes_its_readers_at_once(database: Data
         assert await waiting > before
 
 
-def test_a_database_without_the_newest_commits_corrects_the_numbers() -> None:
+async def test_a_database_without_the_newest_commits_corrects_the_numbers() -> None:
     """Otherwise each poll of an agent would return at once after a failover."""
     notifier = Notifier()
     notifier.update({"host": 7, "other": 3})
     before = notifier.seen()
     notifier.update({"other": 5})  # committed during the read, which did not see it
+    waiting = asyncio.create_task(notifier.wait_work("host", 7, 60))
+    await asyncio.sleep(0)
     notifier.correct(before, {"host": 4, "other": 3, "new": 1})
+    assert await waiting == 4
     assert notifier.seen() == {"host": 4, "other": 5, "new": 1}
 
 

@@ -108,6 +108,16 @@ async def test_each_owner_has_one_number(database: Database) -> None:
     assert len({value for _, value in numbers}) == len(numbers) == 3
     assert min(value for _, value in numbers) > 0
 
+    async def refused() -> None:
+        async with database.transaction() as session:
+            await owners.number(session, unique("refused-"))
+            raise NameTaken("x")
+
+    with pytest.raises(NameTaken):
+        await refused()
+    following = (await number(unique("owner-")))[1]
+    assert following == max(value for _, value in numbers) + 1, "a refused job takes no number"
+
 
 async def test_an_unknown_artifact(database: Database) -> None:
     with pytest.raises(NotFound):

@@ -64,9 +64,7 @@ class Notifier:
         """
         for key, revision in revisions.items():
             if revision > self._newest.get(key, 0):
-                self._newest[key] = revision
-                if key in self._changed:
-                    self._changed.pop(key).set()
+                self._set(key, revision)
 
     def seen(self) -> dict[str, int]:
         """A copy of the numbers that this process has."""
@@ -81,8 +79,13 @@ class Notifier:
         for key, revision in current.items():
             lost_commits = revision < before.get(key, 0)
             if lost_commits and self._newest.get(key) == before.get(key):
-                self._newest[key] = revision
+                self._set(key, revision)
         self.update(current)
+
+    def _set(self, key: str, revision: int) -> None:
+        self._newest[key] = revision
+        if key in self._changed:
+            self._changed.pop(key).set()
 
     async def _wait(self, key: str, enough: Callable[[int], bool], timeout_s: float) -> int:
         with contextlib.suppress(TimeoutError):
