@@ -55,7 +55,7 @@ class Limits(BaseModel):
     requests_per_s: float = Field(50.0, gt=0)
     burst: int = Field(200, gt=0)
     requests_at_once: int = Field(4, gt=0)
-    slow_at_once: int = Field(2, gt=0)
+    slow_at_once: int = Field(1, gt=0)
     failures_per_s: float = Field(1.0, gt=0)
     failures_burst: int = Field(30, gt=0)
     streams: int = Field(2_000, gt=0)

@@ -60,13 +60,14 @@ def install(
     # The middleware that is added last runs first.
     app.add_middleware(ConditionalGet)
     app.add_middleware(BodyLimits, limit=_body_limit(limits))
+    people = Buckets(rate=limits.requests_per_s, burst=limits.burst)
     app.add_middleware(
         Turns,
+        people=people,
         at_once=limits.requests_at_once,
         slow_at_once=limits.slow_at_once,
         slow_kind=lambda scope: scope["path"] if scope["method"] == "POST" and scope["path"] in _SLOW else "",
     )
-    people = Buckets(rate=limits.requests_per_s, burst=limits.burst)
     refusals = Refusals(rate=_REFUSALS_PER_S, burst=_REFUSALS_BURST)
     app.add_middleware(
         RateLimits,

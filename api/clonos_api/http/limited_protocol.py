@@ -24,12 +24,14 @@ class LimitedProtocol(HttpToolsProtocol):
     Attributes:
         header_bytes: Largest head of a request: its first line and headers.
         header_s: Longest time from the connection, or from the first byte of a later request, to the end of the head.
+        refused_s: Time for which the connection of a refused head stays open, and unread.
         per_address: Open connections of one address.
         proxies: Networks without this limit: proxies, which have connections for many clients.
     """
 
     header_bytes: ClassVar[int] = 65_536
     header_s: ClassVar[float] = 10.0
+    refused_s: ClassVar[float] = 2.0
     per_address: ClassVar[int] = 1_000
     proxies: ClassVar[Sequence[Network]] = ()
     _opened: ClassVar[Counter[str]] = Counter()
@@ -57,12 +59,16 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on bytes, as long as the head of the request is not too large."""
+        if self.transport.is_closing() or (self._received > self.header_bytes and self._waiting is not None):
+            return  # refused already
         self._received += len(data)
         super().data_received(data)
         if self._waiting is not None and self._received > self.header_bytes:
             self._head_is_over()
             self.transport.write(_TOO_LARGE)
-            self.transport.close()
+            # Closed later: a client that sends such heads all the time would have hundreds of connections a second.
+            self.transport.pause_reading()
+            self._waiting = self.loop.call_later(self.refused_s, self._too_late)
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""

@@ -8,7 +8,7 @@ import secrets
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import exists, or_, select, update
+from sqlalchemy import bindparam, exists, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict
@@ -24,6 +24,11 @@ PREFIX: Final = "clonos"
 SESSION_S: Final = 12 * 3600.0  # lifetime of a browser's session after its last renewal
 _USED_S: Final = 60.0
 _NO_DIGEST: Final = bytes(32)
+_STALE_USE: Final = or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < clock(-_USED_S))
+# Built once: each request executes it.
+_BY_ID: Final = select(TokenRow, or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > clock()), _STALE_USE).where(
+    TokenRow.id == bindparam("token"), TokenRow.revoked_at.is_(None)
+)
 
 
 async def create(session: AsyncSession, body: TokenCreate) -> tuple[TokenRow, str]:
@@ -135,18 +140,16 @@ async def digests(database: Database) -> dict[str, bytes]:
 async def authenticate(database: Database, presented: str) -> TokenRow | None:
     """The row of the token whose text is `presented`, if the token is valid now by the database's clock; else None."""
     id, digest = parse(presented) or ("", _NO_DIGEST)
-    valid = or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > clock())
-    used = or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < clock(-_USED_S))
     async with database.reading() as session:
-        query = select(TokenRow, valid, used).where(TokenRow.id == id, TokenRow.revoked_at.is_(None))
-        row, valid_now, stale_use = (await session.execute(query)).one_or_none() or (None, False, False)
+        rows = await session.execute(_BY_ID, {"token": id})
+        row, valid_now, stale_use = rows.one_or_none() or (None, False, False)
     # Always compared, so that the response time does not reveal valid ids.
     same = hmac.compare_digest(digest, row.digest if row is not None else _NO_DIGEST)
     if row is None or not same or not valid_now or digest == _NO_DIGEST:
         return None
     if stale_use:
         async with database.transaction() as session:
-            statement = update(TokenRow).where(TokenRow.id == id, used).values(last_used_at=clock())
+            statement = update(TokenRow).where(TokenRow.id == id, _STALE_USE).values(last_used_at=clock())
             await session.execute(statement.execution_options(synchronize_session=False))
     return row
 

@@ -104,7 +104,7 @@ def test_a_name_is_not_the_owner_of_older_jobs(service: Served) -> None:
         job = await job_row(session)
         job.created_by = owners[JobRow]
         session.add(JobNameRow(name=unique("job-"), subject=owners[JobNameRow]))
-        session.add(OwnerRow(subject=owners[OwnerRow]))
+        session.add(OwnerRow(number=1_000, subject=owners[OwnerRow]))
 
     write(service, store)
     with service.client() as admin:

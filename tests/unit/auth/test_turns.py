@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from clonos.resources.service import Role
 from clonos_api.auth.principal import Principal
-from clonos_api.auth.rates import Refusals, Turns
+from clonos_api.auth.rates import Buckets, Refusals, Turns
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +101,68 @@ async def test_slow_requests_have_turns_of_their_own() -> None:
         work.may_begin.set()
         work.may_end.set()
     assert work.running == 0
+
+
+def used_up(*tokens: str) -> Buckets:
+    buckets = Buckets(rate=0.001, burst=10)
+    for token in tokens:
+        for _ in range(6):
+            buckets.take(token)
+    return buckets
+
+
+async def test_a_token_that_sends_many_requests_comes_after_the_others() -> None:
+    work = Work()
+    turns = Turns(work, at_once=4, wait_s=60, people=used_up("many"), give_way_s=60, rest_s=0)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        few = group.create_task(status(turns, "few"))
+        await until(lambda: work.running == 1)
+        many = [group.create_task(status(turns, "many")) for _ in range(3)]
+        also_few = group.create_task(status(turns, "few"))
+        await until(lambda: work.running == 2)  # both of the token with precedence
+        assert not any(task.done() for task in many)
+        work.may_begin.set()
+        work.may_end.set()
+    assert {task.result() for task in (few, also_few, *many)} == {200}
+
+
+async def test_giving_way_ends() -> None:
+    """Others that are never idle delay the token, and do not stop it."""
+    work = Work()
+    turns = Turns(work, at_once=4, wait_s=60, people=used_up("many"), give_way_s=0.05)
+    few = asyncio.create_task(status(turns, "few"))
+    await until(lambda: work.running == 1)
+    many = asyncio.create_task(status(turns, "many"))
+    await until(lambda: work.running == 2)
+    work.may_begin.set()
+    work.may_end.set()
+    assert await few == await many == 200
+
+
+async def test_a_token_that_gave_way_rests() -> None:
+    work = Work()
+    work.may_begin.set()
+    work.may_end.set()
+    turns = Turns(work, at_once=4, wait_s=0.05, people=used_up("many"), rest_s=3600)
+    assert await status(turns, "many") == await status(turns, "many") == 200, "alone, it need not rest"
+    assert await status(turns, "few") == 200
+    assert await status(turns, "many") == 200
+    assert await status(turns, "many") == 429
+    assert await status(turns, "few") == 200
+
+
+async def test_nobody_gives_way_to_an_upload() -> None:
+    work = Work()
+    turns = Turns(
+        work, at_once=4, wait_s=60, people=used_up("many"), give_way_s=3600, slow_kind=lambda scope: scope["method"]
+    )
+    upload = asyncio.create_task(status(turns, "few", method="upload"))
+    await until(lambda: work.running == 1)
+    many = asyncio.create_task(status(turns, "many", method=""))
+    await until(lambda: work.running == 2)
+    work.may_begin.set()
+    work.may_end.set()
+    assert await upload == await many == 200
 
 
 async def test_a_request_does_not_wait_for_ever() -> None:
