@@ -36,3 +36,12 @@ def test_every_place_on_the_map_exists(path: str, name: str) -> None:
 def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_named_test_exists() -> None:
+    """A document claims what a test shows. A name that ends with ``_`` is the beginning of several names."""
+    existing = {name for file in (ROOT / "tests").rglob("*.py") for name in (*definitions(file), file.stem)}
+    for page in PAGES:
+        for name in set(re.findall(r"\btest_\w+\b", page.read_text())):
+            known = any(other.startswith(name) for other in existing) if name.endswith("_") else name in existing
+            assert known, f"{page.relative_to(ROOT)} names {name}"

@@ -17,6 +17,7 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from structlog.testing import capture_logs
 
 from clonos.testing.harness import eventually
 from clonos_api.auth.rates import Buckets, address_of
@@ -171,6 +172,16 @@ def test_a_body_without_a_length_is_counted(
 def test_a_body_without_a_token_is_not_read(service: Served) -> None:
     head = b"POST /api/v1/artifacts HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40000000\r\n\r\n"
     assert raw(service, head).split(b" ")[1] == b"401"
+
+
+def test_a_client_that_disconnects_is_no_failure(service: Served) -> None:
+    """A body that does not arrive needs no trace in the log."""
+    head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {service.admin}\r\n"
+    with capture_logs() as logs:
+        with socket.create_connection(("127.0.0.1", int(port_of(service)))) as connection:
+            connection.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+        eventually(lambda: any(log["event"] == "the client disconnected" for log in logs), "the service sees it")
+    assert not [log for log in logs if log["log_level"] in ("error", "critical")]
 
 
 def test_uploads_have_their_own_limit(tmp_path: Path) -> None:

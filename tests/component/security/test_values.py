@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import stat
@@ -15,9 +16,15 @@ import httpx
 import pytest
 from sqlalchemy import create_engine, text
 
+from clonos.driver.driver import default_checkpoint
 from clonos.errors import DatabaseNewer
 from clonos.private_folders import create_private
+from clonos.testing.harness import eventually
 from clonos_api.http.checked_json import parse
+from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.replica import Replica
+from clonos_api.settings import ApiSettings
+from clonos_api.store import lookups
 from clonos_api.store.db import schema
 from support.scripted import CODE, create, spec, upload
 from support.serving import Served, served
@@ -65,6 +72,24 @@ def test_load_balancers_may_ask_for_the_head_only(nobody: httpx.Client) -> None:
     for path in ("/health/live", "/health/ready"):
         assert nobody.head(path).status_code == 200
         assert nobody.get(path).status_code == 200
+
+
+def test_a_service_without_a_leader_is_degraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never_lead(_: Replica) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Replica, "reconcile", never_lead)
+    monkeypatch.setattr(lookups, "LEADERLESS_S", 0.2)
+    with served(tmp_path, reconcile=True) as service, service.client() as admin:
+        eventually(lambda: admin.get("/health").json()["status"] == "degraded", "no replica leads")
+        health = admin.get("/health").json()
+        assert (health["leader"], health["database"]) == (False, "ok")
+        assert health["checks"] == {"leader": "No replica leads: jobs are neither started nor recovered."}
+
+
+def test_clonos_run_and_the_platform_have_the_same_checkpoint(tmp_path: Path) -> None:
+    locations = CheckpointLocations.of(ApiSettings(home=tmp_path))
+    assert locations.of_job("orders") == default_checkpoint(tmp_path, "orders")
 
 
 def test_a_specification_has_a_size_limit(ada: httpx.Client, name: str) -> None:
