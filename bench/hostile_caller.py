@@ -29,7 +29,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bench.load import percentiles
 from clonos.resources.service import Role
 from clonos_api.auth.principal import Principal
-from clonos_api.auth.rates import Buckets, RateLimits, Refusals, Turns
+from clonos_api.auth.rates import Buckets, RateLimits, Refusals
+from clonos_api.auth.turns import Turns
 from clonos_api.guards.bodies import BodyLimits
 from support.callers import HostileCaller, OrdinaryCaller
 from support.connection import Connection

@@ -4,6 +4,8 @@
 - `requirements`: dependencies of routes: a role, an agent, or the owner of a resource.
 - `declared`: a start-up check that every route declares its role.
 - `rates`: token buckets per principal and per address; 429 with ``Retry-After``.
+- `turns`: requests of a token in progress at once; a token that uses most of its rate comes after the others.
+- `recent_tokens`, `valid_tokens`: tokens of an address with too many failures, without a query for each.
 - `known_agents`: a cache of agents' tokens for five seconds, which a revocation clears.
 - `bootstrap`: the first admin token. `cookies`: tokens of browsers. `denials`: refused requests in the audit log.
 

@@ -19,8 +19,9 @@ from clonos_api.auth.cookies import cookie_of, cookie_token, is_visit, presented
 from clonos_api.auth.denials import record_unauthenticated
 from clonos_api.auth.known_agents import KnownAgents
 from clonos_api.auth.principal import Principal
-from clonos_api.auth.rates import Buckets, Refusals, SharedTurns, address_of, too_many
+from clonos_api.auth.rates import Buckets, Refusals, address_of, too_many
 from clonos_api.auth.recent_tokens import RecentTokens
+from clonos_api.auth.turns import SharedTurns
 from clonos_api.auth.valid_tokens import ValidTokens
 from clonos_api.http.problems import answer, problem_of
 from clonos_api.store import tokens

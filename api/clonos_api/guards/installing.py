@@ -13,7 +13,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from clonos_api.auth.authentication import Authentication
 from clonos_api.auth.denials import record_denied
-from clonos_api.auth.rates import Buckets, RateLimits, Refusals, Turns
+from clonos_api.auth.rates import Buckets, RateLimits, Refusals
+from clonos_api.auth.turns import Turns
 from clonos_api.guards import idempotency
 from clonos_api.guards.bodies import BodyLimits
 from clonos_api.guards.conditional import ConditionalGet

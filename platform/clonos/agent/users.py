@@ -92,15 +92,16 @@ def give_folder(shared: Path, name: str, user: DriverUser) -> None:
     folder = shared / name
     if folder.parent != shared or name in ("", ".", ".."):
         raise SpecError(f"{name!r} is not the name of a folder.", kept="nothing was started.")
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        owner = folder.lstat().st_uid
-        if owner != user.uid:
-            raise EnvironmentFault(
-                f"{folder} belongs to the user {owner}, and its job runs as the user {user.uid}.",
-                kept="nothing was started; the folder is unchanged.",
-                hint=f"stop the job, and run chown --recursive {user.uid}:{user.gid} {folder}.",
-            ) from None
-    else:
-        os.chown(folder, user.uid, user.gid, follow_symlinks=False)
+    if not os.path.lexists(folder):
+        # Renamed when it has its owner: an agent that is killed in between leaves no folder of root under that name.
+        draft = shared / f".{name}.new"
+        draft.mkdir(mode=0o700, exist_ok=True)
+        os.chown(draft, user.uid, user.gid, follow_symlinks=False)
+        draft.rename(folder)
+    owner = folder.lstat().st_uid
+    if owner != user.uid:
+        raise EnvironmentFault(
+            f"{folder} belongs to the user {owner}, and its job runs as the user {user.uid}.",
+            kept="nothing was started; the folder is unchanged.",
+            hint=f"stop the job, and run chown --recursive {user.uid}:{user.gid} {folder}.",
+        )

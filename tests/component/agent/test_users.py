@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,6 +146,19 @@ def test_a_folder_of_another_user_is_left_alone(
     api.assign()
     eventually(lambda: not api.reports, "the run is removed")
     agent.stop()
+
+
+@root
+def test_an_agent_that_is_killed_between_the_steps_blocks_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, user = tmp_path / "jobs", DriverUser(20000, 20000)
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "chown", lambda *_, **__: sys.exit())
+        with pytest.raises(SystemExit):
+            give_folder(shared, "orders", user)
+    give_folder(shared, "orders", user)
+    assert [(path.name, path.stat().st_uid) for path in shared.iterdir()] == [("orders", 20000)]
 
 
 def test_each_owner_has_a_user(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from clonos.resources.service import Role
 from clonos_api.auth.principal import Principal
-from clonos_api.auth.rates import Buckets, Refusals, Turns
+from clonos_api.auth.rates import Buckets, Refusals
+from clonos_api.auth.turns import Turns
 
 pytestmark = pytest.mark.anyio
 
