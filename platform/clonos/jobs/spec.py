@@ -94,9 +94,25 @@ class DriverResources(_Part):
     """The resources of a driver process.
 
     Attributes:
+        cores: Number of cores. The master ``auto`` has twice as many task slots. None: all cores of the machine.
         memory_mb: Heap of the driver's JVM, in MiB.
     """
 
+    cores: int | None = Field(None, ge=1, le=1024)
+    memory_mb: Mebibytes = Field(1024, alias="memory", ge=256, json_schema_extra={"default": "1g"})
+
+
+class ExecutorResources(_Part):
+    """The resources of a job's executors on a Spark cluster. The terms are the Spark operator's.
+
+    Attributes:
+        instances: Number of executors.
+        cores: Task slots of each executor.
+        memory_mb: Heap of each executor's JVM, in MiB.
+    """
+
+    instances: int = Field(2, ge=1, le=10_000)
+    cores: int = Field(1, ge=1, le=1024)
     memory_mb: Mebibytes = Field(1024, alias="memory", ge=256, json_schema_extra={"default": "1g"})
 
 
@@ -108,11 +124,13 @@ class Spec(_Part):
         params: Job parameters.
         spark_conf: Spark configuration.
         master: Spark master; ``auto``: this machine, two task slots per core.
+        cluster: Name of a Spark cluster of the control plane, in place of `master`; empty: none.
         checkpoint: Checkpoint location; default below ``CLONOS_HOME``.
         delivery: Delivery mode of sinks that name none.
         sharing_depth: Replicas that acknowledge a determinant: ``0`` (no recording), ``1`` (the leader) or ``full``
             (all in-sync replicas).
         driver: Resources of the driver process.
+        executor: Resources of the executors; only on a cluster.
         dropped_sinks: Sinks that the job had before and no longer has. Without this, a missing sink stops the job.
         standby: Standbys; they need the control plane.
         stall_timeout_s: The driver exits, so that another one continues, if input waits and nothing makes progress for
@@ -123,12 +141,14 @@ class Spec(_Part):
     params: dict[str, str] = Field(default_factory=dict)
     spark_conf: dict[str, str] = Field(default_factory=dict, alias="sparkConf")
     master: str = "auto"
+    cluster: str = ""
     checkpoint: str | None = None
     trigger: Trigger = Trigger()
     delivery: DeliveryMode = "exactly-once"
     sharing_depth: SharingDepth = Field("full", alias="sharingDepth")
     restart_policy: RestartPolicy = Field(RestartPolicy(), alias="restartPolicy")
     driver: DriverResources = DriverResources()
+    executor: ExecutorResources = ExecutorResources()
     dropped_sinks: tuple[str, ...] = Field((), alias="droppedSinks")
     standby: Standbys = Standbys()
     stall_timeout_s: _Seconds = Field(600.0, alias="stallTimeout", ge=0, json_schema_extra={"default": "10min"})
@@ -146,10 +166,21 @@ class Spec(_Part):
     def _depth(cls, value: object) -> object:
         return str(value) if isinstance(value, int) else value
 
+    @field_validator("cluster")
+    @classmethod
+    def _cluster_name(cls, name: str) -> str:
+        return check_name(name) if name else name
+
+    @model_validator(mode="after")
+    def _one_master(self) -> Spec:
+        if self.cluster and self.master != "auto":
+            raise ValueError("name a cluster or a master, and not both")
+        return self
+
     @property
     def any_jvm(self) -> bool:
         """Whether a pool driver's JVM suits the job: master, driver memory and Spark configuration are the defaults."""
-        jvm_settings = {"master", "driver", "spark_conf"}
+        jvm_settings = {"master", "cluster", "driver", "executor", "spark_conf"}
         return self.model_dump(include=jvm_settings) == Spec().model_dump(include=jvm_settings)
 
 

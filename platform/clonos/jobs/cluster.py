@@ -1,0 +1,140 @@
+"""The description of a Spark cluster: one pydantic schema for cluster files, the REST API and the agent.
+
+The administrator of the cluster writes it. A job names the cluster and the resources that it needs there
+(`clonos.jobs.spec.Spec.cluster`, ``executor``), and cannot change what this description sets.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from clonos.errors import SpecError
+from clonos.jobs.spec import check_name, explain
+
+_HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_MASTER: Final = re.compile(
+    rf"spark://{_HOST}:[0-9]{{1,5}}(?:,{_HOST}:[0-9]{{1,5}})*|yarn|k8s://https?://{_HOST}(?::[0-9]{{1,5}})?"
+)
+_LOCATION: Final = re.compile(r"(?:file:///|[a-z][a-z0-9+.-]*://[^/\s]+(?:/|$))\S*")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
+
+
+class ClusterSettings(_Part):
+    """How drivers use a Spark cluster: the field ``spec`` of a cluster file.
+
+    Attributes:
+        master: Master URL: ``spark://HOST:PORT[,HOST:PORT…]``, ``yarn`` or ``k8s://https://HOST:PORT``.
+        ui: Address of the master's web UI, such as ``http://127.0.0.1:8080``; empty: unknown.
+        spark_conf: Spark configuration of every application on the cluster, such as ``spark.driver.host`` or
+            ``spark.eventLog.dir``. It takes precedence over a job's configuration.
+        auth_secret: Name of the secret for ``spark.authenticate.secret``. The driver's host has it; neither a
+            specification nor the control plane does. Empty: Spark does not authenticate.
+        trusted_network: Passwords may travel between driver and executors without encryption.
+        shared_locations: Location prefixes that the driver and all executors see alike, such as
+            ``file:///mnt/shared``. A checkpoint with the scheme ``file:`` must be below one of them.
+        python: Python interpreter of the executors; empty: the path of the driver's interpreter.
+        environment: Archive with a Python environment that Spark unpacks on each executor, such as
+            ``hdfs:///envs/clonos.tar.gz``; `python` is then a path inside of it (default ``bin/python``).
+        hosts: Hosts whose agents reach the cluster; empty: all hosts.
+    """
+
+    master: str
+    ui: str = Field("", pattern=r"^(https?://\S+)?$")
+    spark_conf: dict[str, str] = Field(default_factory=dict, alias="sparkConf")
+    auth_secret: str = Field("", alias="authSecret", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$")
+    trusted_network: bool = Field(False, alias="trustedNetwork")
+    shared_locations: tuple[str, ...] = Field((), alias="sharedLocations")
+    python: str = ""
+    environment: str = ""
+    hosts: tuple[str, ...] = ()
+
+    @field_validator("master")
+    @classmethod
+    def _check_master(cls, master: str) -> str:
+        if not _MASTER.fullmatch(master):
+            raise ValueError(f"{master!r}: use spark://HOST:PORT, yarn or k8s://https://HOST:PORT")
+        return master
+
+    @field_validator("shared_locations")
+    @classmethod
+    def _check_locations(cls, locations: tuple[str, ...]) -> tuple[str, ...]:
+        for location in locations:
+            if not _LOCATION.fullmatch(location) or ".." in location.split("/"):
+                raise ValueError(
+                    f"{location!r}: use a URI with a scheme, such as file:///mnt/shared or hdfs://HOST/PATH"
+                )
+        return locations
+
+
+class ClusterMetadata(_Part):
+    """Name and labels of a cluster."""
+
+    name: Annotated[str, Field(max_length=100)]
+    labels: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _check(cls, name: str) -> str:
+        return check_name(name)
+
+
+class ClusterSpec(_Part):
+    """The description of a Spark cluster, as in a ``cluster.yaml``."""
+
+    api_version: Annotated[Literal["clonos/v1"], Field(alias="apiVersion")] = "clonos/v1"
+    kind: Literal["Cluster"] = "Cluster"
+    metadata: ClusterMetadata
+    spec: ClusterSettings
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.metadata.name
+
+
+class ClusterReport(_Part):
+    """What a check application saw on a cluster (`clonos.driver.cluster_check`).
+
+    Attributes:
+        spark: Version of Spark on the driver and the executors; differing versions separated by commas. `java` and
+            `python` likewise, for the executors only.
+        executors: Number of executors that ran a task of the check.
+        problems: What jobs on this cluster would fail with, one sentence each; empty: the cluster can be used.
+    """
+
+    spark: str = ""
+    java: str = ""
+    python: str = ""
+    executors: int = Field(0, ge=0)
+    problems: tuple[str, ...] = ()
+
+
+def read_cluster(path: Path) -> ClusterSpec:
+    """Read the description of a cluster from a YAML file.
+
+    Args:
+        path: The file, usually ``cluster.yaml``.
+
+    Raises:
+        SpecError: The file is missing or invalid; the message names the field.
+
+    Example:
+        >>> read_cluster(Path("cluster.yaml")).spec.master
+        'spark://master:7077'
+    """
+    try:
+        return ClusterSpec.model_validate(yaml.safe_load(path.read_text()))
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} is not YAML: {error}") from error
+    except ValidationError as error:
+        raise SpecError(f"{path} is not a description of a cluster: {explain(error)}.") from error
