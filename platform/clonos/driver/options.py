@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clonos.driver.resolutions import RequestedResolution
+from clonos.jobs.cluster import ClusterSpec
 
 
 @dataclass(frozen=True)
@@ -26,3 +27,4 @@ class RunOptions:
     stop_timeout_s: float | None = None  # for the epoch in progress, after a stop request; None: as long as it takes
     resolutions: tuple[RequestedResolution, ...] = ()  # the user's decisions about epochs in doubt
     accept_new_code: bool = False  # replay epochs in doubt with the current code, although other code planned them
+    cluster: ClusterSpec | None = None  # the Spark cluster; None: the specification's master
