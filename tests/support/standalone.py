@@ -1,101 +1,112 @@
-"""A Spark standalone cluster of real processes on this machine, from the wheel of PySpark."""
+"""A Spark standalone cluster of real processes on this machine, whose executors a test can kill."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Self
-
-import pyspark
+from typing import Final, Self
 
 from clonos.embedded.layout import free_ports
+from clonos.embedded.processes import ProcessRecord, spawn, stop_all
+from clonos.embedded.standalone_spark import StandaloneSpark, WorkerSize
 from clonos.testing.harness import eventually
-from support.java import java_home
 
-_MASTER = "org.apache.spark.deploy.master.Master"
-_WORKER = "org.apache.spark.deploy.worker.Worker"
-_EXECUTOR = b"CoarseGrainedExecutorBackend"
+_EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
+_START_S: Final = 120
+_ONE_EXECUTOR: Final = WorkerSize(cores=1, memory_mb=900)
 
 
 class StandaloneCluster:
-    """A master, and workers of one core with one executor each.
+    """A master, and workers that have room for one executor of one core each.
 
     Args:
         folder: Directory for logs and for the files of workers.
         workers: Number of workers.
+        size: What each worker offers to executors.
     """
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(
+        self, folder: Path, workers: int = 2, *, size: WorkerSize = WorkerSize(cores=1, memory_mb=900)
+    ) -> None:
         self._folder = folder
-        self._workers = workers
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._logs: list[IO[bytes]] = []
-        ports = free_ports(2 + 2 * workers)
-        self._ports = ports
-        self.master = f"spark://127.0.0.1:{ports[0]}"
-        self.environment = {"JAVA_HOME": java_home(folder / "java")}
+        self._workers = [f"worker-{number}" for number in range(workers)]
+        port, ui_port = free_ports(2)
+        self.spark = StandaloneSpark(folder / "spark", port=port, ui_port=ui_port, size=size)
+        self.processes: dict[str, ProcessRecord] = {}
+
+    @property
+    def master(self) -> str:
+        """The master's URL."""
+        return self.spark.master
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a program that builds its own session: a Java that Spark's launcher can start, and the
+        cluster's secret.
+        """
+        java = self.spark.environment()["JAVA_HOME"]
+        return {"JAVA_HOME": java, "CLONOS_CLUSTER_SECRET": self.spark.secret}
 
     def __enter__(self) -> Self:
-        address = ["--host", "127.0.0.1", "--port"]
+        self.spark.prepare()
         try:
-            self._start("master", _MASTER, *address, str(self._ports[0]), "--webui-port", str(self._ports[1]))
-            eventually(lambda: "I have been elected leader" in self.log("master"), "the master leads", timeout_s=60)
-            for number in range(self._workers):
-                port, ui = self._ports[2 + 2 * number : 4 + 2 * number]
-                limits = ["--cores", "1", "--memory", "900m", "--webui-port", str(ui)]
-                folder = str(self._folder / f"worker-{number}")
-                self._start(
-                    f"worker {number}", _WORKER, *address, str(port), *limits, "--work-dir", folder, self.master
-                )
+            self.start("master")
+            eventually(lambda: self.spark.report() is not None, "the master answers", timeout_s=_START_S)
+            for worker in self._workers:
+                self.start(worker)
             eventually(
-                lambda: self.log("master").count("Registering worker") == self._workers,
+                lambda: (report := self.spark.report()) is not None and report.workers == len(self._workers),
                 "all workers have registered",
-                timeout_s=60,
+                timeout_s=_START_S,
             )
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _start(self, name: str, *command: str) -> None:
-        home = Path(pyspark.__file__).parent
-        environment = {**os.environ, **self.environment, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m"}
-        log = (self._folder / f"{name}.log").open("wb")
-        self._logs.append(log)
-        self._processes.append(
-            subprocess.Popen(
-                [str(home / "bin" / "spark-class"), *command], env=environment, stdout=log, stderr=subprocess.STDOUT
-            )
+    def start(self, name: str) -> None:
+        """Start ``master`` or a worker, also again after it was killed."""
+        command = self.spark.master_command() if name == "master" else self.spark.worker_command(name)
+        self.processes[name] = spawn(
+            command, output=self._log(name), directory=self._folder, environment=self.spark.environment()
         )
 
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
     def log(self, name: str) -> str:
-        """The log of the master, or of a worker."""
-        return (self._folder / f"{name}.log").read_text(errors="replace")
+        """The log of ``master``, or of a worker."""
+        return self._log(name).read_text(errors="replace")
 
     def executors(self) -> list[int]:
         """The process ids of the executors."""
-        return [pid for worker in self._processes[1:] for pid in _descendants(worker.pid) if _EXECUTOR in _command(pid)]
+        workers = [self.processes[name].pid for name in self._workers]
+        return [pid for worker in workers for pid in _descendants(worker) if _EXECUTOR in _command(pid)]
 
     def kill_executor(self, python: int) -> None:
         """Send SIGKILL to the executor of a Python worker, and to all of its Python workers."""
         (executor,) = [pid for pid in self.executors() if python in _descendants(pid)]
-        for pid in [executor, *_descendants(executor)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_tree(executor)
+
+    def kill_worker(self, name: str) -> None:
+        """Send SIGKILL to a worker, its executors and their Python workers: the loss of a host."""
+        kill_tree(self.processes[name].pid)
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self._processes):
-            for pid in _descendants(process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.kill()
-            process.wait(30)
-        for log in self._logs:
-            log.close()
+        for name in self._workers:
+            if name in self.processes:
+                self.kill_worker(name)
+        stop_all(list(self.processes.values()), grace_s=30)
+
+
+def kill_tree(root: int) -> None:
+    """Send SIGKILL to a process and all its descendants."""
+    for pid in [root, *_descendants(root)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _descendants(pid: int) -> Iterator[int]:

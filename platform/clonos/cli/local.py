@@ -33,9 +33,13 @@ def up(
         int,
         typer.Option(min=0, help="Number of warm drivers without a job per agent, for jobs with standby mode pool."),
     ] = 0,
+    spark_workers: Annotated[
+        int,
+        typer.Option(min=0, max=20, help="Number of workers of a Spark cluster for jobs with cluster: local."),
+    ] = 0,
     output: Listed = Output.TABLE,
 ) -> None:
-    """Start Kafka, the control plane and agents on this machine.
+    """Start Kafka, the control plane and agents on this machine, and a Spark cluster if --spark-workers is set.
 
     CLONOS_KAFKA__BOOTSTRAP_SERVERS selects an existing Kafka. All files are below CLONOS_HOME.
     """
@@ -44,7 +48,14 @@ def up(
     from clonos.settings import Settings
 
     settings = Settings()
-    plan = Plan(home=settings.home.absolute(), port=port, agents=agents, slots=slots, pool_size=pool_size)
+    plan = Plan(
+        home=settings.home.absolute(),
+        port=port,
+        agents=agents,
+        slots=slots,
+        pool_size=pool_size,
+        spark_workers=spark_workers,
+    )
     existing = State.read(plan.folder)
     if existing is not None and existing.ready:
         _show(existing, plan.home, output, already=True)
@@ -106,6 +117,7 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
             "api": state.api,
             "kafka": state.kafka,
             "hosts": list(state.agents),
+            "spark": {"master": state.spark_master, "ui": state.spark_ui} if state.spark_master else None,
             "credentials": str(credentials),
             "logs": str(logs),
             "already": already,
@@ -117,6 +129,7 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
         "API": state.api,
         "Kafka": state.kafka,
         "hosts": ", ".join(state.agents) or "none",
+        **({"Spark": f"{state.spark_master} (cluster: local; {state.spark_ui})"} if state.spark_master else {}),
         "your token": f"{credentials} (used by `clonos`; readable by you only)",
         "logs": str(logs),
     }.items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 from clonos.client import Client
 from clonos.errors import LocalPlatformFailed
+from clonos.private_folders import write_private
 from clonos.resources.service import Role, TokenCreate
 
 
@@ -49,12 +49,3 @@ def _token(client: Client, request: TokenCreate, file: Path) -> None:
 def _id(token: str) -> str:
     parts = token.strip().split("_")
     return parts[1] if len(parts) == 3 else ""
-
-
-def write_private(file: Path, text: str) -> None:
-    """Write a file that no other user can read at any moment."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        opened.write(text + "\n")
-    draft.replace(file)

@@ -10,7 +10,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from clonos.embedded.layout import HOST, port_is_free
+from clonos.embedded.layout import HOST, free_ports, port_is_free
+from clonos.embedded.standalone_spark import StandaloneSpark, WorkerSize
 from clonos.errors import PortInUse
 from clonos.local.state import Folder
 
@@ -31,6 +32,9 @@ class Plan(BaseModel):
     agents: int = Field(2, ge=0, le=20)  # number of agents; each is its own failure domain
     slots: int = Field(2, ge=1, le=1000)  # maximum number of concurrent drivers per agent
     pool_size: int = Field(0, ge=0, le=100)  # number of warm drivers without a job per agent
+    spark_workers: int = Field(0, ge=0, le=20)  # number of workers of a Spark cluster; 0: no Spark cluster
+    worker_cores: int = Field(2, ge=1, le=1024)  # task slots of each worker
+    worker_memory_mb: int = Field(4096, ge=512)  # sum of the executors' memory of each worker, in MiB
     # Commands of the control plane and of an agent, without options.
     control_plane: tuple[str, ...] = (sys.executable, "-m", "clonos_api")
     agent: tuple[str, ...] = (sys.executable, "-m", "clonos", "agent")
@@ -46,6 +50,17 @@ class Plan(BaseModel):
     def hosts(self) -> list[str]:
         """Host names of the agents."""
         return [f"host-{number + 1}" for number in range(self.agents)]
+
+    @property
+    def workers(self) -> list[str]:
+        """Names of the Spark workers' processes."""
+        return [f"spark-worker-{number + 1}" for number in range(self.spark_workers)]
+
+    def spark(self) -> StandaloneSpark:
+        """A Spark cluster on free ports of this machine."""
+        port, ui_port = free_ports(2)
+        size = WorkerSize(self.worker_cores, self.worker_memory_mb)
+        return StandaloneSpark(self.folder.path / "spark", port=port, ui_port=ui_port, size=size)
 
     @property
     def checkpoints(self) -> Path:

@@ -20,6 +20,7 @@ from clonos.client.credentials import Credentials
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.embedded.processes import ProcessRecord, spawn, stop_all
+from clonos.embedded.standalone_spark import MasterReport, StandaloneSpark
 from clonos.errors import ClonosError, DirectoryInUse, LocalPlatformFailed, PortInUse
 from clonos.kafka import await_brokers
 from clonos.local.access import agent_token, read_token
@@ -31,9 +32,12 @@ from clonos.settings import Settings
 
 Report = Callable[[str], None]
 
+MASTER: Final = "spark-master"
+_CONTROL_PLANE: Final = "control-plane"
 _POLL_S: Final = 0.1
 _WATCH_S: Final = 0.5
 _CONTROL_PLANE_S: Final = 5.0
+_SPARK_S: Final = 5.0
 _AGENT_MARGIN_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
@@ -73,6 +77,7 @@ class Stack:
         self._state = State("starting", ProcessRecord(os.getpid(), psutil.Process().create_time()))
         self._watches_kafka = False
         self._port = 0
+        self._spark: StandaloneSpark | None = None
         self._supervised: dict[str, _Supervised] = {}
 
     def run(self, on_ready: Callable[[State], None] = lambda _state: None) -> None:
@@ -109,6 +114,7 @@ class Stack:
     def _start(self) -> None:
         self._write_state("starting")
         self._start_kafka()
+        self._start_spark()
         self._port = free_port(self._plan.port)
         self._start_control_plane()
         token = read_token(self._plan.token_file)
@@ -142,6 +148,39 @@ class Stack:
         self._write_state()
         self._check()
 
+    def _start_spark(self) -> None:
+        if not self._plan.spark_workers:
+            return
+        self._report("Starting the Spark cluster.")
+        self._spark = self._plan.spark()
+        self._spark.prepare()
+        self._launch_spark(MASTER)
+        self._await_spark(MASTER, lambda report: report.status == "ALIVE")
+        for worker in self._plan.workers:
+            self._launch_spark(worker)
+        self._await_spark(self._plan.workers[-1], lambda report: report.workers >= self._plan.spark_workers)
+        self._state.spark_master, self._state.spark_ui = self._spark.master, self._spark.ui
+        self._write_state()
+
+    def _launch_spark(self, part: str) -> None:
+        assert self._spark is not None
+        is_master = part == MASTER
+        command = self._spark.master_command() if is_master else self._spark.worker_command(part)
+        self._spawn(part, command, self._spark.environment())
+
+    def _await_spark(self, part: str, ready: Callable[[MasterReport], bool]) -> None:
+        assert self._spark is not None
+        deadline = time.monotonic() + self._plan.timeout_s
+        while (report := self._spark.report()) is None or not ready(report):
+            self._check()
+            for name, process in self._state.spark.items():
+                if process.find() is None:
+                    tail = _last_lines(self._folder.log(name))
+                    raise self._failed(name, f"{name} exited during start:\n{tail}")
+            if time.monotonic() > deadline:
+                raise self._failed(part, f"The Spark cluster was not ready in {self._plan.timeout_s:g} s.")
+            self._stop.wait(_POLL_S)
+
     def _start_control_plane(self) -> None:
         self._report("Starting the control plane.")
         while True:
@@ -159,7 +198,7 @@ class Stack:
     def _launch_control_plane(self) -> None:
         self._plan.ready_file.unlink(missing_ok=True)
         self._state.control_plane = self._spawn(
-            "control-plane",
+            _CONTROL_PLANE,
             self._plan.control_plane,
             self._plan.control_plane_environment(self._state.kafka, self._port),
         )
@@ -171,12 +210,12 @@ class Stack:
         while not self._plan.ready_file.exists():
             self._check()
             if process.find() is None:
-                tail = _last_lines(self._folder.log("control-plane"))
+                tail = _last_lines(self._folder.log(_CONTROL_PLANE))
                 if "port-in-use" in tail:
                     raise PortInUse(f"The port {self._port} is in use.", kept="nothing else was started.")
-                raise self._failed("control-plane", f"The control plane exited during start:\n{tail}")
+                raise self._failed(_CONTROL_PLANE, f"The control plane exited during start:\n{tail}")
             if time.monotonic() > deadline:
-                raise self._failed("control-plane", f"The control plane was not ready in {self._plan.timeout_s:g} s.")
+                raise self._failed(_CONTROL_PLANE, f"The control plane was not ready in {self._plan.timeout_s:g} s.")
             self._stop.wait(_POLL_S)
         self._state.api = json.loads(self._plan.ready_file.read_text())["url"]
         self._write_state()
@@ -220,12 +259,17 @@ class Stack:
         before = self._supervised.get(part)
         pause_s = before.pause_s if before is not None else _FIRST_PAUSE_S
         self._supervised[part] = _Supervised(process, time.monotonic(), pause_s)
-        if part == "control-plane":
+        if part == _CONTROL_PLANE:
             self._state.control_plane = process
+        elif self._is_spark(part):
+            self._state.spark[part] = process
         else:
             self._state.agents[part] = process
         self._write_state()
         return process
+
+    def _is_spark(self, part: str) -> bool:
+        return part == MASTER or part in self._plan.workers
 
     def _check(self) -> None:
         if self._stop.is_set():
@@ -250,8 +294,10 @@ class Stack:
             )
             supervised.pause_s = min(supervised.pause_s * 2, _LONGEST_PAUSE_S)
         elif now >= supervised.not_before:
-            if part == "control-plane":
+            if part == _CONTROL_PLANE:
                 self._launch_control_plane()
+            elif self._is_spark(part):
+                self._launch_spark(part)
             else:
                 self._start_agent(part)
 
@@ -274,12 +320,13 @@ class Stack:
 
 
 def stop_platform(state: State, home: Path, *, grace_s: float) -> None:
-    """Stop all processes in `state`: agents with their drivers, then the control plane, then Kafka.
+    """Stop all processes in `state`: agents with their drivers, then Spark, the control plane and Kafka.
 
     `grace_s` is the time in seconds for drivers to finish their epoch.
     """
     stop_all(list(state.agents.values()), grace_s=grace_s + _AGENT_MARGIN_S)
     stop_drivers(home, list(state.agents))
+    stop_all(list(state.spark.values()), grace_s=_SPARK_S)  # workers stop their executors
     if state.control_plane is not None:
         stop_all([state.control_plane], grace_s=_CONTROL_PLANE_S)
     if state.kafka_started:

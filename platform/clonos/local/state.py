@@ -63,6 +63,9 @@ class State:
     kafka_started: bool = False  # whether the platform started Kafka, and so stops it
     control_plane: ProcessRecord | None = None
     agents: dict[str, ProcessRecord] = field(default_factory=dict)  # process of each agent, by host name
+    spark_master: str = ""  # URL of the Spark cluster's master; empty: there is no Spark cluster
+    spark_ui: str = ""  # address of the master's web UI
+    spark: dict[str, ProcessRecord] = field(default_factory=dict)  # processes of the Spark cluster, by name
     failure: dict[str, str] | None = None  # error of a failed start: slug, what, kept, hint
 
     @property

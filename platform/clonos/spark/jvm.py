@@ -24,36 +24,19 @@ from pyspark import SparkContext
 
 from clonos.embedded import aot
 from clonos.embedded.jars import Jars
-from clonos.embedded.java import java_binary, java_major
+from clonos.embedded.java import java_binary
 from clonos.embedded.layout import render_properties
+from clonos.embedded.spark_java import spark_flags, spark_home
 from clonos.errors import EnvironmentFault
 from clonos.spark.classes import classes_jar, ensure_classes
 
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _START_S = 60.0
-# Spark's own list (JavaModuleOptions), without the vector module.
-_OPENED = (
-    *(f"java.base/java.{name}" for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "util")),
-    *(f"java.base/java.util.{name}" for name in ("concurrent", "concurrent.atomic")),
-    *(f"java.base/{name}" for name in ("jdk.internal.ref", "sun.nio.ch", "sun.nio.cs")),
-    *("java.base/sun.util.calendar", "java.security.jgss/sun.security.krb5"),
-)
-_MODULE_FLAGS = (
-    *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
-    "-XX:+IgnoreUnrecognizedVMOptions",
-    "-Djdk.reflect.useDirectMethodHandle=false",
-    "-Dio.netty.tryReflectionSetAccessible=true",
-    # Catalyst walks plans by recursion, and matches messages about them with recursive patterns: the default stack of
-    # 1 MB has overflowed while a query was being stopped.
-    "-Xss4m",
-)
 _LOG4J_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
 _OPTION_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
-_SILENT_MAJOR = 17  # the last long-term release that does not warn about native libraries
 # Smaller heaps get the serial collector: G1's own threads take 8 % of a core here (docs/adr/0014-local-files.md).
 # HotSpot chooses G1 by the size of the machine, not of the heap.
 _G1_HEAP_MB = 1792
-_UNSAFE_MAJOR = 24  # also the first release without the package sun.security.action
 
 
 class GatewayProcess:
@@ -118,7 +101,7 @@ def launch_gateway(
         properties = Path(folder) / "spark.properties"
         properties.touch(mode=0o600)
         properties.write_text(render_properties(conf or {}))
-        os.environ["SPARK_HOME"] = str(_spark_home())
+        os.environ["SPARK_HOME"] = str(spark_home())
         os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = python, sys.executable
         process = _start(
             [
@@ -141,32 +124,15 @@ def launch_gateway(
 
 def aot_file(jars: Jars, java: Path) -> Path:
     """Path of the ahead-of-time cache of Spark's JVM, for this Java and these jars."""
-    inputs = (pyspark.__version__, str(_spark_home()), str(classes_jar(jars)), *_flags(java))
+    inputs = (pyspark.__version__, str(spark_home()), str(classes_jar(jars)), *spark_flags(java))
     return aot.cache_file(jars, "spark", java, *inputs)
 
 
-def _spark_home() -> Path:
-    return Path(pyspark.__file__).parent
-
-
-def _flags(java: Path) -> list[str]:
-    flags = [*_MODULE_FLAGS]
-    major = java_major(java)
-    if major >= _UNSAFE_MAJOR:
-        # Arrow needs Netty's unsafe buffers, which Netty disables on this Java by default.
-        flags += ["-Dio.netty.noUnsafe=false", "--sun-misc-unsafe-memory-access=allow"]
-    else:
-        flags.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
-    if major > _SILENT_MAJOR:
-        flags.append("--enable-native-access=ALL-UNNAMED")
-    return flags
-
-
 def _java_command(java: Path, jars: Jars, heap_mb: int, jvm_flags: Sequence[str], options: Sequence[str]) -> list[str]:
-    home = _spark_home()
+    home = spark_home()
     connector = [str(jar) for jar in sorted(jars.connector.glob("*.jar"))]
     return [
-        *(str(java), *_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
+        *(str(java), *spark_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
         # Python uses this variable by itself, a JVM does not.
         *([f"-Djava.io.tmpdir={folder}"] if (folder := os.environ.get("TMPDIR")) else []),
         # The cache itself is created with G1: every collector can load its archive.
@@ -185,7 +151,7 @@ def _collector(heap_mb: int, options: Sequence[str]) -> list[str]:
 
 
 def _conf_folder() -> Path:
-    return Path(os.environ.get("SPARK_CONF_DIR") or _spark_home() / "conf")
+    return Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
 
 
 def _options(conf: Mapping[str, str], log_format: str) -> list[str]:

@@ -241,3 +241,30 @@ def test_a_reused_process_id_is_never_stopped(plan: Plan) -> None:
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def test_a_spark_cluster_is_supervised_too(plan: Plan) -> None:
+    """Its real master and a real worker; the control plane and the agents are stubs."""
+    state = background.start(plan.model_copy(update={"spark_workers": 1, "timeout_s": 120}), silent)
+    assert state.spark_master.startswith("spark://127.0.0.1:")
+    assert list(state.spark) == ["spark-master", "spark-worker-1"]
+    worker = state.spark["spark-worker-1"]
+    os.kill(worker.pid, signal.SIGKILL)
+    eventually(lambda: read(plan).spark["spark-worker-1"] != worker, "the worker is restarted", timeout_s=60)
+    secret = plan.folder.path / "spark" / "secret"
+    assert secret.stat().st_mode & 0o077 == 0
+    processes = list(read(plan).spark.values())
+    assert down(plan.home)
+    assert not [process for process in processes if process.find() is not None]
+
+
+def test_a_spark_master_that_exits_during_start_fails_the_start(plan: Plan, tmp_path: Path) -> None:
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho no memory\nexit 1\n")
+    java.chmod(0o755)
+    (tmp_path / "jdk" / "release").write_text('JAVA_VERSION="17.0.9"\nMODULES="java.base"\n')
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+        with pytest.raises(LocalPlatformFailed, match="spark-master exited during start:\nno memory"):
+            background.start(plan.model_copy(update={"spark_workers": 1}), silent)

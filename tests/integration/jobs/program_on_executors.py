@@ -21,8 +21,17 @@ from clonos_sinks.kafka import KafkaSink
 def main(master: str, name: str, source: str, out: str, checkpoint: str, waits: str) -> None:
     """Run the query until it has processed all input."""
     local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    secret = {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": os.environ["CLONOS_CLUSTER_SECRET"],
+        "spark.network.crypto.enabled": "true",
+    }
     sizes = {"spark.executor.memory": "500m", "spark.executor.cores": "1", "spark.ui.enabled": "false"}
-    spark = SparkSession.builder.master(master).config(map={**clonos.spark_conf(), **local, **sizes}).getOrCreate()
+    spark = (
+        SparkSession.builder.master(master)
+        .config(map={**clonos.spark_conf(), **local, **secret, **sizes})
+        .getOrCreate()
+    )
 
     @F.udf("string")
     def wait_once(value: bytes) -> str:

