@@ -106,7 +106,7 @@ def topics(kafka: KafkaSettings, example: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="PySpark program")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_documented_example_survives_kill_9(
     kafka: KafkaSettings, example: Path, topics: tuple[str, str], tmp_path: Path, java: dict[str, str]
 ) -> None:

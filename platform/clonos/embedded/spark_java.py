@@ -53,6 +53,12 @@ def spark_home() -> Path:
     return Path(package.origin).parent
 
 
+def scala_version() -> str:
+    """The version of Scala, such as 2.13, of the installed Spark's jars."""
+    (core,) = (spark_home() / "jars").glob("spark-core_*.jar")
+    return core.name.removeprefix("spark-core_").partition("-")[0]
+
+
 def spark_flags(java: Path) -> list[str]:
     """The flags with which a JVM of Spark runs on the Java executable `java`."""
     flags = [*_MODULE_FLAGS, *_version_flags(java)]

@@ -19,7 +19,7 @@ import msgspec
 
 from clonos.embedded.java import java_binary
 from clonos.embedded.layout import HOST, render_properties
-from clonos.embedded.spark_java import java_home_for_spark, spark_flags, spark_home
+from clonos.embedded.spark_java import java_home_for_spark, scala_version, spark_flags, spark_home
 from clonos.private_folders import create_private, write_private
 
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
@@ -160,6 +160,7 @@ class StandaloneSpark:
             # Workers start executors with it.
             "JAVA_HOME": str(java_home_for_spark(self.folder / "java", java_binary())),
             "SPARK_HOME": str(spark_home()),
+            "SPARK_SCALA_VERSION": scala_version(),  # without it, a worker looks for a build of Spark
             "SPARK_LOCAL_IP": HOST,
         }
 

@@ -26,6 +26,7 @@ from clonos_api.settings import ApiSettings, Limits
 from clonos_api.store import tokens
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import ArtifactPartRow, TokenRow
+from support.busy import slowdown
 from support.scripted import CODE, upload
 from support.serving import Served, served, write
 
@@ -313,14 +314,15 @@ def test_wrong_tokens_lock_no_valid_token_out(tmp_path: Path, monkeypatch: pytes
                 with service.client(text) as client:
                     answers.append(client.get("/jobs"))
             with service.client() as admin, service.client(admin.post("/tokens", json=NEW).json()["token"]) as new:
-                answers.append(new.get("/jobs"))
+                # The address has no failures left: a new token waits for the next read of the valid ones.
+                eventually(lambda: new.get("/jobs").status_code == 200, "the new token is known")
         finally:
             ended.set()
             for attacker in attackers:
                 attacker.join(30)
         elapsed = time.monotonic() - begun
-    assert [answer.status_code for answer in answers] == [200] * 7
-    assert max(answer.elapsed.total_seconds() for answer in answers) < 5.0
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert max(answer.elapsed.total_seconds() for answer in answers) < 5.0 * slowdown()
     assert 0 < len(reads) <= 2 + elapsed / 0.5, "reads are bounded, and wrong tokens are not"
     assert set(statuses) == {401, 429}
     assert statuses.count(401) <= 4 + elapsed * 0.5

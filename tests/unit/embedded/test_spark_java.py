@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clonos.embedded.spark_java import java_home_for_spark, spark_flags, spark_home
+from clonos.embedded.spark_java import java_home_for_spark, scala_version, spark_flags, spark_home
 
 _VECTOR = "--add-modules=jdk.incubator.vector"
 
@@ -69,3 +69,4 @@ def test_the_flags_follow_the_version_of_java(tmp_path: Path) -> None:
 
 def test_the_home_of_spark_has_its_jars() -> None:
     assert list((spark_home() / "jars").glob("spark-core_*.jar"))
+    assert scala_version().startswith("2.")

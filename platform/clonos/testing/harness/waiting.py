@@ -13,7 +13,7 @@ def eventually(
     check: Callable[[], T | None],
     description: str,
     *,
-    timeout_s: float = 30.0,
+    timeout_s: float = 120.0,
     poll_s: float = 0.02,
     details: Callable[[], str] = str,
 ) -> T:
