@@ -13,6 +13,8 @@ from clonos.log.records import EpochIdentity
 from clonos.settings import KafkaSettings
 
 PROPERTY: Final = "clonos.epoch"
+# Local property of a pass over rows of an epoch that an earlier pass has computed: no task may compute them again.
+COMPUTED: Final = "clonos.computed"
 # Python workers get the connection settings from their environment, so that no Spark property holds a password.
 KAFKA_ENVIRONMENT: Final = "CLONOS_WORKER_KAFKA"
 # The name of the job whose driver built the session.

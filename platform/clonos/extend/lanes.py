@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from clonos.carried_errors import carry, uncarry
-from clonos.causal.epoch_scope import worker_kafka
+from clonos.causal.epoch_scope import COMPUTED, worker_kafka
 from clonos.errors import ClonosError, EpochFailed, ReplayDivergence
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.faults import reach
@@ -68,6 +68,8 @@ def _run_lane(batches: Iterator[pa.RecordBatch], shipped: SinkEpoch, write: Lane
     context = TaskContext.get()
     if context is None:
         raise AssertionError("a lane is written by a Spark task")
+    if context.attemptNumber() > 0:
+        raise carry(EpochFailed("Spark repeated a task of the epoch."))  # the first attempt may have published the lane
     row: dict[str, bytes | str | None] = {"report": None, "error": None}
     try:
         epoch = msgspec.structs.replace(shipped, kafka=worker_kafka())
@@ -105,10 +107,13 @@ def publish_rest(
     if published.issuperset(lane.number for lane in epoch.lanes):
         return require_equal(run(frame, "audit"), epoch)
     persisted = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    context = frame.sparkSession.sparkContext
     try:
         audited = require_equal(run(persisted, "audit"), epoch)
+        context.setLocalProperty(COMPUTED, "true")  # the rows of a lost executor fail the epoch
         rest = run(persisted, "publish")
     finally:
+        context.setLocalProperty(COMPUTED, None)  # type: ignore[arg-type]
         persisted.unpersist()
     return [audit if audit.lane in published else report for audit, report in zip(audited, rest, strict=True)]
 

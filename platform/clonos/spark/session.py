@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from py4j.java_gateway import java_import
 from pyspark import SparkContext
@@ -35,9 +35,14 @@ _MAX_TEMPDIR_CHARACTERS = 64
 PROMISED: Mapping[str, str] = {
     # A second copy of a task would be a second writer of its lane.
     "spark.speculation": "false",
-    # Python cannot distinguish the retry of a task or stage within an epoch from the first attempt.
+    # The retry of a task within an epoch would publish or record again. Spark still repeats the tasks of a lost executor:
+    # `clonos.EpochGuard` fails them.
     "spark.task.maxFailures": "1",
+    # The same for a stage: the first counts lost shuffle files that a task notices, the second every repetition.
     "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.stage.maxAttempts": "1",
+    # A removed executor takes shuffle files of the epoch with it, and the epoch would fail.
+    "spark.dynamicAllocation.enabled": "false",
     # Adaptive execution chooses partitions from statistics that differ from run to run.
     "spark.sql.adaptive.enabled": "false",
     # The order of a union's partitions must be that of its inputs.
@@ -49,6 +54,9 @@ PROMISED: Mapping[str, str] = {
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
     f"{_STATE}.checkpointFormatVersion": "2",
 }
+
+# The Spark plugin that fails the repeated tasks of an epoch, on a cluster.
+GUARD: Final = "clonos.EpochGuard"
 
 # Faster; a user may change them.
 FASTER: Mapping[str, str] = {

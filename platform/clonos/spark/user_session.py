@@ -22,10 +22,19 @@ from clonos.formats.registry import registry_environment
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.classes import ensure_classes
 from clonos.spark.internals import has_class, jvm_of
-from clonos.spark.session import FASTER, PROMISED, connector_jars, local_task_failures
+from clonos.spark.session import FASTER, GUARD, PROMISED, connector_jars, local_task_failures
 
 # Spark's defaults of the settings that cannot change after a session is built.
-_FIXED: Final = {"spark.speculation": "false", "spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
+_FIXED: Final = {
+    "spark.speculation": "false",
+    "spark.task.maxFailures": "4",
+    "spark.stage.maxConsecutiveAttempts": "4",
+    "spark.stage.maxAttempts": "2147483647",
+    "spark.dynamicAllocation.enabled": "false",
+}
+# A local master has no executors that Spark could lose, and retries tasks by a number of its own.
+_OF_CLUSTERS: Final = ("spark.task.maxFailures", "spark.stage.maxAttempts", "spark.dynamicAllocation.enabled")
+_PLUGINS: Final = "spark.plugins"
 _CLASS: Final = "clonos.RepeatableKafka"
 _CONNECTOR: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
@@ -50,7 +59,7 @@ def spark_conf(settings: Settings | None = None) -> dict[str, str]:
         >>> spark = SparkSession.builder.config(map=clonos.spark_conf()).getOrCreate()
     """
     jars = ensure_jars(settings or Settings())
-    return {**PROMISED, **FASTER, "spark.jars": f"{connector_jars(jars)},{ensure_classes(jars)}"}
+    return {**PROMISED, **FASTER, _PLUGINS: GUARD, "spark.jars": f"{connector_jars(jars)},{ensure_classes(jars)}"}
 
 
 def check_session(spark: SparkSession) -> None:
@@ -66,16 +75,19 @@ def check_session(spark: SparkSession) -> None:
     current = {name: conf.get(name, default) or default for name, default in _FIXED.items()}
     local = local_task_failures(context.master)
     if local is not None:
-        current["spark.task.maxFailures"] = "1"  # a local master ignores the setting
+        current |= {name: PROMISED[name] for name in _OF_CLUSTERS}
         if local != "1":
             raise SessionIncompatible(
                 f"Master {context.master} lets Spark retry tasks within an epoch.",
                 hint="leave the second number out of the master.",
             )
-    wrong = [name for name, value in current.items() if value.strip().lower() != PROMISED[name]]
-    if wrong:
-        has = ", ".join(f"{name}={current[name]}" for name in wrong)
-        needed = ", ".join(f"{name}={PROMISED[name]}" for name in wrong)
+    needs = {name: PROMISED[name] for name, value in current.items() if value.strip().lower() != PROMISED[name]}
+    current[_PLUGINS] = conf.get(_PLUGINS, "") or ""
+    if local is None and GUARD not in map(str.strip, current[_PLUGINS].split(",")):
+        needs[_PLUGINS] = GUARD
+    if needs:
+        has = ", ".join(f"{name}={current[name]}" for name in needs)
+        needed = ", ".join(f"{name}={value}" for name, value in needs.items())
         raise SessionIncompatible(
             f"This Spark session has {has}; exactly-once delivery needs {needed}.",
             hint=f"they cannot change after a session is built: set {needed} there, or all at once with "

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clonos.causal.epoch_scope import COMPUTED
 from clonos.errors import ReplayDivergence
 from clonos.extend.lanes import MultisetDigest, Pass, publish_rest
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
@@ -18,10 +19,16 @@ from clonos_sinks.kafka.limits import Limits
 
 
 class Frame:
-    """Records calls of persist and unpersist."""
+    """Records calls of persist and unpersist, and the local properties of the session's context."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.properties: list[str | None] = []
+        self.sparkContext = self.sparkSession = self
+
+    def setLocalProperty(self, name: str, value: str | None) -> None:  # noqa: N802
+        assert name == COMPUTED
+        self.properties.append(value)
 
     def persist(self, _level: object) -> Frame:
         self.calls.append("persist")
@@ -63,6 +70,7 @@ def test_replay_audits_published_lanes_before_publishing(
     reports = publish_rest(frame, epoch(committed=committed), published, runner(modes))
     assert modes == passes
     assert frame.calls == (["persist", "unpersist"] if len(passes) == 2 else [])
+    assert frame.properties == (["true", None] if len(passes) == 2 else [])
     if len(passes) == 2:
         assert [report.outcome for report in reports] == ["published", "audited", "published"]
 

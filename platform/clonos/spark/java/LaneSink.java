@@ -3,7 +3,6 @@ package clonos;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -183,11 +182,7 @@ public final class LaneSink implements TableProvider {
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task) {
-      TaskContext context = TaskContext.get();
-      if (context.attemptNumber() > 0 || context.stageAttemptNumber() > 0) {
-        // The first attempt may have published the lane, or recorded answers that this one does not know.
-        throw new CarriedError("EpochFailed", "Spark repeated a task of epoch " + pass.epoch() + ".", "", "");
-      }
+      EpochGuard.requireFirstAttempt();
       PartitionLanes.Lane lane = pass.lanes().get(partition);
       TopicLimits limits =
           lane.publish()

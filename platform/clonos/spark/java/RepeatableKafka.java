@@ -13,6 +13,7 @@ import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.spark.SparkContext;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -21,6 +22,7 @@ import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
@@ -154,6 +156,16 @@ public final class RepeatableKafka implements TableProvider {
     @Override
     public MicroBatchStream toMicroBatchStream(String location) {
       return new SourceStream((KafkaMicroBatchStream) kafka.toMicroBatchStream(location), options);
+    }
+  }
+
+  /** Readers of the first attempts of an epoch's tasks only. */
+  private record GuardedReaders(PartitionReaderFactory kafka) implements PartitionReaderFactory {
+    @Override
+    public PartitionReader<InternalRow> createReader(InputPartition partition) {
+      EpochGuard.requireFirstAttempt();
+      EpochGuard.requireUncomputed();
+      return kafka.createReader(partition);
     }
   }
 
@@ -305,7 +317,7 @@ public final class RepeatableKafka implements TableProvider {
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-      return kafka.createReaderFactory();
+      return new GuardedReaders(kafka.createReaderFactory());
     }
 
     @Override
