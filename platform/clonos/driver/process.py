@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from clonos.causal.epoch_scope import JOB_ENVIRONMENT, KAFKA_ENVIRONMENT, worker_environment
 from clonos.driver.advice import advise
+from clonos.driver.cluster_check import CheckRequest, require_fit
 from clonos.driver.driver import Driver, default_checkpoint
 from clonos.driver.lag import LagMeter
 from clonos.driver.log_topic_watch import LogTopicWatch
@@ -26,14 +27,23 @@ from clonos.driver.status import JobStatus
 from clonos.driver.task_progress import TaskProgress
 from clonos.embedded.jars import ensure_jars
 from clonos.embedded.reachable import reachable_kafka
-from clonos.errors import BrokerUnavailable, ClonosError, DriverUnresponsive
+from clonos.errors import BrokerUnavailable, ClonosError, DriverUnresponsive, SpecError
 from clonos.faults import DRIVER_GROUP
+from clonos.jobs.code_files import PACKAGE
 from clonos.jobs.definition import Job
 from clonos.jobs.spec import Spec
 from clonos.log.prepared import Prepared
 from clonos.settings import KafkaSettings, Settings
 from clonos.signals import stop_on_signals
-from clonos.spark.session import Session, build_session
+from clonos.spark.clusters import (
+    ClusterUse,
+    require_encryption,
+    require_master,
+    ship_code,
+    use_cluster,
+    use_master,
+)
+from clonos.spark.session import Session, build_session, is_local, session_conf
 from clonos.spark.user_session import configure_workers
 from clonos.telemetry import logs
 from clonos.telemetry.events import Emit, Event, EventHandler, Events, error_fields
@@ -124,15 +134,22 @@ def _run(
     on_topics: OnTopics | None,
 ) -> None:
     spec = job.spec.spec
+    cluster = _cluster(spec, options)
     kafka = _await_kafka(settings, events) if options.wait_for_kafka else reachable_kafka(settings)
     _prepare_environment(job, kafka)
-    session = (session and _usable(session, spec, options.conf, kafka)) or build_session(
+    conf = {**spec.spark_conf, **options.conf}
+    if cluster is not None:
+        require_encryption(session_conf(job.spec.name, "", conf, cluster=cluster), cluster, kafka, settings.registry)
+        require_master(cluster)
+    session = (session and _usable(session, spec, options, kafka)) or build_session(
         job.spec.name,
         master=spec.master,
-        conf={**spec.spark_conf, **options.conf},
+        conf=conf,
         jars=ensure_jars(settings),
         settings=settings,
         heap_mb=spec.driver.memory_mb,
+        cores=spec.driver.cores,
+        cluster=cluster,
     )
     interval_s = (spec.trigger.interval_ms or 0) / 1000
     stalled_s = spec.stall_timeout_s and spec.stall_timeout_s + interval_s
@@ -150,6 +167,9 @@ def _run(
         # Workers on other hosts do not inherit this process's environment.
         configure_workers(session.spark, kafka)
         session.spark.sparkContext.environment.update({JOB_ENVIRONMENT: job.spec.name, **logs.environment()})
+        _announce(session.spark, cluster, events)
+        if cluster is not None:
+            _prepare_cluster(job, session, cluster, checkpoint)
         driver = Driver(
             job,
             session.spark,
@@ -200,7 +220,50 @@ def _await_kafka(settings: Settings, events: Events) -> KafkaSettings:
             return kafka
 
 
-def _usable(session: Session, spec: Spec, conf: Mapping[str, str], kafka: KafkaSettings) -> Session | None:
+def _cluster(spec: Spec, options: RunOptions) -> ClusterUse | None:
+    """The Spark cluster of the run; None with a local master.
+
+    Raises:
+        SpecError: The job names another cluster than the run, or the cluster's secret is unknown.
+    """
+    if options.cluster is not None:
+        if spec.cluster not in ("", options.cluster.name):
+            raise SpecError(f"The job names the cluster {spec.cluster}, but the cluster file {options.cluster.name}.")
+        return use_cluster(options.cluster, spec.executor)
+    if spec.cluster:
+        raise SpecError(
+            f"The job names the cluster {spec.cluster}.",
+            hint="pass the cluster's file with --cluster, or submit it.",
+        )
+    master = options.conf.get("spark.master", spec.spark_conf.get("spark.master", spec.master))
+    return None if is_local(master) else use_master(master, spec.executor)
+
+
+def _announce(spark: SparkSession, cluster: ClusterUse | None, events: Events) -> None:
+    """Emit the ``session`` event."""
+    context = spark.sparkContext
+    events.emit(
+        "session",
+        master=context.master,
+        application_id=context.applicationId,
+        ui=context.uiWebUrl or "",
+        cluster=cluster.name if cluster is not None else "",
+    )
+
+
+def _prepare_cluster(job: Job, session: Session, cluster: ClusterUse, checkpoint: str) -> None:
+    """Send the job's code to the executors, and refuse a cluster on which the job would fail."""
+    shipped = [name for name in job.files if not name.startswith(PACKAGE)]
+    modules: list[str] = []
+    if job.directory is not None:
+        modules = ship_code(session.spark, job.directory, shipped, session.scratch)
+    own = Path(job.function.__code__.co_filename).stem  # travels by value
+    packages = [name.removeprefix(PACKAGE) for name in job.files if name.startswith(PACKAGE)]
+    request = CheckRequest(tuple(module for module in modules if module != own), tuple(packages))
+    require_fit(session.spark, cluster, request, checkpoint)
+
+
+def _usable(session: Session, spec: Spec, options: RunOptions, kafka: KafkaSettings) -> Session | None:
     """The session, if it equals one that would be built for the job; otherwise stop it and return None.
 
     The specification of the code is available only now. The JVM may have exited, and the workers may be configured for
@@ -208,7 +271,7 @@ def _usable(session: Session, spec: Spec, conf: Mapping[str, str], kafka: KafkaS
     """
     configured = session.spark.sparkContext.environment.get(KAFKA_ENVIRONMENT)
     same_cluster = configured in (None, worker_environment(kafka)[KAFKA_ENVIRONMENT])
-    if same_cluster and spec.any_jvm and not conf and session.gateway.running:
+    if same_cluster and spec.any_jvm and not options.conf and options.cluster is None and session.gateway.running:
         return session
     with contextlib.suppress(Exception):  # Py4J's, about a JVM that exited
         session.stop()

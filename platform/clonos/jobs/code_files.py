@@ -20,6 +20,7 @@ import msgspec
 
 # Known by their versions, also where they are installed beside the job file.
 _LIBRARIES: Final = ("clonos", "pyspark", "pandas", "pyarrow", "numpy")
+PACKAGE: Final = "package "  # prefix of the parts that are installed packages
 _LONGEST_NAME: Final = 255
 # Suffixes of files that a job writes: logs and embedded databases.
 _WRITTEN: Final = frozenset({".log", ".out", ".pid", ".lock", ".tmp", ".db", ".sqlite", ".sqlite3"})
@@ -91,9 +92,9 @@ def _versions(modules: set[str]) -> dict[str, str]:
     versions: dict[str, str] = {}
     for module in modules:
         with contextlib.suppress(PackageNotFoundError):
-            versions[f"package {module}"] = version(module)
-    others = [module for module in modules if f"package {module}" not in versions]
+            versions[f"{PACKAGE}{module}"] = version(module)
+    others = [module for module in modules if f"{PACKAGE}{module}" not in versions]
     if others:  # packages whose name is not that of their module; to find them takes longer
         distributions = packages_distributions()
-        versions |= {f"package {name}": version(name) for module in others for name in distributions.get(module, ())}
+        versions |= {f"{PACKAGE}{name}": version(name) for module in others for name in distributions.get(module, ())}
     return dict(sorted(versions.items()))

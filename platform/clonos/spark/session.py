@@ -16,13 +16,17 @@ from pathlib import Path
 from typing import Final, Self
 
 from py4j.java_gateway import java_import
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from clonos.embedded.jars import Jars, ensure_jars
-from clonos.errors import SpecError
+from clonos.errors import EnvironmentFault, SpecError
+from clonos.jobs.spec import ExecutorResources
 from clonos.settings import Settings
 from clonos.spark import forks
+from clonos.spark.classes import ensure_classes
+from clonos.spark.clusters import ClusterUse, cluster_defaults, python_of, use_master, with_cluster
 from clonos.spark.internals import set_login_user
 from clonos.spark.java import LOCAL_FILE_SYSTEM
 from clonos.spark.jvm import GatewayProcess, launch_gateway
@@ -35,8 +39,8 @@ _MAX_TEMPDIR_CHARACTERS = 64
 PROMISED: Mapping[str, str] = {
     # A second copy of a task would be a second writer of its lane.
     "spark.speculation": "false",
-    # The retry of a task within an epoch would publish or record again. Spark still repeats the tasks of a lost executor:
-    # `clonos.EpochGuard` fails them.
+    # The retry of a task within an epoch would publish or record again. Spark still repeats the tasks of a lost
+    # executor: `clonos.EpochGuard` fails them.
     "spark.task.maxFailures": "1",
     # The same for a stage: the first counts lost shuffle files that a task notices, the second every repetition.
     "spark.stage.maxConsecutiveAttempts": "1",
@@ -144,18 +148,22 @@ def build_session(
     heap_mb: int = 1024,
     log_file: Path | None = None,
     jvm_flags: Sequence[str] = (),
+    cores: int | None = None,
+    cluster: ClusterUse | None = None,
 ) -> Session:
     """Start a JVM and a Spark session in it.
 
     Args:
         app_name: Name of the application in Spark.
-        master: Spark's master; ``auto``: this host, with twice as many task slots as cores.
+        master: Spark's master; ``auto``: this host, with twice as many task slots as cores. Unused with `cluster`.
         conf: The user's configuration; it overrides `SESSION_DEFAULTS`.
         jars: Default: those of `settings`, downloaded if needed.
         settings: Default: from the environment.
         heap_mb: Heap of the driver's JVM in MB.
         log_file: File for Spark's log; default: stderr.
         jvm_flags: Flags of the JVM that creates the ahead-of-time cache; empty: use the cache if it exists.
+        cores: Number of cores of the master ``auto``; None: all cores of the machine.
+        cluster: The Spark cluster; None: `master`, with default settings if it is no local one.
 
     Raises:
         SpecError: `conf` or `master` would break exactly-once delivery, or this process already has a session.
@@ -165,16 +173,19 @@ def build_session(
         raise SpecError(
             "This process already has a Spark session.", hint="stop it first, or run the job in a process of its own."
         )
-    chosen = session_conf(app_name, master, conf or {})
-    master = chosen["spark.master"]
+    master = (conf or {}).get("spark.master", master)
+    if cluster is None and not is_local(master):
+        cluster = use_master(master, ExecutorResources())
+    chosen = session_conf(app_name, master, conf or {}, cores=cores, cluster=cluster)
     settings = settings or Settings()
     jars = jars or ensure_jars(settings)
-    if not master.startswith("local"):
+    if cluster is not None:
         # Executors elsewhere do not have the driver's class path.
-        chosen["spark.jars"] = ",".join([*filter(None, [chosen.get("spark.jars", "")]), connector_jars(jars)])
+        own = [connector_jars(jars), str(ensure_classes(jars))]
+        chosen["spark.jars"] = ",".join([*filter(None, [chosen.get("spark.jars", "")]), *own])
     scratch = Path(tempfile.mkdtemp(prefix="clonos-session-"))
-    python = sys.executable
-    if master.startswith("local") and chosen["spark.python.daemon.module"] == FASTER["spark.python.daemon.module"]:
+    python = sys.executable if cluster is None else python_of(cluster, sys.executable)
+    if cluster is None and chosen["spark.python.daemon.module"] == FASTER["spark.python.daemon.module"]:
         python, os.environ[forks.ADDRESS] = forks.launcher(scratch)
     try:
         gateway = launch_gateway(
@@ -195,7 +206,16 @@ def build_session(
         builder = SparkSession.builder
         for key, value in chosen.items():
             builder = builder.config(key, value)
-        spark = builder.getOrCreate()
+        try:
+            spark = builder.getOrCreate()
+        except Py4JJavaError as failure:
+            if cluster is None:
+                raise
+            raise EnvironmentFault(
+                f"{cluster.described} did not accept the application: {failure.java_exception.toString()}",
+                kept="nothing was started.",
+                hint="check the master's address, and that its version of Spark and its secret are the same.",
+            ) from failure
         # Imported by name: PySpark imports their packages, with which each use first searches all jars in vain.
         for name in ("PythonUtils", "SimplePythonFunction"):
             java_import(spark.sparkContext._jvm, f"org.apache.spark.api.python.{name}")
@@ -220,41 +240,56 @@ def connector_jars(jars: Jars) -> str:
     return ",".join(str(jar) for jar in sorted(jars.connector.glob("*.jar")))
 
 
-def session_conf(app_name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """The Spark configuration of a session: the defaults of Clonos, overridden by the user's `conf`.
+def session_conf(
+    app_name: str,
+    master: str,
+    conf: Mapping[str, str],
+    *,
+    cores: int | None = None,
+    cluster: ClusterUse | None = None,
+) -> dict[str, str]:
+    """The Spark configuration of a session: the defaults of Clonos, overridden by the user's `conf` and the cluster's.
+
+    The arguments are those of `build_session`.
 
     Raises:
         SpecError: `conf` or `master` would break exactly-once delivery.
     """
-    automatic, master = master == "auto", _slots(master)
-    broken = sorted(key for key, value in PROMISED.items() if key in conf and _plain(conf[key]) != _plain(value))
+    if cluster is None and not is_local(master):
+        cluster = use_master(master, ExecutorResources())
+    automatic = master == "auto"
+    master = _slots(master, cores) if cluster is None else cluster.settings.master
+    given = {**conf, **(cluster.settings.spark_conf if cluster is not None else {})}
+    broken = sorted(key for key, value in PROMISED.items() if key in given and _plain(given[key]) != _plain(value))
     if broken:
         required = ", ".join(f"{key}={PROMISED[key]}" for key in broken)
-        raise SpecError(
-            f"Exactly-once delivery needs {required}.",
-            hint=f"leave {', '.join(broken)} out of the Spark configuration.",
-        )
+        places = "the Spark configuration" if cluster is None else "the Spark configuration and the cluster file"
+        raise SpecError(f"Exactly-once delivery needs {required}.", hint=f"leave {', '.join(broken)} out of {places}.")
     if local_task_failures(master) not in (None, "1"):
         raise SpecError(f"Master {master} lets Spark retry tasks within an epoch.", hint="leave the second number out.")
-    chosen = {
-        **SESSION_DEFAULTS,
-        "spark.sql.shuffle.partitions": str(_cores(master) * (1 if automatic else 2)),
-        "spark.app.name": app_name,
-        "spark.master": master,
-    }
-    if master.startswith("local"):
-        # No other host connects, and a host's own name does not always resolve.
-        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILE_SYSTEM  # executors of a cluster lack the class
-        if len(tempfile.gettempdir()) > _MAX_TEMPDIR_CHARACTERS:
-            chosen["spark.python.unix.domain.socket.dir"] = "/tmp"  # noqa: S108, as Spark itself does
+    chosen = {**SESSION_DEFAULTS, "spark.app.name": app_name, "spark.master": master}
+    if cluster is not None:
+        return with_cluster({**chosen, **cluster_defaults(cluster), **conf}, cluster, plugin=GUARD)
+    chosen["spark.sql.shuffle.partitions"] = str(_cores(master) * (1 if automatic else 2))
+    # No other host connects, and a host's own name does not always resolve.
+    chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILE_SYSTEM  # executors of a cluster lack the class
+    if len(tempfile.gettempdir()) > _MAX_TEMPDIR_CHARACTERS:
+        chosen["spark.python.unix.domain.socket.dir"] = "/tmp"  # noqa: S108, as Spark itself does
     return {**chosen, **conf}
 
 
-def _slots(master: str) -> str:
+def _slots(master: str, cores: int | None) -> str:
     # A lane spends most of its time waiting for the broker. With a slot per core, an epoch of four lanes takes two
     # rounds on two cores (measured at 200 records/s: p50 932 ms instead of 677 ms).
-    return f"local[{2 * _cores('local[*]')}]" if master == "auto" else master
+    return f"local[{2 * (cores or _cores('local[*]'))}]" if master == "auto" else master
+
+
+def is_local(master: str) -> bool:
+    """Whether a job's master is this machine, in the driver's JVM: ``auto`` or ``local[…]``; ``local-cluster[…]`` is a
+    cluster.
+    """
+    return master == "auto" or local_task_failures(master) is not None
 
 
 def local_task_failures(master: str | None) -> str | None:

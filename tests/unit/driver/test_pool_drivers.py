@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clonos.causal.epoch_scope import worker_environment
+from clonos.driver.options import RunOptions
 from clonos.driver.process import _usable
 from clonos.jobs.spec import Spec
 from clonos.settings import KafkaSettings
@@ -45,6 +46,6 @@ class FakeSession:
     ],
 )
 def test_session_is_used_or_stopped(session: Any, spec: dict[str, Any], conf: dict[str, str], used: bool) -> None:
-    used_session = _usable(session, Spec.model_validate(spec), conf, KAFKA)
+    used_session = _usable(session, Spec.model_validate(spec), RunOptions(conf=conf), KAFKA)
     assert (used_session is session) == used
     assert session.stopped != used

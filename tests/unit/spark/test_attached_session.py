@@ -54,7 +54,10 @@ UNFIT: list[tuple[Any, list[str]]] = [
     (Session(), [STAGES]),
     (Session("local[2,3]", spark_stage_maxConsecutiveAttempts="1"), ["local[2,3]", "second number"]),
     (Session(spark_stage_maxConsecutiveAttempts="1", spark_speculation="true"), ["spark.speculation=false"]),
-    (Session("yarn", spark_stage_maxConsecutiveAttempts="1"), ["spark.task.maxFailures=1", "spark.stage.maxAttempts=1"]),
+    (
+        Session("yarn", spark_stage_maxConsecutiveAttempts="1"),
+        ["spark.task.maxFailures=1", "spark.stage.maxAttempts=1"],
+    ),
     (Session("local-cluster[2,1,512]", spark_plugins="org.other.Plugin"), ["spark.plugins=clonos.EpochGuard"]),
     (Session("yarn", spark_dynamicAllocation_enabled="true"), ["spark.dynamicAllocation.enabled=false"]),
     (Session("yarn", spark_speculation="true"), ["spark.task.maxFailures=1", STAGES, "spark.speculation=false"]),
