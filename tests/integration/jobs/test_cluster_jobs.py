@@ -1,0 +1,254 @@
+"""Jobs of `clonos run` on a Spark cluster that authenticates: their code, what is refused, and repeated tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from clonos.errors import CheckpointUnwritable, SessionIncompatible
+from clonos.jobs.cluster import ClusterReport
+from clonos.kafka import client_config
+from clonos.settings import KafkaSettings
+from clonos.spark.clusters import SECRET
+from clonos.testing.harness import eventually, read_committed
+from support.standalone import StandaloneCluster
+
+pytestmark = [pytest.mark.broad, pytest.mark.timeout(600)]
+
+PROGRAM = Path(__file__).with_name("program_on_cluster.py")
+PASSWORD = "s3cret"
+PARTITIONS = 3
+
+LABELS = """
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+import clonos
+import labels
+
+@clonos.udf(StringType())
+def labelled(value: bytes) -> str:
+    return labels.label(value.decode())
+
+@clonos.job(name="{name}", trigger={{"available_now": True}}, executor={{"memory": "600m"}})
+def job(ctx):
+    lines = ctx.source("{source}")
+    ctx.sink(lines.select("key", labelled("value").alias("value")), topic="{out}")
+"""
+MODULE = """
+from pathlib import Path
+FOLDER = Path(__file__).parent
+WORD = (FOLDER / "word.txt").read_text()
+
+def label(text: str) -> str:
+    return f"{WORD} {text} {FOLDER}"
+"""
+# A count by key. Once, the map task of one partition waits; that of the last one writes its process id.
+COUNTS = """
+import os, signal
+from pathlib import Path
+from pyspark.sql import functions as F
+import clonos
+
+@clonos.job(name="{name}", trigger={{"available_now": True}}, executor={{"memory": "600m"}})
+def job(ctx):
+    waits = Path(ctx.params["waits"])
+
+    @F.udf("string")
+    def wait_once(key: bytes) -> str:
+        if key == b"0" and not waits.exists():
+            waits.write_text(str(os.getpid()))
+            signal.pause()
+        elif key == b"2" and not waits.with_name("last").exists():
+            waits.with_name("last").write_text(str(os.getpid()))
+        return key.decode()
+
+    lines = ctx.source("{source}").select(wait_once("key").alias("key"))
+    counts = lines.groupBy("key").count()
+    ctx.sink(counts.select("key", F.col("count").cast("string").alias("value")), topic="{out}", mode="update")
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    conf = folder / "conf"
+    conf.mkdir()
+    settings = {"authenticate": "true", "authenticate.secret": PASSWORD, "network.crypto.enabled": "true"}
+    (conf / "spark-defaults.conf").write_text("".join(f"spark.{name} {value}\n" for name, value in settings.items()))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SPARK_CONF_DIR", str(conf))
+        started = StandaloneCluster(folder)
+        started.__enter__()
+    try:
+        yield started
+    finally:
+        started.__exit__()
+
+
+class OneJob:
+    """A job in a folder of its own, with its topics, on the cluster.
+
+    Attributes:
+        folder: The folder of the job file.
+    """
+
+    def __init__(self, cluster: StandaloneCluster, kafka: KafkaSettings, name: str, source: str, out: str, tmp: Path):
+        self._cluster = cluster
+        self._kafka = kafka
+        self._names = {"name": name, "source": source, "out": out}
+        self._tmp = tmp
+        self.out = out
+        self.folder = tmp / "job"
+        self.folder.mkdir()
+        self.environment: dict[str, str] = {SECRET: PASSWORD}
+        self.settings: dict[str, Any] = {"authSecret": "spark", "sharedLocations": [f"file://{tmp}"]}
+
+    def write(self, job: str, **files: str) -> None:
+        """Write the job file and other files."""
+        for file, text in {"job.py": job, **files}.items():
+            filled = text.format(**self._names) if file == "job.py" else text
+            (self.folder / file.replace("__", ".")).write_text(filled)
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start the driver."""
+        arguments = {
+            "job": str(self.folder / "job.py"),
+            "params": {"waits": str(self._tmp / "waits")},
+            "checkpoint": f"file://{self._tmp}/checkpoint",
+            "events": str(self._tmp / "events"),
+            "cluster": {"metadata": {"name": "east"}, "spec": {"master": self._cluster.master, **self.settings}},
+        }
+        environment = {
+            # Not the gateway of this process's session.
+            **{key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))},
+            "CLONOS_KAFKA__BOOTSTRAP_SERVERS": self._kafka.bootstrap_servers,
+            **self.environment,
+        }
+        return subprocess.Popen(
+            [sys.executable, str(PROGRAM), json.dumps(arguments)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def run(self) -> tuple[int, str]:
+        """Run the job to its end; returns exit code and error output."""
+        with self.start() as driver:
+            _, errors = driver.communicate(timeout=300)
+        return driver.returncode, errors
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events so far."""
+        return [json.loads(line) for line in (self._tmp / "events").read_text().splitlines()]
+
+    def values(self) -> list[str]:
+        """The published values."""
+        return [(record.value() or b"").decode() for record in read_committed(self._kafka, self.out)]
+
+
+@pytest.fixture
+def one_job(
+    cluster: StandaloneCluster, kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_path: Path
+) -> OneJob:
+    source, out = make_topic(PARTITIONS, "in"), make_topic(2, "out")
+    producer = Producer(client_config(kafka))
+    for number in range(30):
+        partition = number % PARTITIONS
+        producer.produce(source, f"{number}".encode(), key=f"{partition}".encode(), partition=partition)
+    assert producer.flush(30) == 0
+    return OneJob(cluster, kafka, name, source, out, tmp_path)
+
+
+def test_modules_and_data_files_beside_the_job_reach_the_executors(one_job: OneJob) -> None:
+    one_job.write(LABELS, labels__py=MODULE, word__txt="hello")
+    code, errors = one_job.run()
+    assert code == 0, errors[-3000:]
+    words = [value.split(" ") for value in one_job.values()]
+    assert Counter((word, number) for word, number, _ in words) == Counter(("hello", f"{n}") for n in range(30))
+    folders = {folder for _, _, folder in words}
+    assert not any(Path(folder).is_relative_to(one_job.folder) for folder in folders), "the driver's folder was used"
+    (session,) = [event for event in one_job.events() if event["event"] == "session"]
+    assert session["cluster"] == "east"
+    assert session["application_id"].startswith("app-")
+    assert PASSWORD not in json.dumps(one_job.events())
+
+
+def test_a_package_that_executors_lack_is_named(one_job: OneJob, tmp_path: Path) -> None:
+    only_here = tmp_path / "only-here"
+    info = only_here / "rarity-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rarity\nVersion: 1.0\n")
+    (only_here / "rarity.py").write_text("")
+    one_job.environment["PYTHONPATH"] = str(only_here)
+    one_job.write("import rarity\n" + LABELS, labels__py=MODULE, word__txt="hello")
+    code, errors = one_job.run()
+    assert code == SessionIncompatible.exit_code, errors[-3000:]
+    assert "cannot import rarity" in errors
+    assert "Executor 0 on 127.0.0.1" in errors
+    assert not one_job.values()
+
+
+def test_a_checkpoint_on_the_drivers_disk_is_refused(one_job: OneJob) -> None:
+    one_job.settings["sharedLocations"] = ["file:///mnt/elsewhere"]
+    one_job.write(COUNTS)
+    code, errors = one_job.run()
+    assert code == CheckpointUnwritable.exit_code, errors[-3000:]
+    assert "choose a checkpoint below file:///mnt/elsewhere" in errors
+
+
+def test_passwords_are_refused_without_encryption(one_job: OneJob) -> None:
+    del one_job.settings["authSecret"]
+    one_job.environment = {"CLONOS_REGISTRY__PASSWORD": "p"}
+    one_job.write(COUNTS)
+    code, errors = one_job.run()
+    assert code == SessionIncompatible.exit_code, errors[-3000:]
+    assert "CLONOS_REGISTRY__PASSWORD would travel" in errors
+
+
+def test_a_repeated_map_task_fails_its_epoch_whole(one_job: OneJob, cluster: StandaloneCluster, tmp_path: Path) -> None:
+    """Spark repeats map tasks of a lost executor, also finished ones. They neither publish nor call a service."""
+    one_job.write(COUNTS)
+    waits, last = tmp_path / "waits", tmp_path / "last"
+    with one_job.start() as driver:
+        try:
+            # The other executor has one core: when it runs the last map task, it has finished the one before.
+            eventually(lambda: waits.exists() and last.exists(), "a map task waits, one ran, one runs", timeout_s=300)
+            cluster.kill_executor(int(last.read_text()))
+            _, errors = driver.communicate(timeout=300)
+        finally:
+            driver.kill()
+    assert driver.returncode == 0, errors[-3000:]
+    restarts = [event for event in one_job.events() if event["event"] == "restart"]
+    assert "Spark repeated a task of the epoch." in restarts[0]["what"]
+    epochs = [event for event in one_job.events() if event["event"] == "epoch"]
+    assert [event["replay"] for event in epochs[:1]] == [True]
+    assert Counter(one_job.values()) == Counter([f"{30 // PARTITIONS}"] * PARTITIONS)
+
+
+def test_the_check_reports_the_cluster(cluster: StandaloneCluster, tmp_path: Path) -> None:
+    shared = [f"file://{tmp_path}", "file:///dev/null/missing"]
+    spec = {"master": cluster.master, "authSecret": "spark", "sharedLocations": shared}
+    done = subprocess.run(
+        [sys.executable, "-m", "clonos.driver.cluster_check"],
+        input=json.dumps({"metadata": {"name": "east"}, "spec": spec}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**{k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}, SECRET: PASSWORD},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = ClusterReport.model_validate_json(done.stdout)
+    assert report.executors == 2
+    assert report.java
+    (problem,) = report.problems
+    assert "file:///dev/null/missing" in problem
