@@ -259,8 +259,10 @@ def session_conf(
         cluster = use_master(master, ExecutorResources())
     automatic = master == "auto"
     master = _slots(master, cores) if cluster is None else cluster.settings.master
-    given = {**conf, **(cluster.settings.spark_conf if cluster is not None else {})}
-    broken = sorted(key for key, value in PROMISED.items() if key in given and _plain(given[key]) != _plain(value))
+    requested = {**conf, **(cluster.settings.spark_conf if cluster is not None else {})}
+    broken = sorted(
+        key for key, value in PROMISED.items() if key in requested and _plain(requested[key]) != _plain(value)
+    )
     if broken:
         required = ", ".join(f"{key}={PROMISED[key]}" for key in broken)
         places = "the Spark configuration" if cluster is None else "the Spark configuration and the cluster file"
