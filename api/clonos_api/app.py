@@ -21,6 +21,7 @@ from clonos_api.replica import Replica
 from clonos_api.routes import (
     actions,
     artifacts,
+    clusters,
     connectors,
     documented,
     events,
@@ -55,6 +56,7 @@ _ROUTERS: Final = (
     events.router,
     hosts.router,
     hosts.standby_router,
+    clusters.router,
     connectors.router,
     tokens.router,
     tokens.audit_router,

@@ -27,7 +27,6 @@ from clonos.errors import ClonosError, PortInUse, SpecError
 from clonos.jobs.spec import explain
 from clonos.settings import Settings
 from clonos.telemetry.logs import configure_logs
-from clonos_api.admission import masters
 from clonos_api.app import create_app
 from clonos_api.http.limited_protocol import LimitedProtocol
 from clonos_api.replica import Replica
@@ -60,7 +59,6 @@ class _Server(uvicorn.Server):
 def serve(settings: ApiSettings) -> int:
     """Runs a replica until SIGTERM or SIGINT; returns the exit code."""
     settings.check_exposure()
-    masters.check_entries(settings.spark_masters)
     listening = _listen(settings.host, settings.port)
     url = _url(settings, listening)
     app = create_app(settings)

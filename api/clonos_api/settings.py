@@ -81,8 +81,6 @@ class ApiSettings(BaseSettings):
         shared_checkpoints: Directory that all hosts can access; jobs with a checkpoint below it can change hosts.
         checkpoint_roots: Directories below which jobs may keep checkpoints and savepoints that their requests locate;
             default: any. Admins are not restricted.
-        spark_masters: Clusters that jobs may use: ``spark://HOST:PORT``, or ``spark://HOST:*`` for every port. Each
-            address of a job's master must be in an entry; default: none, only ``auto`` and ``local[n]``.
         tls_cert: PEM file with the certificate; with `tls_key`, connections use TLS.
         tls_key: PEM file with the key.
         auth: Whether requests need a token. Turn it off only on a single-user machine.
@@ -110,7 +108,6 @@ class ApiSettings(BaseSettings):
     savepoints: str | None = None
     shared_checkpoints: str | None = None
     checkpoint_roots: list[str] = Field(default_factory=list)
-    spark_masters: list[str] = Field(default_factory=list)
     tls_cert: Path | None = None
     tls_key: Path | None = None
     auth: bool = True

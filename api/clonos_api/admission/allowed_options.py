@@ -140,7 +140,7 @@ SPARK: Final = frozenset(
 SPARK_PREFIXES: Final = ("spark.sql.parquet.", "spark.sql.streaming.stateStore.rocksdb.")
 
 _CLASS: Final = "this loads a class"
-_PROMISE: Final = "exactly-once delivery rests on the platform's value"
+PROMISE: Final = "exactly-once delivery rests on the platform's value"
 
 REFUSED: Final[Sequence[tuple[re.Pattern[str], str]]] = tuple(
     (re.compile(pattern), why)
@@ -168,9 +168,9 @@ REFUSED: Final[Sequence[tuple[re.Pattern[str], str]]] = tuple(
             r"^spark\.(redaction|authenticate|security|ssl|network\.crypto)\b",
             "this opens access that the platform closes",
         ),
-        (r"^spark\.(speculation|task\.maxfailures|stage\.)|^spark\.sql\.(adaptive|union|execution\.sort)", _PROMISE),
-        (r"statestore\.(checkpointformat|rocksdb\.changelog)", _PROMISE),
-        (r"^(transactional\.id|enable\.idempotence|isolation\.level|enable\.auto|auto\.offset)", _PROMISE),
-        (r"^group\.(id|instance\.id|protocol)", _PROMISE),
+        (r"^spark\.(speculation|task\.maxfailures|stage\.)|^spark\.sql\.(adaptive|union|execution\.sort)", PROMISE),
+        (r"statestore\.(checkpointformat|rocksdb\.changelog)", PROMISE),
+        (r"^(transactional\.id|enable\.idempotence|isolation\.level|enable\.auto|auto\.offset)", PROMISE),
+        (r"^group\.(id|instance\.id|protocol)", PROMISE),
     )
 )

@@ -13,9 +13,10 @@ from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, JobState
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PROVE_S, RECOVER_S
+from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.placement import HOST_LABEL
 from clonos_api.settings import ApiSettings
-from clonos_api.store import hosts, operations, planned_moves, runs
+from clonos_api.store import clusters, hosts, operations, planned_moves, runs
 from clonos_api.store.db.clock import now
 from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import HostRow, JobRow, JobVersionRow, OperationRow, RunRow
@@ -32,7 +33,8 @@ async def to_host(session: AsyncSession, job: JobRow, name: str | None, settings
     spec = JobSpec.model_validate(job.spec).spec
     locations = CheckpointLocations.of(settings)
     checkpoint = locations.of_job(job.name, spec.checkpoint)
-    if locations.is_local(checkpoint):
+    case = JobCase(job, await runs.get(session, job.run) if job.run else None, clusters=await clusters.every(session))
+    if case.is_local(locations):
         raise StateConflict(
             f"Job {job.name} cannot move: its checkpoint {checkpoint} is a path of its host.",
             kept="the job continues there.",
@@ -46,6 +48,13 @@ async def to_host(session: AsyncSession, job: JobRow, name: str | None, settings
         )
     if host is not None and host.state != HostState.READY:
         raise StateConflict(f"Host {host.name} is {host.state}.", kept="the job continues on its host.")
+    cluster = case.cluster()
+    if host is not None and cluster is not None and not cluster.reached_from(host.name):
+        raise StateConflict(
+            f"Host {host.name} does not reach cluster {cluster.name}.",
+            kept="the job continues on its host.",
+            hint=f"move it to one of {', '.join(sorted(cluster.hosts))}.",
+        )
     return host
 
 

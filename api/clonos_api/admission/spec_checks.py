@@ -8,19 +8,19 @@ send credentials to other addresses. Secrets are references.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from clonos.errors import ArchiveInvalid, SpecError
+from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.secret_refs import references
-from clonos.jobs.spec import JobSpec
+from clonos.jobs.spec import ExecutorResources, JobSpec
 from clonos.resources.archives import check_name
 from clonos.resources.failures import SpecRefused
 from clonos.resources.service import FieldProblem
 from clonos.telemetry.redaction import is_reference, looks_secret
-from clonos_api.admission import masters as clusters
-from clonos_api.admission.allowed_options import KAFKA, REFUSED, SPARK, SPARK_PREFIXES
+from clonos_api.admission.allowed_options import KAFKA, PROMISE, REFUSED, SPARK, SPARK_PREFIXES
 
 MAX_LENGTH: Final = 65_536
 MAX_ENTRIES: Final = 200
@@ -29,6 +29,8 @@ MAX_LABEL: Final = 255
 MAX_PARAM_NAME: Final = 200
 MAX_LOCATION: Final = 1024
 _DRIVER_MB: Final = 65_536
+_EXECUTOR_MB: Final = 262_144
+_TASK_SLOTS: Final = 10_000  # of all executors of a job
 LOCAL: Final = re.compile(r"auto|local(\[([0-9]{1,4}|\*)\])?")
 _SCHEMES: Final = frozenset({"", "file", "hdfs", "s3a", "abfs", "abfss", "gs"})
 _KERNEL_FOLDERS: Final = frozenset({"proc", "sys", "dev"})  # with links to every other folder
@@ -36,22 +38,23 @@ LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 SPARK_KEY: Final = re.compile(r"spark\.[A-Za-z0-9_.-]{1,200}")
 # Spark replaces ``${env:…}``, ``${system:…}`` and ``${spark.…}`` in its configuration.
 _SUBSTITUTED: Final = re.compile(r"\$\{(?!secret:)")
+_EXECUTOR_SETTINGS: Final = frozenset(
+    {"spark.cores.max", "spark.executor.cores", "spark.executor.instances", "spark.executor.memory"}
+)
 _BY_REFERENCE: Final = "store it with the agents and write ${secret:NAME} here."
 
 
-def check_spec(spec: JobSpec, *, masters: Sequence[str] = ()) -> list[FieldProblem]:
-    """Returns the problems of a submitted specification; `masters`: `ApiSettings.spark_masters`."""
+def check_spec(spec: JobSpec) -> list[FieldProblem]:
+    """Returns the problems of a submitted specification; `clusters.check_job` checks its cluster."""
     part = spec.spec
     problems = [
-        *_check_labels(spec.metadata.labels),
+        *check_labels(spec.metadata.labels),
         *_check_params(part.params),
-        *_check_spark_conf(part.spark_conf),
+        *_check_spark_conf(part.spark_conf, on_cluster=bool(part.cluster)),
+        *check_size(spec, "the specification"),
+        *_check_master(part.master),
+        *_check_executors(part.executor),
     ]
-    size = len(spec.model_dump_json(exclude_unset=True).encode())
-    if size > MAX_LENGTH:
-        hint = f"{MAX_LENGTH} are the most; put data into files beside the code."
-        problems.append(FieldProblem(field="spec", what=f"the specification has {size} bytes", hint=hint))
-    problems += _check_master(part.master, masters)
     if part.checkpoint is not None:
         problems += check_location(part.checkpoint, "spec.checkpoint")
     if part.main:
@@ -110,7 +113,7 @@ def check_kafka_options(options: Mapping[str, object], field: str = "options") -
     """
     problems = []
     for name, value in options.items():
-        plain, path = name.removeprefix("kafka."), f"{field}.{_shown(name)}"
+        plain, path = name.removeprefix("kafka."), f"{field}.{shown(name)}"
         refused = _refused(plain)
         if refused is not None:
             problems.append(FieldProblem(field=path, what=refused, hint="leave it out; the agents' settings have it."))
@@ -127,7 +130,7 @@ def _check_params(params: Mapping[str, str]) -> Iterator[FieldProblem]:
         yield FieldProblem(field="spec.params", what=f"{MAX_ENTRIES} parameters are the most")
         return
     for name, value in params.items():
-        path = f"spec.params.{_shown(name)}"
+        path = f"spec.params.{shown(name)}"
         if not name or len(name) > MAX_PARAM_NAME or _has_controls(name) or len(value) > MAX_LENGTH or "\0" in value:
             yield FieldProblem(field=path, what="the name or value is too long, or holds control characters")
         elif name.startswith("kafka."):
@@ -136,12 +139,12 @@ def _check_params(params: Mapping[str, str]) -> Iterator[FieldProblem]:
             yield from _check_value(name, value, path)
 
 
-def _check_spark_conf(conf: Mapping[str, str]) -> Iterator[FieldProblem]:
+def _check_spark_conf(conf: Mapping[str, str], *, on_cluster: bool) -> Iterator[FieldProblem]:
     if len(conf) > MAX_ENTRIES:
         yield FieldProblem(field="spec.sparkConf", what=f"{MAX_ENTRIES} settings are the most")
         return
     for name, value in conf.items():
-        path = f"spec.sparkConf.{_shown(name)}"
+        path = f"spec.sparkConf.{shown(name)}"
         refused = _refused(name)
         if not SPARK_KEY.fullmatch(name):
             yield FieldProblem(field=path, what="this is no setting of Spark", hint="names start with 'spark.'.")
@@ -150,11 +153,28 @@ def _check_spark_conf(conf: Mapping[str, str]) -> Iterator[FieldProblem]:
         elif name not in SPARK and not name.startswith(SPARK_PREFIXES):
             hint = "leave it out. docs/security.md lists what can be set."
             yield FieldProblem(field=path, what="this Spark setting cannot be set by a job", hint=hint)
-        elif _has_controls(value) or len(value) > MAX_LENGTH or _SUBSTITUTED.search(value):
-            what = "the value holds control characters or a ${…} that Spark would replace"
-            yield FieldProblem(field=path, what=what, hint="${secret:NAME} is the only reference.")
+        elif on_cluster and name in _EXECUTOR_SETTINGS:
+            yield FieldProblem(field=path, what="a field sets this", hint="use spec.executor.")
         else:
-            yield from _check_value(name, value, path)
+            yield from _check_spark_value(name, value, path)
+
+
+def check_setting(name: str, value: str, path: str) -> Iterator[FieldProblem]:
+    """Returns the problems of a setting of Spark that an admin writes: any, except those of exactly-once delivery."""
+    if not SPARK_KEY.fullmatch(name):
+        yield FieldProblem(field=path, what="this is no setting of Spark", hint="names start with 'spark.'.")
+    elif _refused(name) == PROMISE:
+        yield FieldProblem(field=path, what=PROMISE, hint="leave it out.")
+    else:
+        yield from _check_spark_value(name, value, path)
+
+
+def _check_spark_value(name: str, value: str, path: str) -> Iterator[FieldProblem]:
+    if _has_controls(value) or len(value) > MAX_LENGTH or _SUBSTITUTED.search(value):
+        what = "the value holds control characters or a ${…} that Spark would replace"
+        yield FieldProblem(field=path, what=what, hint="${secret:NAME} is the only reference.")
+    else:
+        yield from _check_value(name, value, path)
 
 
 def _check_value(name: str, value: str, path: str) -> Iterator[FieldProblem]:
@@ -172,11 +192,27 @@ def _check_value(name: str, value: str, path: str) -> Iterator[FieldProblem]:
         yield FieldProblem(field=path, what="the address holds a password", hint=_BY_REFERENCE)
 
 
-def _check_master(master: str, masters: Sequence[str]) -> list[FieldProblem]:
-    if LOCAL.fullmatch(master) or clusters.is_listed(master, masters):
-        return []
-    hint = "auto or local[n]; the setting CLONOS_API__SPARK_MASTERS lists the clusters that jobs may use."
-    return [FieldProblem(field="spec.master", what="this master cannot be used", hint=hint)]
+def _check_master(master: str) -> Iterator[FieldProblem]:
+    if not LOCAL.fullmatch(master):
+        hint = "use auto or local[n]; or cluster: NAME in place of a master (clonos cluster ls)."
+        yield FieldProblem(field="spec.master", what="this master cannot be used", hint=hint)
+
+
+def _check_executors(executor: ExecutorResources) -> Iterator[FieldProblem]:
+    if executor.memory_mb > _EXECUTOR_MB:
+        yield FieldProblem(field="spec.executor.memory", what=f"{_EXECUTOR_MB}m is the maximum")
+    slots = executor.instances * executor.cores
+    if slots > _TASK_SLOTS:
+        what = f"{executor.instances} executors have {slots} task slots, and {_TASK_SLOTS} are the most"
+        yield FieldProblem(field="spec.executor", what=what, hint="lower instances or cores.")
+
+
+def check_size(document: JobSpec | ClusterSpec, subject: str) -> Iterator[FieldProblem]:
+    """Returns a problem if a document is too long; the problem names its `subject`."""
+    size = len(document.model_dump_json(exclude_unset=True).encode())
+    if size > MAX_LENGTH:
+        hint = f"{MAX_LENGTH} are the most; put data into files beside the code."
+        yield FieldProblem(field="spec", what=f"{subject} has {size} bytes", hint=hint)
 
 
 def _check_main(main: str) -> list[FieldProblem]:
@@ -187,7 +223,8 @@ def _check_main(main: str) -> list[FieldProblem]:
     return []
 
 
-def _check_labels(labels: Mapping[str, str]) -> list[FieldProblem]:
+def check_labels(labels: Mapping[str, str]) -> list[FieldProblem]:
+    """Returns the problems of labels: their number, names and values."""
     invalid = (not LABEL.fullmatch(name) or len(value) > MAX_LABEL for name, value in labels.items())
     if len(labels) > MAX_LABELS or any(invalid):
         what = "at most 64, with names of 1 to 63 of a-z, A-Z, 0-9, '.', '_', '/', '-' and values of up to 255"
@@ -204,5 +241,6 @@ def _has_controls(text: str) -> bool:
     return any(ord(char) < 0x20 or ord(char) == 0x7F for char in text)
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
+    """The name of a field in printable characters, shortened."""
     return ascii(name[:100])[1:-1]

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from clonos.errors import SpecError, VersionStale
+from clonos.resources.clusters import Cluster
 from clonos.resources.jobs import Job, JobCreate
 from clonos.standby.states import StandbyState
 from clonos_api.http.checked_json import parse
@@ -32,17 +33,19 @@ SHA: Final = r"^[0-9a-f]{64}$"
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of results.")]
 StandbyStates = Annotated[list[StandbyState] | None, Query(description="States; a standby matches any of them.")]
 IfMatch = Annotated[
-    str | None, Header(alias="If-Match", max_length=200, description="The ETag of the job, from an earlier response.")
+    str | None,
+    Header(alias="If-Match", max_length=200, description="The ETag of the resource, from an earlier response."),
 ]
 
 
-def etag(job: Job) -> str:
-    """The header ``ETag`` of a job: the version of its specification, and a hash of everything else, such as its state.
+def etag(resource: Job | Cluster) -> str:
+    """The header ``ETag`` of a job or cluster: the version of its specification, and a hash of everything else, such as
+    its state.
 
     ``If-None-Match`` compares all of it, and ``If-Match`` the version: a change of state does not hinder an update.
     """
-    digest = hashlib.blake2b(job.model_dump_json(by_alias=True).encode(), digest_size=6).hexdigest()
-    return f'"{job.version}-{digest}"'
+    digest = hashlib.blake2b(resource.model_dump_json(by_alias=True).encode(), digest_size=6).hexdigest()
+    return f'"{resource.version}-{digest}"'
 
 
 def matched_version(if_match: str | None, newest: int) -> int:
@@ -51,7 +54,7 @@ def matched_version(if_match: str | None, newest: int) -> int:
     Without the header the status is 428; if it names only other versions, 412.
     """
     if if_match is None:
-        raise HTTPException(428, "This change needs If-Match with the ETag of the job.")
+        raise HTTPException(428, "This change needs If-Match with the ETag of the resource.")
     check_version(if_match, newest)
     return newest
 

@@ -36,7 +36,7 @@ async def apply(
     placed = next((decision for decision in decisions if isinstance(decision, d.PlaceRun)), None)
     promoted = next((decision for decision in decisions if isinstance(decision, d.PromoteStandby)), None)
     reverted = next((decision for decision in decisions if isinstance(decision, d.RevertVersion)), None)
-    spec = driver_spec(case.job, previous, locations, case.restore(locations)) if placed else None
+    spec = driver_spec(case.job, previous, locations, case.clusters, case.restore(locations)) if placed else None
     move = applying_standbys.update_move(case, decisions, locations, moment)
     job = case.job if reverted is None else await jobs.revert(session, case.job, reverted.version)
     job = await _update_job(session, job, decisions, spec, moment, move.columns)
@@ -71,6 +71,7 @@ async def apply(
         standbys=[rows for rows in (*case.standbys, *update.added) if rows[1].id not in used],
         successor=move.successor if job.moving else None,
         successor_claimed=case.successor_claimed,
+        clusters=case.clusters,
     )
 
 

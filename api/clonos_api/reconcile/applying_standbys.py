@@ -64,7 +64,7 @@ def update_move(
                     cause="drain", leaves=case.run.host, version=version, previous=version, until=until
                 )
             case d.AddStandby(for_move=True) if move is not None:
-                update.spec = standby_spec(case.job, None if decision.newest else case.run, locations)
+                update.spec = standby_spec(case.job, None if decision.newest else case.run, locations, case.clusters)
                 update.after = move.model_copy(update={"standby": update.spec.run})
             case d.SetMoveStandby() if move is not None:
                 failed = move.failed + decision.failed
@@ -99,7 +99,7 @@ async def write(
         match decision:
             case d.AddStandby():
                 spec = move.spec if decision.for_move else None
-                spec = spec or standby_spec(job, None if decision.newest else case.run, locations)
+                spec = spec or standby_spec(job, None if decision.newest else case.run, locations, case.clusters)
                 host = await open_host(session, decision.host)
                 run = await runs.create(session, job, host, spec, why=decision.why)
                 standby = await standbys.create(session, job, spec, host.id, decision.why)

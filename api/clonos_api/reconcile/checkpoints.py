@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -31,11 +32,21 @@ class CheckpointLocations:
         prefix = "" if urlsplit(base).scheme else "file://"
         return f"{prefix}{base.rstrip('/')}/jobs/{name}/checkpoint"
 
-    def is_local(self, checkpoint: str) -> bool:
-        """Whether a checkpoint's location is a path that only one host can access."""
-        if urlsplit(checkpoint).scheme not in ("", "file"):
+    def is_local(self, checkpoint: str, shared: Iterable[str] = ()) -> bool:
+        """Whether a checkpoint's location is a path that only one host can access.
+
+        `shared` are further locations that all hosts of the job can access: those of its Spark cluster.
+        """
+        if not _is_path(checkpoint):
             return False
-        if not self.shared or urlsplit(self.shared).scheme not in ("", "file"):
-            return True
-        path, base = (posixpath.normpath(urlsplit(location).path or "/") for location in (checkpoint, self.shared))
-        return not f"{path}/".startswith(f"{base.rstrip('/')}/")
+        path = _normalized(checkpoint)
+        bases = (location for location in (self.shared, *shared) if location and _is_path(location))
+        return not any(f"{path}/".startswith(f"{_normalized(base).rstrip('/')}/") for base in bases)
+
+
+def _is_path(location: str) -> bool:
+    return urlsplit(location).scheme in ("", "file")
+
+
+def _normalized(location: str) -> str:
+    return posixpath.normpath(urlsplit(location).path or "/")

@@ -8,14 +8,15 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.resources.clusters import ClusterState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode
-from clonos_api.reconcile import saving
+from clonos_api.reconcile import checking, saving
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.operations import Completed, Failed, Progress, judge, overtaken
 from clonos_api.reconcile.transitions import Intent
-from clonos_api.store import jobs, operations, planned_moves, tasks
-from clonos_api.store.tables import HostRow, JobRow, OperationRow, RunRow, SavepointRow, TaskRow
+from clonos_api.store import clusters, jobs, operations, planned_moves, tasks
+from clonos_api.store.tables import ClusterRow, HostRow, JobRow, OperationRow, RunRow, SavepointRow, TaskRow
 
 _PLANNED = frozenset({"move", "upgrade"})
 _COPIES = frozenset({"savepoint", "delete-savepoint"})
@@ -30,6 +31,7 @@ class Pending:
     run: RunRow | None  # the job's run, or its last one
     savepoint: SavepointRow | None  # savepoint that the operation takes or deletes
     task_host: str | None  # id of the host that executes the operation's host task
+    cluster: ClusterRow | None = None  # cluster that the operation checks
 
 
 async def read(session: AsyncSession) -> list[Pending]:
@@ -48,8 +50,14 @@ async def read(session: AsyncSession) -> list[Pending]:
     for row in rows:
         job, run = of_jobs.get(row.job or "", (None, None))
         savepoint = await _savepoint(session, row)
-        loaded.append(Pending(row, job, run, savepoint, hosts.get(row.id)))
+        loaded.append(Pending(row, job, run, savepoint, hosts.get(row.id), await _cluster(session, row)))
     return loaded
+
+
+async def _cluster(session: AsyncSession, row: OperationRow) -> ClusterRow | None:
+    if row.kind != clusters.CHECK:
+        return None
+    return await session.get(ClusterRow, str(row.arguments.get("cluster")), populate_existing=True)
 
 
 async def _savepoint(session: AsyncSession, row: OperationRow) -> SavepointRow | None:
@@ -63,7 +71,9 @@ async def _savepoint(session: AsyncSession, row: OperationRow) -> SavepointRow |
 
 def is_due(pending: Pending, hosts: list[HostRow], locations: CheckpointLocations) -> bool:
     """Whether an operation has completed or failed, or needs a host task: then call `end`."""
-    return _verdict(pending) is not None or _task_for(pending, hosts, locations) is not None
+    if _verdict(pending) is not None:
+        return True
+    return _task_for(pending, hosts, locations) is not None or _reason_to_wait(pending, hosts, locations) is not None
 
 
 async def end(session: AsyncSession, pending: Pending, hosts: list[HostRow], locations: CheckpointLocations) -> None:
@@ -83,6 +93,9 @@ async def end(session: AsyncSession, pending: Pending, hosts: list[HostRow], loc
         await operations.fail(session, pending.operation, verdict.failure)
         return
     host = _task_for(pending, hosts, locations)
+    if pending.cluster is not None:
+        await _check(session, pending.cluster, pending, host, _reason_to_wait(pending, hosts, locations))
+        return
     if host is None or pending.savepoint is None or pending.job is None:
         return
     if pending.task_host is not None:
@@ -91,6 +104,17 @@ async def end(session: AsyncSession, pending: Pending, hosts: list[HostRow], loc
         await saving.copy(session, pending.savepoint, host, _checkpoint(pending, locations), pending.operation.id)
     else:
         await saving.remove(session, pending.savepoint, host, pending.operation.id)
+
+
+async def _check(
+    session: AsyncSession, cluster: ClusterRow, pending: Pending, host: str | None, reason: Failure | None
+) -> None:
+    if host is not None:
+        if pending.task_host is not None:
+            await _end_tasks(session, pending.operation)
+        await checking.begin(session, cluster, host, pending.operation)
+    elif reason is not None:
+        await clusters.explain(session, cluster, reason)
 
 
 async def expire(session: AsyncSession) -> int:
@@ -103,6 +127,9 @@ async def expire(session: AsyncSession) -> int:
             if savepoint is not None:
                 failure = Failure.model_validate(row.failure)
                 await saving.give_up(session, savepoint, [task.host for task in waiting], failure)
+        cluster = await _cluster(session, row)
+        if cluster is not None and cluster.state == ClusterState.CHECKING:
+            await clusters.fail(session, cluster, Failure.model_validate(row.failure))
         await _end_tasks(session, row)
     return len(rows)
 
@@ -114,6 +141,10 @@ async def _end_tasks(session: AsyncSession, operation: OperationRow) -> None:
 
 def _verdict(pending: Pending) -> Completed | Failed | None:
     row, job = pending.operation, pending.job
+    if row.kind == clusters.CHECK:
+        if pending.cluster is None:
+            return Failed(_missing("The cluster"))
+        return None if pending.cluster.version == row.arguments.get("version") else overtaken("a newer description")
     if job is None:
         return Failed(_missing("The job"))
     if row.kind in _COPIES:
@@ -146,15 +177,27 @@ def _verdict(pending: Pending) -> Completed | Failed | None:
 
 def _task_for(pending: Pending, hosts: list[HostRow], locations: CheckpointLocations) -> str | None:
     """Returns the host that needs the operation's task; None: no task is needed, or the host has it."""
-    if pending.operation.kind not in _COPIES or pending.savepoint is None or pending.job is None:
-        return None
-    location = _checkpoint(pending, locations) if pending.operation.kind == "savepoint" else pending.savepoint.location
     if pending.task_host is not None and any(
         h.id == pending.task_host and h.state in ("READY", "DRAINING") for h in hosts
     ):
         return None
+    if pending.cluster is not None:
+        host = checking.host_for(pending.cluster, hosts)
+        return host if host != pending.task_host else None
+    if pending.operation.kind not in _COPIES or pending.savepoint is None or pending.job is None:
+        return None
+    location = _checkpoint(pending, locations) if pending.operation.kind == "savepoint" else pending.savepoint.location
     host = saving.host_for(pending.job, pending.run.host if pending.run else None, hosts, location, locations)
     return host if host != pending.task_host else None
+
+
+def _reason_to_wait(pending: Pending, hosts: list[HostRow], locations: CheckpointLocations) -> Failure | None:
+    """Returns why the check of a cluster waits for a host, unless the cluster's row has that reason already."""
+    cluster = pending.cluster
+    if cluster is None or pending.task_host is not None or _task_for(pending, hosts, locations) is not None:
+        return None
+    reason = checking.no_host(cluster)
+    return None if cluster.failure == reason.model_dump(mode="json") else reason
 
 
 def _checkpoint(pending: Pending, locations: CheckpointLocations) -> str:

@@ -95,6 +95,19 @@ class StandbyFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterFacts:
+    """Facts about the Spark cluster that a job uses."""
+
+    name: str
+    exists: bool = True
+    hosts: frozenset[str] = frozenset()  # names of the hosts that reach it; empty: all hosts
+
+    def reached_from(self, host: str) -> bool:
+        """Whether drivers on the host with this name can use the cluster."""
+        return not self.hosts or host in self.hosts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobFacts:
     """Facts about a job."""
 
@@ -125,6 +138,8 @@ class JobFacts:
     planned_move: Moving | None = None
     successor: RunFacts | None = None  # run that takes over in the planned move
     prefers_pool: bool = False  # whether a pool driver can run the job
+    cluster: ClusterFacts | None = None  # the Spark cluster of the next driver; None: a local master
+    newest_cluster: ClusterFacts | None = None  # that of the newest version, which an upgrade starts
 
     @property
     def intent(self) -> Intent:
@@ -150,6 +165,7 @@ class StandbyDemand:
     previous_version: int | None = None  # version that an upgrade may roll back to; standbys with that version stay
     # standby that a planned move waits for; it stays even if there are more than `replicas`
     successor: str | None = None
+    cluster: ClusterFacts | None = None  # the Spark cluster of the driver, and so of its standbys
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -16,12 +16,12 @@ from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, St
 from clonos.standby.launch_request import pool_eligible
 from clonos.standby.states import StandbyState
 from clonos_api.reconcile.checkpoints import CheckpointLocations
-from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyDemand, StandbyFacts
+from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, RunFacts, StandbyDemand, StandbyFacts
 from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.transitions import TRANSIENT
-from clonos_api.store import hosts, planned_moves, standbys
+from clonos_api.store import clusters, hosts, planned_moves, standbys
 from clonos_api.store.db.clock import now
-from clonos_api.store.tables import GenerationRow, HostRow, JobRow, RunRow, SavepointRow, StandbyRow
+from clonos_api.store.tables import ClusterRow, GenerationRow, HostRow, JobRow, RunRow, SavepointRow, StandbyRow
 
 _S, _D = JobState, DesiredState
 _MAX_IDS: Final = 500  # in one statement
@@ -50,12 +50,13 @@ class JobCase:
     successor: RunRow | None = None  # run that takes over in a planned move
     successor_claimed: bool = False  # whether a driver of `successor` has claimed the causal log
     epochs: int = 0  # number of epochs that drivers of `run` finished; loaded only for a planned move
+    clusters: Mapping[str, ClusterRow] = field(default_factory=dict)  # all Spark clusters, by name
 
     def facts(self, locations: CheckpointLocations) -> tuple[JobFacts, RunFacts | None]:
         """Returns the facts about the job and its run, as `decide.decide` needs them."""
         row = self.job
         start = StartFrom.model_validate(row.start_from) if row.start_from else None
-        local = locations.is_local(self.checkpoint(locations))
+        local = self.is_local(locations)
         standby = JobSpec.model_validate(row.spec).spec.standby
         job = JobFacts(
             id=row.id,
@@ -83,9 +84,25 @@ class JobCase:
             prefers_pool=start is None and pool_eligible(self._driver_spec().spec),
             planned_move=planned_moves.of(row),
             successor=run_facts(self.successor, claimed=self.successor_claimed) if self.successor is not None else None,
+            cluster=self.cluster(),
+            newest_cluster=self.cluster(newest=True),
         )
         run = run_facts(self.run, claimed=self.claimed, epochs=self.epochs) if self.run is not None else None
         return job, run
+
+    def cluster(self, *, newest: bool = False) -> ClusterFacts | None:
+        """Returns the facts about the Spark cluster of the next driver, or of the newest version; None: it has none."""
+        name = _cluster_name(self.job.spec if newest or self.run is None else self.run.order["spec"])
+        row = self.clusters.get(name)
+        if row is None:
+            return ClusterFacts(name=name, exists=False) if name else None
+        return ClusterFacts(name=name, hosts=frozenset(clusters.description(row).spec.hosts))
+
+    def is_local(self, locations: CheckpointLocations) -> bool:
+        """Returns whether only one host can access the job's checkpoint."""
+        cluster = self.clusters.get(_cluster_name(self.job.spec))
+        shared = clusters.description(cluster).spec.shared_locations if cluster is not None else ()
+        return locations.is_local(self.checkpoint(locations), shared)
 
     def _driver_spec(self) -> JobSpec:
         """Returns the specification of the next driver: a recovery keeps the version."""
@@ -184,6 +201,7 @@ class Snapshot:
     hosts: list[HostRow]
     fleet: Fleet
     standbys: dict[str, list[tuple[StandbyRow, RunRow]]]  # standbys that could take over, with their runs, by job id
+    clusters: dict[str, ClusterRow]  # all Spark clusters, by name
     unresponsive_in_s: float | None = None  # time until the next host becomes unresponsive unless it sends a heartbeat
 
 
@@ -211,14 +229,15 @@ async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snaps
             .order_by(JobRow.state_since, JobRow.id)
         )
     ).all()
-    cases = [JobCase(job, run, standbys=of_jobs.get(job.id, [])) for job, run in rows]
+    by_name = await clusters.every(session)
+    cases = [JobCase(job, run, standbys=of_jobs.get(job.id, []), clusters=by_name) for job, run in rows]
     await _load_runs(session, cases, {row.id: row.failure_domain for row in host_rows})
     await _load_savepoints(session, cases)
     await _load_successors(session, cases)
     reserved = sum(_needs_slot(case) for case in cases)
     facts = [host_facts(row, used.get(row.id, 0), unresponsive=row.id in unresponsive) for row in host_rows]
     next_s = min((seconds for seconds in remaining_s.values() if seconds > 0), default=None)
-    return Snapshot(moment, cases, host_rows, Fleet(facts, reserved), of_jobs, next_s)
+    return Snapshot(moment, cases, host_rows, Fleet(facts, reserved), of_jobs, by_name, next_s)
 
 
 def _unresponsive(hosts: list[HostRow], remaining_s: dict[str, float], moment: datetime) -> set[str]:
@@ -344,27 +363,21 @@ async def load_standby_demands(
         )
     )
     failures = dict((await session.execute(failed.group_by(StandbyRow.job))).all()) if rows else {}
-    return [
-        (
-            standby_demand(job, run, locations, failed_recently=failures.get(job.id, 0)),
-            JobCase(job, run, standbys=snapshot.standbys.get(job.id, [])),
-        )
-        for job, run in rows
+    cases = [
+        JobCase(job, run, standbys=snapshot.standbys.get(job.id, []), clusters=snapshot.clusters) for job, run in rows
     ]
+    return [(standby_demand(case, locations, failed_recently=failures.get(case.job.id, 0)), case) for case in cases]
 
 
-def standby_demand(
-    job: JobRow, run: RunRow | None, locations: CheckpointLocations, *, failed_recently: int = 0
-) -> StandbyDemand:
-    """Computes the facts that decide a job's standbys, from its row and the row of its driver's run.
+def standby_demand(case: JobCase, locations: CheckpointLocations, *, failed_recently: int = 0) -> StandbyDemand:
+    """Computes the facts that decide a job's standbys.
 
     Args:
-        job: The job.
-        run: The run of the job's driver; None if there is none.
+        case: The job, and the run of its driver.
         locations: Locations of checkpoints.
         failed_recently: As in `StandbyDemand`.
     """
-    local = locations.is_local(JobCase(job, run).checkpoint(locations))
+    job, run = case.job, case.run
     move = planned_moves.of(job)
     continues = run is not None and run.order["desired"] == "RUNNING"
     return StandbyDemand(
@@ -380,9 +393,14 @@ def standby_demand(
         host=run.host if run is not None else None,
         run=run.id if run is not None and continues else None,
         takeover_wait_s=run.order["restart"].get("takeover_wait_s", 0.0) if run is not None and continues else 0.0,
-        bound=job.home if local else None,
+        bound=job.home if case.is_local(locations) else None,
         failed_recently=failed_recently,
+        cluster=case.cluster(),
     )
+
+
+def _cluster_name(spec: Mapping[str, Any]) -> str:
+    return str((spec.get("spec") or {}).get("cluster") or "")
 
 
 def _needs_slot(case: JobCase) -> bool:

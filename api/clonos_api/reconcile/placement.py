@@ -3,9 +3,10 @@
 Only a job without a run is placed; a running job never moves just because another host is less loaded. The rules, in
 order:
 
-1. A local checkpoint binds the job to the host that has it.
-2. The label ``clonos.dev/host`` names the host.
-3. Otherwise all hosts that are READY and have a free slot, preferring: another failure domain than the one of the last
+1. Only hosts that reach the job's Spark cluster, if it uses one.
+2. A local checkpoint binds the job to the host that has it.
+3. The label ``clonos.dev/host`` names the host.
+4. Otherwise all hosts that are READY and have a free slot, preferring: another failure domain than the one of the last
    lost host; a host with a pool driver, if the job can use one; the least loaded host; the least loaded failure domain;
    the first name.
 """
@@ -19,7 +20,7 @@ from fractions import Fraction
 from typing import Final
 
 from clonos.resources.hosts import HostState
-from clonos_api.reconcile.facts import HostFacts, JobFacts
+from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts
 
 HOST_LABEL: Final = "clonos.dev/host"
 _MAX_NAMES: Final = 3
@@ -63,6 +64,10 @@ class Fleet:
         """Number of free slots on open hosts."""
         return sum(host.slots - host.used for host in self.open.values())
 
+    def open_for(self, cluster: ClusterFacts | None) -> list[HostFacts]:
+        """Returns the hosts that accept another driver, and reach the cluster; None: any host."""
+        return [host for host in self.open.values() if cluster is None or cluster.reached_from(host.name)]
+
     def named(self, name: str) -> HostFacts | None:
         """Returns the host with this name; None if there is none."""
         return self.hosts.get(self._names.get(name, ""))
@@ -96,6 +101,13 @@ class Fleet:
 
 def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
     """Selects the host of a job's next run, or returns why there is none."""
+    cluster = job.cluster
+    if cluster is not None and not cluster.exists:
+        return NoPlacement(
+            f"There is no cluster {cluster.name}, which job {job.name} names.",
+            "add the cluster again, or change the job's `cluster`.",
+            permanent=True,
+        )
     label = job.labels.get(HOST_LABEL)
     bound = job.home if job.local and not job.start_from else None
     if bound is not None:
@@ -112,18 +124,20 @@ def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
                 "move the checkpoint to shared storage, or start the job from a savepoint.",
                 permanent=True,
             )
-        return _only(host, "its checkpoint is a path of this host")
+        return _only(host, "its checkpoint is a path of this host", cluster)
     if label is not None:
         host = fleet.named(label)
         if host is None:
             return NoPlacement(
                 f"There is no host {label}.", f"start an agent with that name, or change the label {HOST_LABEL}."
             )
-        return _only(host, f"its label {HOST_LABEL} names this host")
-    if not fleet.open:
-        return NoPlacement(_full(fleet), "start another agent, or stop a job; placement is retried every second.")
+        return _only(host, f"its label {HOST_LABEL} names this host", cluster)
+    candidates = fleet.open_for(cluster)
+    if not candidates:
+        hint = "start another agent, or stop a job; placement is retried every second."
+        return NoPlacement(_full(fleet, cluster), hint)
     best = min(
-        fleet.open.values(),
+        candidates,
         key=lambda host: (
             host.domain == job.failed_domain,
             job.prefers_pool and not host.pool_available,
@@ -135,7 +149,7 @@ def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
     load = f"{best.used} of {best.slots} slots taken"
     if job.prefers_pool and best.pool_available:
         return Placement(best.id, f"it has {best.pool_available} pool drivers ({load})")
-    return Placement(best.id, f"least loaded of {len(fleet.open)} free hosts ({load})")
+    return Placement(best.id, f"least loaded of {len(candidates)} free hosts ({load})")
 
 
 def has_room(job: JobFacts, fleet: Fleet) -> bool:
@@ -143,7 +157,12 @@ def has_room(job: JobFacts, fleet: Fleet) -> bool:
     return fleet.free > fleet.reserved and isinstance(place(job, fleet), Placement)
 
 
-def _only(host: HostFacts, why: str) -> Placement | NoPlacement:
+def _only(host: HostFacts, why: str, cluster: ClusterFacts | None) -> Placement | NoPlacement:
+    if cluster is not None and not cluster.reached_from(host.name):
+        return NoPlacement(
+            f"Only host {host.name} can run it ({why}), and that host does not reach cluster {cluster.name}.",
+            f"an admin can add the host to the cluster's `hosts`, which are {_joined(sorted(cluster.hosts))}.",
+        )
     if host.open:
         return Placement(host.id, why)
     return NoPlacement(
@@ -162,15 +181,18 @@ def _closed(host: HostFacts) -> str:
             return "has no free slot"
 
 
-def _full(fleet: Fleet) -> str:
+def _full(fleet: Fleet, cluster: ClusterFacts | None) -> str:
     reasons: dict[str, list[str]] = defaultdict(list)
     for host in sorted(fleet.hosts.values(), key=lambda host: host.name):
-        reasons[_closed(host)].append(host.name)
+        if cluster is None or cluster.reached_from(host.name):
+            reasons[_closed(host)].append(host.name)
+    for name in sorted(cluster.hosts) if cluster is not None else ():
+        if fleet.named(name) is None:
+            reasons["is not registered"].append(name)
     if not reasons:
         return "No host is registered."
-    return (
-        "No host is free: " + "; ".join(f"{_joined(names)} {reason}" for reason, names in sorted(reasons.items())) + "."
-    )
+    which = "No host" if cluster is None or not cluster.hosts else f"No host that reaches cluster {cluster.name}"
+    return f"{which} is free: {'; '.join(f'{_joined(names)} {reason}' for reason, names in sorted(reasons.items()))}."
 
 
 def _joined(names: list[str]) -> str:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import RunRestartPolicy, RunSpec
 from clonos.resources.jobs import StartFrom
 from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.store.clusters import description
 from clonos_api.store.db.rows import new_id
-from clonos_api.store.tables import JobRow, RunRow
+from clonos_api.store.tables import ClusterRow, JobRow, RunRow
+
+Clusters = Mapping[str, ClusterRow]
+"""All Spark clusters, by name."""
 
 
-def driver_spec(job: JobRow, previous: RunRow | None, locations: CheckpointLocations, restore: str | None) -> RunSpec:
+def driver_spec(
+    job: JobRow, previous: RunRow | None, locations: CheckpointLocations, clusters: Clusters, restore: str | None
+) -> RunSpec:
     """Builds the specification of a new run that drives the job.
 
     Args:
         job: The job.
         previous: The job's newest run since its last start; the new run keeps its version. None: the newest version.
         locations: Locations of checkpoints.
+        clusters: The Spark clusters; the new run gets the newest description of the one that its version names.
         restore: Checkpoint or savepoint to restore first; None: the job continues with its own checkpoint.
     """
     spec = _job_spec(job, locations) if previous is None else JobSpec.model_validate(previous.order["spec"])
@@ -45,14 +54,15 @@ def driver_spec(job: JobRow, previous: RunRow | None, locations: CheckpointLocat
         earlier_attempts=previous.attempts if previous else 0,
         accept_new_code=previous.order.get("accept_new_code", False) if previous else _reverts(job),
         resolutions=(previous.order.get("resolutions") if previous else job.resolutions) or [],
+        cluster=description(clusters[spec.spec.cluster]) if spec.spec.cluster in clusters else None,
     )
 
 
-def standby_spec(job: JobRow, driver: RunRow | None, locations: CheckpointLocations) -> RunSpec:
+def standby_spec(job: JobRow, driver: RunRow | None, locations: CheckpointLocations, clusters: Clusters) -> RunSpec:
     """Builds the specification of a new standby of the job, with the version of the run `driver`; None: the newest
     version.
     """
-    spec = driver_spec(job, driver, locations, None)
+    spec = driver_spec(job, driver, locations, clusters, None)
     restart = spec.restart.model_copy(update={"earlier_failures": 0})
     waiting = {"standby": True, "start_from": None, "request_key": "", "earlier_attempts": 0, "accept_new_code": False}
     # Resolutions: a standby takes over from a driver, which has recorded them in the log.

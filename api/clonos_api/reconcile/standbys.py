@@ -1,9 +1,9 @@
 """Decides about the standbys of a job: a pure function of the job, its standbys and the hosts.
 
-A new standby gets an open host, preferably: not the driver's; with the fewest standbys; in another failure domain than
-the driver's; then the least loaded. A well-placed standby stays. It moves only off the host of the driver or of another
-standby, or out of the driver's failure domain, and only to a better open host. It is dropped when its replacement is
-ready.
+A new standby gets an open host that reaches the job's Spark cluster, preferably: not the driver's; with the fewest
+standbys; in another failure domain than the driver's; then the least loaded. A well-placed standby stays. It moves only
+off the host of the driver or of another standby, or out of the driver's failure domain, and only to a better open host.
+It is dropped when its replacement is ready.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ def _drop_reason(job: StandbyDemand, standby: StandbyFacts, hosts: Mapping[str, 
         return "the job's specification has changed"
     if job.bound is not None and standby.host != job.bound:
         return "the job's checkpoint is on another host"
+    if job.cluster is not None and not job.cluster.reached_from(host.name):
+        return "its host does not reach the job's cluster"
     return ""
 
 
@@ -120,7 +122,7 @@ def _others(standbys: Sequence[StandbyFacts], standby: StandbyFacts) -> list[str
 
 
 def _best(job: StandbyDemand, hosts: Sequence[str], fleet: Fleet) -> HostFacts | None:
-    candidates = [host for host in fleet.open.values() if job.bound in (None, host.id)]
+    candidates = [host for host in fleet.open_for(job.cluster) if job.bound in (None, host.id)]
     return min(
         candidates,
         key=lambda host: (

@@ -17,7 +17,7 @@ from clonos.resources.jobs import JobState
 from clonos_api.reconcile.deadlines import RECOVER_S
 from clonos_api.reconcile.saving import IN_PROGRESS
 from clonos_api.reconcile.states.failures import savepoint_given_up
-from clonos_api.store import jobs, operations, recoveries, runs, savepoints, tasks
+from clonos_api.store import clusters, jobs, operations, recoveries, runs, savepoints, tasks
 from clonos_api.store.db.clock import now
 from clonos_api.store.tables import HostRow, JobRow, RecoveryRow, RunRow, SavepointRow, TaskRow
 
@@ -47,7 +47,7 @@ async def _tasks(session: AsyncSession, needed: set[str]) -> int:
     ended = 0
     for task in (await session.scalars(select(TaskRow).where(TaskRow.ended_at.is_(None)))).all():
         savepoint = await session.get(SavepointRow, str(task.arguments.get("savepoint")))
-        waits = savepoint is not None and savepoint.state in IN_PROGRESS
+        waits = task.kind == clusters.CHECK or (savepoint is not None and savepoint.state in IN_PROGRESS)
         if not waits or (task.operation is not None and task.operation not in needed):
             ended += await tasks.end(session, task)
     return ended

@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
+from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Problem
 from clonos.resources.jobs import JobCreate, JobPatch
@@ -24,7 +25,7 @@ PROBLEM: Final = "application/problem+json"
 _REF: Final = "#/components/schemas/"
 _METHODS: Final = ("get", "post", "patch", "put", "delete")
 # Bodies that routes parse themselves, because they may be YAML.
-_BODIES: Final = (JobCreate, JobPatch, JobSpec)
+_BODIES: Final = (JobCreate, JobPatch, JobSpec, ClusterSpec)
 
 _TITLES: Final = {
     400: "The request cannot be parsed.",
@@ -71,7 +72,7 @@ LOCATION: Final[dict[int | str, dict[str, Any]]] = {
 }
 ETAG: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "The job.",
+        "description": "The resource.",
         "headers": {"ETag": {"description": "Its version and state, for If-Match.", "schema": {"type": "string"}}},
     }
 }

@@ -13,7 +13,7 @@ from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Page
 from clonos.resources.jobs import DesiredState, Job, JobCreate, JobPatch, JobState, JobSummary, JobVersion
 from clonos.resources.service import JobValidation, Operation, Role
-from clonos_api.admission import artifact_bytes, checkpoint_owners, spec_checks, start_points
+from clonos_api.admission import artifact_bytes, checkpoint_owners, clusters, spec_checks, start_points
 from clonos_api.guards.idempotency import OnceDep
 from clonos_api.http.bodies import TEXT, IfMatch, check_version, document_of, etag, job_create, matched_version
 from clonos_api.http.checked_json import CheckedRoute
@@ -46,8 +46,9 @@ async def create_job(
     once: OnceDep,
 ) -> Response:
     """Create a job and start it, unless `start` is false."""
-    spec_checks.refuse(spec_checks.check_spec(body.spec, masters=settings.spark_masters))
+    spec_checks.refuse(spec_checks.check_spec(body.spec))
     async with database.transaction(by=caller.actor) as session:
+        spec_checks.refuse(await clusters.check_job(session, body.spec))
         await checkpoint_owners.check(session, caller, body.spec.spec.checkpoint, settings)
         row = await jobs.create(
             session,
@@ -72,7 +73,7 @@ async def validate_job(
     """Validate a specification and its code without creating a job: invalid fields and linter findings."""
     async with database.reading() as session:
         row = await artifacts.get(session, body.artifact)
-    invalid = spec_checks.check_spec(body.spec, masters=replica.settings.spark_masters)
+        invalid = [*spec_checks.check_spec(body.spec), *await clusters.check_job(session, body.spec)]
     copy = partial(artifact_bytes.copy, database, row)
     main = body.spec.spec.main
     reported, unreadable = await replica.inspector.findings(row, copy, main, by=caller.subject)
@@ -117,7 +118,7 @@ async def update_job(
 ) -> Job:
     """Update the specification or the code of a job. The change takes effect at the next start."""
     if body.spec is not None:
-        spec_checks.refuse(spec_checks.check_spec(body.spec, masters=settings.spark_masters))
+        spec_checks.refuse(spec_checks.check_spec(body.spec))
 
     async def change(session: AsyncSession) -> JobRow:
         row = await jobs.get(session, job.id)
@@ -125,6 +126,7 @@ async def update_job(
         if body.spec is None and body.artifact is None:
             return row
         if body.spec is not None:
+            spec_checks.refuse(await clusters.check_job(session, body.spec))
             await checkpoint_owners.check(session, caller, body.spec.spec.checkpoint, settings)
         return await jobs.patch(
             session, row, version=version, spec=body.spec, artifact=body.artifact, by=caller.subject

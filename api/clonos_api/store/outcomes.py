@@ -1,4 +1,4 @@
-"""Applies the result of a host task to its savepoint, and to the operation that waits for the savepoint."""
+"""Applies the result of a host task to its savepoint or cluster, and to the operation that waits for it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, NotFound, SpecError
+from clonos.jobs.cluster import ClusterReport
 from clonos.jobs.spec import explain
+from clonos.resources.clusters import ClusterState
 from clonos.resources.hosts import TaskResult
 from clonos.resources.jobs import Failure
-from clonos_api.store import operations, savepoints
-from clonos_api.store.tables import TaskRow
+from clonos_api.store import clusters, operations, savepoints
+from clonos_api.store.tables import ClusterRow, TaskRow
 
 _NO_REASON: Final = Failure(
     error="internal", what="The agent's task failed without a reason.", hint="check the agent's log."
@@ -29,10 +31,14 @@ class Copied(BaseModel):
 
 
 async def settle(session: AsyncSession, task: TaskRow, result: TaskResult) -> None:
-    """Apply the result of a host task: complete, fail or remove its savepoint, and end its operation.
+    """Apply the result of a host task: complete, fail or remove its savepoint, or change the state of its cluster, and
+    end its operation.
 
     Call this once per task, for the first result.
     """
+    if task.kind == clusters.CHECK:
+        await _settle_check(session, task, result)
+        return
     savepoint = await savepoints.get(session, str(task.arguments["savepoint"]))
     failure = None if result.ok else (result.failure or _NO_REASON)
     if task.kind == "delete-savepoint":
@@ -49,6 +55,26 @@ async def settle(session: AsyncSession, task: TaskRow, result: TaskResult) -> No
             await savepoints.fail(session, savepoint, failure)
     if task.operation is not None:
         await _end(session, task.operation, {"savepoint": savepoint.id}, failure)
+
+
+async def _settle_check(session: AsyncSession, task: TaskRow, result: TaskResult) -> None:
+    row = await session.get(ClusterRow, str(task.arguments["cluster"]), populate_existing=True)
+    if row is None or row.state != ClusterState.CHECKING or row.version != task.arguments["version"]:
+        return  # the check was ended before
+    failure = None if result.ok else (result.failure or _NO_REASON)
+    if failure is None:
+        row = await clusters.succeed(session, row, _reported(result))
+    else:
+        row = await clusters.fail(session, row, failure)
+    if task.operation is not None:
+        await _end(session, task.operation, {"cluster": row.name, "state": row.state}, failure)
+
+
+def _reported(result: TaskResult) -> ClusterReport:
+    try:
+        return ClusterReport.model_validate(result.result)
+    except ValidationError as error:
+        raise SpecError(f"Invalid report of a cluster: {explain(error)}.", kept="nothing was changed.") from error
 
 
 def _copied(result: TaskResult) -> Copied:

@@ -365,8 +365,9 @@ class TaskRow(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     host: Mapped[str] = mapped_column(ForeignKey("hosts.id"))
     operation: Mapped[str | None] = mapped_column(Id)  # id of the operation that waits for the task
-    kind: Mapped[str] = mapped_column(String(32))  # ``savepoint`` or ``delete-savepoint``
-    owner_number: Mapped[int] = mapped_column(default=0)  # of the owner of the savepoint's job
+    kind: Mapped[str] = mapped_column(String(32))  # ``savepoint``, ``delete-savepoint`` or ``check-cluster``
+    # of the owner of the savepoint's job, or of the subject that added the cluster
+    owner_number: Mapped[int] = mapped_column(default=0)
     arguments: Mapped[dict[str, Any]]  # as in `HostTask`
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
@@ -394,6 +395,28 @@ class OperationRow(Base):
     created_at: Mapped[datetime]
     deadline: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+
+
+class ClusterRow(Base):
+    """A Spark cluster that jobs can use."""
+
+    __tablename__ = "clusters"
+    __table_args__ = (UniqueConstraint("name"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
+    name: Mapped[str] = mapped_column(String(100))
+    labels: Mapped[dict[str, Any]]
+    spec: Mapped[dict[str, Any]]  # a `ClusterSettings`
+    version: Mapped[int] = mapped_column(default=1)  # version of the description
+    state: Mapped[str] = mapped_column(String(16))  # a `ClusterState`
+    state_since: Mapped[datetime]
+    report: Mapped[dict[str, Any] | None]  # the `ClusterReport` of the last check of this version
+    checked_at: Mapped[datetime | None]
+    failure: Mapped[dict[str, Any] | None]  # why the last check failed, or why no check has begun
+    created_by: Mapped[str] = mapped_column(String(100))  # subject
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
 
 
 class StandbyRow(Base):

@@ -80,8 +80,8 @@ class RunRecord(BaseModel):
 class RunDirectory:
     """The files of one run on its host.
 
-    Drivers with their own user id can write only `work`, `scratch`, `events`, `spec` and, if they were pool drivers,
-    `log`. They cannot write the `RunRecord` that the agent relies on.
+    Drivers with their own user id can write only `work`, `scratch`, `events`, `spec`, `cluster` and, if they were pool
+    drivers, `log`. They cannot write the `RunRecord` that the agent relies on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -92,6 +92,7 @@ class RunDirectory:
         # Temporary files of a driver, such as the state of its queries.
         self.scratch = folder / "tmp"
         self.spec = folder / "spec.yaml"
+        self.cluster = folder / "cluster.json"
         self.events = folder / "events.jsonl"
         self.log = folder / "driver.log"
         self.promotion = self.work / "promotion"
@@ -102,21 +103,24 @@ class RunDirectory:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
 
-    def create(self, spec: str, user: DriverUser | None = None) -> None:
+    def create(self, spec: str, user: DriverUser | None = None, *, cluster: str = "") -> None:
         """Create the directories and files that the run's driver needs.
 
         Args:
             spec: The job's specification, as YAML.
+            cluster: The description of its Spark cluster, as JSON; empty: it uses none.
             user: Owner of the driver's files; only its group can read the code. Default the agent's own user.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         for folder in (self.work, self.scratch):
             folder.mkdir(exist_ok=True, mode=0o700)
-        for file in (self.events, self.log, self.spec):
+        for file in (self.events, self.log, self.spec, *((self.cluster,) if cluster else ())):
             file.touch(mode=0o600)
         self.spec.write_text(spec, encoding="utf-8")
+        if cluster:
+            self.cluster.write_text(cluster, encoding="utf-8")
         if user is not None:
-            for path in (self.work, self.scratch, self.events, self.spec):
+            for path in (self.work, self.scratch, self.events, self.spec, *((self.cluster,) if cluster else ())):
                 os.chown(path, user.uid, user.gid)
             if self.code.is_dir():
                 os.chown(self.code, -1, user.gid)

@@ -24,7 +24,11 @@ _PREFIXES: Final = ("CLONOS_KAFKA__", "CLONOS_REGISTRY__", "CLONOS_TRACES__", "C
 
 
 def driver_environment(
-    settings: AgentSettings, directory: RunDirectory, attempt: int, agent: Mapping[str, str] | None = None
+    settings: AgentSettings,
+    directory: RunDirectory,
+    attempt: int,
+    agent: Mapping[str, str] | None = None,
+    cluster: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The environment variables of a driver process.
 
@@ -33,9 +37,11 @@ def driver_environment(
         directory: Directory of the run.
         attempt: Number of the attempt within the run.
         agent: Environment variables of the agent; default those of this process.
+        cluster: Those for the driver's Spark cluster; default none.
     """
     common = _common(settings, directory.work, directory.scratch, agent)
-    return {**common, **settings.driver_environment, RUN: directory.run, ATTEMPT: str(attempt)}
+    own = {RUN: directory.run, ATTEMPT: str(attempt)}
+    return {**common, **settings.driver_environment, **(cluster or {}), **own}
 
 
 def pool_driver_environment(settings: AgentSettings, name: str, folder: Path, scratch: Path) -> dict[str, str]:

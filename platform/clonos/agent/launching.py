@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 
 from clonos.agent.directories import RunDirectory
 from clonos.agent.environment import driver_environment, launch_environment
@@ -31,12 +32,18 @@ def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSp
         command.append("--accept-new-code")
     for resolution in spec.resolutions:
         command += ["--resolve", resolution.option]
+    if spec.cluster is not None:
+        command += ["--cluster", str(directory.cluster)]
     return command
 
 
 def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec) -> bool:
-    """Whether a pool driver can run the job. A pool driver cannot start as a standby or restore a checkpoint."""
-    starts_normally = not spec.standby and spec.restore_location is None and "run" in settings.command
+    """Whether a pool driver can run the job.
+
+    A pool driver cannot start as a standby, restore a checkpoint, or use a Spark cluster.
+    """
+    normal = not spec.standby and spec.restore_location is None and spec.cluster is None
+    starts_normally = normal and "run" in settings.command
     return starts_normally and pool_eligible(job.spec)
 
 
@@ -59,9 +66,16 @@ async def launch_in_pool(settings: AgentSettings, pool: WarmPool, attempt: RunAt
 
 
 def launch_process(
-    settings: AgentSettings, attempt: RunAttempt, spec: RunSpec, command: list[str], user: DriverUser | None
+    settings: AgentSettings,
+    attempt: RunAttempt,
+    spec: RunSpec,
+    command: list[str],
+    user: DriverUser | None,
+    cluster_environment: Mapping[str, str],
 ) -> int:
     """Start the attempt as a new driver process of `user` (None: the agent's); returns its process id.
+
+    `cluster_environment` are the environment variables for the driver's Spark cluster.
 
     Raises:
         OSError: The process cannot be started.
@@ -70,7 +84,7 @@ def launch_process(
     pid = launch(
         _with_restore(spec, directory, command),
         directory=directory.work,
-        environment=driver_environment(settings, directory, attempt.record.attempt),
+        environment=driver_environment(settings, directory, attempt.record.attempt, cluster=cluster_environment),
         log=directory.log,
         uid=user.uid if user else None,
         gid=user.gid if user else None,

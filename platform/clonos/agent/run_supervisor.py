@@ -21,7 +21,7 @@ import time
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import structlog
@@ -44,7 +44,7 @@ from clonos.jobs.spec import JobSpec
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import RunReport, RunSpec
 from clonos.resources.jobs import Failure, StopMode
-from clonos.resources.spec_secrets import from_folder, resolved
+from clonos.resources.spec_secrets import ClusterSecrets, from_folder, resolved, with_secrets
 from clonos.standby.promotion import promote
 from clonos.standby.states import StandbyState
 from clonos.telemetry.events import HEARTBEAT_S
@@ -57,6 +57,13 @@ _END_TRANSACTIONS_S: Final = 15.0
 _POLL_S: Final = 0.02
 # A standby reports each second or so that the driver makes no progress.
 _STALLED_REPORT_S: Final = 5.0
+
+
+class _Prepared(NamedTuple):
+    """What a driver starts with: the job and its Spark cluster, both with their secrets."""
+
+    job: JobSpec
+    cluster: ClusterSecrets | None
 
 
 class RunSupervisor:
@@ -214,21 +221,22 @@ class RunSupervisor:
     async def _start(self) -> None:
         spec, settings, attempt = self._spec, self._settings, self._attempt
         assert spec is not None
-        job = await self._prepare(spec)
-        if job is None:
+        prepared = await self._prepare(spec)
+        if prepared is None:
             return
         # After a pool driver that never started the job, the next one might not either.
         skip_pool = attempt.is_idle_pool_driver
         attempt.begin(spec)
         command = launching.driver_command(settings, self._directory, spec)
-        use_pool = not skip_pool and launching.may_use_pool(settings, spec, job)
+        use_pool = not skip_pool and launching.may_use_pool(settings, spec, prepared.job)
         if use_pool and await launching.launch_in_pool(settings, self._context.pool, attempt, command):
             self._blocked = None
             self._log.info("pool-driver-launched", pid=attempt.record.pid, attempt=attempt.record.attempt)
             return
         try:
             user = driver_user(settings, spec.owner_number)
-            pid = launching.launch_process(settings, attempt, spec, command, user)
+            environment = prepared.cluster.environment if prepared.cluster else {}
+            pid = launching.launch_process(settings, attempt, spec, command, user, environment)
         except OSError as error:
             fault = EnvironmentFault(f"The driver cannot be started: {error}.", kept="nothing was started.")
             self._record_outcome(AttemptOutcome(None, failure_of(fault), retry=True))
@@ -240,8 +248,8 @@ class RunSupervisor:
         attempts = spec.earlier_attempts + attempt.record.attempt
         self._log.info("driver-started", job=spec.name, pid=pid, attempt=attempts)
 
-    async def _prepare(self, spec: RunSpec) -> JobSpec | None:
-        """Install the job's code and write its specification; None if the run must not start."""
+    async def _prepare(self, spec: RunSpec) -> _Prepared | None:
+        """Install the job's code and write its specification and cluster; None if the run must not start."""
         main = spec.spec.spec.main or "job.py"
         user = driver_user(self._settings, spec.owner_number)
         if user is not None:
@@ -251,7 +259,9 @@ class RunSupervisor:
                 self._context.artifacts.install(spec.artifact, main, self._directory.code)
             ):
                 return None
-            job = resolved(spec.spec, from_folder(self._settings.secrets_folder, spec.owner))
+            secrets = self._settings.secrets_folder
+            job = resolved(spec.spec, from_folder(secrets, spec.owner))
+            cluster = with_secrets(spec.cluster, secrets) if spec.cluster is not None else None
         except ClonosError as error:
             if error.retry:
                 raise
@@ -260,13 +270,14 @@ class RunSupervisor:
             return None
         raw = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
         raw["spec"] = {**raw.get("spec", {}), "main": f"code/{main}"}
-        self._directory.create(yaml.safe_dump(raw, sort_keys=False), user)
+        described = cluster.cluster.model_dump_json(by_alias=True) if cluster is not None else ""
+        self._directory.create(yaml.safe_dump(raw, sort_keys=False), user, cluster=described)
         if user is not None:
             jobs = self._settings.home.absolute() / "jobs"
             checkpoint = job.spec.checkpoint
             if not checkpoint or Path(urlsplit(checkpoint).path).is_relative_to(jobs / spec.name):
                 give_folder(jobs, spec.name, user)
-        return job
+        return _Prepared(job, cluster)
 
     async def _while_may_run(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do `work`, unless the desired state changes; whether it was completed and the run may still start."""

@@ -13,6 +13,7 @@ from clonos.resources.archives import LIMITS, Limits
 from clonos.settings import Settings
 
 TASK_COMMAND: Final = (sys.executable, "-m", "clonos.agent.savepoints")
+CLUSTER_CHECK_COMMAND: Final = (sys.executable, "-m", "clonos.driver.cluster_check")
 RUN_COMMAND: Final = (
     *(sys.executable, "-m", "clonos", "run", "{spec}", "--events", "{events}"),
     *("-o", "json", "--plain", "--wait-for-kafka"),
@@ -39,6 +40,8 @@ class AgentSettings(BaseModel):
         ending_command: Command that ends the transactions of a killed driver; ``{job}`` is replaced by the job's name.
             Empty: they end when they time out.
         task_command: Command of a task: it reads the task from standard input and prints the result.
+        cluster_check_command: Command of a check of a Spark cluster: it reads the cluster's description from standard
+            input and prints a `ClusterReport`.
         pool_driver_command: Command of a pool driver; ``{folder}`` is replaced by its directory, ``{agent}`` by the
             agent's process id.
         driver_environment: Additional environment variables of drivers.
@@ -74,6 +77,7 @@ class AgentSettings(BaseModel):
     cache: Path = Field(default_factory=lambda: Settings().cache)
     command: tuple[str, ...] = RUN_COMMAND
     task_command: tuple[str, ...] = TASK_COMMAND
+    cluster_check_command: tuple[str, ...] = CLUSTER_CHECK_COMMAND
     pool_driver_command: tuple[str, ...] = POOL_DRIVER_COMMAND
     ending_command: tuple[str, ...] = ENDING_COMMAND
     driver_environment: dict[str, str] = Field(default_factory=dict)

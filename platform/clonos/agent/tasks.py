@@ -1,4 +1,4 @@
-"""Executes host tasks: one-time work, such as copying or deleting a savepoint, each in its own process."""
+"""Executes host tasks: one-time work, such as a copy of a savepoint or a check of a cluster, each in its own process."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import contextlib
 import os
 import signal
 from asyncio.subprocess import PIPE
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import structlog
 from pydantic import ValidationError
 
+from clonos.agent import cluster_checks
 from clonos.agent.directories import AgentDirectory
 from clonos.agent.environment import base_environment
 from clonos.agent.settings import AgentSettings
 from clonos.agent.users import DriverUser, driver_user, give_folder
 from clonos.client.agent_api import ApiRejected, ApiUnavailable
-from clonos.errors import AgentReplaced, ClonosError
+from clonos.errors import AgentReplaced, ClonosError, EnvironmentFault
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
+from clonos.resources.spec_secrets import with_secrets
 
 _log = structlog.get_logger("clonos.agent")
 _RETRY_S: Final = 1.0
@@ -100,30 +102,67 @@ class Tasks:
     async def _execute(self, task: HostTask) -> TaskResult:
         try:
             user = await asyncio.to_thread(self._prepare, task)
+            if task.kind == "check-cluster":
+                result = await self._check_cluster(task, user)
+            else:
+                result = await self._copy(task, user)
         except ClonosError as error:
             return TaskResult(instance="", ok=False, failure=failure_of(error))
+        _log.info("task-done", task=task.task, kind=task.kind, ok=result.ok)
+        return result
+
+    async def _copy(self, task: HostTask, user: DriverUser | None) -> TaskResult:
+        ended = await self._run_process(self._settings.task_command, task.model_dump_json(), user)
+        try:
+            return TaskResult.model_validate_json(ended.out)
+        except ValidationError:
+            lines = ended.errors.strip().splitlines() or ["it wrote no error"]
+            raise ClonosError(
+                f"The process of the task {task.kind} exited with {ended.exit_code}: {lines[-1]}"
+            ) from None
+
+    async def _check_cluster(self, task: HostTask, user: DriverUser | None) -> TaskResult:
+        secrets = self._settings.secrets_folder
+        described = await asyncio.to_thread(with_secrets, cluster_checks.cluster_of(task), secrets)
+        command, timeout_s = self._settings.cluster_check_command, cluster_checks.timeout_of(task)
+        given = described.cluster.model_dump_json(by_alias=True)
+        try:
+            async with asyncio.timeout(timeout_s):
+                ended = await self._run_process(command, given, user, described.environment)
+        except TimeoutError:
+            raise EnvironmentFault(
+                f"The check of cluster {described.cluster.name} did not end within {timeout_s:g} s.",
+                hint="check that its master is reachable from this host, and that it has free cores and memory.",
+            ) from None
+        return cluster_checks.result_of(ended.exit_code, ended.out, ended.errors)
+
+    async def _run_process(
+        self, command: Sequence[str], given: str, user: DriverUser | None, environment: Mapping[str, str] | None = None
+    ) -> _Ended:
+        """Run a process of `user` with `given` on its standard input; a cancellation kills it and its children."""
         process = await asyncio.create_subprocess_exec(
-            *self._settings.task_command,
+            *command,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=base_environment(self._settings),
+            env={**base_environment(self._settings), **(environment or {})},
             start_new_session=True,
             user=None if user is None else user.uid,
             group=None if user is None else user.gid,
             extra_groups=None if user is None else (),
         )
         try:
-            out, errors = await process.communicate(task.model_dump_json().encode())
+            out, errors = await process.communicate(given.encode())
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-        try:
-            result = TaskResult.model_validate_json(out)
-        except ValidationError:
-            lines = errors.decode(errors="replace").strip().splitlines() or ["it wrote no error"]
-            what = f"The process of the task {task.kind} exited with {process.returncode}: {lines[-1]}"
-            result = TaskResult(instance="", ok=False, failure=failure_of(ClonosError(what)))
-        _log.info("task-done", task=task.task, kind=task.kind, ok=result.ok)
-        return result
+        return _Ended(process.returncode, out.decode(errors="replace"), errors.decode(errors="replace"))
+
+
+class _Ended(NamedTuple):
+    """The end of a process."""
+
+    exit_code: int | None
+    out: str
+    errors: str

@@ -51,12 +51,17 @@ def run(
         Path | None,
         typer.Option(help="Warm up as a standby until a promotion arrives in this named pipe, which is created."),
     ] = None,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Run on the Spark cluster that this file (cluster.yaml) describes."),
+    ] = None,
     lint: Annotated[bool, typer.Option(help="Log the linter's findings in the job's code.")] = True,
 ) -> None:
     """Run a job until it is stopped (SIGTERM, Ctrl-C)."""
     from clonos.driver.options import RunOptions
     from clonos.driver.process import run_job
     from clonos.driver.resolutions import RequestedResolution
+    from clonos.jobs.cluster import read_cluster
     from clonos.jobs.loading import load_job
     from clonos.settings import Settings
     from clonos.spark.session import Session
@@ -81,6 +86,7 @@ def run(
                 wait_for_kafka=wait_for_kafka,
                 resolutions=tuple(map(RequestedResolution.parse, resolve or [])),
                 accept_new_code=accept_new_code,
+                cluster=None if cluster is None else read_cluster(cluster),
             )
             run_job(
                 loaded,

@@ -17,10 +17,10 @@ from clonos.errors import SpecError
 from clonos.jobs.spec import check_name, explain
 
 _HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
-_MASTER: Final = re.compile(
+MASTER: Final = re.compile(
     rf"spark://{_HOST}:[0-9]{{1,5}}(?:,{_HOST}:[0-9]{{1,5}})*|yarn|k8s://https?://{_HOST}(?::[0-9]{{1,5}})?"
 )
-_LOCATION: Final = re.compile(r"(?:file:///|[a-z][a-z0-9+.-]*://[^/\s]+(?:/|$))\S*")
+LOCATION: Final = re.compile(r"(?:file:///|[a-z][a-z0-9+.-]*://[^/\s]+(?:/|$))\S*")
 
 
 class _Part(BaseModel):
@@ -59,7 +59,7 @@ class ClusterSettings(_Part):
     @field_validator("master")
     @classmethod
     def _check_master(cls, master: str) -> str:
-        if not _MASTER.fullmatch(master):
+        if not MASTER.fullmatch(master):
             raise ValueError(f"{master!r}: use spark://HOST:PORT, yarn or k8s://https://HOST:PORT")
         return master
 
@@ -67,7 +67,7 @@ class ClusterSettings(_Part):
     @classmethod
     def _check_locations(cls, locations: tuple[str, ...]) -> tuple[str, ...]:
         for location in locations:
-            if not _LOCATION.fullmatch(location) or ".." in location.split("/"):
+            if not LOCATION.fullmatch(location) or ".." in location.split("/"):
                 raise ValueError(
                     f"{location!r}: use a URI with a scheme, such as file:///mnt/shared or hdfs://HOST/PATH"
                 )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator
 
+from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import HostName, Moment, Resource
 from clonos.resources.jobs import Failure, ResolveRequest, StartFrom, StopMode
@@ -119,6 +120,8 @@ class RunSpec(Resource):
         resolutions: The user's decisions about epochs in doubt.
         owner: Subject that created the job: the job gets this subject's secrets only.
         owner_number: Number of the owner, from 1: agents with ``--uids`` derive the user of its drivers from it.
+        cluster: The Spark cluster that the specification names; None: a local master. It may refer to secrets, which
+            the agent reads on its host.
     """
 
     run: str
@@ -140,18 +143,22 @@ class RunSpec(Resource):
     standby: bool = False
     accept_new_code: bool = False
     resolutions: list[ResolveRequest] = Field(default_factory=list)
+    cluster: ClusterSpec | None = None
 
 
 class HostTask(Resource):
-    """One-time work for the agent of a host: ``savepoint`` (copy a checkpoint) or ``delete-savepoint``.
+    """One-time work for the agent of a host: ``savepoint`` (copy a checkpoint), ``delete-savepoint`` or
+    ``check-cluster``.
 
     Attributes:
-        arguments: Id of the ``savepoint``, the ``location`` to copy or delete, and for a copy the ``target``.
-        owner_number: Number of the job's owner, as in `RunSpec`.
+        arguments: Id of the ``savepoint``, the ``location`` to copy or delete, and for a copy the ``target``. For a
+            check the id of the ``cluster``, its description (``spec``, a `ClusterSpec`), the ``version`` of that, and
+            ``timeout_s``, after which the agent ends the check.
+        owner_number: Number of the job's owner, as in `RunSpec`; for a check, of the subject that added the cluster.
     """
 
     task: str
-    kind: Literal["savepoint", "delete-savepoint"]
+    kind: Literal["savepoint", "delete-savepoint", "check-cluster"]
     arguments: dict[str, Any] = Field(default_factory=dict)
     owner_number: int = 0
 
@@ -315,7 +322,8 @@ class TaskResult(Resource):
 
     Attributes:
         instance: Random id of the agent process.
-        result: For a copied savepoint: its ``epochs`` (query → newest finished epoch) and ``size_bytes``.
+        result: For a copied savepoint: its ``epochs`` (query → newest finished epoch) and ``size_bytes``. For a check
+            of a cluster: a `ClusterReport`.
     """
 
     instance: str

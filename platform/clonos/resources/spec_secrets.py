@@ -1,17 +1,22 @@
-"""The secrets that a job's specification refers to, and their insertion into the specification for the driver."""
+"""The secrets that specifications of jobs and descriptions of clusters refer to, and their insertion for the driver."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from clonos.errors import SpecError
+from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.secret_refs import RESOLVED_LABEL, references, resolve
 from clonos.jobs.spec import JobSpec
 
 _LONGEST: Final = 65_536
+# The folder of the clusters' secrets, beside those of the owners of jobs.
+_CLUSTERS: Final = "clusters"
+CLUSTER_SECRET: Final = "CLONOS_CLUSTER_SECRET"
+"""Environment variable of a driver with the secret ``spark.authenticate.secret`` of its cluster."""
 
 
 def names(spec: JobSpec) -> list[str]:
@@ -54,11 +59,45 @@ def from_folder(folder: Path, owner: str) -> Callable[[str], str]:
     end of a file is not part of the secret. The function raises `SpecError` for a missing file.
     """
     own = folder / quote(owner, safe="@+") if owner else folder
+    read = _from(own)
 
-    def read(name: str) -> str:
-        if owner.startswith("."):
+    def read_own(name: str) -> str:
+        if owner.startswith(".") or owner == _CLUSTERS:
             raise SpecError(f"The owner {owner!r} has no secrets.", hint="create the job with another subject.")
-        path = own / name
+        return read(name)
+
+    return read_own
+
+
+class ClusterSecrets(NamedTuple):
+    """A cluster's description with its secrets, and the secret of its authentication (empty: it has none)."""
+
+    cluster: ClusterSpec
+    auth_secret: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables of a process that connects to the cluster."""
+        return {CLUSTER_SECRET: self.auth_secret} if self.auth_secret else {}
+
+
+def with_secrets(cluster: ClusterSpec, folder: Path) -> ClusterSecrets:
+    """Read the secrets of a cluster: the files in ``clusters`` below `folder`, which no job gets.
+
+    Raises:
+        SpecError: A reference has no usable name, or there is no secret of that name.
+    """
+    read = _from(folder / _CLUSTERS)
+    settings = cluster.spec
+    conf = {name: resolve(value, read) for name, value in settings.spark_conf.items()}
+    resolved_settings = settings.model_copy(update={"spark_conf": conf})
+    auth_secret = read(settings.auth_secret) if settings.auth_secret else ""
+    return ClusterSecrets(cluster.model_copy(update={"spec": resolved_settings}), auth_secret)
+
+
+def _from(folder: Path) -> Callable[[str], str]:
+    def read(name: str) -> str:
+        path = folder / name
         try:
             with path.open(encoding="utf-8") as file:
                 text = file.read(_LONGEST + 1)

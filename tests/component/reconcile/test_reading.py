@@ -46,18 +46,17 @@ def test_standbys_of_an_old_version_stay_until_the_new_one_counts() -> None:
     """Also if the new version has none: a job that reverts to the old version needs one."""
     moving = {"cause": "upgrade", "leaves": "a", "version": 2, "previous": 1, "until": NOW.isoformat(), "kept": 1}
     old, new = spec(standby={"replicas": 1}), spec()
-    assert standby_demand(job(spec=new, moving=moving), run(1, old), LOCATIONS).replicas == 1
-    assert standby_demand(job(spec=new, moving=moving), run(2, new), LOCATIONS).replicas == 1, (
+    assert standby_demand(JobCase(job(spec=new, moving=moving), run(1, old)), LOCATIONS).replicas == 1
+    assert standby_demand(JobCase(job(spec=new, moving=moving), run(2, new)), LOCATIONS).replicas == 1, (
         "it has yet to prove itself"
     )
-    assert standby_demand(job(spec=new, moving=None), run(2, new), LOCATIONS).replicas == 0
+    assert standby_demand(JobCase(job(spec=new, moving=None), run(2, new)), LOCATIONS).replicas == 0
 
 
 def test_a_move_does_not_restore_removed_standbys() -> None:
     moving = {"cause": "move", "leaves": "a", "version": 1, "previous": 1, "until": NOW.isoformat()}
-    assert (
-        standby_demand(job(spec=spec(), moving=moving), run(1, spec(standby={"replicas": 2})), LOCATIONS).replicas == 0
-    )
+    case = JobCase(job(spec=spec(), moving=moving), run(1, spec(standby={"replicas": 2})))
+    assert standby_demand(case, LOCATIONS).replicas == 0
 
 
 @pytest.mark.parametrize(

@@ -254,11 +254,11 @@ def _place(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet) -> Placemen
             return None
         return Placement(placement.host, f"to leave a draining host; {placement.why}")
     label = job.labels.get(HOST_LABEL)
-    bound = {job.home} if job.local else {host.id for host in fleet.open.values()}
+    reaching = fleet.open_for(job.newest_cluster if move.cause == "upgrade" else job.cluster)
     hosts = [
         host
-        for host in fleet.open.values()
-        if host.id in bound and label in (None, host.name) and _suits(move, run, host)
+        for host in reaching
+        if (not job.local or host.id == job.home) and label in (None, host.name) and _suits(move, run, host)
     ]
     driver = fleet.hosts.get(run.host)
     best = min(

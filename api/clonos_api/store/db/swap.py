@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate
-from clonos_api.store.tables import HostRow, JobRow, OperationRow, RunRow, SavepointRow, StandbyRow
+from clonos_api.store.tables import ClusterRow, HostRow, JobRow, OperationRow, RunRow, SavepointRow, StandbyRow
 
-R = TypeVar("R", JobRow, HostRow, RunRow, SavepointRow, OperationRow, StandbyRow)
+R = TypeVar("R", JobRow, HostRow, RunRow, SavepointRow, OperationRow, StandbyRow, ClusterRow)
 
 
 async def swap(session: AsyncSession, row: R, *conditions: ColumnElement[bool], **columns: Any) -> R:
