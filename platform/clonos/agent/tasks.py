@@ -1,4 +1,4 @@
-"""Executes host tasks: one-time work, such as a copy of a savepoint or a check of a cluster, each in its own process."""
+"""Executes host tasks: one-time work, such as a copy of a savepoint or a check of a cluster, in processes."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from clonos.cli import (
     agent,
     causal_log,
     checkpoint,
+    cluster,
     connector,
     db,
     demo,
@@ -64,6 +65,7 @@ app.add_typer(connector.app, name="connector", rich_help_panel=_SERVICE)
 app.command("logs", rich_help_panel=_SERVICE)(job.logs)
 app.command("events", rich_help_panel=_SERVICE)(events.events)
 app.command("agent", rich_help_panel=_RUNNING)(agent.agent)
+app.add_typer(cluster.app, name="cluster", rich_help_panel=_RUNNING)
 app.add_typer(host.app, name="host", rich_help_panel=_RUNNING)
 app.add_typer(host.standbys, name="standby", rich_help_panel=_RUNNING)
 app.add_typer(access.app, name="token", rich_help_panel=_RUNNING)

@@ -28,10 +28,10 @@ Columns = Mapping[str, Callable[[T], Cell]]
 _WIDE: Final = 1_000
 _STYLES: Final = {
     **dict.fromkeys(("RUNNING", "FINISHED", "COMPLETED", "READY", "ok"), "bold green"),
-    **dict.fromkeys(("STOPPED", "CANCELED", "CREATED", "REMOVED", "EXITED"), "bold"),
+    **dict.fromkeys(("STOPPED", "CANCELED", "CREATED", "REMOVED", "EXITED", "UNCHECKED"), "bold"),
     **dict.fromkeys(("STARTING", "RECOVERING", "STOPPING", "CANCELLING", "PENDING", "DRAINING"), "bold yellow"),
-    **dict.fromkeys(("IN_PROGRESS", "DELETING", "WARMING", "STALE", "PROMOTING", "warn"), "bold yellow"),
-    **dict.fromkeys(("FAILED", "LOST", "denied", "fail"), "bold red"),
+    **dict.fromkeys(("IN_PROGRESS", "DELETING", "WARMING", "STALE", "PROMOTING", "CHECKING", "warn"), "bold yellow"),
+    **dict.fromkeys(("FAILED", "LOST", "INCOMPATIBLE", "UNREACHABLE", "denied", "fail"), "bold red"),
 }
 
 
@@ -77,7 +77,7 @@ def show_list(page: Page[T], output: Listing, columns: Columns[T], name: Callabl
 
 
 def state(name: str) -> Text:
-    """The name of a state (of a job, host or standby) in its colour."""
+    """The name of a state (of a job, host, standby or cluster) in its colour."""
     return Text(name, _STYLES.get(name, ""))
 
 

@@ -19,6 +19,9 @@ def submit(
         int | None,
         typer.Option(min=0, max=8, help="Number of standbys (`standby.replicas`).", show_default=False),
     ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Name of a Spark cluster, in place of the specified master or cluster.")
+    ] = None,
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start the job.")] = True,
     start_from: Annotated[
         str | None,
@@ -40,7 +43,8 @@ def submit(
     from clonos.client.submission import read_submission
     from clonos.resources.jobs import JobCreate
 
-    submission = read_submission(path, name=name, params=pairs(param or [], "--param"), standbys=standbys)
+    params = pairs(param or [], "--param")
+    submission = read_submission(path, name=name, params=params, standbys=standbys, cluster=cluster)
     with connect(api, token) as client:
         point = starting_point(client, None, start_from, publish_again=publish_again)
         artifact = client.artifacts.upload(submission.packed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
+from clonos.client.clusters import Clusters
 from clonos.client.hosts import Hosts, Standbys
 from clonos.client.jobs import JobCheckpoints, Jobs, Savepoints
 from clonos.client.service import Artifacts, Audit, Connectors, Events, HealthChecks, Operations, Tokens
@@ -31,6 +32,7 @@ class Client:
         events: The event stream.
         hosts: Hosts.
         standbys: Standbys of all jobs.
+        clusters: Spark clusters that jobs can use.
         connectors: Sources and sinks that jobs can use.
         tokens: API tokens.
         audit: The audit log.
@@ -65,6 +67,7 @@ class Client:
         self.events = Events(transport)
         self.hosts = Hosts(transport)
         self.standbys = Standbys(transport)
+        self.clusters = Clusters(transport)
         self.connectors = Connectors(transport)
         self.tokens = Tokens(transport)
         self.audit = Audit(transport)

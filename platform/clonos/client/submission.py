@@ -25,7 +25,12 @@ class Submission:
 
 
 def read_submission(
-    path: Path, *, name: str | None = None, params: Mapping[str, str] | None = None, standbys: int | None = None
+    path: Path,
+    *,
+    name: str | None = None,
+    params: Mapping[str, str] | None = None,
+    standbys: int | None = None,
+    cluster: str | None = None,
 ) -> Submission:
     """Read the job at `path`: a ``.py`` file, a ``job.yaml``, or their folder.
 
@@ -37,6 +42,7 @@ def read_submission(
         name: Name of the job, instead of the specified one.
         params: Parameters that are added to those of the specification, or replace them.
         standbys: Number of dedicated standbys, instead of the specified number and mode.
+        cluster: Name of a Spark cluster, instead of the specified master or cluster.
 
     Raises:
         JobFileInvalid: There is no job.
@@ -45,6 +51,7 @@ def read_submission(
     """
     try:
         name = check_name(name) if name is not None else None
+        cluster = check_name(cluster) if cluster is not None else None
     except ValueError as error:
         raise SpecError(f"The name {error}.") from error
     path = path.resolve()
@@ -69,17 +76,19 @@ def read_submission(
         packed = pack_folder(folder, file.name) if path.is_dir() else pack_file(file)
     else:
         raise JobFileInvalid(f"{file} is neither a Python file nor a YAML file.")
-    spec = _with(spec, packed.main, name, standbys)
+    spec = _with(spec, packed.main, name, standbys, cluster)
     return Submission(spec.with_params(dict(params)) if params else spec, packed)
 
 
-def _with(spec: JobSpec, main: str, name: str | None, standbys: int | None) -> JobSpec:
+def _with(spec: JobSpec, main: str, name: str | None, standbys: int | None, cluster: str | None) -> JobSpec:
     metadata = spec.metadata.model_copy(update={"name": name}) if name is not None else spec.metadata
     inner: Spec = spec.spec.model_copy(update={"main": main})
     if standbys is not None:
         # The number on the command line also replaces the mode of the specification.
         standby = inner.standby.model_copy(update={"replicas": standbys, "mode": "dedicated"})
         inner = inner.model_copy(update={"standby": standby})
+    if cluster is not None:
+        inner = inner.model_copy(update={"cluster": cluster, "master": "auto"})
     return spec.model_copy(update={"metadata": metadata, "spec": inner})
 
 

@@ -15,7 +15,7 @@ from clonos.jobs.spec import JobSpec
 _LONGEST: Final = 65_536
 # The folder of the clusters' secrets, beside those of the owners of jobs.
 _CLUSTERS: Final = "clusters"
-CLUSTER_SECRET: Final = "CLONOS_CLUSTER_SECRET"
+CLUSTER_VARIABLE: Final = "CLONOS_CLUSTER_SECRET"
 """Environment variable of a driver with the secret ``spark.authenticate.secret`` of its cluster."""
 
 
@@ -78,7 +78,7 @@ class ClusterSecrets(NamedTuple):
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables of a process that connects to the cluster."""
-        return {CLUSTER_SECRET: self.auth_secret} if self.auth_secret else {}
+        return {CLUSTER_VARIABLE: self.auth_secret} if self.auth_secret else {}
 
 
 def with_secrets(cluster: ClusterSpec, folder: Path) -> ClusterSecrets:

@@ -76,6 +76,12 @@ ROUTES = {
     "POST /api/v1/hosts/{name}/drain": "a",
     "POST /api/v1/hosts/{name}/undrain": "a",
     "GET /api/v1/standbys": "v",
+    "GET /api/v1/clusters": "v",
+    "POST /api/v1/clusters": "a",
+    "GET /api/v1/clusters/{cluster}": "v",
+    "PUT /api/v1/clusters/{cluster}": "a",
+    "DELETE /api/v1/clusters/{cluster}": "a",
+    "POST /api/v1/clusters/{cluster}/check": "a",
     "GET /api/v1/connectors": "v",
     "GET /api/v1/connectors/{kind}/{name}": "v",
     "POST /api/v1/connectors/{kind}/{name}/validate": "o",
@@ -201,6 +207,10 @@ def made(service: Served, token: str) -> Iterator[World]:
         file.start(1)
         file.epoch(1)
         file.restart(2)
+        cluster = f"c{secrets.token_hex(4)}"
+        with service.client() as admin:
+            described = {"metadata": {"name": cluster}, "spec": {"master": "spark://m:7077"}}
+            assert admin.post("/clusters", json=described).status_code == 201
         agent.push("events", run, 0, lines=file.lines)
         yield World(
             {
@@ -214,6 +224,7 @@ def made(service: Served, token: str) -> Iterator[World]:
                 "host": agent.id,
                 "name": agent.name,
                 "task": str(uuid.uuid4()),
+                "cluster": cluster,
                 "kind": "source",
                 "token": "ffffffffffffffff",
             },
@@ -237,7 +248,7 @@ def ask(connection: httpx.Client, route: str, world: World, token: str | None) -
     method, template = route.split(" ")
     named = {**world.named, **({"name": "kafka"} if "/connectors/" in route else {})}
     path = re.sub(r"\{(\w+)\}", lambda match: named[match[1]], template)
-    body = {"json": {"name": world.agent.name, "instance": "i"}} if method in ("POST", "PATCH") else {}
+    body = {"json": {"name": world.agent.name, "instance": "i"}} if method in ("POST", "PUT", "PATCH") else {}
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with connection.stream(method, path, headers=headers, **body) as answer:
         return answer.status_code

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from clonos.errors import SpecError
+from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.spec import JobSpec
-from clonos.resources.spec_secrets import from_folder, names, resolved
+from clonos.resources.spec_secrets import from_folder, names, resolved, with_secrets
 
 
 def spec(**part: object) -> JobSpec:
@@ -61,3 +62,33 @@ def test_a_job_gets_the_secrets_of_its_owner_only(tmp_path: Path) -> None:
     for owner, name in (("mallory", "db"), ("..", "db"), ("ada", "shared")):
         with pytest.raises(SpecError):
             resolved(spec(params={"x": f"${{secret:{name}}}"}), from_folder(tmp_path, owner))
+
+
+def cluster(**settings: object) -> ClusterSpec:
+    return ClusterSpec.model_validate({"metadata": {"name": "c"}, "spec": {"master": "spark://m:7077", **settings}})
+
+
+def test_a_cluster_gets_the_secrets_of_clusters(tmp_path: Path) -> None:
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "auth").write_text("hunter2\n")
+    (tmp_path / "clusters" / "store").write_text("hunter3")
+    (tmp_path / "shared").write_text("no cluster's")
+    conf = {"spark.ssl.keyPassword": "${secret:store}", "spark.driver.host": "a"}
+    described = cluster(authSecret="auth", sparkConf=conf)
+    actual = with_secrets(described, tmp_path)
+    assert actual.cluster.spec.spark_conf == {"spark.ssl.keyPassword": "hunter3", "spark.driver.host": "a"}
+    assert actual.environment == {"CLONOS_CLUSTER_SECRET": "hunter2"}
+    assert "hunter" not in described.model_dump_json()
+    assert with_secrets(cluster(), tmp_path).environment == {}
+    for settings in ({"authSecret": "shared"}, {"sparkConf": {"spark.x": "${secret:shared}"}}):
+        with pytest.raises(SpecError, match="shared"):
+            with_secrets(cluster(**settings), tmp_path)
+
+
+def test_no_job_gets_the_secrets_of_clusters(tmp_path: Path) -> None:
+    """Also not one of a subject with the name of their folder."""
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "auth").write_text("hunter2")
+    for owner in ("clusters", "ada", ""):
+        with pytest.raises(SpecError):
+            resolved(spec(params={"x": "${secret:auth}"}), from_folder(tmp_path, owner))

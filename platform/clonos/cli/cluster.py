@@ -1,0 +1,222 @@
+"""``clonos cluster``: the Spark clusters that jobs can use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clonos.cli.options import Api, Limit, Listed, Listing, Lists, Output, Token, Wait, connect, pairs
+from clonos.errors import NotFound, SpecError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from clonos.jobs.cluster import ClusterSpec
+    from clonos.resources.clusters import Cluster
+
+app = typer.Typer(no_args_is_help=True, help="Manage the Spark clusters that jobs can use.")
+
+ClusterName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the cluster.")]
+
+
+@app.command()
+def add(
+    name: ClusterName,
+    master: Annotated[
+        str | None, typer.Option(help="Master: spark://HOST:PORT, yarn or k8s://https://HOST:PORT.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Description (cluster.yaml); the other options take precedence over it.")
+    ] = None,
+    ui: Annotated[str | None, typer.Option(help="Address of the master's web UI.")] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="Spark configuration of each application: key=value; may be repeated.")
+    ] = None,
+    auth_secret: Annotated[
+        str | None, typer.Option(help="Name of the secret for spark.authenticate.secret, on the hosts.")
+    ] = None,
+    trusted_network: Annotated[
+        bool | None,
+        typer.Option("--trusted-network", help="Passwords may travel to executors unencrypted.", show_default=False),
+    ] = None,
+    shared: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LOCATION", help="Location that drivers and executors see alike; may be repeated."),
+    ] = None,
+    python: Annotated[str | None, typer.Option(help="Python interpreter of the executors.")] = None,
+    environment: Annotated[str | None, typer.Option(help="Archive with the Python environment of executors.")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Host whose agent reaches the cluster; may be repeated (default: all).")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the description of an existing cluster.")] = False,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """Add a Spark cluster. A host that reaches it then checks it."""
+    from clonos.cli import show
+
+    options = {
+        "master": master,
+        "ui": ui,
+        "sparkConf": pairs(conf, "--conf") if conf else None,
+        "authSecret": auth_secret,
+        "trustedNetwork": trusted_network,
+        "sharedLocations": shared,
+        "python": python,
+        "environment": environment,
+        "hosts": host,
+    }
+    described = _described(name, file, {field: value for field, value in options.items() if value is not None})
+    with connect(api, token) as client:
+        version = None
+        if replace:
+            try:
+                version = client.clusters.get(name).version
+            except NotFound:
+                replace = False
+        cluster = (
+            client.clusters.create(described)
+            if version is None
+            else client.clusters.replace(described, version=version)
+        )
+    if output is Output.JSON:
+        show.show_json(cluster)
+    else:
+        typer.echo(f"{name} is {'changed' if replace else 'added'}; a host checks it: clonos cluster inspect {name}")
+
+
+@app.command("ls")
+def list_clusters(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None) -> None:
+    """List the Spark clusters."""
+    from clonos.cli import show
+
+    with connect(api, token) as client:
+        page = client.clusters.list(limit=limit)
+    show.show_list(
+        page,
+        output,
+        {
+            "name": lambda row: row.name,
+            "state": lambda row: show.state(row.state),
+            "master": lambda row: row.spec.master,
+            "hosts": lambda row: ", ".join(row.spec.hosts) or "all",
+            "spark": lambda row: row.report.spark if row.report else None,
+            "checked": lambda row: f"{show.age(row.checked_at)} ago" if row.checked_at else None,
+            "problem": lambda row: show.short(_problem(row)),
+        },
+        lambda row: row.name,
+        none="There are no clusters. Add one with: clonos cluster add NAME --master spark://HOST:PORT",
+    )
+
+
+@app.command()
+def inspect(name: ClusterName, output: Listed = Output.TABLE, api: Api = None, token: Token = None) -> None:
+    """Show one cluster: its description, its state and what its last check saw."""
+    from clonos.cli import show
+
+    with connect(api, token) as client:
+        cluster = client.clusters.get(name)
+    if output is Output.JSON:
+        show.show_json(cluster)
+    else:
+        show.console().print(_picture(cluster))
+
+
+@app.command()
+def check(
+    name: ClusterName, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
+) -> None:
+    """Check from a host that a cluster can run jobs: its versions, Python environment and executors."""
+    from clonos.cli import show
+
+    with connect(api, token) as client:
+        operation = client.clusters.check(name)
+        if not wait:
+            if output is Output.JSON:
+                show.show_json(operation)
+            else:
+                typer.echo(f"The check of {name} has begun (operation {operation.id}).")
+            return
+        client.operations.wait(operation)
+        cluster = client.clusters.get(name)
+    if output is Output.JSON:
+        show.show_json(cluster)
+    else:
+        show.console().print(_picture(cluster))
+
+
+@app.command("rm")
+def remove(
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of clusters.")],
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """Remove clusters that no running job uses."""
+    with connect(api, token) as client:
+        for name in names:
+            client.clusters.delete(name)
+            typer.echo(f"{name} is removed.")
+
+
+def _described(name: str, file: Path | None, options: dict[str, Any]) -> ClusterSpec:
+    from pydantic import ValidationError
+
+    from clonos.jobs.cluster import ClusterSpec, read_cluster
+    from clonos.jobs.spec import explain
+
+    base = read_cluster(file).model_dump(by_alias=True, exclude_unset=True) if file is not None else {}
+    metadata = {**base.get("metadata", {}), "name": name}
+    try:
+        return ClusterSpec.model_validate({"metadata": metadata, "spec": {**base.get("spec", {}), **options}})
+    except ValidationError as error:
+        raise SpecError(
+            f"This is not a description of a cluster: {explain(error)}.", hint="correct the option, or pass --file."
+        ) from error
+
+
+def _problem(cluster: Cluster) -> str:
+    if cluster.failure is not None:
+        return cluster.failure.what
+    return " ".join(cluster.report.problems) if cluster.report else ""
+
+
+def _picture(cluster: Cluster) -> RenderableType:
+    from rich.table import Table
+
+    from clonos.cli import show
+
+    spec, report = cluster.spec, cluster.report
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
+    rows: dict[str, Any] = {
+        "name": cluster.name,
+        "state": show.state(cluster.state),
+        "master": spec.master,
+        "web UI": spec.ui,
+        "hosts": ", ".join(spec.hosts) or "all",
+        "shared locations": ", ".join(spec.shared_locations),
+        "authentication": f"secret {spec.auth_secret} of the hosts" if spec.auth_secret else "none",
+        "trusted network": "yes" if spec.trusted_network else "no",
+        "python": spec.python,
+        "environment": spec.environment,
+        "Spark configuration": "\n".join(f"{key}={value}" for key, value in sorted(spec.spark_conf.items())),
+        "version": str(cluster.version),
+        "checked": show.clock(cluster.checked_at) if cluster.checked_at else "",
+    }
+    if report is not None:
+        seen = (("Spark", report.spark), ("Java", report.java), ("Python", report.python))
+        rows["last report"] = ", ".join(
+            [*(f"{what} {text}" for what, text in seen if text), f"{report.executors} executors"]
+        )
+        rows["problems"] = "\n".join(report.problems)
+    if cluster.failure is not None:
+        rows["failure"] = cluster.failure.what
+        rows["what to do"] = cluster.failure.hint
+    for title, value in rows.items():
+        if value:
+            table.add_row(title, value)
+    return table
