@@ -11,12 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resolve_command import named_epoch
 from clonos.resources.checkpoints import EpochCheckpoint, Savepoint
+from clonos.resources.clusters import Cluster
 from clonos.resources.figures import size
-from clonos.resources.jobs import JobException, JobVersion
+from clonos.resources.jobs import JobException, JobVersion, Run
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import KnownJob, Viewer
 from clonos_api.store import (
+    clusters,
     counters,
     generations,
     job_exceptions,
@@ -29,7 +31,7 @@ from clonos_api.store import (
     views,
 )
 from clonos_api.store.db.paging import Window
-from clonos_api.store.tables import JobRow
+from clonos_api.store.tables import JobRow, RunRow
 
 router = APIRouter(include_in_schema=False)
 
@@ -58,12 +60,26 @@ async def show_job(
             "is_owner": caller.subject == row.created_by,
             "metrics": await progress.metrics(session, row),
             "offsets": await progress.offsets(session, row),
+            "cluster": await _cluster(session, shown.spec.spec.cluster),
+            "run": await _run(session, row, names),
             "in_doubt": named_epoch(shown.failure.hint) if shown.failure else None,
             "tab": tab,
             "tabs": TABS,
             **await _TABS[tab][1](session, row, version),
         }
     return render(request, Page("job.html", shown.name, charts=True), values)
+
+
+async def _cluster(session: AsyncSession, name: str) -> Cluster | None:
+    """The job's Spark cluster; None: it has a local master, or the cluster was removed."""
+    row = (await clusters.every(session)).get(name)
+    return views.resource(Cluster, row) if row is not None else None
+
+
+async def _run(session: AsyncSession, row: JobRow, names: dict[str, str]) -> Run | None:
+    """The run of the job's driver; None: there is none, or retention has deleted it."""
+    run = await session.get(RunRow, row.run) if row.run else None
+    return views.run(run, names) if run is not None else None
 
 
 async def _epochs(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:

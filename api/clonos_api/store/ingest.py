@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ _INTEGER: Final = 2**31
 _BIG: Final = 2**53
 _FIGURE: Final = 2**40
 _LONGEST: Final = 200
+_UI: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/-]{1,300}")
 _STACK: Final = 10_000
 
 
@@ -44,6 +46,8 @@ class IngestState:
     waiting: bool = False  # whether no epoch has finished since the newest claim
     last_at: float = 0.0  # time of the newest event, in seconds since 1970
     end: str = ""  # ``clean`` or ``failed``; empty while the driver runs, or if its end is unknown
+    application_id: str = ""  # of the newest driver's Spark application; empty: it has reported none
+    spark_ui: str = ""  # address of that application's web UI; empty: it has none
 
 
 @dataclass(frozen=True)
@@ -283,6 +287,11 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
             return [Following({_short(query): _number(epochs, query, _BIG) for query in epochs})]
         case "truncated":
             return [Truncated(_moment(at))]
+        case "session":
+            ui = str(event.get("ui") or "")
+            state.application_id = str(event.get("application_id") or "")[:_LONGEST]
+            # Pages link to it, and a job's code can write events.
+            state.spark_ui = ui if _UI.fullmatch(ui) else ""
     return []
 
 

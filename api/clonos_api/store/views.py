@@ -45,8 +45,16 @@ def job_summary(row: JobRow, host: str | None) -> JobSummary:
 
 def run(row: RunRow, hosts: Names) -> Run:
     """Convert the row of a run; `hosts` has the names of hosts by their ids."""
-    version, standby = row.order["version"], row.order.get("standby", False)
-    return resource(Run, row, host=hosts.get(row.host, row.host), version=version, standby=standby)
+    cluster = row.order.get("cluster")
+    others = {
+        "host": hosts.get(row.host, row.host),
+        "version": row.order["version"],
+        "standby": row.order.get("standby", False),
+        "cluster": cluster["metadata"]["name"] if cluster else None,
+        "application_id": row.ingest_state.get("application_id", ""),
+        "spark_ui": row.ingest_state.get("spark_ui", ""),
+    }
+    return resource(Run, row, **others)
 
 
 def generation(row: GenerationRow, host: str) -> Generation:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
+import contextlib
+import json
 
 from pydantic import ValidationError
 
@@ -12,9 +12,6 @@ from clonos.jobs.cluster import ClusterReport, ClusterSpec
 from clonos.jobs.spec import explain
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
-
-_ERROR: Final = re.compile(r"(?P<slug>[a-z][a-z-]*): (?P<what>.+)")
-_PARTS: Final = {"Kept safe: ": "kept", "What to do: ": "hint"}
 
 
 def cluster_of(task: HostTask) -> ClusterSpec:
@@ -47,15 +44,12 @@ def result_of(exit_code: int | None, out: str, errors: str) -> TaskResult:
 
 
 def _error_in(text: str, exit_code: int | None) -> ClonosError:
-    """The error that a process printed, as `clonos` prints errors: ``slug: what``, and two lines that may be absent."""
+    """The error that a check printed as its last line of JSON: ``error`` (a slug), ``what``, ``kept``, ``hint``."""
     lines = text.strip().splitlines() or ["it wrote no error"]
-    for number, line in reversed(list(enumerate(lines))):
-        match = _ERROR.fullmatch(line.strip())
-        if match and match["slug"] in BY_SLUG:
-            parts = {name: rest[len(begin) :] for rest in lines[number + 1 :] for begin, name in _begins(rest)}
-            return BY_SLUG[match["slug"]](match["what"], **parts)
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):
+            printed = json.loads(line)
+            if isinstance(printed, dict) and {"error", "what"} <= printed.keys():
+                parts = {name: str(printed.get(name, "")) for name in ("kept", "hint")}
+                return BY_SLUG.get(str(printed["error"]), ClonosError)(str(printed["what"]), **parts)
     return ClonosError(f"The check exited with {exit_code}: {lines[-1]}")
-
-
-def _begins(line: str) -> list[tuple[str, str]]:
-    return [(begin, name) for begin, name in _PARTS.items() if line.startswith(begin)]

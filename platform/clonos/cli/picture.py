@@ -12,6 +12,7 @@ from rich.text import Text
 
 from clonos.cli.show import age, clock, duration, number, state
 from clonos.errors import NotFound
+from clonos.resources.clusters import Cluster
 from clonos.resources.jobs import Generation, Job, JobException, JobState, Metrics, Recovery, Run
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Inspection(BaseModel):
     generation: Generation | None  # the newest generation
     recovery: Recovery | None  # the newest recovery
     error: JobException | None  # the newest error of a driver
+    cluster: Cluster | None = None  # the Spark cluster that the specification names
 
 
 def fetch(client: Client, name: str) -> Inspection:
@@ -51,7 +53,17 @@ def fetch(client: Client, name: str) -> Inspection:
         generation=generations[0] if generations else None,
         recovery=recoveries[0] if recoveries else None,
         error=exceptions[0] if exceptions else None,
+        cluster=_cluster(client, job),
     )
+
+
+def _cluster(client: Client, job: Job) -> Cluster | None:
+    if not job.spec.spec.cluster:
+        return None
+    try:
+        return client.clusters.get(job.spec.spec.cluster)
+    except NotFound:
+        return None  # it was removed
 
 
 def _run(client: Client, job: Job) -> Run | None:
@@ -95,6 +107,10 @@ def _details(inspection: Inspection) -> Table:
         f", process {inspection.run.pid}" if job.host and inspection.run and inspection.run.state == "RUNNING" else ""
     )
     table.add_row("runs on", f"{job.host}{process}" if job.host else "no host")
+    if job.spec.spec.cluster:
+        table.add_row("cluster", _used_cluster(job.spec.spec.cluster, inspection.cluster))
+    if inspection.run is not None and inspection.run.cluster and inspection.run.application_id:
+        table.add_row("application", " ".join(filter(None, (inspection.run.application_id, inspection.run.spark_ui))))
     version = f"{job.version}"
     if job.observed_version not in (0, job.version):
         version += f" (the driver runs {job.observed_version}; update it with `clonos job restart {job.name}`)"
@@ -107,6 +123,12 @@ def _details(inspection: Inspection) -> Table:
     if job.labels:
         table.add_row("labels", ", ".join(f"{key}={value}" for key, value in sorted(job.labels.items())))
     return table
+
+
+def _used_cluster(name: str, cluster: Cluster | None) -> Text:
+    if cluster is None:
+        return Text(f"{name} (removed)")
+    return Text.assemble(name, "  ", state(cluster.state), f"  {cluster.spec.ui}" if cluster.spec.ui else "")
 
 
 def _generation(job: Job, generation: Generation | None) -> str:

@@ -235,6 +235,9 @@ class Run(Resource):
         attempts: Number of started driver processes; the agent also restarts while the control plane is unreachable.
         exit_code: Exit code of the newest exited process; negative: a signal.
         standby: Whether the run is a standby.
+        cluster: Name of the Spark cluster that the driver uses; None: a local master.
+        application_id: Id of the driver's Spark application; empty: the driver has reported none.
+        spark_ui: Address of that application's web UI, as the driver's host knows it; empty: it has none.
     """
 
     id: str
@@ -245,6 +248,9 @@ class Run(Resource):
     attempts: int = 0
     pid: int | None = None
     exit_code: int | None = None
+    cluster: str | None = None
+    application_id: str = ""
+    spark_ui: str = ""
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None

@@ -196,3 +196,11 @@ def test_a_cluster_of_a_running_job_cannot_be_removed(admin: httpx.Client, name:
     assert name in refused.json()["detail"]
     assert admin.post(f"/jobs/{job}/stop").status_code == 202
     assert admin.delete(f"/clusters/{name}").status_code == 204
+
+
+def test_a_job_does_not_move_to_a_host_off_its_cluster(admin: httpx.Client, agent: ScriptedAgent, name: str) -> None:
+    add(admin, name, hosts=["elsewhere"])
+    job = submit(admin, name, name, checkpoint="s3a://bucket/x").json()["id"]
+    refused = admin.post(f"/jobs/{job}/move", json={"to": agent.name})
+    assert refused.status_code == 409
+    assert f"Host {agent.name} does not reach cluster {name}." in refused.json()["detail"]

@@ -102,17 +102,22 @@ class Rule:
 
 
 _SPEC = frozenset({"create_job", "validate_job", "update_job"})
+_CLUSTER = frozenset({"create_cluster", "update_cluster"})
 RULES = (
     Rule(_SPEC, r"spec\.(params|sparkConf)\..+", "lists of allowed options; secrets by reference"),
     Rule(_SPEC | {"create_savepoint"}, r"(spec\.checkpoint|location)", "the parts of a URI"),
-    Rule(_SPEC, r"spec\.master", "the masters of the service's settings"),
+    Rule(_SPEC, r"spec\.cluster", "the clusters that exist"),
+    Rule(_SPEC, r"(spec\.)*spec", "either a cluster or a master"),
+    Rule(_SPEC, r"spec\.executor", "the product of two numbers"),
+    Rule(_CLUSTER, r"spec\.sparkConf\..+", "settings of other fields; secrets by reference"),
+    Rule(_CLUSTER, r"spec\.sharedLocations", "the parts of a URI"),
     Rule(_SPEC, r"spec\.main", "the parts of a path"),
     Rule(
         _SPEC,
-        r"(spec\.)*(trigger\.interval|restartPolicy\.\w+Backoff|standby\.selfPromoteAfter|stallTimeout|driver\.memory)",
+        r"(spec\.)*(trigger\.interval|restartPolicy\.\w+Backoff|standby\.selfPromoteAfter|stallTimeout|(driver|executor)\.memory)",
         "the size of a number in a text with a unit",
     ),
-    Rule(frozenset({"update_job"}), r"metadata\.name", "it is the job's name, which cannot change"),
+    Rule(frozenset({"update_job", "update_cluster"}), r"metadata\.name", "it is a name that cannot change"),
     Rule(frozenset({"create_job", "validate_job"}), r"artifact", "a bare specification needs it in the query"),
     Rule(frozenset({"create_job", "validate_job"}), r"start_from", "either a savepoint or an epoch"),
     Rule(frozenset({"start_job"}), r"", "either a savepoint or an epoch"),
@@ -223,6 +228,8 @@ def _service(home: Path, **settings: Any) -> Iterator[Service]:
                 "operation": owner.post("/jobs/known/start").json()["id"],
             }
             assert owner.post("/jobs/known/savepoints").status_code == 202
+            _add_cluster(admin)
+            known["cluster"] = "known"
             known["savepoint"] = owner.get("/savepoints").json()["data"][0]["id"]
         yield Service(api, agent, tokens, known)
 
@@ -270,7 +277,15 @@ def _ask(service: Service, name: str, caller: str, mode: GenerationMode, example
         if client.get("/jobs/known").status_code == 404:  # an earlier case has deleted it
             create(client, "known")
         service.agent.register()  # the same
+    with api.client() as admin:
+        if admin.get("/clusters/known").status_code == 404:  # the same
+            _add_cluster(admin)
     ask()
+
+
+def _add_cluster(admin: Any) -> None:
+    described = {"metadata": {"name": "known"}, "spec": {"master": "spark://m:7077"}}
+    assert admin.post("/clusters", json=described).status_code == 201
 
 
 def _unexpected(operation: Any, caller: str, mode: GenerationMode, response: Any) -> str | None:

@@ -16,10 +16,11 @@ from typing import Any
 import httpx
 import pytest
 from httpx_sse import EventSource
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import DatabaseUnavailable
+from clonos.jobs.cluster import ClusterSpec
 from clonos.resolve_command import resolve_command
 from clonos.resources.jobs import Failure, Phase, Recovery
 from clonos.resources.service import Role
@@ -28,11 +29,12 @@ from clonos_api.dashboard.job import TABS
 from clonos_api.dashboard.live import Drawn, Pulse
 from clonos_api.dashboard.recovery import waterfall
 from clonos_api.dashboard.rendering import part
+from clonos_api.store import clusters, runs
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
-from clonos_api.store.tables import ExceptionRow, HostRow, JobRow, RecoveryRow, StandbyRow
+from clonos_api.store.tables import ExceptionRow, HostRow, JobRow, RecoveryRow, RunRow, StandbyRow
 from support.serving import Served, served, write
-from support.stored import EventFile, host_row, ingest, job_row, run_row
+from support.stored import EventFile, host_row, ingest, job_row, run_row, run_spec
 
 Browser = Callable[..., httpx.Client]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -482,3 +484,36 @@ def test_a_ready_standby_has_a_promote_button_for_its_owner(api: Served, browser
             shown = client.get(f"/jobs/{job}", params={"tab": "standbys"}).text
             assert "far from the driver" in shown
             assert shown.count(">Promote</button>") == buttons, role
+
+
+def test_a_job_on_a_cluster_links_to_it_and_to_its_application(api: Served, browser: Browser, name: str) -> None:
+    described = ClusterSpec.model_validate(
+        {"metadata": {"name": name}, "spec": {"master": "spark://m:7077", "ui": "http://m:8080"}}
+    )
+
+    async def make(session: AsyncSession) -> str:
+        await clusters.create(session, described, by="ada")
+        job = await job_row(session, name)
+        order = run_spec(job, cluster=described.model_dump(mode="json"))
+        run = await runs.create(session, job, await host_row(session), order)
+        job.spec, job.run = {**job.spec, "spec": {**job.spec["spec"], "cluster": name}}, run.id
+        await session.flush()
+        file = EventFile()
+        file.write_event("session", master="spark://m:7077", application_id="app-7", ui="http://h:4040")
+        await ingest(session, run.id, 0, file.lines)
+        return job.id
+
+    job = write(api, make)
+    with browser() as client:
+        shown = client.get(f"/jobs/{job}").text
+        assert f'<a href="http://m:8080" rel="noreferrer">{name}</a>' in shown
+        assert '<a href="http://h:4040" rel="noreferrer">app-7</a>' in shown
+        api_run = client.get(f"/api/v1/jobs/{job}/runs", headers={"Accept": "application/json"}).json()["data"][0]
+        assert (api_run["cluster"], api_run["application_id"]) == (name, "app-7")
+
+        async def drop(session: AsyncSession) -> None:
+            await session.execute(delete(RunRow).where(RunRow.job == job))
+            await clusters.remove(session, await clusters.get(session, name))
+
+        write(api, drop)
+        assert "(removed)" in client.get(f"/jobs/{job}").text

@@ -16,11 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
 from clonos.jobs.spec import Standbys
-from clonos.resources.hosts import HostRegister, RunReport, RunSpec
+from clonos.resources.hosts import HostRegister, RunReport, RunSpec, TaskResult
 from clonos.resources.jobs import DesiredState, Failure, StartFrom, StopMode, StopRequest
 from clonos_api.reconcile import loop
 from clonos_api.routes.access import changing
-from clonos_api.store import events, hosts, jobs, operations, runs, savepoints, tasks
+from clonos_api.store import clusters, events, hosts, jobs, operations, outcomes, runs, savepoints, tasks
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow, OperationRow, RunRow
 from support.stored import EventFile, ingest, spec, store_artifact, unique
@@ -106,6 +106,9 @@ class Actor:
             async with self.database.transaction() as session:
                 row = await tasks.get(session, task.task)
                 if await tasks.end(session, row):
+                    if task.kind == clusters.CHECK:
+                        await outcomes.settle(session, row, TaskResult(instance=self.instance, ok=True))
+                        continue
                     savepoint = await savepoints.get(session, task.arguments["savepoint"])
                     if task.kind == "savepoint":
                         await savepoints.complete(session, savepoint, epochs={"out": 3}, size_bytes=1)

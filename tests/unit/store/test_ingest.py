@@ -157,3 +157,19 @@ def test_errors_have_a_domain() -> None:
     assert kind_of("replay-divergence") == ("consistency", False)
     assert kind_of("epoch-failed") == ("run", True)
     assert kind_of("unexpected") == ("internal", False)
+
+
+def test_a_session_is_the_newest_application() -> None:
+    state, file = IngestState(), EventFile()
+    for identity, ui, shown in (
+        ("app-1", "http://10.0.0.1:4040", "http://10.0.0.1:4040"),
+        ("app-2", "https://[fd00::1]:4041/path", "https://[fd00::1]:4041/path"),
+        ("app-3", "", ""),
+        ("app-4", "javascript:alert(1)", ""),  # a job's code can write events
+        ("app-5", 'http://x/" onclick="', ""),
+        ("app-6", None, ""),
+    ):
+        file.write_event("session", master="spark://m:7077", application_id=identity, ui=ui)
+        assert fold(state, [json.loads(file.lines[-1])]) == []
+        assert (state.application_id, state.spark_ui) == (identity, shown)
+    assert IngestState(**json.loads(json.dumps(asdict(state)))) == state

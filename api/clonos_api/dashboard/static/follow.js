@@ -51,7 +51,7 @@ document.addEventListener("visibilitychange", soon);
 // All event types of the control plane (docs/control-plane.md).
 export const TYPES = [
   "host.back", "host.drained", "host.lost", "host.registered", "host.removed", "host.undrained",
-  "artifact.created", "artifact.deleted", "job.created", "job.deleted", "job.desired", "job.exception",
+  "artifact.created", "artifact.deleted", "cluster.created", "cluster.deleted", "cluster.state", "cluster.updated", "job.created", "job.deleted", "job.desired", "job.exception",
   "job.generation", "job.move.began", "job.move.ended", "job.recovery.began", "job.recovery.ended", "job.state",
   "job.updated", "operation.began", "operation.ended", "run.created", "run.state", "savepoint.created",
   "savepoint.completed", "savepoint.deleted", "savepoint.deleting", "savepoint.failed", "standby.state", "token.created", "token.revoked",

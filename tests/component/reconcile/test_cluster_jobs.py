@@ -24,7 +24,7 @@ from clonos_api.reconcile.tidying import tidy
 from clonos_api.store import clusters, hosts, jobs, operations
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import ClusterRow, HostRow, JobRow, OperationRow, RunRow, TaskRow
-from component.reconcile.acting import Placing, Users, reconciling, running_hosts
+from component.reconcile.acting import Placing, Users, eventually, reconciling, running_hosts
 from support.stored import host_row, store_artifact
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -158,6 +158,11 @@ async def test_a_run_gets_the_newest_description_of_its_cluster(database: Databa
             await clusters.change(session, newest, changed, version=1, by="ada")
         assert (await users.ended(await users.ask("restart"))).state == "COMPLETED"
         assert RunSpec.model_validate((await users.runs())[-1].order).cluster == changed
+
+        async def checked() -> bool:
+            return (await current(database)).state == "READY"
+
+        await eventually(checked, "the leader has the changed cluster checked")
 
 
 async def a_cluster(database: Database, **settings: Any) -> tuple[ClusterRow, OperationRow]:

@@ -153,17 +153,15 @@ def test_a_check_has_the_user_of_the_subject_that_added_the_cluster(api: FakeApi
         agent.stop()
 
 
-PRINTED = (
-    "A log line\nsession-incompatible: Python differs.\nKept safe: nothing was started.\nWhat to do: install it.\n"
-)
+PRINTED = {"error": "session-incompatible", "what": "Python differs.", "kept": "all.", "hint": "install it."}
 
 
 @pytest.mark.parametrize(
     ("errors", "error", "what", "hint"),
     [
-        (PRINTED, "session-incompatible", "Python differs.", "install it."),
+        (f"A log line\n{json.dumps(PRINTED)}\n", "session-incompatible", "Python differs.", "install it."),
+        (json.dumps({"error": "no-such-slug", "what": "It fails."}), "error", "It fails.", ""),
         ("Traceback\nValueError: no\n", "error", "The check exited with 3: ValueError: no", ""),
-        ("no-such-slug: it fails", "error", "The check exited with 3: no-such-slug: it fails", ""),
         ("", "error", "The check exited with 3: it wrote no error", ""),
     ],
 )
