@@ -125,10 +125,10 @@ class Tasks:
         secrets = self._settings.secrets_folder
         described = await asyncio.to_thread(with_secrets, cluster_checks.cluster_of(task), secrets)
         command, timeout_s = self._settings.cluster_check_command, cluster_checks.timeout_of(task)
-        given = described.cluster.model_dump_json(by_alias=True)
+        description = described.cluster.model_dump_json(by_alias=True)
         try:
             async with asyncio.timeout(timeout_s):
-                ended = await self._run_process(command, given, user, described.environment)
+                ended = await self._run_process(command, description, user, described.environment)
         except TimeoutError:
             raise EnvironmentFault(
                 f"The check of cluster {described.cluster.name} did not end within {timeout_s:g} s.",
@@ -137,9 +137,9 @@ class Tasks:
         return cluster_checks.result_of(ended.exit_code, ended.out, ended.errors)
 
     async def _run_process(
-        self, command: Sequence[str], given: str, user: DriverUser | None, environment: Mapping[str, str] | None = None
+        self, command: Sequence[str], text: str, user: DriverUser | None, environment: Mapping[str, str] | None = None
     ) -> _Ended:
-        """Run a process of `user` with `given` on its standard input; a cancellation kills it and its children."""
+        """Run a process of `user` with `text` on its standard input; a cancellation kills it and its children."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=PIPE,
@@ -152,7 +152,7 @@ class Tasks:
             extra_groups=None if user is None else (),
         )
         try:
-            out, errors = await process.communicate(given.encode())
+            out, errors = await process.communicate(text.encode())
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -408,7 +408,7 @@ def test_resources_in_responses_can_be_requested(
                 seed(walk)(Walk),
                 settings=settings(
                     max_examples=1,
-                    stateful_step_count=12,
+                    stateful_step_count=18,  # the first twelve have no token
                     database=None,
                     deadline=None,
                     phases=[Phase.explicit, Phase.generate],

@@ -497,6 +497,7 @@ def test_a_job_on_a_cluster_links_to_it_and_to_its_application(api: Served, brow
         order = run_spec(job, cluster=described.model_dump(mode="json"))
         run = await runs.create(session, job, await host_row(session), order)
         job.spec, job.run = {**job.spec, "spec": {**job.spec["spec"], "cluster": name}}, run.id
+        job.desired_state = "STOPPED"
         await session.flush()
         file = EventFile()
         file.write_event("session", master="spark://m:7077", application_id="app-7", ui="http://h:4040")
