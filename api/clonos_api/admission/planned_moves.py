@@ -33,7 +33,8 @@ async def to_host(session: AsyncSession, job: JobRow, name: str | None, settings
     spec = JobSpec.model_validate(job.spec).spec
     locations = CheckpointLocations.of(settings)
     checkpoint = locations.of_job(job.name, spec.checkpoint)
-    case = JobCase(job, await runs.get(session, job.run) if job.run else None, clusters=await clusters.every(session))
+    run = await session.get(RunRow, job.run) if job.run else None
+    case = JobCase(job, run, clusters=await clusters.every(session))
     if case.is_local(locations):
         raise StateConflict(
             f"Job {job.name} cannot move: its checkpoint {checkpoint} is a path of its host.",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from sqlalchemy import select
@@ -17,12 +17,14 @@ from clonos.resources.jobs import DesiredState, JobState
 from clonos_api.reconcile import ending, standbys
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.decisions import AddStandby, DropStandby
-from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, StandbyDemand, StandbyFacts
+from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, RunFacts, StandbyDemand, StandbyFacts
 from clonos_api.reconcile.load import JobCase, standby_demand
 from clonos_api.reconcile.placement import HOST_LABEL, Fleet, NoPlacement, Placement, place
+from clonos_api.reconcile.states import moving
 from clonos_api.reconcile.tidying import tidy
 from clonos_api.store import clusters, hosts, jobs, operations
 from clonos_api.store.db.database import Database
+from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import ClusterRow, HostRow, JobRow, OperationRow, RunRow, TaskRow
 from component.reconcile.acting import Placing, Users, eventually, reconciling, running_hosts
 from support.stored import host_row, store_artifact
@@ -89,6 +91,20 @@ def test_standbys_are_on_hosts_that_reach_the_cluster() -> None:
     assert [decision.why for decision in dropped if isinstance(decision, DropStandby)] == [
         "its host does not reach the job's cluster"
     ]
+
+
+@pytest.mark.parametrize(("cause", "host_of_standby"), [("move", "b"), ("upgrade", "c")])
+def test_a_planned_move_prepares_a_standby_on_the_cluster_of_its_version(
+    cause: Literal["move", "upgrade"], host_of_standby: str
+) -> None:
+    newest = 2 if cause == "upgrade" else 1
+    until = NOW + timedelta(hours=1)
+    move = Moving(cause=cause, operation="o", leaves="a", version=newest, previous=1, until=until)
+    job = replace(JOB, state=JobState.RUNNING, version=newest, relocatable=True, planned_move=move)
+    job = replace(job, cluster=on("a", "b", name="old"), newest_cluster=on("c", name="new"))
+    run = RunFacts(id="r", host="a", state="RUNNING", driver_state="RUNNING", claimed=True, created_at=NOW)
+    decisions = moving.decide(job, run, Fleet([host("a", used=1), host("b"), host("c"), host("d")]), NOW)
+    assert [decision.host for decision in decisions or [] if isinstance(decision, AddStandby)] == [host_of_standby]
 
 
 def row(name: str, **settings: Any) -> ClusterRow:
