@@ -36,7 +36,7 @@ def result_of(exit_code: int | None, out: str, errors: str) -> TaskResult:
     """The result of a check, from the exit code of its process, its output and its errors."""
     if exit_code == 0:
         try:
-            report = ClusterReport.model_validate_json(out)
+            report = ClusterReport.model_validate_json(out.strip().rpartition("\n")[2])
             return TaskResult(instance="", ok=True, result=report.model_dump(mode="json"))
         except ValidationError as error:
             errors = f"it printed no report: {explain(error)}"

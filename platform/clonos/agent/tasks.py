@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -126,14 +127,20 @@ class Tasks:
         described = await asyncio.to_thread(with_secrets, cluster_checks.cluster_of(task), secrets)
         command, timeout_s = self._settings.cluster_check_command, cluster_checks.timeout_of(task)
         description = described.cluster.model_dump_json(by_alias=True)
-        try:
-            async with asyncio.timeout(timeout_s):
-                ended = await self._run_process(command, description, user, described.environment)
-        except TimeoutError:
-            raise EnvironmentFault(
-                f"The check of cluster {described.cluster.name} did not end within {timeout_s:g} s.",
-                hint="check that its master is reachable from this host, and that it has free cores and memory.",
-            ) from None
+        # A killed process cannot remove its temporary files.
+        with tempfile.TemporaryDirectory(prefix="clonos-check-", ignore_cleanup_errors=True) as scratch:
+            if user is not None:
+                os.chown(scratch, user.uid, user.gid)
+            home = {"HOME": scratch} if self._settings.other_users else {}
+            environment = {**described.environment, **home, "TMPDIR": scratch}
+            try:
+                async with asyncio.timeout(timeout_s):
+                    ended = await self._run_process(command, description, user, environment)
+            except TimeoutError:
+                raise EnvironmentFault(
+                    f"The check of cluster {described.cluster.name} did not end within {timeout_s:g} s.",
+                    hint="check that its master is reachable from this host, and that it has free cores and memory.",
+                ) from None
         return cluster_checks.result_of(ended.exit_code, ended.out, ended.errors)
 
     async def _run_process(

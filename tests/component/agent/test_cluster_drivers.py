@@ -117,10 +117,12 @@ def test_a_check_without_its_secret_fails_before_it_starts(api: FakeApi, host: H
 
 def test_a_check_that_does_not_end_is_killed_with_its_children(api: FakeApi, host: Host, tmp_path: Path) -> None:
     """A Python process whose JVM waits for executors that do not come."""
-    pids = tmp_path / "pids"
+    pids, scratch = tmp_path / "pids", tmp_path / "scratch"
     code = f"""
 import signal, subprocess
 child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+open(os.environ["TMPDIR"] + "/state", "w").close()
+open({str(scratch)!r}, "w").write(os.environ["TMPDIR"])
 open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
 signal.pause()
 """
@@ -132,6 +134,7 @@ signal.pause()
     assert "within 5 s" in failure.what
     for pid in map(int, pids.read_text().split()):
         eventually(lambda pid=pid: gone(pid), f"process {pid} exits")
+    eventually(lambda: not Path(scratch.read_text()).exists(), "its temporary files are removed")
 
 
 def gone(pid: int) -> bool:
