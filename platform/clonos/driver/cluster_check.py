@@ -134,7 +134,7 @@ def require_fit(spark: SparkSession, use: ClusterUse, request: CheckRequest, che
 def _require_shared(spark: SparkSession, use: ClusterUse, checkpoint: str) -> None:
     folder = CheckpointDirectory(spark, checkpoint).local
     locations = use.settings.shared_locations
-    if folder is None or use.local_to_driver or is_shared(f"file://{folder}", locations):
+    if folder is None or use.any_folder or is_shared(f"file://{folder}", locations):
         return
     raise CheckpointUnwritable(
         f"The checkpoint {checkpoint} is on the driver's disk, but executors of {use.described} keep state in it.",

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from clonos.driver.cluster_check import CheckRequest, require_fit
 from clonos.driver.driver import Driver
 from clonos.driver.options import RunOptions
 from clonos.driver.repeatable import check_sources, streaming_scans
@@ -36,6 +37,8 @@ from clonos.jobs.definition import Job
 from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, SharingDepth, Spec, explain
 from clonos.kafka import await_brokers
 from clonos.settings import KafkaSettings, Settings
+from clonos.spark.clusters import use_of
+from clonos.spark.session import is_local
 from clonos.spark.spooling import SpoolingSink
 from clonos.spark.user_session import (
     check_classes,
@@ -171,6 +174,7 @@ class ExactlyOnce:
         Raises:
             SessionIncompatible: The session lacks a setting that exactly-once delivery needs; the error names it.
             SourceNotRepeatable: A replay might read other records; the error names the fix.
+            CheckpointUnwritable: An executor does not see the checkpoint.
             ClonosError: The sink or the cluster refuses the query.
         """
         spark = self.df.sparkSession
@@ -182,6 +186,8 @@ class ExactlyOnce:
         configure_workers(spark, kafka)
         own = type(self.sink).__module__
         check_workers(spark, ["clonos", *([own] if own != "__main__" else [])])
+        if not is_local(spark.sparkContext.master):
+            require_fit(spark, use_of(spark), CheckRequest(), self.options.checkpoint)
         recent = _RecentEvents()
         events = Events(self.spec.name, self.options.events, [recent.take])
         job = Job(self._define, self.spec, builds_frames=False, files=_program_files(self.options.events))

@@ -40,17 +40,14 @@ class ClusterUse:
         executor: The resources of the executors.
         name: The cluster's name; empty: a master without a description.
         secret: The value of ``spark.authenticate.secret``; empty: Spark does not authenticate.
+        any_folder: Whether a checkpoint may be in any folder that all executors see, not only in a shared location.
     """
 
     settings: ClusterSettings
     executor: ExecutorResources
     name: str = ""
     secret: str = ""
-
-    @property
-    def local_to_driver(self) -> bool:
-        """Whether the cluster has no description, and its master listens on this machine only."""
-        return not self.name and is_loopback(self.settings.master)
+    any_folder: bool = False
 
     @property
     def described(self) -> str:
@@ -75,7 +72,15 @@ def use_cluster(spec: ClusterSpec, executor: ExecutorResources) -> ClusterUse:
 
 def use_master(master: str, executor: ExecutorResources) -> ClusterUse:
     """The use of a cluster without a description, with default settings."""
-    return ClusterUse(ClusterSettings.model_construct(master=master), executor, secret=os.environ.get(SECRET, ""))
+    settings = ClusterSettings.model_construct(master=master)
+    return ClusterUse(settings, executor, secret=os.environ.get(SECRET, ""), any_folder=is_loopback(master))
+
+
+def use_of(spark: SparkSession) -> ClusterUse:
+    """The use of a cluster by a session that the user's program has built."""
+    context = spark.sparkContext
+    executor = ExecutorResources(instances=int(context.getConf().get("spark.executor.instances", "1") or "1"))
+    return ClusterUse(ClusterSettings.model_construct(master=context.master or ""), executor, any_folder=True)
 
 
 def is_loopback(master: str) -> bool:

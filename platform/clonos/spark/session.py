@@ -287,7 +287,7 @@ def _slots(master: str, cores: int | None) -> str:
     return f"local[{2 * (cores or _cores('local[*]'))}]" if master == "auto" else master
 
 
-def is_local(master: str) -> bool:
+def is_local(master: str | None) -> bool:
     """Whether a job's master is this machine, in the driver's JVM: ``auto`` or ``local[…]``; ``local-cluster[…]`` is a
     cluster.
     """

@@ -25,7 +25,6 @@ from support.standalone import StandaloneCluster
 pytestmark = [pytest.mark.broad, pytest.mark.timeout(600)]
 
 PROGRAM = Path(__file__).with_name("program_on_cluster.py")
-PASSWORD = "s3cret"
 PARTITIONS = 3
 
 LABELS = """
@@ -79,19 +78,8 @@ def job(ctx):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    folder = tmp_path_factory.mktemp("cluster")
-    conf = folder / "conf"
-    conf.mkdir()
-    settings = {"authenticate": "true", "authenticate.secret": PASSWORD, "network.crypto.enabled": "true"}
-    (conf / "spark-defaults.conf").write_text("".join(f"spark.{name} {value}\n" for name, value in settings.items()))
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("SPARK_CONF_DIR", str(conf))
-        started = StandaloneCluster(folder)
-        started.__enter__()
-    try:
-        yield started
-    finally:
-        started.__exit__()
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
 
 
 class OneJob:
@@ -109,7 +97,7 @@ class OneJob:
         self.out = out
         self.folder = tmp / "job"
         self.folder.mkdir()
-        self.environment: dict[str, str] = {SECRET: PASSWORD}
+        self.environment: dict[str, str] = {SECRET: cluster.spark.secret}
         self.settings: dict[str, Any] = {"authSecret": "spark", "sharedLocations": [f"file://{tmp}"]}
 
     def write(self, job: str, **files: str) -> None:
@@ -179,7 +167,7 @@ def test_modules_and_data_files_beside_the_job_reach_the_executors(one_job: OneJ
     (session,) = [event for event in one_job.events() if event["event"] == "session"]
     assert session["cluster"] == "east"
     assert session["application_id"].startswith("app-")
-    assert PASSWORD not in json.dumps(one_job.events())
+    assert one_job.environment[SECRET] not in json.dumps(one_job.events())
 
 
 def test_a_package_that_executors_lack_is_named(one_job: OneJob, tmp_path: Path) -> None:
@@ -244,7 +232,10 @@ def test_the_check_reports_the_cluster(cluster: StandaloneCluster, tmp_path: Pat
         text=True,
         timeout=300,
         check=False,
-        env={**{k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}, SECRET: PASSWORD},
+        env={
+            **{k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))},
+            SECRET: cluster.spark.secret,
+        },
     )
     assert done.returncode == 0, done.stderr[-3000:]
     report = ClusterReport.model_validate_json(done.stdout)
