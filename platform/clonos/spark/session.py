@@ -211,8 +211,9 @@ def build_session(
         except Py4JJavaError as failure:
             if cluster is None:
                 raise
+            reason = str(failure.java_exception.toString()).partition("\n")[0]
             raise EnvironmentFault(
-                f"{cluster.described} did not accept the application: {failure.java_exception.toString()}",
+                f"Spark did not connect to {cluster.described}: {reason}",
                 kept="nothing was started.",
                 hint="check the master's address, and that its version of Spark and its secret are the same.",
             ) from failure
