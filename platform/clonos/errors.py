@@ -2,9 +2,9 @@
 
 Each error states what happened, what was kept safe, and what to do next. Three class attributes describe each class:
 
-- `exit_code` is the exit code of the process. Its range names the family: 10-29 the user's to fix, 30-49 the
-  environment, 50-69 consistency, 70-79 the run, 80-89 the control plane's state, 90-99 rejected requests.
-  0 is success, 1 an unexpected error, 2 an invalid command line.
+- `exit_code` is the exit code of the process. Its range names the family: 10-29 the user's to fix, 30-49
+  and 100-109 the environment, 50-69 consistency, 70-79 the run, 80-89 the control plane's state, 90-99 rejected
+  requests. 0 is success, 1 an unexpected error, 2 an invalid command line.
 - `slug` is the stable last part of the problem type in the REST API, and the `error` field of events.
 - `retry` states whether a new attempt can succeed without a change. The restart policy reads it.
 - `outage` states that a system on which the job depends is away. The driver waits for it; the restart policy does not
@@ -233,11 +233,13 @@ class ArchiveInvalid(UserError):
     hint_default = "pack plain files with relative names; `clonos submit` does."
 
 
-# 30-49: something outside the job is missing, unavailable or refuses access.
+# 30-49, 100-109: something outside the job is missing, unavailable or refuses access.
 
 
 class EnvironmentFault(ClonosError):
-    """Something outside the job is missing, unavailable or refuses access. Base class of exit codes 31-49."""
+    """Something outside the job is missing, unavailable or refuses access. Base class of exit codes 31-49 and
+    100-109.
+    """
 
     slug = "environment"
     exit_code = 30
@@ -413,6 +415,16 @@ class LocalPlatformFailed(EnvironmentFault):
     exit_code = 49
     kept_default = "the other processes were stopped too; existing data and jobs are unchanged."
     hint_default = "read the log that the message names; `clonos doctor` checks this machine."
+
+
+class ClusterUnavailable(EnvironmentFault):
+    """The Spark cluster does not answer, refuses the application or has no executor for it."""
+
+    slug = "cluster-unavailable"
+    exit_code = 100
+    retry = True
+    kept_default = "nothing was started."
+    hint_default = "check that the master and its workers run, and that they have free cores and memory."
 
 
 # 50-69: continuing could publish a record twice or lose one.

@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 
 from clonos.driver.checkpoint import CheckpointDirectory
 from clonos.embedded.jars import ensure_jars
-from clonos.errors import CheckpointUnwritable, ClonosError, EnvironmentFault, SessionIncompatible, SpecError
+from clonos.errors import CheckpointUnwritable, ClonosError, ClusterUnavailable, SessionIncompatible, SpecError
 from clonos.jobs.cluster import ClusterReport, ClusterSpec
 from clonos.jobs.spec import ExecutorResources, explain
 from clonos.settings import Settings
@@ -49,6 +49,9 @@ _OTHERS_S: Final = 10.0  # for the others after the first
 _POLL_S: Final = 0.1
 _CHECK_MB: Final = 512  # Spark's minimum is 450
 _OWN: Final = "clonos"
+_REASON_CHARACTERS: Final = 500
+# In the text of a failed task: of a function, of the worker's start, and of an interpreter that does not exist.
+_PYTHON_FAILED: Final = ("Traceback (most recent call last)", "Error from python worker", "Cannot run program")
 _LOST_TASK: Final = re.compile(r"\(TID \d+\) \((\S+) executor (\w+)\)")
 _WHOLE_S: Final = 240.0  # for the whole check
 _PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Found)\b.*$", re.MULTILINE)
@@ -106,7 +109,7 @@ def require_fit(spark: SparkSession, use: ClusterUse, request: CheckRequest, che
         checkpoint: Path or URI of the job's checkpoint. Executors keep state in it.
 
     Raises:
-        EnvironmentFault: The cluster gives no executor.
+        ClusterUnavailable: The cluster gives no executor.
         SessionIncompatible: An executor differs; the error names its host and the differences.
         CheckpointUnwritable: The checkpoint is a folder of this machine outside the cluster's shared locations, or an
             executor cannot read a file that the driver wrote there.
@@ -149,7 +152,7 @@ def await_executors(spark: SparkSession, use: ClusterUse) -> None:
     """Wait until the executors have registered, or some of them and 10 s have passed.
 
     Raises:
-        EnvironmentFault: None has registered within 60 s.
+        ClusterUnavailable: None has registered within 60 s.
     """
     deadline = time.monotonic() + _EXECUTOR_S
     first = True
@@ -159,9 +162,8 @@ def await_executors(spark: SparkSession, use: ClusterUse) -> None:
         time.sleep(_POLL_S)
     if not number:
         executor = use.executor
-        raise EnvironmentFault(
+        raise ClusterUnavailable(
             f"The application got no executor from {use.described} within {_EXECUTOR_S:.0f} s.",
-            kept="nothing was started.",
             hint=f"check that a worker has {executor.cores} free cores and {executor.memory_mb} MiB, that executors "
             "reach the driver (spark.driver.host), and that Spark's version and the secret are the same: the logs of "
             "executors that exited have the reason.",
@@ -185,9 +187,12 @@ def check_executors(
         probe: URI of a file that each executor must be able to read; empty: none.
 
     Raises:
-        SessionIncompatible: A task failed before it could report.
+        SessionIncompatible: An executor cannot run the driver's Python functions.
+        ClusterUnavailable: The tasks failed otherwise, for instance because an executor was lost.
     """
-    slots = _executors(spark) * int(spark.sparkContext.getConf().get("spark.executor.cores", "1") or "1")
+    conf = spark.sparkContext.getConf()
+    cores, needed = (int(conf.get(f"spark.{name}", "1") or "1") for name in ("executor.cores", "task.cpus"))
+    slots = _executors(spark) * (cores // needed)
     jvm = spark.range(0, slots, 1, slots).select(
         F.call_function("java_method", F.lit("clonos.ExecutorFacts"), F.lit("describe"), F.lit(probe)).alias("facts")
     )
@@ -195,8 +200,12 @@ def check_executors(
         # A barrier: Spark starts all of its tasks together, so that none waits for a slot of another executor.
         rows = jvm.mapInArrow(partial(_add_python, request=request), "facts string", barrier=True).collect()
     except Exception as failure:
+        text = str(failure)
+        if not any(sign in text for sign in _PYTHON_FAILED):
+            reason = text.partition("\n")[0][:_REASON_CHARACTERS]
+            raise ClusterUnavailable(f"The executors of {use.described} did not run the check: {reason}") from failure
         raise SessionIncompatible(
-            f"Jobs cannot run on {use.described}: {_failed(str(failure))}",
+            f"Jobs cannot run on {use.described}: {_failed(text)}",
             hint="install the driver's versions of Python, clonos and its packages on the hosts of the executors, or "
             "name `python` or `environment` in the cluster file.",
         ) from failure
@@ -261,7 +270,7 @@ def _failed(text: str) -> str:
     where = f"Executor {lost.group(2)} on {lost.group(1)}" if lost else "An executor"
     errors = [line for line in _PYTHON_ERROR.findall(text) if not line.startswith(("org.apache", "java."))]
     reason = errors[-1] if errors else next(iter(text.splitlines()), "no reason")
-    return f"{where} could not run Python: {reason.strip()[:500]}"
+    return f"{where} could not run Python: {reason.strip()[:_REASON_CHARACTERS]}"
 
 
 def _add_python(batches: Iterator[pa.RecordBatch], *, request: CheckRequest) -> Iterator[pa.RecordBatch]:
@@ -369,7 +378,7 @@ def main() -> int:
         spec = ClusterSpec.model_validate_json(sys.stdin.read())
     except ValidationError as error:
         return _report(SpecError(f"The description of the cluster is invalid: {explain(error)}."))
-    hangs = EnvironmentFault(f"The check of the cluster {spec.name} did not end within {_WHOLE_S:.0f} s.")
+    hangs = ClusterUnavailable(f"The check of the cluster {spec.name} did not end within {_WHOLE_S:.0f} s.")
 
     def end() -> None:
         os._exit(_report(hangs))  # a call of Spark does not return; its JVM exits with this process

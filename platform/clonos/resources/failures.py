@@ -17,6 +17,7 @@ _DOMAINS: Final[tuple[tuple[range, Domain], ...]] = (
     (range(30, 50), "environment"),
     (range(50, 70), "consistency"),
     (range(70, 80), "run"),
+    (range(100, 110), "environment"),
 )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from clonos.errors import EnvironmentFault, SessionIncompatible, SpecError
+from clonos.errors import ClusterUnavailable, SessionIncompatible, SpecError
 from clonos.jobs.cluster import ClusterSettings, ClusterSpec
 from clonos.jobs.spec import ExecutorResources
 from clonos.settings import KafkaSettings, RegistrySettings
@@ -110,7 +110,7 @@ def require_master(use: ClusterUse) -> None:
     """Refuse a standalone cluster of which no master accepts a connection: Spark would try for a minute.
 
     Raises:
-        EnvironmentFault: No master does.
+        ClusterUnavailable: No master does.
     """
     addresses = _addresses(use.settings.master)
     reasons = []
@@ -122,9 +122,8 @@ def require_master(use: ClusterUse) -> None:
         else:
             return
     if reasons:
-        raise EnvironmentFault(
+        raise ClusterUnavailable(
             f"No master of {use.described} answers: {'; '.join(reasons)}.",
-            kept="nothing was started.",
             hint="check that the master runs, and its address and port.",
         )
 
@@ -147,6 +146,8 @@ def cluster_defaults(use: ClusterUse) -> dict[str, str]:
     }
     if use.settings.master.startswith("spark://"):
         conf["spark.cores.max"] = str(slots)  # otherwise an application takes all cores of the cluster
+    # Only checks of the cluster have barriers. Spark waits a quarter of a minute after each attempt.
+    conf["spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures"] = "4"
     if is_loopback(use.settings.master):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return conf

@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from clonos.embedded.jars import Jars, ensure_jars
-from clonos.errors import EnvironmentFault, SpecError
+from clonos.errors import ClusterUnavailable, SpecError
 from clonos.jobs.spec import ExecutorResources
 from clonos.settings import Settings
 from clonos.spark import forks
@@ -167,7 +167,7 @@ def build_session(
 
     Raises:
         SpecError: `conf` or `master` would break exactly-once delivery, or this process already has a session.
-        EnvironmentFault: Java, the jars or the JVM are unavailable.
+        EnvironmentFault: Java, the jars, the JVM or the cluster are unavailable.
     """
     if SparkContext._active_spark_context is not None:
         raise SpecError(
@@ -212,9 +212,8 @@ def build_session(
             if cluster is None:
                 raise
             reason = str(failure.java_exception.toString()).partition("\n")[0]
-            raise EnvironmentFault(
+            raise ClusterUnavailable(
                 f"Spark did not connect to {cluster.described}: {reason}",
-                kept="nothing was started.",
                 hint="check the master's address, and that its version of Spark and its secret are the same.",
             ) from failure
         # Imported by name: PySpark imports their packages, with which each use first searches all jars in vain.

@@ -185,6 +185,15 @@ def test_a_package_that_executors_lack_is_named(one_job: OneJob, tmp_path: Path)
     assert not one_job.values()
 
 
+def test_a_missing_interpreter_is_named(one_job: OneJob) -> None:
+    one_job.settings["python"] = "/no/such/python"
+    one_job.write(COUNTS)
+    code, errors = one_job.run()
+    assert code == SessionIncompatible.exit_code, errors[-3000:]
+    assert "on 127.0.0.1 could not run Python" in errors
+    assert "/no/such/python" in errors
+
+
 def test_a_checkpoint_on_the_drivers_disk_is_refused(one_job: OneJob) -> None:
     one_job.settings["sharedLocations"] = ["file:///mnt/elsewhere"]
     one_job.write(COUNTS)

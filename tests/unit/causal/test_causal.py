@@ -23,7 +23,7 @@ import stamina
 import clonos
 from clonos.carried_errors import CarriedError, uncarry
 from clonos.causal import derived, scope
-from clonos.causal.epoch_scope import JOB_ENVIRONMENT, EpochScope, decode_scope, encode_scope
+from clonos.causal.epoch_scope import COMPUTED, JOB_ENVIRONMENT, PROPERTY, EpochScope, decode_scope, encode_scope
 from clonos.causal.scope import TaskScope, row_scope, task_scope
 from clonos.causal.service import MAX_ANSWER_BYTES, Service
 from clonos.causal.udf import _Rows
@@ -725,3 +725,21 @@ def test_an_operator_outside_the_epochs_of_a_job_is_refused(monkeypatch: pytest.
     monkeypatch.setenv(JOB_ENVIRONMENT, "orders")
     with pytest.raises(CarriedError, match=r"job\.ask runs outside of the epochs of the job orders"):
         scope.open_task_scope("job.ask")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "computed", "words"),
+    [(0, None, ""), (1, None, "repeated a task"), (0, "true", "lost rows")],
+)
+def test_a_task_that_computes_rows_again_fails_its_epoch(
+    attempt: int, computed: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = {PROPERTY: encode_scope(EPOCH), COMPUTED: computed}
+    task = SimpleNamespace(getLocalProperty=properties.get, attemptNumber=lambda: attempt)
+    monkeypatch.setattr(scope.TaskContext, "get", lambda: task)
+    if not words:
+        assert scope.current_epoch() == EPOCH
+        return
+    with pytest.raises(CarriedError, match=words) as raised:
+        scope.open_task_scope("job.ask")
+    assert type(uncarry(str(raised.value))) is EpochFailed

@@ -20,7 +20,7 @@ from clonos.driver.cluster_check import (
     report_of,
     unreadable_by,
 )
-from clonos.errors import EnvironmentFault, SpecError
+from clonos.errors import ClusterUnavailable, SpecError
 from clonos.jobs.cluster import ClusterReport
 
 DRIVER = ExecutorFacts("driver", "here", "4.2.1", "", python="3.11.7", clonos="0.1.0")
@@ -104,7 +104,7 @@ def test_the_command_prints_a_report(monkeypatch: pytest.MonkeyPatch, capsys: py
     ("description", "error", "words"),
     [
         ({"metadata": {"name": "east"}, "spec": {"master": "local[2]"}}, SpecError, "spec.master"),
-        (DESCRIPTION, EnvironmentFault, "No master of the cluster east answers"),
+        (DESCRIPTION, ClusterUnavailable, "No master of the cluster east answers"),
     ],
 )
 def test_the_command_reports_a_typed_error(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clonos.carried_errors import CarriedError
 from clonos.causal.epoch_scope import COMPUTED
 from clonos.errors import ReplayDivergence
+from clonos.extend import lanes
 from clonos.extend.lanes import MultisetDigest, Pass, publish_rest
 from clonos.extend.sink import LaneReport, SinkEpoch, SinkLane
 from clonos.log.records import EpochIdentity, InputSlice, Owner, whole_epoch
@@ -83,6 +86,17 @@ def test_divergence_stops_before_publishing(published: set[int], calls: list[str
         publish_rest(frame, epoch(), published, runner(modes, diverged=1))
     assert modes == ["audit"]
     assert frame.calls == calls
+
+
+def test_a_repeated_task_publishes_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = SimpleNamespace(attemptNumber=lambda: 1)
+    monkeypatch.setattr(lanes.TaskContext, "get", lambda: task)
+
+    def write(*_arguments: object) -> LaneReport:
+        raise AssertionError("the lane was written")
+
+    with pytest.raises(CarriedError, match="repeated a task"):
+        lanes._run_lane(iter([]), epoch(), write)
 
 
 def digest(records: list[bytes]) -> bytes:

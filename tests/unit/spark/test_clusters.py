@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clonos.errors import EnvironmentFault, SessionIncompatible, SpecError
+from clonos.errors import ClusterUnavailable, SessionIncompatible, SpecError
 from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.spec import ExecutorResources
 from clonos.settings import KafkaSettings, RegistrySettings
@@ -178,7 +178,7 @@ def test_a_master_that_does_not_answer_is_refused_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         require_master(use_master(f"spark://127.0.0.1:1,127.0.0.1:{port}", EXECUTOR))
-    with pytest.raises(EnvironmentFault, match=f"127.0.0.1:{port}"):
+    with pytest.raises(ClusterUnavailable, match=f"127.0.0.1:{port}"):
         require_master(use_master(f"spark://127.0.0.1:{port}", EXECUTOR))
     require_master(use_master("yarn", EXECUTOR))
 
