@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JJavaError
 from pydantic import ValidationError
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from clonos.driver.checkpoint import CheckpointDirectory
@@ -196,21 +196,33 @@ def check_executors(
     jvm = spark.range(0, slots, 1, slots).select(
         F.call_function("java_method", F.lit("clonos.ExecutorFacts"), F.lit("describe"), F.lit(probe)).alias("facts")
     )
+
+    def run(*, barrier: bool) -> list[Row]:
+        return jvm.mapInArrow(partial(_add_python, request=request), "facts string", barrier=barrier).collect()
+
     try:
         # A barrier: Spark starts all of its tasks together, so that none waits for a slot of another executor.
-        rows = jvm.mapInArrow(partial(_add_python, request=request), "facts string", barrier=True).collect()
+        rows = run(barrier=True)
     except Exception as failure:
-        text = str(failure)
-        if not any(sign in text for sign in _PYTHON_FAILED):
-            reason = text.partition("\n")[0][:_REASON_CHARACTERS]
+        if not any(sign in str(failure) for sign in _PYTHON_FAILED):
+            reason = str(failure).partition("\n")[0][:_REASON_CHARACTERS]
             raise ClusterUnavailable(f"The executors of {use.described} did not run the check: {reason}") from failure
         raise SessionIncompatible(
-            f"Jobs cannot run on {use.described}: {_failed(text)}",
+            f"Jobs cannot run on {use.described}: {_failed(_with_host(failure, partial(run, barrier=False)))}",
             hint="install the driver's versions of Python, clonos and its packages on the hosts of the executors, or "
             "name `python` or `environment` in the cluster file.",
         ) from failure
     facts = (msgspec.json.decode(row.facts, type=ExecutorFacts) for row in rows)
     return list({fact.executor: fact for fact in facts}.values())
+
+
+def _with_host(failure: Exception, run: Callable[[], object]) -> str:
+    """The text of a failure with the host of a task: Spark omits it for tasks with a barrier."""
+    try:
+        run()
+    except Exception as again:
+        return str(again)
+    return str(failure)
 
 
 def driver_facts() -> ExecutorFacts:
