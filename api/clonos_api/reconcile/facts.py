@@ -104,7 +104,7 @@ class ClusterFacts:
 
     def reached_from(self, host: str) -> bool:
         """Whether drivers on the host with this name can use the cluster."""
-        return not self.hosts or host in self.hosts
+        return self.exists and (not self.hosts or host in self.hosts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -101,11 +101,11 @@ def list_clusters(limit: Limit = None, output: Lists = Listing.TABLE, api: Api =
         {
             "name": lambda row: row.name,
             "state": lambda row: show.state(row.state),
-            "master": lambda row: row.spec.master,
+            "master": lambda row: show.plain(row.spec.master),  # [fd00::1] is no markup
             "hosts": lambda row: ", ".join(row.spec.hosts) or "all",
             "spark": lambda row: row.report.spark if row.report else None,
             "checked": lambda row: f"{show.age(row.checked_at)} ago" if row.checked_at else None,
-            "problem": lambda row: show.short(_problem(row)),
+            "problem": lambda row: show.plain(show.short(_problem(row))),
         },
         lambda row: row.name,
         none="There are no clusters. Add one with: clonos cluster add NAME --master spark://HOST:PORT",
@@ -218,5 +218,5 @@ def _picture(cluster: Cluster) -> RenderableType:
         rows["what to do"] = cluster.failure.hint
     for title, value in rows.items():
         if value:
-            table.add_row(title, value)
+            table.add_row(title, show.plain(value) if isinstance(value, str) else value)
     return table

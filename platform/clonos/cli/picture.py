@@ -110,7 +110,8 @@ def _details(inspection: Inspection) -> Table:
     if job.spec.spec.cluster:
         table.add_row("cluster", _used_cluster(job.spec.spec.cluster, inspection.cluster))
     if inspection.run is not None and inspection.run.cluster and inspection.run.application_id:
-        table.add_row("application", " ".join(filter(None, (inspection.run.application_id, inspection.run.spark_ui))))
+        application = filter(None, (inspection.run.application_id, inspection.run.spark_ui))
+        table.add_row("application", Text(" ".join(application)))
     version = f"{job.version}"
     if job.observed_version not in (0, job.version):
         version += f" (the driver runs {job.observed_version}; update it with `clonos job restart {job.name}`)"

@@ -81,6 +81,11 @@ def state(name: str) -> Text:
     return Text(name, _STYLES.get(name, ""))
 
 
+def plain(text: str) -> Text:
+    """`text` without an interpretation of brackets as markup."""
+    return Text(text)
+
+
 def short(text: str, width: int = 60) -> str:
     """`text` as one line of at most `width` characters."""
     line = " ".join(text.split())

@@ -86,6 +86,8 @@ def test_standbys_are_on_hosts_that_reach_the_cluster() -> None:
     fleet = Fleet([host("a"), host("b"), host("c", used=1)])
     added = standbys.decide(replace(DEMAND, cluster=on("a", "c")), [], fleet)
     assert [decision.host for decision in added if isinstance(decision, AddStandby)] == ["c"]
+    removed = replace(DEMAND, cluster=ClusterFacts(name="c", exists=False))
+    assert standbys.decide(removed, [], Fleet([host("b")])) == []
     off = StandbyFacts(run="s", host="b", state="READY")
     dropped = standbys.decide(replace(DEMAND, cluster=on("a", "c")), [off], Fleet([host("a"), host("b")]))
     assert [decision.why for decision in dropped if isinstance(decision, DropStandby)] == [

@@ -12,6 +12,7 @@ from clonos.cli.app import app
 from clonos.driver import process
 from clonos.errors import SpecError
 from clonos.jobs.cluster import read_cluster
+from clonos.telemetry import logs
 
 JOB = 'import clonos\n\n\n@clonos.job(name="shout")\ndef shout(ctx):\n    pass\n'
 
@@ -20,6 +21,7 @@ JOB = 'import clonos\n\n\n@clonos.job(name="shout")\ndef shout(ctx):\n    pass\n
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The options of each run, which is not started."""
     runs: list[Any] = []
+    monkeypatch.setattr(logs, "configure_logs", lambda *_: None)  # for the whole process, and so for later tests
     monkeypatch.setattr(process, "run_job", lambda _job, options, **_: runs.append(options))
     return runs
 
