@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,6 +184,19 @@ def test_a_package_that_executors_lack_is_named(one_job: OneJob, tmp_path: Path)
     assert "cannot import rarity" in errors
     assert "Executor 0 on 127.0.0.1" in errors
     assert not one_job.values()
+
+
+def test_an_environment_is_unpacked_on_each_executor(one_job: OneJob, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexport WORD_OF_ARCHIVE=packed\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with tarfile.open(tmp_path / "environment.tar.gz", "w:gz") as archive:
+        archive.add(python, "bin/python")
+    one_job.settings["environment"] = f"file://{tmp_path}/environment.tar.gz"
+    one_job.write(LABELS, labels__py='import os\ndef label(text):\n    return os.environ["WORD_OF_ARCHIVE"]\n')
+    code, errors = one_job.run()
+    assert code == 0, errors[-3000:]
+    assert Counter(one_job.values()) == {"packed": 30}
 
 
 def test_a_missing_interpreter_is_named(one_job: OneJob) -> None:

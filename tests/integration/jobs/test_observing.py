@@ -470,11 +470,15 @@ def test_a_run_as_json(kafka: KafkaSettings, name: str, make_topic: MakeTopic, t
     events = [json.loads(line) for line in ran.stdout.splitlines()]
     assert {event["job"] for event in events} == {name}
     assert [event["event"] for event in events if event["event"] not in ("lag", "state")] == [
+        "session",
         "claimed",
         "epoch",
         "finished",
         "summary",
     ]
+    session = next(event for event in events if event["event"] == "session")
+    assert (session["master"], session["ui"], session["cluster"]) == ("local[2]", "", "")
+    assert session["application_id"].startswith("local-")
     assert (events[-1]["state"], events[-1]["epochs"], events[-1]["records_in"], events[-1]["records_out"]) == (
         "FINISHED",
         1,
