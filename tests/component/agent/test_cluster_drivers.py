@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from clonos.agent.cluster_checks import result_of
+from clonos.agent.settings import CLUSTER_CHECK_COMMAND
 from clonos.jobs.cluster import ClusterSpec, read_cluster
 from clonos.resources.hosts import HostTask, TaskResult
 from clonos.testing.harness import eventually
@@ -181,3 +183,11 @@ def test_a_check_that_prints_no_report_has_failed(out: str) -> None:
     assert not failed.ok
     assert failed.failure is not None
     assert "it printed no report" in failed.failure.what
+
+
+def test_the_check_application_prints_errors_that_the_agent_reads() -> None:
+    ended = subprocess.run(CLUSTER_CHECK_COMMAND, input="{}", capture_output=True, text=True, timeout=100)
+    failure = result_of(ended.returncode, ended.stdout, ended.stderr).failure
+    assert failure is not None
+    assert failure.error == "spec-invalid"
+    assert "metadata" in failure.what
