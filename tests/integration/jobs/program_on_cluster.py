@@ -20,7 +20,8 @@ def main(text: str) -> int:
         params=arguments["params"],
         checkpoint=arguments["checkpoint"],
         events=Path(arguments["events"]),
-        cluster=ClusterSpec.model_validate(arguments["cluster"]),
+        conf=arguments["conf"],
+        cluster=ClusterSpec.model_validate(arguments["cluster"]) if arguments["cluster"] else None,
     )
     try:
         run_job(load_job(Path(arguments["job"])), options, advice=False)

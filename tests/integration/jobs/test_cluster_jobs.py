@@ -88,6 +88,9 @@ class OneJob:
 
     Attributes:
         folder: The folder of the job file.
+        environment: Environment variables of the driver.
+        described: Whether the run has a cluster file.
+        settings: Fields of the cluster file, besides the master.
     """
 
     def __init__(self, cluster: StandaloneCluster, kafka: KafkaSettings, name: str, source: str, out: str, tmp: Path):
@@ -99,6 +102,7 @@ class OneJob:
         self.folder = tmp / "job"
         self.folder.mkdir()
         self.environment: dict[str, str] = {SECRET: cluster.spark.secret}
+        self.described = True
         self.settings: dict[str, Any] = {"authSecret": "spark", "sharedLocations": [f"file://{tmp}"]}
 
     def write(self, job: str, **files: str) -> None:
@@ -109,12 +113,14 @@ class OneJob:
 
     def start(self) -> subprocess.Popen[str]:
         """Start the driver."""
+        description = {"metadata": {"name": "east"}, "spec": {"master": self._cluster.master, **self.settings}}
         arguments = {
             "job": str(self.folder / "job.py"),
             "params": {"waits": str(self._tmp / "waits")},
             "checkpoint": f"file://{self._tmp}/checkpoint",
             "events": str(self._tmp / "events"),
-            "cluster": {"metadata": {"name": "east"}, "spec": {"master": self._cluster.master, **self.settings}},
+            "conf": {} if self.described else {"spark.master": self._cluster.master},
+            "cluster": description if self.described else None,
         }
         environment = {
             # Not the gateway of this process's session.
@@ -169,6 +175,16 @@ def test_modules_and_data_files_beside_the_job_reach_the_executors(one_job: OneJ
     assert session["cluster"] == "east"
     assert session["application_id"].startswith("app-")
     assert one_job.environment[SECRET] not in json.dumps(one_job.events())
+
+
+def test_a_master_on_this_machine_needs_no_cluster_file(one_job: OneJob, tmp_path: Path) -> None:
+    """A probe decides whether the executors see the checkpoint."""
+    one_job.described = False
+    (tmp_path / "waits").touch()
+    one_job.write(COUNTS)
+    code, errors = one_job.run()
+    assert code == 0, errors[-3000:]
+    assert Counter(one_job.values()) == {f"{30 // PARTITIONS}": PARTITIONS}
 
 
 def test_a_package_that_executors_lack_is_named(one_job: OneJob, tmp_path: Path) -> None:

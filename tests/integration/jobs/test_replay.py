@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import clonos
@@ -30,6 +30,8 @@ from clonos.errors import (
     ServiceError,
     SourceOffsetsExpired,
 )
+from clonos.extend import lanes
+from clonos.extend.lanes import require_equal
 from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.jobs.context import JobContext, Query
 from clonos.kafka import client_config
@@ -127,6 +129,47 @@ def test_lost_worker_with_a_lane_published(
         task = (record["verdict"]["epoch"], record["partition"], record["word"][0])
         answers.setdefault(task, set()).add(record["verdict"]["answer"])
     assert all(len(replies) == 1 for replies in answers.values())
+
+
+@pytest.mark.usefixtures("partition_lanes")
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_computed_rows_that_are_lost_fail_the_epoch(
+    kafka: KafkaSettings,
+    spark: SparkSession,
+    run_job: Any,
+    name: str,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    shuffled: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark loses the rows of a partial replay between its two passes, as with a lost executor."""
+    source, out = make_topic(3, "in"), make_topic(1, "out")
+    sent = feed(kafka, source, 3, 60)
+    flag = str(tmp_path / "flag")
+    losses: list[int] = []
+
+    def lose_once(audited: list[LaneReport], epoch: SinkEpoch) -> list[LaneReport]:
+        if not losses:
+            losses.append(epoch.identity.epoch)
+            spark.catalog.clearCache()
+        return require_equal(audited, epoch)
+
+    def same(word: str) -> str:
+        lose_worker_once(flag, out, TaskContext.get().partitionId())
+        return word
+
+    def job(ctx: JobContext) -> None:
+        lines = ctx.source(source).select(F.col("value").cast("string").alias("word"))
+        lines = lines.repartition(3, "word") if shuffled else lines
+        word = F.udf(same, "string", useArrow=False)("word").alias("word")
+        ctx.sink(lines.select(F.to_json(F.struct(word)).alias("value")), topic=out, name="out")
+
+    monkeypatch.setattr(lanes, "require_equal", lose_once)
+    run_job(job, name)
+    assert words(kafka, out) == sent
+    reasons = [event["what"] for event in run_job.events_of("restart")]
+    assert reasons[1:] == ["Spark lost rows of the epoch that were computed."], reasons
 
 
 @pytest.mark.usefixtures("partition_lanes")
