@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _EXECUTOR_S: Final = 60.0  # for the first executor
 _OTHERS_S: Final = 10.0  # for the others after the first
 _POLL_S: Final = 0.1
-_CHECK_MB: Final = 512  # Spark's minimum is 450
+_CHECK_MB: Final = 512
 _OWN: Final = "clonos"
 _REASON_CHARACTERS: Final = 500
 # In the text of a failed task: of a function, of the worker's start, and of an interpreter that does not exist.

@@ -233,7 +233,7 @@ def _cluster(spec: Spec, options: RunOptions) -> ClusterUse | None:
     if spec.cluster:
         raise SpecError(
             f"The job names the cluster {spec.cluster}.",
-            hint="pass the cluster's file with --cluster, or submit it.",
+            hint="pass the file of the cluster with --cluster, or submit the job.",
         )
     master = options.conf.get("spark.master", spec.spark_conf.get("spark.master", spec.master))
     return None if is_local(master) else use_master(master, spec.executor)

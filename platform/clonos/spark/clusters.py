@@ -25,6 +25,7 @@ SECRET: Final = "CLONOS_CLUSTER_SECRET"  # noqa: S105, a name
 _ENVIRONMENT: Final = "environment"
 _CODE: Final = "clonos_code"
 _CONNECT_S: Final = 10.0
+_LEAST_MB: Final = 450  # Spark's own limit
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 # Netty disables the buffers that Arrow needs on Java 24 and later. Older ones ignore a property; an unknown flag is an
 # error, so ``--sun-misc-unsafe-memory-access`` is not set: Java 25 only warns without it.
@@ -135,8 +136,17 @@ def python_of(use: ClusterUse, default: str) -> str:
 
 
 def cluster_defaults(use: ClusterUse) -> dict[str, str]:
-    """The configuration that the job's own and the cluster's override."""
+    """The configuration that the job's own and the cluster's override.
+
+    Raises:
+        SpecError: The executors have less memory than Spark needs.
+    """
     executor, slots = use.executor, use.executor.instances * use.executor.cores
+    if executor.memory_mb < _LEAST_MB:
+        raise SpecError(
+            f"executor.memory is {executor.memory_mb} MiB; Spark needs {_LEAST_MB}.",
+            hint=f"set executor.memory to {_LEAST_MB}m or more.",
+        )
     conf = {
         "spark.executor.instances": str(executor.instances),
         "spark.executor.cores": str(executor.cores),

@@ -212,6 +212,8 @@ def build_session(
             if cluster is None:
                 raise
             reason = str(failure.java_exception.toString()).partition("\n")[0]
+            if "IllegalArgumentException" in reason:
+                raise SpecError(f"Spark refuses the configuration for {cluster.described}: {reason}") from failure
             raise ClusterUnavailable(
                 f"Spark did not connect to {cluster.described}: {reason}",
                 hint="check the master's address, and that its version of Spark and its secret are the same.",

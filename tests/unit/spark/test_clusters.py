@@ -52,6 +52,11 @@ def test_executors_follow_from_the_specification() -> None:
     assert "spark.driver.host" not in conf
 
 
+def test_executors_need_the_memory_that_spark_needs() -> None:
+    with pytest.raises(SpecError, match="executor.memory is 300 MiB"):
+        session_conf("job", "auto", {}, cluster=use_cluster(described(), ExecutorResources(memory_mb=300)))
+
+
 def test_only_a_standalone_cluster_has_a_maximum_of_cores() -> None:
     assert "spark.cores.max" not in session_conf("job", "auto", {}, cluster=use(master="yarn"))
 
