@@ -53,7 +53,7 @@ def test_executors_follow_from_the_specification() -> None:
 
 
 def test_executors_need_the_memory_that_spark_needs() -> None:
-    with pytest.raises(SpecError, match="executor.memory is 300 MiB"):
+    with pytest.raises(SpecError, match=r"executor\.memory is 300 MiB"):
         session_conf("job", "auto", {}, cluster=use_cluster(described(), ExecutorResources(memory_mb=300)))
 
 
