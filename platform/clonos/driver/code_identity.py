@@ -15,17 +15,20 @@ from clonos.jobs.secret_refs import RESOLVED_LABEL
 from clonos.telemetry.redaction import looks_secret
 
 _HIDDEN = "hidden"
+_OF_QUERIES = "spark.sql."
 # Settings that do not change what a query computes.
 _HARMLESS = ("spark.clonos.", "spark.driver.", "spark.executor.memory", "spark.ui.", "spark.eventLog.", "spark.local.")
 
 
-def code_parts(job: Job, conf: Mapping[str, str]) -> dict[str, str]:
+def code_parts(job: Job, conf: Mapping[str, str], cluster: Mapping[str, str] | None = None) -> dict[str, str]:
     """The parts of a job's code: name → hash or version. A parameter or setting that contains a secret is only named:
     the causal log shows the parts, and a rotated secret is no change of the code.
 
     Args:
         job: The job, with the parameters of this run.
         conf: The Spark configuration of this run, beside that of the specification.
+        cluster: The Spark configuration of the cluster. Only its ``spark.sql.`` settings can change what a query
+            computes; the others, such as addresses, change with the cluster.
     """
     spec = job.spec.spec
     parts = dict(job.files) or {"code": job.code}
@@ -36,7 +39,8 @@ def code_parts(job: Job, conf: Mapping[str, str]) -> dict[str, str]:
         return _HIDDEN if f"{field}.{name}" in secret or looks_secret(name) else short_hash(value.encode())
 
     parts |= {f"param {name}": part("params", name, value) for name, value in spec.params.items()}
-    settings = {**spec.spark_conf, **conf}
+    of_cluster = {name: value for name, value in (cluster or {}).items() if name.startswith(_OF_QUERIES)}
+    settings = {**spec.spark_conf, **conf, **of_cluster}
     parts |= {
         name: part("spark_conf", name, value) for name, value in settings.items() if not name.startswith(_HARMLESS)
     }

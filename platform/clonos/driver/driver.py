@@ -94,7 +94,7 @@ class Driver:
         self._wake = threading.Event()
         self._budget = RestartBudget(job.spec.spec.restart_policy)
         self._context = JobContext(spark, job.spec, kafka)
-        parts = code_parts(job, options.conf)
+        parts = code_parts(job, options.conf, options.cluster.spec.spark_conf if options.cluster is not None else None)
         self._job = replace(job, code=code_hash(parts))
         self._claimant = Claimant(kafka, job.spec.name, code=self._job.code, code_parts=parts)
         self._topic_ids = TopicIds(kafka)

@@ -102,6 +102,18 @@ def test_parameters_and_settings_belong_to_the_code() -> None:
     assert parts({"spark.ui.enabled": "false"}, params={"city": "Berlin"}) == before
 
 
+def test_settings_of_queries_in_a_cluster_belong_to_the_code() -> None:
+    """The others, such as addresses, change with the cluster."""
+    job = Job(lambda ctx: None, JobSpec(metadata=Metadata(name="j"), spec=Spec()), "c")
+    before = code_parts(job, {"spark.sql.session.timeZone": "UTC"})
+    assert (
+        code_parts(job, {"spark.sql.session.timeZone": "UTC"}, {"spark.driver.host": "a", "spark.rpc.x": "b"}) == before
+    )
+    zone = {"spark.sql.session.timeZone": "Europe/Rome"}
+    assert changed_parts(before, code_parts(job, zone, zone)) == "spark.sql.session.timeZone"
+    assert code_parts(job, {"spark.sql.session.timeZone": "UTC"}, zone) == code_parts(job, zone)
+
+
 def test_a_secret_is_no_code() -> None:
     """It may be rotated while an epoch is in doubt, and the causal log must not hold a hash of it."""
     texts = {"login": "ada:${secret:db}", "city": "Berlin"}
