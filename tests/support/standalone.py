@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
+
+import psutil
 
 from clonos.embedded.layout import free_ports
 from clonos.embedded.processes import ProcessRecord, spawn, stop_all
@@ -36,6 +37,7 @@ class StandaloneCluster:
         port, ui_port = free_ports(2)
         self.spark = StandaloneSpark(folder / "spark", port=port, ui_port=ui_port, size=size)
         self.processes: dict[str, ProcessRecord] = {}
+        self._paused: list[int] = []
 
     @property
     def master(self) -> str:
@@ -57,11 +59,7 @@ class StandaloneCluster:
             eventually(lambda: self.spark.report() is not None, "the master answers", timeout_s=_START_S)
             for worker in self._workers:
                 self.start(worker)
-            eventually(
-                lambda: (report := self.spark.report()) is not None and report.workers == len(self._workers),
-                "all workers have registered",
-                timeout_s=_START_S,
-            )
+            self._await_workers()
         except BaseException:
             self.__exit__()
             raise
@@ -84,38 +82,72 @@ class StandaloneCluster:
     def executors(self) -> list[int]:
         """The process ids of the executors."""
         workers = [self.processes[name].pid for name in self._workers]
-        return [pid for worker in workers for pid in _descendants(worker) if _EXECUTOR in _command(pid)]
+        return [pid for worker in workers for pid in children_of(worker) if _EXECUTOR in _command(pid)]
+
+    def executor_of(self, python: int) -> int:
+        """The process id of the executor of a Python worker."""
+        return next(pid for pid in self.executors() if python in children_of(pid))
+
+    def worker_of(self, python: int) -> str:
+        """The name of the worker that started the executor of a Python worker."""
+        return next(name for name in self._workers if python in children_of(self.processes[name].pid))
 
     def kill_executor(self, python: int) -> None:
         """Send SIGKILL to the executor of a Python worker, and to all of its Python workers."""
-        (executor,) = [pid for pid in self.executors() if python in _descendants(pid)]
-        kill_tree(executor)
+        self.kill(self.executor_of(python))
 
     def kill_worker(self, name: str) -> None:
         """Send SIGKILL to a worker, its executors and their Python workers: the loss of a host."""
-        kill_tree(self.processes[name].pid)
+        self.kill(self.processes[name].pid)
+
+    def kill(self, pid: int) -> None:
+        """Send SIGKILL to a process and all its descendants."""
+        _signal_tree(pid, signal.SIGKILL)
+
+    def pause(self, pid: int) -> None:
+        """Send SIGSTOP to a process and all its descendants."""
+        self._paused.append(pid)
+        _signal_tree(pid, signal.SIGSTOP)
+
+    def resume_all(self) -> None:
+        """Send SIGCONT to all processes that were paused."""
+        for pid in self._paused:
+            _signal_tree(pid, signal.SIGCONT)
+        self._paused.clear()
+
+    def start_missing(self) -> None:
+        """Start the processes again that were killed, and wait until all workers have registered."""
+        for name, process in list(self.processes.items()):
+            if process.find() is None:
+                self.start(name)
+        self._await_workers()
+
+    def _await_workers(self) -> None:
+        eventually(
+            lambda: (report := self.spark.report()) is not None and report.workers == len(self._workers),
+            "all workers have registered",
+            timeout_s=_START_S,
+        )
 
     def __exit__(self, *_: object) -> None:
+        self.resume_all()
         for name in self._workers:
             if name in self.processes:
                 self.kill_worker(name)
         stop_all(list(self.processes.values()), grace_s=30)
 
 
-def kill_tree(root: int) -> None:
-    """Send SIGKILL to a process and all its descendants."""
-    for pid in [root, *_descendants(root)]:
+def _signal_tree(root: int, number: signal.Signals) -> None:
+    for pid in [root, *children_of(root)]:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    """The children of a process, and theirs."""
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                yield int(child)
-                yield from _descendants(int(child))
+def children_of(pid: int) -> list[int]:
+    """The process ids of the children of a process, and of theirs."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return []
 
 
 def _command(pid: int) -> bytes:

@@ -1,0 +1,231 @@
+"""Failures on a Spark standalone cluster of real processes: executors, workers, the master and the driver.
+
+Each test lets one task of an epoch wait, while other tasks of that epoch finish, and then ends a process. The output
+must equal the input as a multiset, in order for each partition, with one answer of a service for each key.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+from drivers import JOBS, Driver, Feeder, JobRun, Published, caught_up, expected_counts, final_counts
+
+from clonos.embedded.standalone_spark import WorkerSize
+from clonos.settings import KafkaSettings
+from clonos.testing.harness import eventually, has_open_transaction
+from support.standalone import StandaloneCluster
+
+pytestmark = [pytest.mark.timeout(1200)]
+
+PARTITIONS: Final = 4
+BEFORE, EPOCH, AFTER = 40, 80, 40
+TRIGGER: Final = BEFORE + 37  # number of the record at which a task waits, once
+NETWORK_TIMEOUT_S: Final = 6
+_KINDS: Final = ("stateless", "stateful", "service")
+_START_S: Final = 240.0
+
+
+@dataclass
+class Waiting:
+    """A job on the cluster, one task of which waits."""
+
+    cluster: StandaloneCluster
+    run: JobRun
+    driver: Driver
+    waits: Path
+
+    @property
+    def python(self) -> int:
+        """The process id of the Python worker that waits."""
+        return int(self.waits.read_text())
+
+    def release(self) -> None:
+        """Let the waiting task continue, if it still exists."""
+        Path(f"{self.waits}.go").touch()
+
+    def other_executor(self) -> int:
+        """The process id of an executor that does not run the waiting task."""
+        executor = self.cluster.executor_of(self.python)
+        return next(pid for pid in self.cluster.executors() if pid != executor)
+
+    def restarts(self) -> int:
+        """The number of claims after the first one."""
+        return len(self.run.events_of("claimed")) - 1
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    size = WorkerSize(cores=2, memory_mb=4096)  # room for the executors of a lost worker
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster"), size=size) as cluster:
+        yield cluster
+        cluster.resume_all()
+
+
+@pytest.fixture
+def start(
+    kafka: KafkaSettings, name: str, make_topic: Callable[..., str], cluster: StandaloneCluster, tmp_path: Path
+) -> Iterator[Callable[[str], tuple[Waiting, Feeder]]]:
+    runs: list[JobRun] = []
+
+    def run_until_a_task_waits(kind: str) -> tuple[Waiting, Feeder]:
+        source, waits = make_topic(PARTITIONS, "in"), tmp_path / "waits"
+        feeder = Feeder(kafka, source, PARTITIONS)
+        params = {"input": source, "output": make_topic(1, "out"), "kind": kind, "waits": str(waits)}
+        params["trigger"] = f"{chr(97 + TRIGGER % 7)}{TRIGGER}"
+        conf = {
+            **cluster.spark.spark_conf,
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
+            "spark.cores.max": "2",
+            "spark.network.timeout": f"{NETWORK_TIMEOUT_S}s",
+            "spark.network.timeoutInterval": "2s",
+            "spark.executor.heartbeatInterval": "1s",
+        }
+        spec = {"master": cluster.master, "sparkConf": conf}
+        run = JobRun(kafka, name, tmp_path / "home", JOBS / "on_cluster.py", params, spec)
+        runs.append(run)
+        driver = run.start()
+        feeder.burst(BEFORE)
+        _eventually(driver, lambda: bool(run.events_of("epoch")), "the first epoch is committed")
+        feeder.burst(EPOCH)
+        _eventually(driver, lambda: waits.exists() and waits.read_text() != "", "a task waits")
+        return Waiting(cluster, run, driver, waits), feeder
+
+    yield run_until_a_task_waits
+    for run in runs:
+        run.end()
+    cluster.resume_all()
+
+
+def _eventually(driver: Driver, check: Callable[[], bool], description: str) -> None:
+    def checked() -> bool:
+        assert driver.running, driver.tail()
+        return check()
+
+    eventually(checked, description, timeout_s=_START_S, details=driver.tail)
+
+
+def _kill_executor(waiting: Waiting) -> None:
+    waiting.cluster.kill_executor(waiting.python)
+
+
+def _kill_python(waiting: Waiting) -> None:
+    os.kill(waiting.python, signal.SIGKILL)
+
+
+def _kill_other_executor(waiting: Waiting) -> None:
+    """The loss of finished map tasks, which Spark repeats by itself, while another task of their stage runs."""
+    waiting.cluster.kill(waiting.other_executor())
+    eventually(lambda: len(waiting.cluster.executors()) == 2, "the executor is replaced")
+    waiting.release()
+
+
+def _freeze_executor(waiting: Waiting) -> None:
+    """Spark takes the executor for lost and replaces it; then the old one continues."""
+    executor = waiting.cluster.executor_of(waiting.python)
+    waiting.cluster.pause(executor)
+    _eventually(waiting.driver, lambda: waiting.restarts() > 0, "the epoch has failed, and a new owner replays it")
+    waiting.release()
+    waiting.cluster.resume_all()
+
+
+def _lose_host(waiting: Waiting) -> None:
+    worker = waiting.cluster.worker_of(waiting.python)
+    waiting.cluster.kill_worker(worker)
+
+
+FAULTS: Final = {
+    "executor killed": _kill_executor,
+    "Python worker killed": _kill_python,
+    "executor with finished map tasks killed": _kill_other_executor,
+    "executor frozen, replaced and resumed": _freeze_executor,
+    "host lost: worker and executor killed": _lose_host,
+}
+# One cell for each fault and one for each kind of job; `make cluster-full` runs all.
+_CORE: Final = {
+    ("executor killed", "service"),
+    ("executor with finished map tasks killed", "stateful"),
+    ("executor frozen, replaced and resumed", "stateless"),
+}
+
+
+def _cells() -> list[object]:
+    cells = []
+    for fault in FAULTS:
+        for kind in _KINDS:
+            marks = [pytest.mark.chaos(fault=fault, target="executor", topology=f"Spark cluster, {kind} job")]
+            if (fault, kind) not in _CORE:
+                marks.append(pytest.mark.story)
+            cells.append(pytest.param(fault, kind, marks=marks, id=f"{fault}-{kind}"))
+    return cells
+
+
+@pytest.mark.parametrize(("fault", "kind"), _cells())
+def test_a_process_of_the_cluster_fails(
+    start: Callable[[str], tuple[Waiting, Feeder]], cluster: StandaloneCluster, fault: str, kind: str
+) -> None:
+    waiting, feeder = start(kind)
+    FAULTS[fault](waiting)
+    feeder.burst(AFTER)
+    check_output(waiting.run, feeder, kind)
+    if kind != "stateless" or fault != "executor with finished map tasks killed":
+        assert waiting.restarts() > 0, "the epoch failed whole"
+    waiting.driver.stop_gracefully()
+    eventually(lambda: not has_open_transaction(waiting.run.kafka, waiting.run.params["output"]), "none is open")
+    cluster.start_missing()
+    eventually(lambda: not cluster.executors(), "the application's executors have exited")
+
+
+def check_output(run: JobRun, feeder: Feeder, kind: str) -> None:
+    """Wait until all input is published, and compare."""
+    output = run.params["output"]
+    driver = run.started[-1]
+    if kind == "stateful":
+        expected = expected_counts(feeder.sent)
+        _eventually(driver, lambda: final_counts(run.kafka, output) == expected, "all records are counted")
+        return
+    _eventually(driver, lambda: caught_up(run, output, feeder.sent), "all records are published")
+    assert Published.read(run.kafka, output).faults(feeder.sent) == {}
+
+
+@pytest.mark.chaos(fault="SIGKILL, then restarted", target="Spark master", topology="Spark cluster, service job")
+@pytest.mark.story
+def test_a_job_continues_while_the_master_is_away(
+    start: Callable[[str], tuple[Waiting, Feeder]], cluster: StandaloneCluster
+) -> None:
+    waiting, feeder = start("service")
+    cluster.kill(cluster.processes["master"].pid)
+    waiting.release()
+    feeder.burst(AFTER)
+    check_output(waiting.run, feeder, "service")
+    assert waiting.restarts() == 0, "executors do not need the master"
+    cluster.start("master")
+    eventually(lambda: (report := cluster.spark.report()) is not None and report.workers == 2, "workers return")
+    assert len(cluster.executors()) == 2, "the restarted master keeps the application"
+    feeder.burst(AFTER)
+    check_output(waiting.run, feeder, "service")
+    assert waiting.restarts() == 0
+    waiting.driver.stop_gracefully()
+    eventually(lambda: not cluster.executors(), "the application's executors have exited")
+
+
+@pytest.mark.chaos(fault="SIGKILL", target="driver", topology="Spark cluster, stateful job")
+@pytest.mark.story
+def test_a_killed_driver_leaves_no_executor(
+    start: Callable[[str], tuple[Waiting, Feeder]], cluster: StandaloneCluster
+) -> None:
+    waiting, feeder = start("stateful")
+    executors = set(cluster.executors())
+    waiting.driver.kill()
+    eventually(lambda: executors.isdisjoint(cluster.executors()), "the executors have exited")
+    eventually(lambda: (report := cluster.spark.report()) is not None and not report.applications, "the slots are free")
+    feeder.burst(AFTER)
+    driver = waiting.run.start()
+    check_output(waiting.run, feeder, "stateful")
+    driver.stop_gracefully()
