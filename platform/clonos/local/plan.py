@@ -10,9 +10,10 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from clonos.embedded.layout import HOST, free_ports, port_is_free
+from clonos.embedded.layout import HOST, port_is_free
 from clonos.embedded.standalone_spark import StandaloneSpark, WorkerSize
 from clonos.errors import PortInUse
+from clonos.local.spark_cluster import spark_cluster
 from clonos.local.state import Folder
 
 FIRST_PORT: Final = 8484
@@ -57,10 +58,8 @@ class Plan(BaseModel):
         return [f"spark-worker-{number + 1}" for number in range(self.spark_workers)]
 
     def spark(self) -> StandaloneSpark:
-        """A Spark cluster on free ports of this machine."""
-        port, ui_port = free_ports(2)
-        size = WorkerSize(self.worker_cores, self.worker_memory_mb)
-        return StandaloneSpark(self.folder.path / "spark", port=port, ui_port=ui_port, size=size)
+        """The Spark cluster."""
+        return spark_cluster(self.folder.path / "spark", WorkerSize(self.worker_cores, self.worker_memory_mb))
 
     @property
     def checkpoints(self) -> Path:

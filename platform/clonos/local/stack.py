@@ -23,6 +23,7 @@ from clonos.embedded.processes import ProcessRecord, spawn, stop_all
 from clonos.embedded.standalone_spark import MasterReport, StandaloneSpark
 from clonos.errors import ClonosError, DirectoryInUse, LocalPlatformFailed, PortInUse
 from clonos.kafka import await_brokers
+from clonos.local import spark_cluster
 from clonos.local.access import agent_token, read_token
 from clonos.local.drivers import stop_drivers
 from clonos.local.plan import Plan, free_port
@@ -119,12 +120,16 @@ class Stack:
         self._start_control_plane()
         token = read_token(self._plan.token_file)
         with Client(self._state.api, token) as client:
+            if self._spark is not None:
+                spark_cluster.register(client, self._spark, self._plan.home)
             if self._plan.hosts:
                 self._report("Starting the hosts.")
             for name in self._plan.hosts:
                 agent_token(client, name, self._folder.tokens / name)
                 self._start_agent(name)
             self._await_hosts(client)
+            if self._spark is not None and self._plan.hosts:
+                client.clusters.check(spark_cluster.NAME)
         Credentials(self._state.api, token).write(self._plan.home)
 
     def _start_kafka(self) -> None:

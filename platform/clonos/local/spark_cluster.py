@@ -1,0 +1,62 @@
+"""The Spark cluster of a local platform: its ports, and its registration in the control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from clonos.embedded.layout import free_ports, port_is_free
+from clonos.embedded.standalone_spark import StandaloneSpark, WorkerSize
+from clonos.errors import NotFound
+from clonos.jobs.cluster import ClusterMetadata, ClusterSettings, ClusterSpec
+from clonos.private_folders import create_private, write_private
+
+if TYPE_CHECKING:
+    from clonos.client import Client
+
+NAME: Final = "local"  # of the cluster in the control plane
+_PORTS: Final = "ports.json"
+
+
+def spark_cluster(folder: Path, size: WorkerSize) -> StandaloneSpark:
+    """The Spark cluster with files in `folder`, on the ports of its last start if they are free.
+
+    Jobs that run again with the platform were placed with the master's address.
+    """
+    file = folder / _PORTS
+    try:
+        ports = msgspec.json.decode(file.read_bytes(), type=tuple[int, int])
+    except (OSError, ValueError):
+        ports = None
+    if ports is None or not all(map(port_is_free, ports)):
+        port, ui_port = ports = (*free_ports(2),)
+        create_private(folder)
+        file.write_bytes(msgspec.json.encode(ports))
+    port, ui_port = ports
+    return StandaloneSpark(folder, port=port, ui_port=ui_port, size=size)
+
+
+def register(client: Client, spark: StandaloneSpark, home: Path) -> None:
+    """Register the cluster in the control plane, and give its secret to the agents of this machine.
+
+    Args:
+        client: A client with the administrator's token.
+        spark: The cluster.
+        home: ``CLONOS_HOME``, which drivers and executors share.
+    """
+    secrets = home / "secrets" / "clusters"
+    create_private(secrets)
+    write_private(secrets / NAME, spark.secret)
+    settings = ClusterSettings(
+        master=spark.master, ui=spark.ui, auth_secret=NAME, shared_locations=(home.absolute().as_uri(),)
+    )
+    description = ClusterSpec(metadata=ClusterMetadata(name=NAME), spec=settings)
+    try:
+        cluster = client.clusters.get(NAME)
+    except NotFound:
+        client.clusters.create(description)
+    else:
+        if cluster.spec != settings:
+            client.clusters.replace(description, version=cluster.version)
