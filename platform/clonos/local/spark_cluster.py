@@ -26,16 +26,20 @@ def spark_cluster(folder: Path, size: WorkerSize) -> StandaloneSpark:
     Jobs that run again with the platform were placed with the master's address.
     """
     file = folder / _PORTS
-    try:
-        ports = msgspec.json.decode(file.read_bytes(), type=tuple[int, int])
-    except (OSError, ValueError):
-        ports = None
+    ports = _last_ports(file)
     if ports is None or not all(map(port_is_free, ports)):
-        port, ui_port = ports = (*free_ports(2),)
+        port, ui_port = free_ports(2)
+        ports = port, ui_port
         create_private(folder)
         file.write_bytes(msgspec.json.encode(ports))
-    port, ui_port = ports
-    return StandaloneSpark(folder, port=port, ui_port=ui_port, size=size)
+    return StandaloneSpark(folder, port=ports[0], ui_port=ports[1], size=size)
+
+
+def _last_ports(file: Path) -> tuple[int, int] | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=tuple[int, int])
+    except (OSError, ValueError):
+        return None
 
 
 def register(client: Client, spark: StandaloneSpark, home: Path) -> None:

@@ -17,10 +17,12 @@ import pytest
 
 from clonos.agent.directories import AgentDirectory, RunRecord
 from clonos.agent.process import identity
+from clonos.client import Client
 from clonos.client.credentials import Credentials
 from clonos.embedded.processes import ProcessRecord
 from clonos.errors import DirectoryInUse, LocalPlatformFailed, PortInUse
 from clonos.local import background
+from clonos.local.access import read_token
 from clonos.local.drivers import stop_drivers
 from clonos.local.plan import FIRST_PORT, Plan, free_port
 from clonos.local.stack import Stack, down
@@ -244,19 +246,37 @@ def test_a_reused_process_id_is_never_stopped(plan: Plan) -> None:
         bystander.wait()
 
 
-def test_a_spark_cluster_is_supervised_too(plan: Plan) -> None:
-    """Its real master and a real worker; the control plane and the agents are stubs."""
-    state = background.start(plan.model_copy(update={"spark_workers": 1, "timeout_s": 120}), silent)
-    assert state.spark_master.startswith("spark://127.0.0.1:")
+def test_a_spark_cluster_is_supervised_and_registered(plan: Plan) -> None:
+    """Its real master, a real worker and the real control plane, without agents."""
+    control_plane = Plan.model_fields["control_plane"].default
+    plan = plan.model_copy(update={"spark_workers": 1, "agents": 0, "timeout_s": 120, "control_plane": control_plane})
+    state = background.start(plan, silent)
     assert list(state.spark) == ["spark-master", "spark-worker-1"]
+    with Client(state.api, read_token(plan.token_file)) as client:
+        cluster = client.clusters.get("local")
+    assert cluster.spec.master == state.spark_master
+    assert cluster.spec.ui == state.spark_ui
+    secret = plan.home / "secrets" / "clusters" / cluster.spec.auth_secret
+    assert secret.read_text() == (plan.folder.path / "spark" / "secret").read_text()
+    assert secret.stat().st_mode & 0o077 == 0
     worker = state.spark["spark-worker-1"]
     os.kill(worker.pid, signal.SIGKILL)
-    eventually(lambda: read(plan).spark["spark-worker-1"] != worker, "the worker is restarted", timeout_s=60)
-    secret = plan.folder.path / "spark" / "secret"
-    assert secret.stat().st_mode & 0o077 == 0
-    processes = list(read(plan).spark.values())
+    restarted = eventually(
+        lambda: (process := read(plan).spark["spark-worker-1"]) != worker and process, "the worker is restarted"
+    )
     assert down(plan.home)
-    assert not [process for process in processes if process.find() is not None]
+    assert restarted.find() is None
+    assert state.spark["spark-master"].find() is None
+
+
+def test_the_spark_cluster_keeps_its_ports(plan: Plan) -> None:
+    """Jobs that run again with the platform were placed with the master's address."""
+    first = plan.spark()
+    assert plan.spark().master == first.master
+    assert plan.spark().ui == first.ui
+    port = int(first.master.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)):
+        assert plan.spark().master != first.master
 
 
 def test_a_spark_master_that_exits_during_start_fails_the_start(plan: Plan, tmp_path: Path) -> None:
