@@ -272,14 +272,15 @@ def session_conf(
     if local_task_failures(master) not in (None, "1"):
         raise SpecError(f"Master {master} lets Spark retry tasks within an epoch.", hint="leave the second number out.")
     chosen = {**SESSION_DEFAULTS, "spark.app.name": app_name, "spark.master": master}
+    if len(tempfile.gettempdir()) > _MAX_TEMPDIR_CHARACTERS:
+        # Executors have the same setting, and the folder is on every host.
+        chosen["spark.python.unix.domain.socket.dir"] = "/tmp"  # noqa: S108, as Spark itself does
     if cluster is not None:
         return with_cluster({**chosen, **cluster_defaults(cluster), **conf}, cluster, plugin=GUARD)
     chosen["spark.sql.shuffle.partitions"] = str(_cores(master) * (1 if automatic else 2))
     # No other host connects, and a host's own name does not always resolve.
     chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILE_SYSTEM  # executors of a cluster lack the class
-    if len(tempfile.gettempdir()) > _MAX_TEMPDIR_CHARACTERS:
-        chosen["spark.python.unix.domain.socket.dir"] = "/tmp"  # noqa: S108, as Spark itself does
     return {**chosen, **conf}
 
 

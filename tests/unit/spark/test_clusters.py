@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,3 +206,11 @@ def test_code_is_shipped_with_its_data_files(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as content:
         assert {name: content.read(name).decode() for name in content.namelist()} == files
     assert ship_code(spark, tmp_path, [], scratch) == []
+
+
+def test_sockets_of_python_workers_have_short_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The temporary folder of a driver that an agent starts is below the agent's own; a socket's path is short."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 70)))
+    setting = "spark.python.unix.domain.socket.dir"
+    assert session_conf("job", "auto", {}, cluster=use())[setting] == "/tmp"
+    assert session_conf("job", "auto", {})[setting] == "/tmp"
