@@ -32,6 +32,12 @@ def demo(
     standby: Annotated[
         bool, typer.Option(help="Start jobs with a standby; every second kill waits until it is READY.")
     ] = True,
+    spark_workers: Annotated[
+        int,
+        typer.Option(
+            min=0, max=20, help="Run jobs on a Spark cluster of this size; kill executors too."
+        ),
+    ] = 0,
     rate: Annotated[float, typer.Option(min=0.1, help="Input records per second.")] = 20.0,
 ) -> None:
     """Kill a running job repeatedly, and verify from its output that every result was published exactly once.
@@ -49,7 +55,17 @@ def demo(
     signal.signal(signal.SIGTERM, _leave)
     chosen = example or ("all" if as_json else "wordcount")
     examples = [load_example(name) for name in (NAMES if chosen == "all" else (chosen,))]
-    options = Options(kills=kills, seed=seed, plain=plain, records_per_second=rate, hosted=not direct, standby=standby)
+    if direct and spark_workers:
+        raise typer.BadParameter("--spark-workers needs the control plane: leave out --direct.")
+    options = Options(
+        kills=kills,
+        seed=seed,
+        plain=plain,
+        records_per_second=rate,
+        hosted=not direct,
+        spark_workers=spark_workers,
+        standby=standby,
+    )
     with Screen(Console(stderr=as_json)) as screen:
         report = Demo(Settings(), examples, options, screen).run()
         screen.verdict(report.outcomes())

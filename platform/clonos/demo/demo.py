@@ -30,12 +30,13 @@ from clonos.demo.environment import (
 )
 from clonos.demo.evidence import read_answers
 from clonos.demo.example import Example
-from clonos.demo.gaps import Gap, Kill, side_by_side
+from clonos.demo.gaps import Gap, Kill, Target, side_by_side
 from clonos.demo.hosted import HostedJob, control_plane
 from clonos.demo.producer import SteadyProducer
 from clonos.demo.run import PARTITIONS, Run, kill_delays
 from clonos.demo.screen import Counters, Outcome, Screen
 from clonos.errors import ClonosError
+from clonos.local import spark_cluster
 from clonos.resources.jobs import Recovery
 from clonos.settings import KafkaSettings, Settings
 
@@ -54,6 +55,7 @@ class Options:
     records_per_second: float = 20.0  # input records per second
     # Whether Clonos jobs run on a control plane, whose agents restart them; otherwise the demo restarts them.
     hosted: bool = True
+    spark_workers: int = 0  # workers of a Spark cluster on which hosted jobs run; 0: they run on a local master
     standby: bool = True  # whether hosted jobs have a standby; each second kill waits until it is READY
 
 
@@ -147,8 +149,12 @@ class Demo:
         with ExitStack() as stack:
             client: Client | None = None
             if self._options.hosted:
-                self._screen.say("starting what `clonos up` starts: Kafka, the control plane, two hosts")
-                client, servers = stack.enter_context(control_plane(self._settings, directory))
+                workers = self._options.spark_workers
+                spark = f", a Spark cluster of {workers} workers" if workers else ""
+                self._screen.say("starting what `clonos up` starts: Kafka, the control plane, two hosts" + spark)
+                client, servers = stack.enter_context(
+                    control_plane(self._settings, directory, spark_workers=self._options.spark_workers)
+                )
                 kafka = self._settings.kafka.model_copy(update={"bootstrap_servers": servers})
                 prefix = own_prefix(self._settings)
                 self._screen.say(f"the control plane is at {client.api}")
@@ -218,11 +224,14 @@ class ExampleRun:
         if self.client is not None:
             params = {**self._server, **topics.params()}
             name = f"{self.prefix}{self.example.name}"
-            plan = alternating(delays, before) if self.options.standby else cold(delays)
+            cluster = spark_cluster.NAME if self.options.spark_workers else None
+            plan = planned(delays, before, standby=self.options.standby, executors=cluster is not None)
             standbys = int(any(kill.standby for kill in plan))
             with_standby = f" --standbys {standbys}" if standbys else ""
-            self.screen.say(f"{title}: clonos submit examples/{self.example.name} --name {name}{with_standby}")
-            job = HostedJob(self.client, self.example.directory, name, params, standbys=standbys)
+            on_cluster = f" --cluster {cluster}" if cluster else ""
+            options = f"--name {name}{with_standby}{on_cluster}"
+            self.screen.say(f"{title}: clonos submit examples/{self.example.name} {options}")
+            job = HostedJob(self.client, self.example.directory, name, params, standbys=standbys, cluster=cluster)
             outcome = self._run(title, topics, job, plan, job.counters).run()
             for number, recovery in enumerate(job.recoveries(), start=1):
                 self.screen.say(f"{title}: {_describe(number, recovery)}")
@@ -305,12 +314,19 @@ def cold(delays: Sequence[float]) -> list[Kill]:
     return [Kill(delay) for delay in delays]
 
 
-def alternating(delays: Sequence[float], before: int = 0) -> list[Kill]:
-    """A kill after each of `delays` (seconds after new output), in turns without a standby and with a READY standby.
+def planned(delays: Sequence[float], before: int = 0, *, standby: bool, executors: bool) -> list[Kill]:
+    """A kill after each of `delays` (seconds after new output), in turns.
 
-    `before` is the number of earlier kills, after which the turns continue.
+    Args:
+        delays: Seconds after new output.
+        before: Number of earlier kills, after which the turns continue.
+        standby: The turns include a kill of a driver with a READY standby.
+        executors: The turns include a kill of an executor.
     """
-    return [Kill(delay, standby=number % 2 == 1) for number, delay in enumerate(delays, start=before)]
+    turns: list[tuple[bool, Target]] = [(False, "driver")]
+    turns += [(False, "executor")] if executors else []
+    turns += [(True, "driver")] if standby else []
+    return [Kill(delay, *turns[number % len(turns)]) for number, delay in enumerate(delays, start=before)]
 
 
 def _describe(number: int, recovery: Recovery) -> str:

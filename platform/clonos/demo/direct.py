@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from clonos.demo.gaps import Target
 from clonos.testing.harness import ChildProcess, Killed
 
 
@@ -28,8 +29,8 @@ class KillableJob(Protocol):
         none exists.
         """
 
-    def kill(self) -> Killed:
-        """Kill the job's driver and all its child processes with SIGKILL."""
+    def kill(self, target: Target = "driver") -> Killed:
+        """Kill the job's driver, or an executor of its, and all child processes with SIGKILL."""
 
     def taken_over(self) -> bool:
         """Whether a standby took over after the last kill: it is the current driver."""
@@ -74,7 +75,7 @@ class DirectJob:
         """Always False, because a job without a control plane has no standby."""
         return False
 
-    def kill(self) -> Killed:
+    def kill(self, target: Target = "driver") -> Killed:
         """Kill the command and all its child processes with SIGKILL."""
         return self._process.kill() if self._process is not None else Killed.nothing()
 

@@ -7,23 +7,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-RecoveryKind = Literal["cold", "standby"]
-RECOVERY_KINDS: dict[RecoveryKind, str] = {"cold": "cold restart", "standby": "standby takeover"}
+Target = Literal["driver", "executor"]
+RecoveryKind = Literal["cold", "standby", "executor"]
+RECOVERY_KINDS: dict[RecoveryKind, str] = {
+    "cold": "cold restart",
+    "standby": "standby takeover",
+    "executor": "executor replaced",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A planned kill of a job's driver."""
+    """A planned kill of a job's driver, or of one of its executors on a Spark cluster."""
 
     delay_s: float  # seconds between the arrival of new output and the kill
     standby: bool = False  # True: wait until a standby is READY; False: wait until none exists
+    target: Target = "driver"
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Time from a kill until a read_committed reader received the next driver's first record."""
+    """Time from a kill until a read_committed reader received the first record of the next claim."""
 
-    kind: RecoveryKind  # kind of recovery: the driver was restarted, or a standby took over
+    kind: RecoveryKind  # kind of recovery: restarted driver, standby that took over, driver with another executor
     seconds: float
 
 

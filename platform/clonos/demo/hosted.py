@@ -12,6 +12,7 @@ from clonos.client import Client
 from clonos.client.credentials import Credentials
 from clonos.client.jobs import ENDED
 from clonos.client.submission import read_submission
+from clonos.demo.gaps import Target
 from clonos.demo.screen import Counters
 from clonos.errors import ClonosError
 from clonos.local import background
@@ -26,14 +27,14 @@ _STOP_TIMEOUT_S: Final = 60.0
 
 
 @contextmanager
-def control_plane(settings: Settings, directory: Path) -> Iterator[tuple[Client, str]]:
+def control_plane(settings: Settings, directory: Path, *, spark_workers: int = 0) -> Iterator[tuple[Client, str]]:
     """Run the platform of `clonos up` until the context exits; yield a client and the bootstrap servers of its Kafka.
 
-    `directory` is the platform's home directory.
+    `directory` is the platform's home directory. With `spark_workers` the platform has a Spark cluster.
     """
     home = directory / "home"
     home.mkdir(parents=True, exist_ok=True)
-    state = background.start(Plan(home=home, slots=1), lambda _line: None)
+    state = background.start(Plan(home=home, slots=1, spark_workers=spark_workers), lambda _line: None)
     try:
         credentials = Credentials.read(home)
         if credentials is None:
@@ -45,17 +46,28 @@ def control_plane(settings: Settings, directory: Path) -> Iterator[tuple[Client,
 
 
 class HostedJob:
-    """A job that agents run and restart; `kill` hits its driver.
+    """A job that agents run and restart.
 
-    `allow_standby(False)` drains all hosts except the driver's, so that no standby starts. A cold restart then does not
-    share the cores with a standby that warms up. Each host has one slot.
+    With `cluster` the job runs on that Spark cluster of the platform. `allow_standby(False)` drains all hosts except the
+    driver's, so that no standby starts. A cold restart then does not share the cores with a standby that warms up. Each
+    host has one slot.
     """
 
-    def __init__(self, client: Client, path: Path, name: str, params: Mapping[str, str], *, standbys: int = 0) -> None:
+    def __init__(
+        self,
+        client: Client,
+        path: Path,
+        name: str,
+        params: Mapping[str, str],
+        *,
+        standbys: int = 0,
+        cluster: str | None = None,
+    ) -> None:
         self._client = client
         self._path = path
         self._params = dict(params)
         self._standbys = standbys
+        self._cluster = cluster
         self._allowed = False
         self._waiting: set[str] = set()  # runs of the standbys at the last kill
         self._submitted = False
@@ -66,7 +78,9 @@ class HostedJob:
         if not self._submitted:
             if self._standbys:
                 self._drain_others(False)
-            submission = read_submission(self._path, name=self.job.name, params=self._params, standbys=self._standbys)
+            submission = read_submission(
+                self._path, name=self.job.name, params=self._params, standbys=self._standbys, cluster=self._cluster
+            )
             artifact = self._client.artifacts.upload(submission.packed)
             self._client.jobs.create(JobCreate(spec=submission.spec, artifact=artifact.id))
             self._submitted = True
@@ -109,10 +123,13 @@ class HostedJob:
         """Whether a standby took over after the last kill: it is the current driver."""
         return self.job.get().run in self._waiting
 
-    def kill(self) -> Killed:
-        """Kill the job's driver and all its child processes with SIGKILL."""
+    def kill(self, target: Target = "driver") -> Killed:
+        """Kill the job's driver, or one of its executors, and all child processes with SIGKILL."""
         if not self._submitted:
             return Killed.nothing()
+        if target == "executor":
+            self._waiting = set()
+            return self.job.kill_executor()
         # A standby's id is that of its run.
         self._waiting = {standby.id for standby in self.job.standbys()} if self._standbys else set()
         return self.job.kill_driver()

@@ -11,7 +11,7 @@ from clonos.demo.direct import KillableJob
 from clonos.demo.environment import Topics
 from clonos.demo.evidence import Answer, Evidence, Sent
 from clonos.demo.example import Example
-from clonos.demo.gaps import RECOVERY_KINDS, Gap, Kill
+from clonos.demo.gaps import RECOVERY_KINDS, Gap, Kill, RecoveryKind
 from clonos.demo.producer import SteadyProducer
 from clonos.demo.reader import OutputReader, longest_gap
 from clonos.demo.screen import SECONDS_SHOWN, Counters, Outcome, Progress, Screen
@@ -101,16 +101,18 @@ class Run:
 
     def _kill(self, number: int, kill: Kill) -> None:
         """Kill the job, and wait for its next output."""
-        killed = self.job.kill()
+        killed = self.job.kill(kill.target)
         self._killed_at.append(killed.at)
         self.job.start()
         self.screen.say(
             f"{self.title}: kill -9 number {number} of {len(self.kills)}, {kill.delay_s:.2f} s after new output: "
-            f"{killed.processes} processes died" + ("; a standby is READY" if kill.standby else ""),
+            f"{killed.processes} processes of the {kill.target} died"
+            + ("; a standby is READY" if kill.standby else ""),
             style="red",
         )
         arrived = self._await_output(time.time() - (time.monotonic() - killed.at), "waiting for new output")
-        gap = Gap("standby" if self.job.taken_over() else "cold", arrived - killed.at)
+        kind: RecoveryKind = "standby" if self.job.taken_over() else "cold"
+        gap = Gap("executor" if kill.target == "executor" else kind, arrived - killed.at)
         self._gaps.append(gap)
         self.screen.say(
             f"{self.title}: {RECOVERY_KINDS[gap.kind]}: a reader waited {gap.seconds:.2f} s for the next record",

@@ -19,7 +19,7 @@ SECONDS_SHOWN = 60
 _LINE_EVERY_S = 5.0
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDE = 40
-_STYLES: dict[RecoveryKind, str] = {"cold": "red", "standby": "green"}
+_STYLES: dict[RecoveryKind, str] = {"cold": "red", "standby": "green", "executor": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +111,24 @@ class Screen:
             self._console.print(_sentence(outcome), soft_wrap=True)
 
     def gaps(self, gaps: Sequence[Gap]) -> None:
-        """Print the waiting times of cold restarts and takeovers side by side; nothing unless there are both."""
-        shorter = times_shorter(gaps)
-        if shorter is None:
+        """Print the waiting times of the kinds of recoveries side by side; nothing unless there are two kinds."""
+        medians = {kind: median_s(gaps, kind) for kind in RECOVERY_KINDS}
+        seconds = {kind: median for kind, median in medians.items() if median is not None}
+        if len(seconds) < 2:
             return
-        seconds = {kind: median_s(gaps, kind) or 0.0 for kind in RECOVERY_KINDS}
         table = Table.grid(padding=(0, 2))
         table.add_column()
         table.add_column()
         table.add_column(justify="right", style="bold")
-        for kind, name in RECOVERY_KINDS.items():
-            bar = "█" * max(1, round(_WIDE * seconds[kind] / max(seconds.values())))
-            table.add_row(f"  {name}", Text(bar, style=_STYLES[kind]), f"{seconds[kind]:.2f} s", _note(gaps, kind))
+        for kind, median in seconds.items():
+            bar = "█" * max(1, round(_WIDE * median / max(seconds.values())))
+            name = f"  {RECOVERY_KINDS[kind]}"
+            table.add_row(name, Text(bar, style=_STYLES[kind]), f"{median:.2f} s", _note(gaps, kind))
         self._console.print(Text("From kill -9 to the next record that a read_committed reader got:"), soft_wrap=True)
         self._console.print(table)
-        self._console.print(Text(f"The takeover was {shorter:.1f} times faster.", style="bold"), soft_wrap=True)
+        shorter = times_shorter(gaps)
+        if shorter is not None:
+            self._console.print(Text(f"The takeover was {shorter:.1f} times faster.", style="bold"), soft_wrap=True)
 
 
 def _note(gaps: Sequence[Gap], kind: RecoveryKind) -> str:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from clonos.demo.demo import alternating, cold
+from clonos.demo.demo import cold, planned
 from clonos.demo.environment import Topics, answer_server, event_counters
 from clonos.demo.evidence import read_answers
 from clonos.demo.example import example_directory, example_module, load_example
@@ -112,10 +113,24 @@ def test_each_second_kill_waits_for_a_standby_over_all_examples() -> None:
     def waits(kills: list[Kill]) -> list[bool]:
         return [kill.standby for kill in kills]
 
-    assert [kill.delay_s for kill in alternating([1.0, 2.0, 3.0])] == [1.0, 2.0, 3.0]
-    assert waits(alternating([1.0] * 4)) == [False, True, False, True]
-    assert waits(alternating([1.0] * 2, before=1)) == [True, False]
+    local = partial(planned, standby=True, executors=False)
+    assert [kill.delay_s for kill in local([1.0, 2.0, 3.0])] == [1.0, 2.0, 3.0]
+    assert waits(local([1.0] * 4)) == [False, True, False, True]
+    assert waits(local([1.0] * 2, before=1)) == [True, False]
     assert waits(cold([1.0] * 2)) == [False, False]
+
+
+def test_on_a_cluster_executors_are_killed_in_turn() -> None:
+    kills = planned([1.0] * 4, standby=True, executors=True)
+    assert [(kill.target, kill.standby) for kill in kills] == [
+        ("driver", False),
+        ("executor", False),
+        ("driver", True),
+        ("driver", False),
+    ]
+    kills = planned([1.0] * 3, before=1, standby=False, executors=True)
+    assert [kill.target for kill in kills] == ["executor", "driver", "executor"]
+    assert not any(kill.standby for kill in kills)
 
 
 GAPS = (Gap("cold", 12.0), Gap("standby", 0.5), Gap("cold", 14.0), Gap("standby", 0.6), Gap("standby", 3.0))
@@ -127,11 +142,13 @@ def test_gaps_are_compared_by_their_medians() -> None:
     assert side_by_side(GAPS) == {
         "cold": {"p50_s": 13.0, "n": 2, "raw_s": [12.0, 14.0]},
         "standby": {"p50_s": 0.6, "n": 3, "raw_s": [0.5, 0.6, 3.0]},
+        "executor": None,
         "times_shorter": 21.7,
     }
     assert side_by_side(GAPS[:1]) == {
         "cold": {"p50_s": 12.0, "n": 1, "raw_s": [12.0]},
         "standby": None,
+        "executor": None,
         "times_shorter": None,
     }
     assert times_shorter([]) is None

@@ -77,7 +77,7 @@ public final class EpochGuard implements SparkPlugin {
   private static final class Guard implements ExecutorPlugin {
     @Override
     public void init(PluginContext context, Map<String, String> settings) {
-      // There is nothing to prepare.
+      InterruptedListener.install();
     }
 
     @Override

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import psutil
 from pydantic import BaseModel
 
 from clonos.client import Client
@@ -18,7 +19,14 @@ from clonos.resources.hosts import Standby
 from clonos.resources.jobs import Job, JobState, Recovery, Run
 from clonos.settings import KafkaSettings
 from clonos.standby.states import FINAL_STATES, StandbyState
-from clonos.testing.harness.processes import Killed, ProcessGroup, clean_environment, processes_of_home
+from clonos.testing.harness.processes import (
+    Killed,
+    ProcessGroup,
+    clean_environment,
+    executors_of,
+    kill_together,
+    processes_of_home,
+)
 from clonos.testing.harness.waiting import T, eventually
 
 TIMEOUT_S: Final = 180.0
@@ -233,6 +241,20 @@ class PlatformJob:
         except TimeoutError:
             driver = None
         return driver.kill() if driver is not None else Killed.nothing()
+
+    def executors(self) -> list[psutil.Process]:
+        """The live executors of the driver's Spark application on this machine; empty with a local master."""
+        run = self.driver_run()
+        return executors_of(run.application_id) if run is not None and run.application_id else []
+
+    def kill_executor(self) -> Killed:
+        """Kill one executor of the job, with its Python workers, with SIGKILL.
+
+        Returns:
+            The number of killed processes, and the time of the kill.
+        """
+        executor = self.until(lambda: next(iter(self.executors()), None), "an executor runs")
+        return kill_together(also=[executor, *executor.children(recursive=True)])
 
     def describe(self) -> str:
         """The job, its newest runs, standbys and recoveries as JSON, for error messages."""

@@ -21,6 +21,7 @@ from clonos.testing.harness.waiting import eventually
 
 _EXIT_TIMEOUT_S = 15.0
 _POLL_S = 0.005
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class Killed(NamedTuple):
@@ -270,6 +271,17 @@ def processes_of_home(home: Path) -> Iterator[tuple[psutil.Process, str]]:
             environment = process.environ()
             if environment.get("CLONOS_HOME") == str(home) and is_alive(process):
                 yield process, environment.get(RUN, "")
+
+
+def executors_of(application_id: str) -> list[psutil.Process]:
+    """The live executors on this machine of a Spark application on a standalone cluster."""
+    executors = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            if _EXECUTOR in command and application_id in command and is_alive(process):
+                executors.append(process)
+    return executors
 
 
 def clean_environment() -> dict[str, str]:
