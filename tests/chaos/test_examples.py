@@ -36,3 +36,21 @@ def test_an_example_is_exactly_once_through_a_kill(
     assert outcome.counters is not None
     assert outcome.counters.generation == 2
     assert outcome.verdict.expected >= outcome.verdict.records_in >= 100
+
+
+@pytest.mark.chaos(fault="SIGKILL at random moments", target="driver, executor", topology="clonos demo, Spark cluster")
+@pytest.mark.story
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["wordcount", "orders", "enrich"])
+def test_an_example_on_a_spark_cluster(
+    kafka: KafkaSettings, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver, an executor, and the driver again, which has a standby then."""
+    shown = io.StringIO()
+    monkeypatch.setenv("CLONOS_KAFKA__BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
+    with Screen(Console(file=shown, width=200)) as screen:
+        options = Options(kills=3, plain=False, spark_workers=2)
+        report = Demo(Settings(home=tmp_path), [load_example(name)], options, screen).run()
+        screen.verdict(report.outcomes())
+    assert report.clean, shown.getvalue()
+    assert [gap.kind for gap in report.jobs[name].gaps] == ["cold", "executor", "standby"], shown.getvalue()

@@ -34,9 +34,7 @@ def demo(
     ] = True,
     spark_workers: Annotated[
         int,
-        typer.Option(
-            min=0, max=20, help="Run jobs on a Spark cluster of this size; kill executors too."
-        ),
+        typer.Option(min=0, max=20, help="Run jobs on a Spark cluster of this size; kill executors too."),
     ] = 0,
     rate: Annotated[float, typer.Option(min=0.1, help="Input records per second.")] = 20.0,
 ) -> None:

@@ -48,9 +48,9 @@ def control_plane(settings: Settings, directory: Path, *, spark_workers: int = 0
 class HostedJob:
     """A job that agents run and restart.
 
-    With `cluster` the job runs on that Spark cluster of the platform. `allow_standby(False)` drains all hosts except the
-    driver's, so that no standby starts. A cold restart then does not share the cores with a standby that warms up. Each
-    host has one slot.
+    With `cluster` the job runs on that Spark cluster of the platform. `allow_standby(False)` drains all hosts except
+    the driver's, so that no standby starts. A cold restart then does not share the cores with a standby that warms up.
+    Each host has one slot.
     """
 
     def __init__(
