@@ -96,7 +96,7 @@ def run(
                 session=ctx.find_object(Session),
                 before_run=None
                 if standby is None
-                else wait_for_promotion(standby, loaded.spec.name, loaded.spec.spec.standby.self_promote_after_s),
+                else wait_for_promotion(standby, loaded.spec.name, loaded.spec.spec.standby),
             )
 
 

@@ -78,11 +78,14 @@ class Standbys(_Part):
             of its pool drivers, if it has one (``clonos agent --pool-size``). ``none``: no standbys and no pool driver.
         self_promote_after_s: A standby promotes itself after this time without the control plane and without progress
             in the causal log while input waits. 0: only the control plane promotes it.
+        executors: Number of executors that a standby of a job on a cluster holds. It requests the others at its
+            promotion.
     """
 
     replicas: int = Field(0, ge=0, le=8)
     mode: Literal["dedicated", "pool", "none"] = "dedicated"
     self_promote_after_s: _Seconds = Field(0.0, alias="selfPromoteAfter", ge=0, json_schema_extra={"default": "0s"})
+    executors: int = Field(1, ge=1, le=10_000)
 
     @property
     def dedicated_replicas(self) -> int:

@@ -18,10 +18,12 @@ from clonos.driver.driver import Driver
 from clonos.driver.lag import LagMeter
 from clonos.driver.process import BeforeRun
 from clonos.errors import ClonosError
+from clonos.jobs.spec import Standbys
 from clonos.log.prepared import Prepared
 from clonos.log.reading import shared_reader
 from clonos.log.topic import CONTROL
 from clonos.settings import KafkaSettings
+from clonos.spark.executors import hold_executors, request_executors
 from clonos.standby.promotion import PromotionMailbox
 from clonos.standby.rehearsal import Rehearsal
 from clonos.standby.states import TRANSITIONS, StandbyState
@@ -36,20 +38,21 @@ _REPORT_INTERVAL_S: Final = 2.0
 _WARM_WORKERS_INTERVAL_S: Final = 40.0
 
 
-def wait_for_promotion(pipe: Path, job: str, self_promote_after_s: float = 0.0) -> BeforeRun:
+def wait_for_promotion(pipe: Path, job: str, standbys: Standbys) -> BeforeRun:
     """The function that a driver process calls before its run if it starts as a standby: it warms up and waits for
     the promotion.
 
     Args:
         pipe: Path of the named pipe through which the promotion arrives.
         job: The job's name.
-        self_promote_after_s: Emit ``primary-stalled`` when the job's driver makes no progress for this time although
-            input waits; the agent may then promote the standby by itself. 0: never.
+        standbys: The specification of the job's standbys. With `self_promote_after_s` the standby emits
+            ``primary-stalled`` when the job's driver makes no progress for this time although input waits; the agent
+            may then promote the standby by itself.
     """
     mailbox = PromotionMailbox(pipe)  # before the session starts: a promotion that arrives earlier is not lost
 
     def wait(driver: Driver, spark: SparkSession, kafka: KafkaSettings, emit: Emit, scratch: Path) -> Prepared | None:
-        return Standby(driver, spark, kafka, job, mailbox, emit, scratch, self_promote_after_s).wait()
+        return Standby(driver, spark, kafka, job, mailbox, emit, scratch, standbys).wait()
 
     return wait
 
@@ -65,7 +68,7 @@ class Standby:
         mailbox: Receives the promotion.
         emit: Receives the events of the standby and of its rehearsals.
         scratch: A directory for rehearsals.
-        self_promote_after_s: As in `wait_for_promotion`.
+        standbys: As in `wait_for_promotion`.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Standby:
         mailbox: PromotionMailbox,
         emit: Emit,
         scratch: Path,
-        self_promote_after_s: float = 0.0,
+        standbys: Standbys,
     ) -> None:
         self._driver = driver
         self._spark = spark
@@ -92,9 +95,10 @@ class Standby:
         self._workers_warmed_at = self._refreshed_at = self._followed_at = self._reported_at = time.monotonic()
         self._reported_epochs: dict[str, int] = {}
         self._metered_epochs: dict[str, int] = {}
-        stalled_s, every_s = self_promote_after_s, min(1.0, self_promote_after_s / 4) or 1.0
+        self._executors = standbys.executors
+        stalled_s, every_s = standbys.self_promote_after_s, min(1.0, standbys.self_promote_after_s / 4) or 1.0
         self._meter = LagMeter(kafka, _discard, stalled=self._report_stall, stalled_s=stalled_s, every_s=every_s)
-        if self_promote_after_s:
+        if stalled_s:
             self._meter.start()
 
     def wait(self) -> Prepared | None:
@@ -108,6 +112,7 @@ class Standby:
         """
         try:
             self._transition(StandbyState.WARMING)
+            hold_executors(self._spark, self._executors)
             self._warm()
             while not self._mailbox.promoted(_POLL_S):
                 if self._driver.asked_to_stop:
@@ -115,6 +120,7 @@ class Standby:
                     return None
                 self._keep_warm()
             self._transition(StandbyState.PROMOTING)
+            request_executors(self._spark)
             if self._mailbox.accept_new_code:
                 self._driver.accept_new_code()
             return self._prepared
