@@ -17,7 +17,7 @@ NAME ?= orders
 KILLS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example test begin-summary unit component component-api component-rest contracts integration chaos browser screenshots chaos-full containers containers-slice containers-full image-kafka \
+.PHONY: help setup demo example test begin-summary unit component component-api component-rest contracts integration chaos browser screenshots chaos-full containers containers-slice containers-full cluster-full image-kafka \
 	images compose compose-down \
 	lint format bench lock clean
 
@@ -90,6 +90,11 @@ screenshots: setup ## Take the pictures of the dashboard's pages in docs/img
 chaos-full: setup ## The same at every point, twenty races, fifty kills (about an hour)
 	$(PYTEST) tests/chaos -v --capture=no --every-point
 	$(BIN)/clonos demo --example all --kills 50 --no-plain --json
+
+cluster-full: setup ## Spark clusters: every failure, examples, the platform with workers (about forty minutes)
+	$(PYTEST) tests/chaos/test_cluster_failures.py tests/chaos/test_cluster_platform.py tests/integration/jobs/test_executors.py \
+		tests/integration/jobs/test_cluster_jobs.py tests/integration/jobs/test_epoch_guard.py -v --capture=no
+	$(PYTEST) tests/chaos/test_examples.py -k cluster -v --capture=no
 
 containers: setup ## Contracts, takeover and replay, the platform by compose; in containers, needs a Docker engine
 	$(CONTAINERS)

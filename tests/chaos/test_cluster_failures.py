@@ -147,8 +147,8 @@ FAULTS: Final = {
     "executor frozen, replaced and resumed": _freeze_executor,
     "host lost: worker and executor killed": _lose_host,
 }
-# One cell for each fault and one for each kind of job; `make cluster-full` runs all.
-_CORE: Final = {
+# One cell for each kind of job; `make cluster-full` runs all.
+_CI: Final = {
     ("executor killed", "service"),
     ("executor with finished map tasks killed", "stateful"),
     ("executor frozen, replaced and resumed", "stateless"),
@@ -159,13 +159,16 @@ def _cells() -> list[object]:
     cells = []
     for fault in FAULTS:
         for kind in _KINDS:
-            marks = [pytest.mark.chaos(fault=fault, target="executor", topology=f"Spark cluster, {kind} job")]
-            if (fault, kind) not in _CORE:
-                marks.append(pytest.mark.story)
-            cells.append(pytest.param(fault, kind, marks=marks, id=f"{fault}-{kind}"))
+            mark = pytest.mark.broad if (fault, kind) in _CI else pytest.mark.story
+            cells.append(pytest.param(fault, kind, marks=mark, id=f"{fault}-{kind}"))
     return cells
 
 
+@pytest.mark.chaos(
+    fault="SIGKILL or SIGSTOP of an executor, its Python worker, its worker, or another executor",
+    target="executor",
+    topology="clonos run, Spark cluster",
+)
 @pytest.mark.parametrize(("fault", "kind"), _cells())
 def test_a_process_of_the_cluster_fails(
     start: Callable[[str], tuple[Waiting, Feeder]], cluster: StandaloneCluster, fault: str, kind: str
@@ -194,7 +197,7 @@ def check_output(run: JobRun, feeder: Feeder, kind: str) -> None:
     assert Published.read(run.kafka, output).faults(feeder.sent) == {}
 
 
-@pytest.mark.chaos(fault="SIGKILL, then restarted", target="Spark master", topology="Spark cluster, service job")
+@pytest.mark.chaos(fault="SIGKILL, then restarted", target="Spark master", topology="clonos run, Spark cluster")
 @pytest.mark.story
 def test_a_job_continues_while_the_master_is_away(
     start: Callable[[str], tuple[Waiting, Feeder]], cluster: StandaloneCluster
@@ -215,7 +218,7 @@ def test_a_job_continues_while_the_master_is_away(
     eventually(lambda: not cluster.executors(), "the application's executors have exited")
 
 
-@pytest.mark.chaos(fault="SIGKILL", target="driver", topology="Spark cluster, stateful job")
+@pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos run, Spark cluster")
 @pytest.mark.story
 def test_a_killed_driver_leaves_no_executor(
     start: Callable[[str], tuple[Waiting, Feeder]], cluster: StandaloneCluster
