@@ -24,10 +24,9 @@ SPEC = {"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": "stamped"
     fault="SIGKILL, one after the other", target="executor, worker, driver", topology="clonos up --spark-workers 2"
 )
 def test_a_job_on_the_local_cluster_survives_each_process(stack: Stack, tmp_path: Path) -> None:
-    stack.up("--spark-workers", "2")
-    eventually(
-        lambda: stack.client.clusters.get("local").state is ClusterState.READY, "the cluster is checked", timeout_s=300
-    )
+    up = stack.up("--spark-workers", "2")
+    assert up["spark"]["master"].startswith("spark://127.0.0.1:")
+    assert stack.client.clusters.get("local").state is ClusterState.READY
     job = StampedJob(stack.client, stack.kafka)
     folder = tmp_path / "job"
     folder.mkdir()

@@ -7,7 +7,7 @@ from typing import Final
 
 from clonos_api.reconcile.facts import JobFacts, RunFacts
 
-CLAIM_S: Final = 120.0  # STARTING: each attempt, until its first claim
+CLAIM_S: Final = 300.0  # STARTING: each attempt, until its first claim; on a cluster it waits for executors
 RECOVER_S: Final = 300.0  # RECOVERING: each attempt, until it runs
 # Each attempt restarts the deadline; this limits a driver that fails late each time.
 MAX_ATTEMPTS: Final = 5

@@ -129,7 +129,7 @@ class Stack:
                 self._start_agent(name)
             self._await_hosts(client)
             if self._spark is not None and self._plan.hosts:
-                client.clusters.check(spark_cluster.NAME)
+                self._check_spark(client)
         Credentials(self._state.api, token).write(self._plan.home)
 
     def _start_kafka(self) -> None:
@@ -185,6 +185,14 @@ class Stack:
             if time.monotonic() > deadline:
                 raise self._failed(part, f"The Spark cluster was not ready in {self._plan.timeout_s:g} s.")
             self._stop.wait(_POLL_S)
+
+    def _check_spark(self, client: Client) -> None:
+        """Wait for the check of the cluster: its executors would slow the start of the user's first job."""
+        self._report("Checking the Spark cluster.")
+        try:
+            client.operations.wait(client.clusters.check(spark_cluster.NAME), on_poll=lambda _operation: self._check())
+        except ClonosError as error:
+            self._report(f"The Spark cluster cannot be used: {error.what}")
 
     def _start_control_plane(self) -> None:
         self._report("Starting the control plane.")
