@@ -162,3 +162,34 @@ def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
 
     shouted = Counter(line.split("\t")[0] for line in shell.rows("shouted"))
     assert shouted == Counter(line.split("\t")[0] for line in shell.rows("lines"))
+
+
+@pytest.mark.story
+@pytest.mark.chaos(
+    fault="SIGKILL", target="executor, worker, driver", topology="clonos up --spark-workers 2, commands of the README"
+)
+def test_the_readmes_commands_work_on_a_spark_cluster(shell: Shell) -> None:
+    start, kill = (commands(block) for block in blocks("On a Spark cluster", "sh"))
+    executor, worker, driver, *shown = kill
+
+    def published() -> Counter[str]:
+        """The orders in ``totals``, which has one record for each."""
+        return Counter(json.loads(row.split("\t")[1])["order"] for row in shell.rows("totals"))
+
+    def published_more(than: int) -> bool:
+        return len(published()) > than
+
+    assert "READY" in "".join(shell.type(command) for command in start)
+    eventually(lambda: published_more(0), "something is published", timeout_s=2 * _S)
+    for command in (executor, worker):
+        before = len(published())
+        shell.type(command)
+        eventually(lambda n=before: published_more(n + 100), f"the job continues after {command}", timeout_s=2 * _S)
+    standby = eventually(lambda: waiting(shell), "a standby is READY", timeout_s=4 * _S)
+    before = len(published())
+    shell.type(driver)
+    eventually(lambda: published_more(before + 100), "the standby continues", timeout_s=2 * _S)
+    assert shell.json("clonos job inspect orders -o json")["run"]["id"] == standby["id"]
+    printed = "".join(shell.type(command) for command in shown)
+    assert re.search(r"crash\s+\d+ → \d+", printed)
+    assert max(published().values()) == 1
