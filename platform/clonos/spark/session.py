@@ -214,6 +214,8 @@ def build_session(
             reason = str(failure.java_exception.toString()).partition("\n")[0]
             if "IllegalArgumentException" in reason:
                 raise SpecError(f"Spark refuses the configuration for {cluster.described}: {reason}") from failure
+            if "stopped SparkContext" in reason:  # Spark stops a context that no master has accepted for a minute
+                reason = "no master accepted the application."
             raise ClusterUnavailable(
                 f"Spark did not connect to {cluster.described}: {reason}",
                 hint="check the master's address, and that its version of Spark and its secret are the same.",
