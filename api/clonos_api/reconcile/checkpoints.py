@@ -37,14 +37,15 @@ class CheckpointLocations:
 
         `shared` are further locations that all hosts of the job can access: those of its Spark cluster.
         """
-        if not _is_path(checkpoint):
+        if not is_path(checkpoint):
             return False
         path = _normalized(checkpoint)
-        bases = (location for location in (self.shared, *shared) if location and _is_path(location))
+        bases = (location for location in (self.shared, *shared) if location and is_path(location))
         return not any(f"{path}/".startswith(f"{_normalized(base).rstrip('/')}/") for base in bases)
 
 
-def _is_path(location: str) -> bool:
+def is_path(location: str) -> bool:
+    """Whether a location is a path or has the scheme ``file:``, and not on HDFS or S3."""
     return urlsplit(location).scheme in ("", "file")
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import Failure
-from clonos_api.reconcile.checkpoints import CheckpointLocations
-from clonos_api.store import owners, savepoints, tasks
+from clonos_api.reconcile.checkpoints import CheckpointLocations, is_path
+from clonos_api.store import clusters, jobs, owners, savepoints, tasks
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import HostRow, JobRow, SavepointRow
 
@@ -30,8 +30,9 @@ async def copy(
     session: AsyncSession, savepoint: SavepointRow, host: str, checkpoint: str, operation: str | None = None
 ) -> SavepointRow:
     """Creates the host task that copies `checkpoint` into the directory of a savepoint."""
-    arguments = {"savepoint": savepoint.id, "location": checkpoint, "target": savepoint.location}
+    arguments: dict[str, Any] = {"savepoint": savepoint.id, "location": checkpoint, "target": savepoint.location}
     arguments["job"] = savepoint.job_name
+    arguments |= await _storage(session, savepoint, checkpoint)
     number = await owners.number_of_job(session, savepoint.job)
     await tasks.create(session, host, "savepoint", arguments, operation=operation, owner_number=number)
     return savepoint
@@ -39,9 +40,23 @@ async def copy(
 
 async def remove(session: AsyncSession, savepoint: SavepointRow, host: str, operation: str | None) -> None:
     """Create the host task that deletes a savepoint's files on `host` (id); `operation` is the id of its operation."""
-    arguments = {"savepoint": savepoint.id, "location": savepoint.location}
+    arguments: dict[str, Any] = {"savepoint": savepoint.id, "location": savepoint.location}
+    arguments |= await _storage(session, savepoint)
     number = await owners.number_of_job(session, savepoint.job)
     await tasks.create(session, host, "delete-savepoint", arguments, operation=operation, owner_number=number)
+
+
+async def _storage(session: AsyncSession, savepoint: SavepointRow, *locations: str) -> dict[str, Any]:
+    """Returns what the host needs to reach HDFS or S3: the job's specification, its owner and its Spark cluster.
+
+    Secrets are references, as in run specifications. Empty if all locations are folders of hosts.
+    """
+    if all(map(is_path, (savepoint.location, *locations))):
+        return {}
+    job = await jobs.get(session, savepoint.job, deleted=True)
+    cluster = (await clusters.every(session)).get((job.spec.get("spec") or {}).get("cluster") or "")
+    described = clusters.description(cluster).model_dump(mode="json", by_alias=True) if cluster is not None else None
+    return {"storage": {"spec": job.spec, "owner": job.created_by, "cluster": described}}
 
 
 async def give_up(

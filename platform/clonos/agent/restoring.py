@@ -14,23 +14,28 @@ import glob
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from clonos.driver.checkpoint_owner import check_owner
+from clonos.driver import stored_savepoint
+from clonos.driver.checkpoint_owner import OWNER_FILE, check_owner, check_owner_text
 from clonos.driver.driver import default_checkpoint
 from clonos.driver.savepoint import MANIFEST, read_savepoint, restore_savepoint, take_savepoint
 from clonos.errors import CheckpointUnwritable, ClonosError, SavepointMissing, SpecError, WouldPublishAgain
-from clonos.jobs.spec import read_spec
+from clonos.jobs.cluster import ClusterSpec
+from clonos.jobs.spec import JobSpec, read_spec
 from clonos.log.control import ControlState, known_control
 from clonos.settings import Settings
+from clonos.spark.file_systems import file_systems, is_folder_of_host
+from clonos.spark.stored_files import StoredFolder
 from clonos.telemetry.events import Events, error_fields
 
 _NO_EPOCH: Final = "-"
 _PUBLISH_AGAIN: Final = "publish-again"
 _PREVIOUS_SUFFIX: Final = ".before-"
+_CLUSTER: Final = "--cluster"
 
 
 def _allow_all(epochs: Mapping[str, int]) -> None:
@@ -89,6 +94,44 @@ def restore(
     else:
         restore_savepoint(location, str(target))
     _empty_older(target, previous)
+
+
+def restore_stored(
+    target: StoredFolder,
+    location: StoredFolder,
+    epoch: int | None,
+    request_key: str,
+    allow: Callable[[Mapping[str, int]], None] = _allow_all,
+    *,
+    job: str,
+) -> None:
+    """As `restore`, if the checkpoint or the savepoint is on HDFS, S3 or another file system of Hadoop.
+
+    On S3 no rename moves the checkpoint aside in one step. Each step is repeated after a crash.
+    """
+    try:
+        check_owner_text(target.read_text(OWNER_FILE), job, target.location)
+        previous = target.at(f"{target.location}{_PREVIOUS_SUFFIX}{request_key}")
+        moved = stored_savepoint.is_moved(previous)
+        if moved and target.exists(MANIFEST):
+            return  # executed already; the job may have continued from it
+        from_itself = location.location == target.location
+        if from_itself:
+            epochs = stored_savepoint.retained_epochs(previous if moved else target, epoch)
+        else:
+            epochs = stored_savepoint.read(location).epochs
+        allow(epochs)
+        stored_savepoint.move_aside(target, previous)
+        if from_itself:
+            stored_savepoint.take(previous, target, job=job, epochs=epochs)
+        else:
+            stored_savepoint.restore(location, target)
+        if stored_savepoint.has_checkpoint(previous):  # otherwise the older one is still the way back
+            for older in target.siblings(_PREVIOUS_SUFFIX):
+                if older.location != previous.location:
+                    stored_savepoint.empty(older)
+    except OSError as error:
+        raise CheckpointUnwritable(f"The checkpoint {target.location} cannot be replaced: {error}.") from error
 
 
 def require_unpublished(state: ControlState, epochs: Mapping[str, int]) -> None:
@@ -160,8 +203,13 @@ def main(
         if publish_again != _PUBLISH_AGAIN and (state := known_control(settings.kafka, job.name)) is not None:
             require_unpublished(state, epochs)
 
+    number = None if epoch == _NO_EPOCH else int(epoch)
     try:
-        restore(checkpoint, location, None if epoch == _NO_EPOCH else int(epoch), request_key, allow, job=job.name)
+        if is_folder_of_host(checkpoint) and is_folder_of_host(location):
+            restore(checkpoint, location, number, request_key, allow, job=job.name)
+        else:
+            with file_systems(_storage_conf(job, command), (checkpoint, location), settings) as folder:
+                restore_stored(folder(checkpoint), folder(location), number, request_key, allow, job=job.name)
     except ClonosError as error:
         driver_events = Events(job.name, Path(events))
         driver_events.emit("failed", **error_fields(error))
@@ -169,6 +217,15 @@ def main(
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
     os.execv(command[0], command)  # noqa: S606
+
+
+def _storage_conf(job: JobSpec, command: Sequence[str]) -> dict[str, str]:
+    """The Spark configuration of the job, overridden by that of the cluster that the driver's command names."""
+    arguments = list(command)
+    if _CLUSTER not in arguments:
+        return dict(job.spec.spark_conf)
+    cluster = ClusterSpec.model_validate_json(Path(arguments[arguments.index(_CLUSTER) + 1]).read_text())
+    return {**job.spec.spark_conf, **cluster.spec.spark_conf}
 
 
 if __name__ == "__main__":

@@ -8,10 +8,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from clonos.driver import stored_savepoint
 from clonos.driver.savepoint import delete_savepoint, take_savepoint
 from clonos.errors import ClonosError, SpecError
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
+from clonos.spark.file_systems import file_systems, is_folder_of_host
 
 
 def execute(task: HostTask) -> TaskResult:
@@ -28,10 +30,17 @@ def _execute(task: HostTask) -> dict[str, Any]:
     missing = [name for name in names if not isinstance(task.arguments.get(name), str)]
     if missing:
         raise SpecError(f"The task {task.kind} lacks {', '.join(missing)}.")
+    locations = [task.arguments[name] for name in names if name != "job"]
+    if not all(map(is_folder_of_host, locations)):
+        with file_systems(task.arguments.get("sparkConf", {}), locations) as folder:
+            folders = [folder(location) for location in locations]
+            if task.kind == "savepoint":
+                return stored_savepoint.take(*folders, job=task.arguments["job"])._asdict()
+            stored_savepoint.delete(*folders)
+            return {}
     if task.kind == "savepoint":
-        location, target, job = (task.arguments[name] for name in names)
-        return take_savepoint(location, target, job=job)._asdict()
-    delete_savepoint(task.arguments["location"])
+        return take_savepoint(*locations, job=task.arguments["job"])._asdict()
+    delete_savepoint(*locations)
     return {}
 
 

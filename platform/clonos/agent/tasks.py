@@ -23,12 +23,15 @@ from clonos.agent.settings import AgentSettings
 from clonos.agent.users import DriverUser, driver_user, give_folder
 from clonos.client.agent_api import ApiRejected, ApiUnavailable
 from clonos.errors import AgentReplaced, ClonosError, EnvironmentFault
+from clonos.jobs.cluster import ClusterSpec
+from clonos.jobs.spec import JobSpec
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
-from clonos.resources.spec_secrets import with_secrets
+from clonos.resources.spec_secrets import from_folder, resolved, with_secrets
 
 _log = structlog.get_logger("clonos.agent")
 _RETRY_S: Final = 1.0
+_STORAGE_SETTINGS: Final = ("spark.hadoop.", "spark.jars")
 
 
 class Tasks:
@@ -113,6 +116,7 @@ class Tasks:
         return result
 
     async def _copy(self, task: HostTask, user: DriverUser | None) -> TaskResult:
+        task = await asyncio.to_thread(with_storage, task, self._settings.secrets_folder)
         ended = await self._run_process(self._settings.task_command, task.model_dump_json(), user)
         try:
             return TaskResult.model_validate_json(ended.out)
@@ -165,6 +169,26 @@ class Tasks:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         return _Ended(process.returncode, out.decode(errors="replace"), errors.decode(errors="replace"))
+
+
+def with_storage(task: HostTask, secrets: Path) -> HostTask:
+    """The task with ``sparkConf``, the configuration of Spark's file systems with their secrets, in place of
+    ``storage``.
+
+    Raises:
+        SpecError: This host does not have a secret.
+    """
+    storage = task.arguments.get("storage")
+    if not storage:
+        return task
+    job = resolved(JobSpec.model_validate(storage["spec"]), from_folder(secrets, storage["owner"]))
+    conf = dict(job.spec.spark_conf)
+    if storage.get("cluster"):
+        cluster = with_secrets(ClusterSpec.model_validate(storage["cluster"]), secrets)
+        conf |= cluster.cluster.spec.spark_conf
+    arguments = {name: value for name, value in task.arguments.items() if name != "storage"}
+    hadoop = {name: value for name, value in conf.items() if name.startswith(_STORAGE_SETTINGS)}
+    return task.model_copy(update={"arguments": {**arguments, "sparkConf": hadoop}})
 
 
 class _Ended(NamedTuple):

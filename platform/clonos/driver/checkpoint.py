@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from clonos.errors import CausalLogDamaged, CheckpointDamaged, CheckpointOutdated, CheckpointUnwritable
@@ -25,6 +25,9 @@ from clonos.spark.internals import hadoop_configuration, jvm_of
 
 _WIDTH: Final = "spark.sql.shuffle.partitions"
 _PROBE_BYTES: Final = 4096  # too many for a full disk
+# What Hadoop's file systems of object stores can do (`clonos.CheckpointFiles`).
+_ABORTABLE: Final = "fs.capability.outputstream.abortable"
+_CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 
 
 class CheckpointDirectory:
@@ -33,13 +36,20 @@ class CheckpointDirectory:
     Args:
         spark: The session; its Hadoop configuration defines the file systems.
         location: Path or URI of the directory.
+
+    Raises:
+        CheckpointUnwritable: Its file system is unknown, or refuses the configuration.
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
         jvm = jvm_of(spark)
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._fs: Any = self._path(location).getFileSystem(hadoop_configuration(spark))
+        try:
+            self._fs: Any = self._path(location).getFileSystem(hadoop_configuration(spark))
+        except Py4JError as error:
+            reason = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+            raise CheckpointUnwritable(f"The checkpoint {location} cannot be used: {reason}") from error
         self._jvm = jvm
         # A location without a scheme is in Hadoop's default file system.
         uri: str = self._path(location).makeQualified(self._fs.getUri(), self._fs.getWorkingDirectory()).toString()
@@ -54,11 +64,17 @@ class CheckpointDirectory:
         """Refuse a checkpoint that cannot be written, or from which Spark could not start. Call it before a claim.
 
         Raises:
-            CheckpointUnwritable: No directory or file can be created in it.
+            CheckpointUnwritable: No directory or file can be created in it, or a paused driver could replace a file.
             CheckpointDamaged: The metadata, the newest commit or an offset-log entry that Spark reads is truncated.
         """
         probe = self._path(f"{self.location}/.clonos-probe-{uuid.uuid4()}")
         try:
+            if self._has(_ABORTABLE) and not self._has(_CONDITIONAL):
+                raise CheckpointUnwritable(
+                    f"The store of {self.location} creates no file on the condition that it does not exist.",
+                    kept="nothing was started.",
+                    hint="leave out fs.s3a.create.conditional.enabled=false, or use a store that has this.",
+                )
             self._fs.mkdirs(self._path(self.location))
             try:
                 stream = self._fs.create(probe, True)
@@ -87,6 +103,9 @@ class CheckpointDirectory:
         ]:
             if not sound:
                 raise self._damaged(name, replay_from(int(name.partition("/")[2])))
+
+    def _has(self, capability: str) -> bool:
+        return bool(self._fs.hasPathCapability(self._path(self.location), capability))
 
     def _damaged(self, name: str, hint: str) -> CheckpointDamaged:
         return CheckpointDamaged(f"{self.location}/{name} is missing, truncated or not written by Spark.", hint=hint)
@@ -133,11 +152,15 @@ class CheckpointDirectory:
         self._replace(self._entry("offsets", epoch), temporary, text)
 
     def _replace(self, path: Any, temporary: Any, text: str) -> None:
+        if self._has(_ABORTABLE):
+            temporary = path  # a store of objects: the file is replaced when its stream is closed
         stream = self._fs.create(temporary, True)
         try:
             stream.write(text.encode())
         finally:
             stream.close()
+        if temporary is path:
+            return
         self._fs.delete(path, False)
         if not self._fs.rename(temporary, path):
             raise CheckpointUnwritable(f"{path.toString()} could not be written.")

@@ -40,7 +40,7 @@ class CheckpointOwner:
             CheckpointForeign: The file names another job.
         """
         self._text = self._directory.read_text(OWNER_FILE)
-        _check(self._text, job, self._location)
+        check_owner_text(self._text, job, self._location)
 
     def write(self, job: str, lineage: int) -> None:
         """Write the file, unless `check` has read the same job and lineage."""
@@ -60,10 +60,15 @@ def check_owner(checkpoint: Path, job: str) -> None:
         text = (checkpoint / OWNER_FILE).read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):
         return
-    _check(text, job, str(checkpoint))
+    check_owner_text(text, job, str(checkpoint))
 
 
-def _check(text: str | None, job: str, location: str) -> None:
+def check_owner_text(text: str | None, job: str, location: str) -> None:
+    """Refuse a directory whose owner file has the content `text` and names another job; None: there is no such file.
+
+    Raises:
+        CheckpointForeign: The file names another job.
+    """
     if not text:
         return  # a crash may have left an empty file
     try:

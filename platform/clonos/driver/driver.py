@@ -178,13 +178,11 @@ class Driver:
             check_sources(query.frame)
         return context
 
-    def local_checkpoints(self) -> dict[str, Path]:
-        """The checkpoint of each query (by name) that is on a local file system of this host."""
-        folders = {
-            query.name: CheckpointDirectory(self._spark, query.location(self._checkpoint)).local
-            for query in self.queries
+    def checkpoints(self) -> dict[str, CheckpointDirectory]:
+        """The checkpoint of each query, by name."""
+        return {
+            query.name: CheckpointDirectory(self._spark, query.location(self._checkpoint)) for query in self.queries
         }
-        return {name: folder for name, folder in folders.items() if folder is not None}
 
     def check(self) -> None:
         """Refuse unusable checkpoints, and sources that no longer hold records which the next epoch needs.

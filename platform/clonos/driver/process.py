@@ -44,6 +44,7 @@ from clonos.spark.clusters import (
     use_master,
 )
 from clonos.spark.session import Session, build_session, is_local, session_conf
+from clonos.spark.storage import needs_s3
 from clonos.spark.user_session import configure_workers
 from clonos.telemetry import logs
 from clonos.telemetry.events import Emit, Event, EventHandler, Events, error_fields
@@ -138,10 +139,11 @@ def _run(
     kafka = _await_kafka(settings, events) if options.wait_for_kafka else reachable_kafka(settings)
     _prepare_environment(job, kafka)
     conf = {**spec.spark_conf, **options.conf}
+    checkpoint = options.checkpoint or spec.checkpoint or default_checkpoint(settings.home, job.spec.name)
     if cluster is not None:
         require_encryption(session_conf(job.spec.name, "", conf, cluster=cluster), cluster, kafka, settings.registry)
         require_master(cluster)
-    session = (session and _usable(session, spec, options, kafka)) or build_session(
+    session = (session and _usable(session, spec, options, kafka, checkpoint)) or build_session(
         job.spec.name,
         master=spec.master,
         conf=conf,
@@ -150,13 +152,13 @@ def _run(
         heap_mb=spec.driver.memory_mb,
         cores=spec.driver.cores,
         cluster=cluster,
+        checkpoint=checkpoint,
     )
     interval_s = (spec.trigger.interval_ms or 0) / 1000
     stalled_s = spec.stall_timeout_s and spec.stall_timeout_s + interval_s
     transactions = OpenTransactions(kafka, events.emit)
     log_topic = LogTopicWatch(kafka, job.spec.name, events.emit)
     lag = LagMeter(kafka, events.emit, stalled=partial(_stalled, events), stalled_s=stalled_s)
-    checkpoint = options.checkpoint or spec.checkpoint or default_checkpoint(settings.home, job.spec.name)
 
     def on_defined(read: frozenset[str], written: frozenset[str]) -> None:
         transactions.watch(read=read, written=written)
@@ -263,7 +265,7 @@ def _prepare_cluster(job: Job, session: Session, cluster: ClusterUse, checkpoint
     require_fit(session.spark, cluster, request, checkpoint)
 
 
-def _usable(session: Session, spec: Spec, options: RunOptions, kafka: KafkaSettings) -> Session | None:
+def _usable(session: Session, spec: Spec, options: RunOptions, kafka: KafkaSettings, checkpoint: str) -> Session | None:
     """The session, if it equals one that would be built for the job; otherwise stop it and return None.
 
     The specification of the code is available only now. The JVM may have exited, and the workers may be configured for
@@ -271,7 +273,8 @@ def _usable(session: Session, spec: Spec, options: RunOptions, kafka: KafkaSetti
     """
     configured = session.spark.sparkContext.environment.get(KAFKA_ENVIRONMENT)
     same_cluster = configured in (None, worker_environment(kafka)[KAFKA_ENVIRONMENT])
-    if same_cluster and spec.any_jvm and not options.conf and options.cluster is None and session.gateway.running:
+    same = same_cluster and not needs_s3(checkpoint)
+    if same and spec.any_jvm and not options.conf and options.cluster is None and session.gateway.running:
         return session
     with contextlib.suppress(Exception):  # Py4J's, about a JVM that exited
         session.stop()

@@ -28,8 +28,8 @@ from clonos.driver.checkpoint_owner import check_owner
 from clonos.errors import CheckpointDamaged, CheckpointUnwritable, SavepointMissing, SpecError
 
 MANIFEST: Final = "savepoint.json"
-_LOGS: Final = ("offsets", "commits")
-_VERSIONED: Final = re.compile(r"(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)$")
+LOGS: Final = ("offsets", "commits")
+VERSIONED: Final = re.compile(r"(\d+)(?:_[^.]*)?\.(?:changelog|zip|delta|snapshot)$")
 
 
 class Copied(NamedTuple):
@@ -147,7 +147,7 @@ def _folder(location: str) -> Path:
     if parts.scheme not in ("", "file"):
         raise SpecError(
             f"{location} is not a mounted directory: savepoints are copies of files.",
-            hint="name a path that every host has mounted; for object stores use their own snapshots.",
+            hint="name a path that every host has mounted.",
         )
     return Path(unquote(parts.path) if parts.scheme else location).absolute()
 
@@ -162,18 +162,18 @@ def _link(source: Path, target: Path, epoch: int | None) -> int:
     newest = epoch if epoch is not None else max(committed, default=-1)
     target.mkdir(parents=True)
     _link_file(source / "metadata", target / "metadata")
-    for log in _LOGS:
+    for log in LOGS:
         (target / log).mkdir()
         for logged in _epochs(source / log):
             if logged <= newest:
                 _link_file(source / log / str(logged), target / log / str(logged))
     for folder in ("sources", "state"):
         for file in _files(source / folder):
-            version = _VERSIONED.fullmatch(file.name)
+            version = VERSIONED.fullmatch(file.name)
             # The state after epoch e is version e + 1.
             if version is None or int(version[1]) <= newest + 1:
                 _link_file(file, target / file.relative_to(source))
-    missing = [log for log in _LOGS if newest >= 0 and not (target / log / str(newest)).is_file()]
+    missing = [log for log in LOGS if newest >= 0 and not (target / log / str(newest)).is_file()]
     if missing:
         raise SavepointMissing(f"Epoch {newest} of {source.name} was removed while it was being copied; try again.")
     return newest

@@ -1,7 +1,8 @@
 """The jars that Clonos needs, with pinned versions: downloaded once by the Ivy that PySpark ships, verified, and
 cached.
 
-``python -m clonos.embedded.jars`` downloads them ahead of time.
+``python -m clonos.embedded.jars`` downloads them ahead of time; ``python -m clonos.embedded.jars s3`` also those of
+Amazon S3, which only jobs with a checkpoint there need.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from clonos.errors import JarsUnavailable
 from clonos.settings import Settings
 
 _SETS = ("connector", "broker", "compiler")
+_S3_SETS = ("s3",)
 _HINT = (
     "check the network and try again; for a mirror, set CLONOS_IVY_SETTINGS to an Ivy settings file. "
     "Completed downloads are reused."
@@ -60,21 +62,34 @@ def ensure_jars(settings: Settings) -> Jars:
     Raises:
         JarsUnavailable: A jar cannot be downloaded, or its checksum differs.
     """
+    target = _ensure(settings, _SETS)
+    return Jars(*(target / name for name in _SETS))
+
+
+def ensure_s3_jars(settings: Settings) -> Path:
+    """Return the directory of the jars of Hadoop's file system ``s3a:``; as `ensure_jars` otherwise.
+
+    Raises:
+        JarsUnavailable: A jar cannot be downloaded, or its checksum differs.
+    """
+    return _ensure(settings, _S3_SETS) / "s3"
+
+
+def _ensure(settings: Settings, folders: tuple[str, ...]) -> Path:
     root = settings.cache / "jars"
-    target = root / _pin()
-    jars = Jars(*(target / name for name in _SETS))
+    target = root / _pin(folders)
     if (target / _MARKER).exists():
-        return jars
+        return target
     try:
         root.mkdir(parents=True, exist_ok=True)
         with exclusive(root / ".lock"):
             if not (target / _MARKER).exists():
-                _download(settings, root, target)
+                _download(settings, root, target, folders)
     except OSError as error:
         raise JarsUnavailable(
             f"The jars cannot be stored in {root}: {error}.", hint="free some space or choose another CLONOS_CACHE."
         ) from error
-    return jars
+    return target
 
 
 def cached(settings: Settings) -> Path | None:
@@ -83,9 +98,9 @@ def cached(settings: Settings) -> Path | None:
     return target if (target / _MARKER).exists() else None
 
 
-def pinned() -> dict[str, str]:
+def pinned(folders: tuple[str, ...] = _SETS) -> dict[str, str]:
     """The required SHA-256 of each jar, by ``<folder>/<file name>``; the folders are those of `Jars`."""
-    lines = _resource("jars.sha256").decode().splitlines()
+    lines = _resource(_names(folders)[1]).decode().splitlines()
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line)}
 
 
@@ -93,9 +108,14 @@ def _resource(name: str) -> bytes:
     return resources.files("clonos.embedded").joinpath(name).read_bytes()
 
 
-def _pin() -> str:
+def _names(folders: tuple[str, ...]) -> tuple[str, str]:
+    """The files that list the jars of `folders`: for Ivy, and with checksums."""
+    return ("ivy.xml", "jars.sha256") if folders == _SETS else ("ivy-s3.xml", "jars-s3.sha256")
+
+
+def _pin(folders: tuple[str, ...] = _SETS) -> str:
     # The user's Ivy settings are not part of the pin: the checksums ensure that every mirror delivers the same jars.
-    return hashlib.sha256(_resource("ivy.xml") + _resource("jars.sha256")).hexdigest()[:16]
+    return hashlib.sha256(b"".join(map(_resource, _names(folders)))).hexdigest()[:16]
 
 
 @contextmanager
@@ -106,11 +126,11 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
 
 
-def _download(settings: Settings, root: Path, target: Path) -> None:
+def _download(settings: Settings, root: Path, target: Path, folders: tuple[str, ...]) -> None:
     work = Path(tempfile.mkdtemp(dir=root, prefix=".download-"))
     try:
-        _retrieve(settings, work)
-        _verify(work)
+        _retrieve(settings, work, folders)
+        _verify(work, folders)
         (work / _MARKER).touch()
         work.chmod(0o755)
         # A directory without the marker is a leftover. The rename publishes all jars at once.
@@ -120,17 +140,17 @@ def _download(settings: Settings, root: Path, target: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _retrieve(settings: Settings, work: Path) -> None:
+def _retrieve(settings: Settings, work: Path, folders: tuple[str, ...]) -> None:
     scratch = work / "ivy"
     scratch.mkdir()
-    (scratch / "ivy.xml").write_bytes(_resource("ivy.xml"))
-    command = ivy_command(settings, scratch)
+    (scratch / "ivy.xml").write_bytes(_resource(_names(folders)[0]))
+    command = ivy_command(settings, scratch, configurations=folders)
     command += ["-retrieve", f"{work}/[conf]/[artifact]-[revision].[ext]"]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as ivy:
         assert ivy.stdout is not None
-        tail = _show(ivy.stdout, total=len(pinned()))
+        tail = _show(ivy.stdout, total=len(pinned(folders)))
     if ivy.returncode:
         raise JarsUnavailable(f"The jars could not be downloaded: {_reason(tail)}.", hint=_HINT)
     shutil.rmtree(scratch)
@@ -188,9 +208,9 @@ def _reason(tail: list[str]) -> str:
     return tail[-1] if tail else "Ivy exited without output"
 
 
-def _verify(work: Path) -> None:
-    expected = pinned()
-    actual = checksums(work)
+def _verify(work: Path, folders: tuple[str, ...]) -> None:
+    expected = pinned(folders)
+    actual = checksums(work, folders)
     wrong = sorted(name for name, digest in expected.items() if name in actual and actual[name] != digest)
     if wrong:
         raise JarsUnavailable(
@@ -203,11 +223,11 @@ def _verify(work: Path) -> None:
         raise JarsUnavailable(f"The set of jars differs from the pinned set: {differing}.", hint=_HINT)
 
 
-def checksums(work: Path) -> dict[str, str]:
+def checksums(work: Path, folders: tuple[str, ...] = _SETS) -> dict[str, str]:
     """The SHA-256 of every jar in the folders of `work`, by ``<folder>/<file name>``."""
     return {
         f"{name}/{jar.name}": hashlib.sha256(jar.read_bytes()).hexdigest()
-        for name in _SETS
+        for name in folders
         for jar in sorted((work / name).glob("*.jar"))
     }
 
@@ -215,5 +235,7 @@ def checksums(work: Path) -> dict[str, str]:
 if __name__ == "__main__":
     try:
         ensure_jars(Settings())
+        if sys.argv[1:] == ["s3"]:
+            ensure_s3_jars(Settings())
     except JarsUnavailable as failure:
         sys.exit(str(failure))

@@ -151,7 +151,8 @@ class HostTask(Resource):
     ``check-cluster``.
 
     Attributes:
-        arguments: Id of the ``savepoint``, the ``location`` to copy or delete, and for a copy the ``target``. For a
+        arguments: Id of the ``savepoint``, the ``location`` to copy or delete, and for a copy the ``target``. With
+            a location on HDFS or S3 also ``storage``: the job's ``spec``, its ``owner`` and its ``cluster``. For a
             check the id of the ``cluster``, its description (``spec``, a `ClusterSpec`), the ``version`` of that, and
             ``timeout_s``, after which the agent ends the check.
         owner_number: Number of the job's owner, as in `RunSpec`; for a check, of the subject that added the cluster.

@@ -23,6 +23,7 @@ from clonos.settings import KafkaSettings, Settings
 from clonos.spark.classes import ensure_classes
 from clonos.spark.internals import has_class, jvm_of
 from clonos.spark.session import FASTER, GUARD, PROMISED, connector_jars, local_task_failures
+from clonos.spark.storage import storage_jars
 
 # Spark's defaults of the settings that cannot change after a session is built.
 _FIXED: Final = {
@@ -39,7 +40,7 @@ _CLASS: Final = "clonos.RepeatableKafka"
 _CONNECTOR: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
-def spark_conf(settings: Settings | None = None) -> dict[str, str]:
+def spark_conf(settings: Settings | None = None, *, checkpoint: str = "") -> dict[str, str]:
     """The configuration of a Spark session for `clonos.exactly_once`.
 
     It holds the settings that exactly-once delivery needs, those that make epochs faster, and the pinned Kafka
@@ -47,6 +48,7 @@ def spark_conf(settings: Settings | None = None) -> dict[str, str]:
 
     Args:
         settings: Default: from the environment.
+        checkpoint: Location of the checkpoint; for ``s3a:`` the configuration holds the jars of that file system.
 
     Returns:
         A mapping for ``SparkSession.builder.config(map=…)``.
@@ -58,8 +60,10 @@ def spark_conf(settings: Settings | None = None) -> dict[str, str]:
     Example:
         >>> spark = SparkSession.builder.config(map=clonos.spark_conf()).getOrCreate()
     """
-    jars = ensure_jars(settings or Settings())
-    return {**PROMISED, **FASTER, _PLUGINS: GUARD, "spark.jars": f"{connector_jars(jars)},{ensure_classes(jars)}"}
+    settings = settings or Settings()
+    jars = ensure_jars(settings)
+    conf = {**PROMISED, **FASTER, _PLUGINS: GUARD, "spark.jars": f"{connector_jars(jars)},{ensure_classes(jars)}"}
+    return conf | storage_jars(checkpoint, conf, settings)
 
 
 def check_session(spark: SparkSession) -> None:

@@ -24,6 +24,9 @@ from clonos.log.reading import shared_reader
 from clonos.log.topic import CONTROL
 from clonos.settings import KafkaSettings
 from clonos.spark.executors import hold_executors, request_executors
+from clonos.spark.internals import hadoop_configuration, jvm_of
+from clonos.spark.stored_files import StoredFolder
+from clonos.standby.mirror import Mirror
 from clonos.standby.promotion import PromotionMailbox
 from clonos.standby.rehearsal import Rehearsal
 from clonos.standby.states import TRANSITIONS, StandbyState
@@ -140,14 +143,22 @@ class Standby:
         self._driver.define()
         self._driver.check()
         rehearsal = Rehearsal(self._spark, self._kafka, self._job, self._scratch)
-        queries, checkpoints = self._driver.queries, self._driver.local_checkpoints()
-        self._warming = Warming(rehearsal, rehearsed, queries, checkpoints, self._emit)
+        self._warming = Warming(rehearsal, rehearsed, self._driver.queries, self._checkpoints(), self._emit)
         self._warming.run_first(self._interrupted)
         if not self._interrupted():
             self._refresh()
             self._warm_workers()
             self._transition(StandbyState.READY)
             self._warming.start()
+
+    def _checkpoints(self) -> dict[str, Path | Mirror]:
+        """The checkpoint of each query, or a copy of it in a folder of this host."""
+        jvm, conf = jvm_of(self._spark), hadoop_configuration(self._spark)
+        return {
+            name: checkpoint.local
+            or Mirror(StoredFolder(jvm, conf, checkpoint.location), self._scratch / f"checkpoint-{name}")
+            for name, checkpoint in self._driver.checkpoints().items()
+        }
 
     def _interrupted(self) -> bool:
         return self._driver.asked_to_stop or self._mailbox.promoted(0.0)

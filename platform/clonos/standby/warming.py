@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from clonos.jobs.context import Query
+from clonos.standby.mirror import Mirror
 from clonos.standby.rehearsal import NotRehearsed, Rehearsal, may_read_state
 from clonos.standby.scratch import CheckpointContent, checkpoint_content
 from clonos.telemetry.events import Emit
@@ -35,7 +36,7 @@ class Warming:
         rehearsal: Runs a query on no rows.
         filtered: The queries in the filtered form.
         queries: The queries in the unfiltered form, which a takeover starts.
-        checkpoints: Query → its checkpoint, if that is a path of this host.
+        checkpoints: Query → its checkpoint if that is a path of this host, or a copy of it.
         emit: Receives the ``rehearsed`` and ``not-rehearsed`` events.
     """
 
@@ -44,7 +45,7 @@ class Warming:
         rehearsal: Rehearsal,
         filtered: Sequence[Query],
         queries: Sequence[Query],
-        checkpoints: Mapping[str, Path],
+        checkpoints: Mapping[str, Path | Mirror],
         emit: Emit,
     ) -> None:
         self._rehearsal = rehearsal
@@ -96,7 +97,7 @@ class Warming:
         for query in self._filtered:
             if interrupted():
                 return
-            checkpoint = self._checkpoints.get(query.name)
+            checkpoint = self._checkpoint(query, refresh=True)
             self._content_before[query.name] = self._content(query)
             with self._report_failure():
                 self._rehearsed[query.name] = self._rehearsal.run(
@@ -124,5 +125,16 @@ class Warming:
                 return
 
     def _content(self, query: Query) -> CheckpointContent:
-        checkpoint = self._checkpoints.get(query.name)
+        checkpoint = self._checkpoint(query, refresh=False)
         return checkpoint_content(checkpoint) if checkpoint is not None and may_read_state(query) else "nothing"
+
+    def _checkpoint(self, query: Query, *, refresh: bool) -> Path | None:
+        """The checkpoint of a query as a path of this host. A copy of one elsewhere is brought up to date by `refresh`,
+        and at each call as long as it is empty.
+        """
+        checkpoint = self._checkpoints.get(query.name)
+        if not isinstance(checkpoint, Mirror):
+            return checkpoint
+        if may_read_state(query) and (refresh or checkpoint_content(checkpoint.path) == "nothing"):
+            checkpoint.refresh()
+        return checkpoint.path

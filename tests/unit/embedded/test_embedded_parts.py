@@ -74,7 +74,7 @@ def fake_ivy(monkeypatch: pytest.MonkeyPatch, content: bytes, expected: bytes) -
         "    file.parent.mkdir(exist_ok=True)\n"
         f"    file.write_bytes({content!r})\n"
     )
-    monkeypatch.setattr(jars_module, "ivy_command", lambda settings, scratch: [sys.executable, "-c", program])
+    monkeypatch.setattr(jars_module, "ivy_command", lambda settings, scratch, **_: [sys.executable, "-c", program])
     monkeypatch.setattr(jars_module, "pinned", lambda: dict.fromkeys(names, hashlib.sha256(expected).hexdigest()))
 
 
@@ -98,7 +98,7 @@ def test_a_modified_jar_is_rejected_and_deleted(tmp_path: Path, monkeypatch: pyt
 
 def test_a_failed_download_reports_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = "print('  module not found: a#b;1'); raise SystemExit(1)"
-    monkeypatch.setattr(jars_module, "ivy_command", lambda settings, scratch: [sys.executable, "-c", program])
+    monkeypatch.setattr(jars_module, "ivy_command", lambda settings, scratch, **_: [sys.executable, "-c", program])
     with pytest.raises(JarsUnavailable, match="a#b;1") as caught:
         ensure_jars(Settings(cache=tmp_path))
     assert "CLONOS_IVY_SETTINGS" in caught.value.hint

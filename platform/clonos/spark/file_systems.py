@@ -1,0 +1,66 @@
+"""A JVM with Hadoop's file systems and without a Spark session, for a process that copies files of HDFS or S3."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pyspark import SparkContext
+
+from clonos.embedded.jars import ensure_jars
+from clonos.settings import Settings
+from clonos.spark.internals import set_login_user
+from clonos.spark.java import LOCAL_FILE_SYSTEM
+from clonos.spark.jvm import launch_gateway
+from clonos.spark.session import has_account
+from clonos.spark.storage import storage_jars
+from clonos.spark.stored_files import StoredFolder
+
+_HADOOP: Final = "spark.hadoop."
+_HEAP_MB: Final = 512
+
+
+def is_folder_of_host(location: str) -> bool:
+    """Whether a location is a path or has the scheme ``file:``."""
+    return urlsplit(location).scheme in ("", "file")
+
+
+@contextmanager
+def file_systems(
+    conf: Mapping[str, str], locations: Collection[str], settings: Settings | None = None
+) -> Iterator[Callable[[str], StoredFolder]]:
+    """Start a JVM, and stop it at the end of the context.
+
+    Args:
+        conf: A Spark configuration; settings that begin with ``spark.hadoop.`` are Hadoop's.
+        locations: Locations that are opened; those of S3 need jars that are downloaded.
+        settings: Default: from the environment.
+
+    Yields:
+        A function that opens a folder.
+
+    Raises:
+        JarsUnavailable: The jars cannot be downloaded.
+        EnvironmentFault: The JVM does not start.
+    """
+    settings = settings or Settings()
+    jars = ensure_jars(settings)
+    chosen = {f"{_HADOOP}fs.file.impl": LOCAL_FILE_SYSTEM, **conf}
+    for location in locations:
+        chosen |= storage_jars(location, chosen, settings)
+    gateway = launch_gateway(jars, heap_mb=_HEAP_MB, conf=chosen, log_format=settings.log_format)
+    try:
+        if not has_account(os.getuid()):
+            set_login_user(f"uid-{os.getuid()}")
+        SparkContext._ensure_initialized()
+        jvm: Any = SparkContext._jvm
+        configuration = jvm.org.apache.hadoop.conf.Configuration()
+        for name, value in chosen.items():
+            if name.startswith(_HADOOP):
+                configuration.set(name.removeprefix(_HADOOP), value)
+        yield lambda location: StoredFolder(jvm, configuration, location)
+    finally:
+        gateway.stop()

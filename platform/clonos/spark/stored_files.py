@@ -1,0 +1,109 @@
+"""Files and folders of Hadoop's file systems, such as HDFS and S3, for savepoints and rehearsals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+
+_ABORTABLE: Final = "fs.capability.outputstream.abortable"
+
+
+class StoredFolder:
+    """One folder. Every method may raise `OSError`, with Hadoop's reason.
+
+    Args:
+        jvm: A JVM with Hadoop's classes and those of Clonos.
+        configuration: Hadoop's configuration, as a JVM object; it defines the file systems.
+        location: Path or URI of the folder.
+    """
+
+    def __init__(self, jvm: Any, configuration: Any, location: str) -> None:
+        self.location = location.rstrip("/")
+        self._jvm = jvm
+        self._conf = configuration
+        self._path: Callable[[str], Any] = jvm.org.apache.hadoop.fs.Path
+        with _hadoop_errors():
+            self._fs: Any = self._path(self.location).getFileSystem(configuration)
+
+    def at(self, location: str) -> StoredFolder:
+        """Another folder, with the same configuration."""
+        return StoredFolder(self._jvm, self._conf, location)
+
+    @property
+    def is_store_of_objects(self) -> bool:
+        """Whether a rename of a folder copies its files one by one, as on S3."""
+        with _hadoop_errors():
+            return bool(self._fs.hasPathCapability(self._path(self.location), _ABORTABLE))
+
+    def files(self) -> dict[str, int]:
+        """Path in the folder → size in bytes, of all files; empty if there is no folder."""
+        with _hadoop_errors():
+            lines: str = self._jvm.clonos.StoredFiles.list(self._path(self.location), self._conf)
+        sizes = (line.split(" ", 1) for line in lines.splitlines())
+        return {name: int(size) for size, name in sizes}
+
+    def exists(self, name: str = "") -> bool:
+        """Whether the folder, or a file or folder in it, exists."""
+        with _hadoop_errors():
+            return bool(self._fs.exists(self._in(name)))
+
+    def read_text(self, name: str) -> str | None:
+        """The content of a file; None if there is none."""
+        with _hadoop_errors():
+            if not self._fs.exists(self._in(name)):
+                return None
+            stream = self._fs.open(self._in(name))
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write or replace a file."""
+        with _hadoop_errors():
+            stream = self._fs.create(self._in(name), True)
+            try:
+                stream.write(text.encode())
+            finally:
+                stream.close()
+
+    def copy(self, target: StoredFolder, names: Collection[str]) -> list[str]:
+        """Copy files into another folder; returns the names of those that do not exist."""
+        with _hadoop_errors():
+            source, into = self._path(self.location), self._path(target.location)
+            missing: str = self._jvm.clonos.StoredFiles.copy(source, into, "\n".join(names), self._conf)
+        return missing.splitlines()
+
+    def delete(self, name: str = "") -> None:
+        """Remove the folder, or a file or folder in it, if it exists."""
+        with _hadoop_errors():
+            self._fs.delete(self._in(name), True)
+
+    def rename(self, target: StoredFolder) -> None:
+        """Move the folder within its file system."""
+        with _hadoop_errors():
+            moved = self._fs.rename(self._path(self.location), self._path(target.location))
+        if not moved:
+            raise OSError(f"{self.location} could not be renamed to {target.location}")
+
+    def siblings(self, suffix: str) -> list[StoredFolder]:
+        """The folders whose name begins with that of this one and `suffix`."""
+        parent, _, own = self.location.rpartition("/")
+        with _hadoop_errors():
+            names = [status.getPath().getName() for status in self._fs.listStatus(self._path(parent))]
+        return [self.at(f"{parent}/{name}") for name in names if name.startswith(f"{own}{suffix}")]
+
+    def _in(self, name: str) -> Any:
+        return self._path(f"{self.location}/{name}" if name else self.location)
+
+
+@contextmanager
+def _hadoop_errors() -> Iterator[None]:
+    """Raise errors of Hadoop as `OSError`."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise OSError(str(error.java_exception.toString())) from error
