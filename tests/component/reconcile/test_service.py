@@ -290,6 +290,29 @@ async def test_a_savepoint_copies_the_checkpoint_of_the_run(database: Database, 
     assert task.arguments["job"] == "words"
 
 
+async def test_a_savepoint_on_hdfs_or_s3_brings_the_jobs_settings_with_references_to_secrets(
+    database: Database, placing: Placing
+) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), running_hosts(database, "a"):
+        await users.submit()
+        job = await users.until("RUNNING")
+        conf = {"spark.hadoop.fs.s3a.secret.key": "${secret:s3}"}
+        async with database.transaction() as session:
+            row = await jobs.get(session, job.id)
+            row.spec = {**row.spec, "spec": {**row.spec["spec"], "sparkConf": conf}}
+            saved = await savepoints.create(session, row, name="nightly", location="s3a://bucket/save")
+            made = await operations.begin(
+                session, "savepoint", job=row.id, arguments={"savepoint": saved.id}, timeout_s=60, by="ada"
+            )
+        assert (await users.ended(made.id)).state == "COMPLETED"
+        async with database.reading() as session:
+            task = (await session.scalars(select(TaskRow))).one()
+    storage = task.arguments["storage"]
+    assert storage["spec"]["spec"]["sparkConf"] == conf
+    assert (storage["owner"], storage["cluster"]) == (job.created_by, None)
+
+
 async def test_a_resolution_reaches_the_next_driver_once(database: Database, placing: Placing) -> None:
     users = Users(database)
     keep = ResolveRequest(query="output", epoch=12, decision="keep")

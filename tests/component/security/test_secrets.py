@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from clonos.agent.tasks import with_storage
 from clonos.errors import SpecError
 from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.spec import JobSpec
+from clonos.resources.hosts import HostTask
 from clonos.resources.spec_secrets import from_folder, names, resolved, with_secrets
 
 
@@ -66,6 +68,24 @@ def test_a_job_gets_the_secrets_of_its_owner_only(tmp_path: Path) -> None:
 
 def cluster(**settings: object) -> ClusterSpec:
     return ClusterSpec.model_validate({"metadata": {"name": "c"}, "spec": {"master": "spark://m:7077", **settings}})
+
+
+def test_a_host_task_gets_the_settings_of_file_systems_with_their_secrets(tmp_path: Path) -> None:
+    for folder, secret in (("ada", "hunter2"), ("clusters", "hunter3")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "s3").write_text(secret)
+    key, endpoint = "spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.s3a.endpoint"
+    job = spec(sparkConf={key: "${secret:s3}", endpoint: "e", "spark.task.cpus": "1"}).model_dump(mode="json")
+    arguments = {"savepoint": "s", "location": "s3a://b/x", "storage": {"spec": job, "owner": "ada", "cluster": None}}
+    task = HostTask(task="t", kind="delete-savepoint", arguments=arguments)
+    filled = with_storage(task, tmp_path).arguments
+    assert filled == {"savepoint": "s", "location": "s3a://b/x", "sparkConf": {key: "hunter2", endpoint: "e"}}
+    assert "hunter" not in task.model_dump_json()
+    arguments["storage"]["cluster"] = cluster(sparkConf={key: "${secret:s3}"}).model_dump(mode="json", by_alias=True)  # type: ignore[index]
+    filled = with_storage(HostTask(task="t", kind="savepoint", arguments=arguments), tmp_path).arguments
+    assert filled["sparkConf"][key] == "hunter3", "the cluster's settings take precedence"
+    local = HostTask(task="t", kind="savepoint", arguments={"location": "/x"})
+    assert with_storage(local, tmp_path) is local
 
 
 def test_a_cluster_gets_the_secrets_of_clusters(tmp_path: Path) -> None:

@@ -55,13 +55,14 @@ def test_a_java_home_without_java_raises(tmp_path: Path, monkeypatch: pytest.Mon
         java_binary()
 
 
-def test_every_jar_in_ivy_has_a_checksum() -> None:
-    ivy = ElementTree.fromstring(resources.files("clonos.embedded").joinpath("ivy.xml").read_text())
+@pytest.mark.parametrize(("file", "folders"), [("ivy.xml", jars_module._SETS), ("ivy-s3.xml", jars_module._S3_SETS)])
+def test_every_jar_in_ivy_has_a_checksum(file: str, folders: tuple[str, ...]) -> None:
+    ivy = ElementTree.fromstring(resources.files("clonos.embedded").joinpath(file).read_text())
     listed = {
         f"{dependency.get('conf', '').partition('->')[0]}/{dependency.get('name')}-{dependency.get('rev')}.jar"
         for dependency in ivy.iter("dependency")
     }
-    assert listed == set(pinned())
+    assert listed == set(pinned(folders))
     assert all(dependency.get("transitive") == "false" for dependency in ivy.iter("dependency"))
 
 
@@ -75,7 +76,7 @@ def fake_ivy(monkeypatch: pytest.MonkeyPatch, content: bytes, expected: bytes) -
         f"    file.write_bytes({content!r})\n"
     )
     monkeypatch.setattr(jars_module, "ivy_command", lambda settings, scratch, **_: [sys.executable, "-c", program])
-    monkeypatch.setattr(jars_module, "pinned", lambda: dict.fromkeys(names, hashlib.sha256(expected).hexdigest()))
+    monkeypatch.setattr(jars_module, "pinned", lambda *_: dict.fromkeys(names, hashlib.sha256(expected).hexdigest()))
 
 
 def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
