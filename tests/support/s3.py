@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, Self
+import threading
+from typing import Any, Final, Self
 
 import boto3
-from moto.server import ThreadedMotoServer
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 _BUCKET: Final = "clonos"
 _KEY: Final = "test"
 _REGION: Final = "us-east-1"
 
 
+class _Handler(WSGIRequestHandler):
+    """Sends one ``100 Continue``: werkzeug and its base class both send it, which Amazon's client does not expect."""
+
+    def handle_expect_100(self) -> bool:
+        return True
+
+
 class S3:
     """The server, in threads of this process."""
 
     def __init__(self) -> None:
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self.endpoint = ""
+        application: Any = DomainDispatcherApplication(create_backend_app)
+        self._server: BaseWSGIServer = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
 
     @property
     def url(self) -> str:
@@ -38,9 +49,7 @@ class S3:
 
     def __enter__(self) -> Self:
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
-        self._server.start()
-        host, port = self._server.get_host_and_port()
-        self.endpoint = f"http://{host}:{port}"
+        self._thread.start()
         self._client = boto3.client(
             "s3",
             endpoint_url=self.endpoint,
@@ -65,4 +74,6 @@ class S3:
         return str(self._client.get_object(Bucket=_BUCKET, Key=key)["Body"].read().decode())
 
     def __exit__(self, *_: object) -> None:
-        self._server.stop()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
