@@ -23,8 +23,10 @@ from clonos.log.prepared import Prepared
 from clonos.log.reading import shared_reader
 from clonos.log.topic import CONTROL
 from clonos.settings import KafkaSettings
+from clonos.spark.clusters import is_loopback
 from clonos.spark.executors import hold_executors, request_executors
 from clonos.spark.internals import hadoop_configuration, jvm_of
+from clonos.spark.session import is_local
 from clonos.spark.stored_files import StoredFolder
 from clonos.standby.mirror import Mirror
 from clonos.standby.promotion import PromotionMailbox
@@ -152,13 +154,21 @@ class Standby:
             self._warming.start()
 
     def _checkpoints(self) -> dict[str, Path | Mirror]:
-        """The checkpoint of each query, or a copy of it in a folder of this host."""
+        """The checkpoint of each query, or a copy of it in a folder of this host.
+
+        Executors on other hosts cannot read a copy, so there is none.
+        """
+        master = self._spark.sparkContext.master or ""
+        may_copy = is_local(master) or is_loopback(master)
         jvm, conf = jvm_of(self._spark), hadoop_configuration(self._spark)
-        return {
-            name: checkpoint.local
-            or Mirror(StoredFolder(jvm, conf, checkpoint.location), self._scratch / f"checkpoint-{name}")
-            for name, checkpoint in self._driver.checkpoints().items()
-        }
+        paths: dict[str, Path | Mirror] = {}
+        for name, checkpoint in self._driver.checkpoints().items():
+            if checkpoint.local is not None:
+                paths[name] = checkpoint.local
+            elif may_copy:
+                folder = StoredFolder(jvm, conf, checkpoint.location)
+                paths[name] = Mirror(folder, self._scratch / f"checkpoint-{name}")
+        return paths
 
     def _interrupted(self) -> bool:
         return self._driver.asked_to_stop or self._mailbox.promoted(0.0)
