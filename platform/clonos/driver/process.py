@@ -273,8 +273,8 @@ def _usable(session: Session, spec: Spec, options: RunOptions, kafka: KafkaSetti
     """
     configured = session.spark.sparkContext.environment.get(KAFKA_ENVIRONMENT)
     same_cluster = configured in (None, worker_environment(kafka)[KAFKA_ENVIRONMENT])
-    same = same_cluster and not needs_s3(checkpoint)
-    if same and spec.any_jvm and not options.conf and options.cluster is None and session.gateway.running:
+    fits = same_cluster and not needs_s3(checkpoint)  # its file system has jars of its own
+    if fits and spec.any_jvm and not options.conf and options.cluster is None and session.gateway.running:
         return session
     with contextlib.suppress(Exception):  # Py4J's, about a JVM that exited
         session.stop()

@@ -38,6 +38,8 @@ class FakeSession:
         (FakeSession(), {}, {}, True),
         (FakeSession(environment={}), {}, {}, True),
         (FakeSession(), {"params": {"a": "b"}}, {}, True),
+        (FakeSession(), {"checkpoint": "hdfs://host/x"}, {}, True),
+        (FakeSession(), {"checkpoint": "s3a://bucket/x"}, {}, False),
         (FakeSession(), {"driver": {"memory": "4096m"}}, {}, False),
         (FakeSession(), {"sparkConf": {"spark.sql.shuffle.partitions": "7"}}, {}, False),
         (FakeSession(), {}, {"spark.sql.shuffle.partitions": "7"}, False),
@@ -46,6 +48,7 @@ class FakeSession:
     ],
 )
 def test_session_is_used_or_stopped(session: Any, spec: dict[str, Any], conf: dict[str, str], used: bool) -> None:
-    used_session = _usable(session, Spec.model_validate(spec), RunOptions(conf=conf), KAFKA)
+    checkpoint = spec.get("checkpoint", "file:///x")
+    used_session = _usable(session, Spec.model_validate(spec), RunOptions(conf=conf), KAFKA, checkpoint)
     assert (used_session is session) == used
     assert session.stopped != used
