@@ -35,6 +35,12 @@ class KillableJob(Protocol):
     def taken_over(self) -> bool:
         """Whether a standby took over after the last kill: it is the current driver."""
 
+    def next_driver_since(self, killed_at: float) -> float | None:
+        """The moment after which output is that of the driver that follows a kill; None: not known yet.
+
+        Moments are in seconds since 1970. The executors of a killed driver on a Spark cluster may still publish.
+        """
+
     def stop(self) -> int:
         """Stop the job gracefully; returns the exit code of its driver."""
 
@@ -78,6 +84,10 @@ class DirectJob:
     def kill(self, target: Target = "driver") -> Killed:
         """Kill the command and all its child processes with SIGKILL."""
         return self._process.kill() if self._process is not None else Killed.nothing()
+
+    def next_driver_since(self, killed_at: float) -> float | None:
+        """The kill itself: all processes of the job are killed."""
+        return killed_at
 
     def stop(self) -> int:
         """Stop the command with SIGTERM and kill its remaining child processes; returns the command's exit code."""

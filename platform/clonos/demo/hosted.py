@@ -134,6 +134,16 @@ class HostedJob:
         self._waiting = {standby.id for standby in self.job.standbys()} if self._standbys else set()
         return self.job.kill_driver()
 
+    def next_driver_since(self, killed_at: float) -> float | None:
+        """The kill itself; on a Spark cluster the first claim after it, which fences the killed driver's executors.
+
+        None: there is no such claim yet.
+        """
+        if self._cluster is None:
+            return killed_at
+        claims = (generation.claimed_at.timestamp() for generation in self._client.jobs.generations(self.job.name).data)
+        return min((claimed_at for claimed_at in claims if claimed_at > killed_at), default=None)
+
     def stop(self) -> int:
         """Stop the job gracefully.
 

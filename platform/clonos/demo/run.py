@@ -110,7 +110,10 @@ class Run:
             + ("; a standby is READY" if kill.standby else ""),
             style="red",
         )
-        arrived = self._await_output(time.time() - (time.monotonic() - killed.at), "waiting for new output")
+        since = time.time() - (time.monotonic() - killed.at)
+        if kill.target == "driver":
+            since = self._await_claim(since)
+        arrived = self._await_output(since, "waiting for new output")
         kind: RecoveryKind = "standby" if self.job.taken_over() else "cold"
         gap = Gap("executor" if kill.target == "executor" else kind, arrived - killed.at)
         self._gaps.append(gap)
@@ -118,6 +121,17 @@ class Run:
             f"{self.title}: {RECOVERY_KINDS[gap.kind]}: a reader waited {gap.seconds:.2f} s for the next record",
             style="cyan",
         )
+
+    def _await_claim(self, killed_at: float) -> float:
+        """Wait until the next driver's first output differs from that of the killed one; return that moment."""
+        deadline = time.monotonic() + _FIRST_OUTPUT_WITHIN_S
+        while (since := self.job.next_driver_since(killed_at)) is None:
+            self.job.check_running()
+            if time.monotonic() > deadline:
+                raise ClonosError(f"No driver claimed the log in {_FIRST_OUTPUT_WITHIN_S:.0f} s:\n{self.job.tail()}")
+            time.sleep(_TICK_S)
+            self._show("waiting for the next driver")
+        return since
 
     def _await_output(self, since: float, phase: str) -> float:
         """Wait for output written after `since` (seconds since 1970); return the arrival of its first record."""

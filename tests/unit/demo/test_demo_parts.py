@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -265,6 +266,17 @@ def test_a_hosted_job_has_a_standby_when_it_is_let_and_its_driver_is_killed() ->
         for process in (driver, standby):
             process.kill()
             process.wait()
+
+
+def test_on_a_cluster_the_next_driver_begins_with_its_claim() -> None:
+    """Executors of the killed driver may publish until the claim fences them."""
+    claims = [datetime.fromtimestamp(at, UTC) for at in (90.0, 104.0, 110.0)]
+    generations = SimpleNamespace(data=[SimpleNamespace(claimed_at=claimed_at) for claimed_at in claims])
+    client: Any = SimpleNamespace(jobs=SimpleNamespace(generations=lambda _job: generations))
+    job = HostedJob(client, Path(), "words", {}, cluster="local")
+    assert job.next_driver_since(100.0) == 104.0
+    assert job.next_driver_since(110.0) is None
+    assert HostedJob(client, Path(), "words", {}).next_driver_since(100.0) == 100.0
 
 
 def test_a_hosted_job_without_standbys_leaves_hosts_alone() -> None:
