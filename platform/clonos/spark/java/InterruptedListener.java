@@ -7,8 +7,9 @@ import java.nio.channels.ClosedByInterruptException;
  * Keeps an executor alive when Spark kills a task with a Python state processor.
  *
  * <p>Such a task has a thread that waits for connections of its Python worker. Spark 4.2 interrupts that thread, and does
- * not catch the exception (TransformWithStateInPySparkStateServer). Spark's handler then ends the executor. A promoted
- * standby, whose rehearsal is stopped in such a task, would lose all executors that it has warmed.
+ * not catch the exception (TransformWithStateInPySparkStateServer; a later version does, SPARK-58977). Spark's handler then
+ * ends the executor. A promoted standby, whose rehearsal is stopped in such a task, would lose all executors that it has
+ * warmed.
  */
 final class InterruptedListener implements UncaughtExceptionHandler {
   private static final String LISTENER = "stateConnectionListenerThread";
