@@ -22,7 +22,6 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 import structlog
 import yaml
@@ -36,7 +35,7 @@ from clonos.agent.host_context import HostContext
 from clonos.agent.priority import restore_priority
 from clonos.agent.process import identity
 from clonos.agent.run_attempt import RunAttempt
-from clonos.agent.users import driver_user, give_folder
+from clonos.agent.users import driver_user, folder_of, give_folder
 from clonos.agent.waiting import is_set_within
 from clonos.driver.states import DriverState
 from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault, StopTimedOut
@@ -275,7 +274,8 @@ class RunSupervisor:
         if user is not None:
             jobs = self._settings.home.absolute() / "jobs"
             checkpoint = job.spec.checkpoint
-            if not checkpoint or Path(urlsplit(checkpoint).path).is_relative_to(jobs / spec.name):
+            folder = folder_of(checkpoint) if checkpoint else jobs / spec.name
+            if folder is not None and folder.is_relative_to(jobs / spec.name):
                 give_folder(jobs, spec.name, user)
         return _Prepared(job, cluster)
 

@@ -11,7 +11,6 @@ from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 import structlog
 from pydantic import ValidationError
@@ -20,7 +19,7 @@ from clonos.agent import cluster_checks
 from clonos.agent.directories import AgentDirectory
 from clonos.agent.environment import base_environment
 from clonos.agent.settings import AgentSettings
-from clonos.agent.users import DriverUser, driver_user, give_folder
+from clonos.agent.users import DriverUser, driver_user, folder_of, give_folder
 from clonos.client.agent_api import ApiRejected, ApiUnavailable
 from clonos.errors import AgentReplaced, ClonosError, EnvironmentFault
 from clonos.jobs.cluster import ClusterSpec
@@ -91,8 +90,8 @@ class Tasks:
         user = driver_user(self._settings, task.owner_number)
         if user is not None:
             savepoints = self._settings.home.absolute() / "savepoints"
-            target = Path(urlsplit(str(task.arguments.get("target", ""))).path)
-            if target.is_relative_to(savepoints) and target != savepoints:
+            target = folder_of(str(task.arguments.get("target", "")))
+            if target is not None and target.is_relative_to(savepoints) and target != savepoints:
                 give_folder(savepoints, target.relative_to(savepoints).parts[0], user)
         return user
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from clonos.agent.settings import AgentSettings
 from clonos.errors import EnvironmentFault, SpecError
@@ -73,6 +74,12 @@ def close_folder(folder: Path) -> None:
             kept="nothing was started.",
             hint=f"run chmod 700 {folder}, or choose another directory of secrets.",
         )
+
+
+def folder_of(location: str) -> Path | None:
+    """The path of a location with the scheme ``file:`` or none; None if it is on HDFS or S3."""
+    parts = urlsplit(location)
+    return Path(parts.path) if parts.scheme in ("", "file") else None
 
 
 def give_folder(shared: Path, name: str, user: DriverUser) -> None:
