@@ -20,7 +20,6 @@ import random
 import time
 from collections.abc import Coroutine
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import structlog
