@@ -177,6 +177,7 @@ def test_modules_and_data_files_beside_the_job_reach_the_executors(one_job: OneJ
     assert one_job.environment[SECRET] not in json.dumps(one_job.events())
 
 
+@pytest.mark.story
 def test_a_master_on_this_machine_needs_no_cluster_file(one_job: OneJob, tmp_path: Path) -> None:
     """A probe decides whether the executors see the checkpoint."""
     one_job.described = False
@@ -187,6 +188,7 @@ def test_a_master_on_this_machine_needs_no_cluster_file(one_job: OneJob, tmp_pat
     assert Counter(one_job.values()) == {f"{30 // PARTITIONS}": PARTITIONS}
 
 
+@pytest.mark.story
 def test_a_package_that_executors_lack_is_named(one_job: OneJob, tmp_path: Path) -> None:
     only_here = tmp_path / "only-here"
     info = only_here / "rarity-1.0.dist-info"
@@ -202,6 +204,7 @@ def test_a_package_that_executors_lack_is_named(one_job: OneJob, tmp_path: Path)
     assert not one_job.values()
 
 
+@pytest.mark.story
 def test_an_environment_is_unpacked_on_each_executor(one_job: OneJob, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexport WORD_OF_ARCHIVE=packed\nexec {sys.executable} "$@"\n')
@@ -215,6 +218,7 @@ def test_an_environment_is_unpacked_on_each_executor(one_job: OneJob, tmp_path: 
     assert Counter(one_job.values()) == {"packed": 30}
 
 
+@pytest.mark.story
 def test_a_missing_interpreter_is_named(one_job: OneJob) -> None:
     one_job.settings["python"] = "/no/such/python"
     one_job.write(COUNTS)
@@ -224,6 +228,7 @@ def test_a_missing_interpreter_is_named(one_job: OneJob) -> None:
     assert "/no/such/python" in errors
 
 
+@pytest.mark.story
 def test_a_checkpoint_on_the_drivers_disk_is_refused(one_job: OneJob) -> None:
     one_job.settings["sharedLocations"] = ["file:///mnt/elsewhere"]
     one_job.write(COUNTS)
