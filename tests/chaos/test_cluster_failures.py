@@ -17,6 +17,7 @@ import pytest
 from drivers import JOBS, Driver, Feeder, JobRun, Published, caught_up, expected_counts, final_counts
 
 from clonos.embedded.standalone_spark import WorkerSize
+from clonos.jobs.cluster import SECRET_VARIABLE
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction
 from support.standalone import StandaloneCluster
@@ -79,7 +80,6 @@ def start(
         params = {"input": source, "output": make_topic(1, "out"), "kind": kind, "waits": str(waits)}
         params["trigger"] = f"{chr(97 + TRIGGER % 7)}{TRIGGER}"
         conf = {
-            **cluster.spark.spark_conf,
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.cores.max": "2",
@@ -90,7 +90,7 @@ def start(
         spec = {"master": cluster.master, "sparkConf": conf}
         run = JobRun(kafka, name, tmp_path / "home", JOBS / "on_cluster.py", params, spec)
         runs.append(run)
-        driver = run.start()
+        driver = run.start(environment={SECRET_VARIABLE: cluster.spark.secret})
         feeder.burst(BEFORE)
         _eventually(driver, lambda: bool(run.events_of("epoch")), "the first epoch is committed")
         feeder.burst(EPOCH)
@@ -229,6 +229,6 @@ def test_a_killed_driver_leaves_no_executor(
     eventually(lambda: executors.isdisjoint(cluster.executors()), "the executors have exited")
     eventually(lambda: (report := cluster.spark.report()) is not None and not report.applications, "the slots are free")
     feeder.burst(AFTER)
-    driver = waiting.run.start()
+    driver = waiting.run.start(environment={SECRET_VARIABLE: cluster.spark.secret})
     check_output(waiting.run, feeder, "stateful")
     driver.stop_gracefully()

@@ -37,6 +37,7 @@ def test_a_job_on_the_local_cluster_survives_each_process(stack: Stack, tmp_path
     job.feed()
     job.await_all("the first records are published")
 
+    job.await_standby()  # an executor that starts while its worker is killed would outlive it
     assert job.kill_executor().processes > 0
     job.feed()
     job.await_all("another executor continues")

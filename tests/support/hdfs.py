@@ -1,14 +1,9 @@
-"""A real HDFS on loopback: Hadoop's ``MiniDFSCluster`` with one data node, in a JVM of its own.
-
-``python tests/support/hdfs.py FOLDER`` runs one until Ctrl-C.
-"""
+"""A real HDFS on loopback: Hadoop's ``MiniDFSCluster`` with one data node, in a JVM of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import time
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -100,10 +95,3 @@ class Hdfs:
             self._process.stdin.close()  # the JVM exits at the end of its input
             self._process.wait(30)
         self._log.close()
-
-
-if __name__ == "__main__":
-    with Hdfs(Path(sys.argv[1])) as server:
-        print(server.url, flush=True)
-        while True:
-            time.sleep(60)

@@ -28,7 +28,7 @@ from clonos_api.store.jobs import SETTLED
 from clonos_api.store.tables import ClusterRow, JobRow, OperationRow, RunRow
 
 CHECK: Final = "check-cluster"  # kind of the operations and host tasks
-CHECK_S: Final = 270.0  # the agent ends a check after this time; the check ends itself after 240 s
+CHECK_S: Final = 270.0  # the agent's limit of a check; the application's own limit is 240 s
 _DEADLINE_S: Final = CHECK_S + 30.0  # of the operation, so that the agent's failure comes first
 _SHOWN_JOBS: Final = 5
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import re
 import shlex
 from pathlib import Path
@@ -95,11 +96,18 @@ def java_home_for_spark(folder: Path, java: Path) -> Path:
     if not lacks_module and not flags:
         return home
     script = folder / "bin" / "java"
-    script.parent.mkdir(parents=True, exist_ok=True)
     dropped = f"--add-modules={_VECTOR}" if lacks_module else "''"
-    script.write_text(_LAUNCHER.format(dropped=dropped, java=shlex.quote(str(java)), flags=shlex.join(flags)))
-    script.chmod(0o755)
+    _write_script(script, _LAUNCHER.format(dropped=dropped, java=shlex.quote(str(java)), flags=shlex.join(flags)))
     return folder
+
+
+def _write_script(script: Path, text: str) -> None:
+    """Write an executable file in one step: a worker may start an executor with it at the same time."""
+    script.parent.mkdir(parents=True, exist_ok=True)
+    draft = script.with_name(f".{script.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.chmod(0o755)
+    draft.replace(script)
 
 
 def _has_module(home: Path, module: str) -> bool:

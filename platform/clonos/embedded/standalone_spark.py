@@ -104,17 +104,6 @@ class StandaloneSpark:
         return self._secret_file.read_text().strip()
 
     @property
-    def spark_conf(self) -> dict[str, str]:
-        """The Spark configuration of an application, with the secret."""
-        return {
-            "spark.authenticate": "true",
-            "spark.authenticate.secret": self.secret,
-            "spark.network.crypto.enabled": "true",
-            "spark.driver.host": HOST,
-            "spark.driver.bindAddress": HOST,
-        }
-
-    @property
     def _secret_file(self) -> Path:
         return self.folder / "secret"
 

@@ -10,12 +10,13 @@ import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from clonos.errors import SpecError
-from clonos.jobs.spec import check_name, explain
+from clonos.jobs.spec import check_name, read_yaml
 
+# Environment variable of a driver with the value of ``spark.authenticate.secret`` of its cluster: other users of the
+# machine see command lines.
+SECRET_VARIABLE: Final = "CLONOS_CLUSTER_SECRET"  # noqa: S105, a name
 _HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 MASTER: Final = re.compile(
     rf"spark://{_HOST}:[0-9]{{1,5}}(?:,{_HOST}:[0-9]{{1,5}})*|yarn|k8s://https?://{_HOST}(?::[0-9]{{1,5}})?"
@@ -130,11 +131,4 @@ def read_cluster(path: Path) -> ClusterSpec:
         >>> read_cluster(Path("cluster.yaml")).spec.master
         'spark://master:7077'
     """
-    try:
-        return ClusterSpec.model_validate(yaml.safe_load(path.read_text()))
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path} is not YAML: {error}") from error
-    except ValidationError as error:
-        raise SpecError(f"{path} is not a description of a cluster: {explain(error)}.") from error
+    return read_yaml(path, ClusterSpec, "a description of a cluster")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -13,6 +13,7 @@ from clonos.errors import SpecError
 from clonos.extend.sink import DeliveryMode
 from clonos.units import Mebibytes, Milliseconds, Seconds, require_units
 
+T = TypeVar("T", bound=BaseModel)
 SharingDepth = Literal["0", "1", "full"]
 # Spark and the operating system take no longer times.
 _Milliseconds = Annotated[Milliseconds, Field(le=7 * 24 * 60 * 60 * 1000)]
@@ -111,12 +112,12 @@ class ExecutorResources(_Part):
     Attributes:
         instances: Number of executors.
         cores: Task slots of each executor.
-        memory_mb: Heap of each executor's JVM, in MiB.
+        memory_mb: Heap of each executor's JVM, in MiB; at least Spark's own limit.
     """
 
     instances: int = Field(2, ge=1, le=10_000)
     cores: int = Field(1, ge=1, le=1024)
-    memory_mb: Mebibytes = Field(1024, alias="memory", ge=256, json_schema_extra={"default": "1g"})
+    memory_mb: Mebibytes = Field(1024, alias="memory", ge=450, json_schema_extra={"default": "1g"})
 
 
 class Spec(_Part):
@@ -230,14 +231,23 @@ def read_spec(path: Path) -> JobSpec:
     Raises:
         SpecError: The file is missing or invalid; the message names the field.
     """
+    return read_yaml(path, JobSpec, "a job specification")
+
+
+def read_yaml(path: Path, model: type[T], described: str) -> T:
+    """Read a YAML file into a pydantic model, which errors call `described`.
+
+    Raises:
+        SpecError: The file is missing or invalid; the message names the field.
+    """
     try:
-        return JobSpec.model_validate(yaml.safe_load(path.read_text()))
+        return model.model_validate(yaml.safe_load(path.read_text()))
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SpecError(f"{path} is not YAML: {error}") from error
     except ValidationError as error:
-        raise SpecError(f"{path} is not a job specification: {explain(error)}.") from error
+        raise SpecError(f"{path} is not {described}: {explain(error)}.") from error
 
 
 def explain(error: ValidationError) -> str:

@@ -14,7 +14,7 @@ from clonos.local.plan import Plan
 from clonos.local.state import State
 
 _POLL_S: Final = 0.1
-_FACTOR: Final = 7  # timeouts: Kafka, Spark and its check (2), the control plane, the agents, and a margin
+_FACTOR: Final = 11  # timeouts: Kafka, Spark (2), its check (5), the control plane, the agents, and a margin
 
 
 def start(plan: Plan, report: Callable[[str], None]) -> State:

@@ -11,7 +11,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from clonos.embedded.layout import HOST, port_is_free
-from clonos.embedded.standalone_spark import StandaloneSpark, WorkerSize
+from clonos.embedded.standalone_spark import StandaloneSpark
 from clonos.errors import PortInUse
 from clonos.local.spark_cluster import spark_cluster
 from clonos.local.state import Folder
@@ -34,8 +34,6 @@ class Plan(BaseModel):
     slots: int = Field(2, ge=1, le=1000)  # maximum number of concurrent drivers per agent
     pool_size: int = Field(0, ge=0, le=100)  # number of warm drivers without a job per agent
     spark_workers: int = Field(0, ge=0, le=20)  # number of workers of a Spark cluster; 0: no Spark cluster
-    worker_cores: int = Field(2, ge=1, le=1024)  # task slots of each worker
-    worker_memory_mb: int = Field(4096, ge=512)  # sum of the executors' memory of each worker, in MiB
     # Commands of the control plane and of an agent, without options.
     control_plane: tuple[str, ...] = (sys.executable, "-m", "clonos_api")
     agent: tuple[str, ...] = (sys.executable, "-m", "clonos", "agent")
@@ -59,7 +57,7 @@ class Plan(BaseModel):
 
     def spark(self) -> StandaloneSpark:
         """The Spark cluster."""
-        return spark_cluster(self.folder.path / "spark", WorkerSize(self.worker_cores, self.worker_memory_mb))
+        return spark_cluster(self.folder.path / "spark")
 
     @property
     def checkpoints(self) -> Path:

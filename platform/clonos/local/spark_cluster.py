@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from clonos.embedded.layout import free_ports, port_is_free
-from clonos.embedded.standalone_spark import StandaloneSpark, WorkerSize
+from clonos.embedded.standalone_spark import StandaloneSpark
 from clonos.errors import NotFound
 from clonos.jobs.cluster import ClusterMetadata, ClusterSettings, ClusterSpec
 from clonos.private_folders import create_private, write_private
@@ -20,7 +20,7 @@ NAME: Final = "local"  # of the cluster in the control plane
 _PORTS: Final = "ports.json"
 
 
-def spark_cluster(folder: Path, size: WorkerSize) -> StandaloneSpark:
+def spark_cluster(folder: Path) -> StandaloneSpark:
     """The Spark cluster with files in `folder`, on the ports of its last start if they are free.
 
     Jobs that run again with the platform were placed with the master's address.
@@ -32,7 +32,7 @@ def spark_cluster(folder: Path, size: WorkerSize) -> StandaloneSpark:
         ports = port, ui_port
         create_private(folder)
         file.write_bytes(msgspec.json.encode(ports))
-    return StandaloneSpark(folder, port=ports[0], ui_port=ports[1], size=size)
+    return StandaloneSpark(folder, port=ports[0], ui_port=ports[1])
 
 
 def _last_ports(file: Path) -> tuple[int, int] | None:

@@ -8,15 +8,13 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from clonos.errors import SpecError
-from clonos.jobs.cluster import ClusterSpec
+from clonos.jobs.cluster import SECRET_VARIABLE, ClusterSpec
 from clonos.jobs.secret_refs import RESOLVED_LABEL, references, resolve
 from clonos.jobs.spec import JobSpec
 
 _LONGEST: Final = 65_536
 # The folder of the clusters' secrets, beside those of the owners of jobs.
 _CLUSTERS: Final = "clusters"
-CLUSTER_VARIABLE: Final = "CLONOS_CLUSTER_SECRET"
-"""Environment variable of a driver with the secret ``spark.authenticate.secret`` of its cluster."""
 
 
 def names(spec: JobSpec) -> list[str]:
@@ -78,7 +76,7 @@ class ClusterSecrets(NamedTuple):
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables of a process that connects to the cluster."""
-        return {CLUSTER_VARIABLE: self.auth_secret} if self.auth_secret else {}
+        return {SECRET_VARIABLE: self.auth_secret} if self.auth_secret else {}
 
 
 def with_secrets(cluster: ClusterSpec, folder: Path) -> ClusterSecrets:

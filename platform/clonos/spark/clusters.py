@@ -15,17 +15,14 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from clonos.errors import ClusterUnavailable, SessionIncompatible, SpecError
-from clonos.jobs.cluster import ClusterSettings, ClusterSpec
+from clonos.jobs.cluster import SECRET_VARIABLE, ClusterSettings, ClusterSpec
 from clonos.jobs.spec import ExecutorResources
 from clonos.settings import KafkaSettings, RegistrySettings
 
-# Environment variable with the value of ``spark.authenticate.secret``; the command line is visible to other users.
-SECRET: Final = "CLONOS_CLUSTER_SECRET"  # noqa: S105, a name
 # The folders of an executor with the Python environment and with the job's code.
 _ENVIRONMENT: Final = "environment"
 _CODE: Final = "clonos_code"
 _CONNECT_S: Final = 10.0
-_LEAST_MB: Final = 450  # Spark's own limit
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 # Netty disables the buffers that Arrow needs on Java 24 and later. Older ones ignore a property; an unknown flag is an
 # error, so ``--sun-misc-unsafe-memory-access`` is not set: Java 25 only warns without it.
@@ -60,13 +57,13 @@ def use_cluster(spec: ClusterSpec, executor: ExecutorResources) -> ClusterUse:
     """The use of a described cluster, with the secret of this process's environment.
 
     Raises:
-        SpecError: The description names a secret, and the environment variable `SECRET` is not set.
+        SpecError: The description names a secret, and the environment variable `SECRET_VARIABLE` is not set.
     """
-    secret = os.environ.get(SECRET, "")
+    secret = os.environ.get(SECRET_VARIABLE, "")
     if spec.spec.auth_secret and not secret:
         raise SpecError(
             f"The cluster {spec.name} needs the secret {spec.spec.auth_secret}.",
-            hint=f"set its value in the environment variable {SECRET}.",
+            hint=f"set its value in the environment variable {SECRET_VARIABLE}.",
         )
     return ClusterUse(spec.spec, executor, spec.name, secret)
 
@@ -74,7 +71,7 @@ def use_cluster(spec: ClusterSpec, executor: ExecutorResources) -> ClusterUse:
 def use_master(master: str, executor: ExecutorResources) -> ClusterUse:
     """The use of a cluster without a description, with default settings."""
     settings = ClusterSettings.model_construct(master=master)
-    return ClusterUse(settings, executor, secret=os.environ.get(SECRET, ""), any_folder=is_loopback(master))
+    return ClusterUse(settings, executor, secret=os.environ.get(SECRET_VARIABLE, ""), any_folder=is_loopback(master))
 
 
 def use_of(spark: SparkSession) -> ClusterUse:
@@ -136,17 +133,8 @@ def python_of(use: ClusterUse, default: str) -> str:
 
 
 def cluster_defaults(use: ClusterUse) -> dict[str, str]:
-    """The configuration that the job's own and the cluster's override.
-
-    Raises:
-        SpecError: The executors have less memory than Spark needs.
-    """
+    """The configuration that the job's own and the cluster's override."""
     executor, slots = use.executor, use.executor.instances * use.executor.cores
-    if executor.memory_mb < _LEAST_MB:
-        raise SpecError(
-            f"executor.memory is {executor.memory_mb} MiB; Spark needs {_LEAST_MB}.",
-            hint=f"set executor.memory to {_LEAST_MB}m or more.",
-        )
     conf = {
         "spark.executor.instances": str(executor.instances),
         "spark.executor.cores": str(executor.cores),
@@ -217,7 +205,8 @@ def require_encryption(
     if sent and not encrypted and not use.settings.trusted_network:
         raise SessionIncompatible(
             f"{', '.join(sent)} would travel to the executors of {use.described} without encryption.",
-            hint=f"name an authSecret in the cluster file and set its value in {SECRET}, or set trustedNetwork: true.",
+            hint=f"name an authSecret in the cluster file and set its value in {SECRET_VARIABLE}, "
+            "or set trustedNetwork: true.",
         )
 
 

@@ -16,10 +16,9 @@ import pytest
 from confluent_kafka import Producer
 
 from clonos.errors import CheckpointUnwritable, SessionIncompatible
-from clonos.jobs.cluster import ClusterReport
+from clonos.jobs.cluster import SECRET_VARIABLE, ClusterReport
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from clonos.spark.clusters import SECRET
 from clonos.testing.harness import eventually, read_committed
 from support.standalone import StandaloneCluster
 
@@ -101,7 +100,7 @@ class OneJob:
         self.out = out
         self.folder = tmp / "job"
         self.folder.mkdir()
-        self.environment: dict[str, str] = {SECRET: cluster.spark.secret}
+        self.environment: dict[str, str] = {SECRET_VARIABLE: cluster.spark.secret}
         self.described = True
         self.settings: dict[str, Any] = {"authSecret": "spark", "sharedLocations": [f"file://{tmp}"]}
 
@@ -174,7 +173,7 @@ def test_modules_and_data_files_beside_the_job_reach_the_executors(one_job: OneJ
     (session,) = [event for event in one_job.events() if event["event"] == "session"]
     assert session["cluster"] == "east"
     assert session["application_id"].startswith("app-")
-    assert one_job.environment[SECRET] not in json.dumps(one_job.events())
+    assert one_job.environment[SECRET_VARIABLE] not in json.dumps(one_job.events())
 
 
 @pytest.mark.story
@@ -278,7 +277,7 @@ def test_the_check_reports_the_cluster(cluster: StandaloneCluster, tmp_path: Pat
         check=False,
         env={
             **{k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))},
-            SECRET: cluster.spark.secret,
+            SECRET_VARIABLE: cluster.spark.secret,
         },
     )
     assert done.returncode == 0, done.stderr[-3000:]

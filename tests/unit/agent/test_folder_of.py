@@ -12,10 +12,10 @@ from clonos.agent.users import folder_of
 @pytest.mark.parametrize(
     ("location", "folder"),
     [
-        ("/home/jobs/x", Path("/home/jobs/x")),
-        ("file:///home/jobs/x", Path("/home/jobs/x")),
-        ("hdfs://host:8020/home/jobs/x", None),
-        ("s3a://bucket/home/jobs/x", None),
+        ("/srv/jobs/x", Path("/srv/jobs/x")),
+        ("file:///srv/jobs/x", Path("/srv/jobs/x")),
+        ("hdfs://host:8020/srv/jobs/x", None),
+        ("s3a://bucket/srv/jobs/x", None),
     ],
 )
 def test_a_path_of_hdfs_or_s3_is_no_folder_of_the_host(location: str, folder: Path | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from clonos.errors import SpecError
 from clonos.jobs.spec import JobSpec, check_name, read_spec
@@ -108,3 +109,9 @@ def test_with_params_returns_a_copy_with_the_new_parameters(tmp_path: Path) -> N
     loaded = spec(tmp_path, "  params: {a: 1, b: 2}")
     assert loaded.with_params({"b": "3", "c": "4"}).spec.params == {"a": "1", "b": "3", "c": "4"}
     assert loaded.spec.params == {"a": "1", "b": "2"}
+
+
+def test_executors_need_the_memory_that_spark_needs() -> None:
+    spec = {"metadata": {"name": "job"}, "spec": {"executor": {"memory": "300m"}}}
+    with pytest.raises(ValidationError, match="450"):
+        JobSpec.model_validate(spec)

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from clonos.errors import ClusterUnavailable, SessionIncompatible, SpecError
-from clonos.jobs.cluster import ClusterSpec
+from clonos.jobs.cluster import SECRET_VARIABLE, ClusterSpec
 from clonos.jobs.spec import ExecutorResources
 from clonos.settings import KafkaSettings, RegistrySettings
 from clonos.spark.clusters import (
-    SECRET,
     ClusterUse,
     is_loopback,
     python_of,
@@ -51,11 +50,6 @@ def test_executors_follow_from_the_specification() -> None:
     assert conf["spark.plugins"] == GUARD
     assert conf["spark.ui.enabled"] == "false"
     assert "spark.driver.host" not in conf
-
-
-def test_executors_need_the_memory_that_spark_needs() -> None:
-    with pytest.raises(SpecError, match=r"executor\.memory is 300 MiB"):
-        session_conf("job", "auto", {}, cluster=use_cluster(described(), ExecutorResources(memory_mb=300)))
 
 
 def test_only_a_standalone_cluster_has_a_maximum_of_cores() -> None:
@@ -97,10 +91,10 @@ def test_cores_of_the_driver_bound_its_slots() -> None:
 
 
 def test_the_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(SECRET, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     with pytest.raises(SpecError, match="needs the secret spark-east"):
         use(authSecret="spark-east")
-    monkeypatch.setenv(SECRET, "hidden")
+    monkeypatch.setenv(SECRET_VARIABLE, "hidden")
     conf = session_conf("job", "auto", {}, cluster=use(authSecret="spark-east"))
     assert conf["spark.authenticate.secret"] == "hidden"
     for name in ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"):
@@ -127,7 +121,7 @@ def test_the_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 def test_passwords_need_encryption(
     secret: str, settings: dict[str, Any], passwords: dict[str, Any], refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SECRET, secret)
+    monkeypatch.setenv(SECRET_VARIABLE, secret)
     cluster = use(**settings)
     conf = session_conf("job", "auto", {}, cluster=cluster)
     kafka = KafkaSettings.model_validate(passwords)
