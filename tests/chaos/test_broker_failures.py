@@ -99,7 +99,7 @@ def published_more(run: JobRun, driver: Driver, epochs: int = 3) -> None:
 @pytest.mark.chaos(
     fault="SIGKILL, restart; SIGSTOP", target="the only broker; then broker and driver", topology="clonos run, 1 broker"
 )
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3000)
 def test_a_driver_survives_broker_kills_and_pauses_during_commits(
     single_broker: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun], every_point: bool
 ) -> None:
@@ -136,7 +136,7 @@ def test_a_driver_survives_broker_kills_and_pauses_during_commits(
 
 @pytest.mark.chaos(fault="SIGKILL", target="transaction coordinator, log leader", topology="clonos run, 3 brokers")
 @pytest.mark.story
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 def test_one_of_three_brokers_is_lost(three_brokers: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun]) -> None:
     """The coordinator of a lane's transaction is killed; then the leader of the lane's log partition."""
     run = run_on(three_brokers)

@@ -22,7 +22,7 @@ from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction
 from support.standalone import StandaloneCluster
 
-pytestmark = [pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(3000)]
 
 PARTITIONS: Final = 4
 BEFORE, EPOCH, AFTER = 40, 80, 40

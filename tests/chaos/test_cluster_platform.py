@@ -14,7 +14,7 @@ from clonos.resources.clusters import ClusterState
 from clonos.testing.harness import Stack, eventually
 from clonos.testing.harness.processes import executors_of
 
-pytestmark = [pytest.mark.embedded, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.embedded, pytest.mark.timeout(3000)]
 
 SPEC = {"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": "stamped"}}
 

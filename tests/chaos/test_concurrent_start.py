@@ -21,7 +21,7 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
 
 
 @pytest.mark.chaos(fault="concurrent start", target="two drivers", topology="clonos run")
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 def test_two_drivers_started_together(kafka: KafkaSettings, run: JobRun, every_point: bool) -> None:
     feeder = Feeder(kafka, run.params["input"], 3)
     for race in range(20 if every_point else 2):

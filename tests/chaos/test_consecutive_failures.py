@@ -11,7 +11,7 @@ from standbys import Standbys
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction
 
-pytestmark = [pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(3000)]
 
 EVERY_S = 0.01  # enough input for every epoch to have rows in each lane
 # Half of an epoch is published. Two lanes are written at a time, so the replay has to write the third lane.

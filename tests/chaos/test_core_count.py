@@ -30,7 +30,6 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
     fault="SIGKILL at a protocol point", target="driver", topology="clonos run, other core count after the restart"
 )
 @pytest.mark.story
-@pytest.mark.timeout(400)
 def test_a_restart_with_other_cores(kafka: KafkaSettings, run: JobRun) -> None:
     feeder = Feeder(kafka, run.params["input"], 3)
     feeder.burst(300)

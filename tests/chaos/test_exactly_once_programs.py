@@ -44,7 +44,7 @@ def java(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.chaos(fault="SIGKILL at each protocol point", target="driver", topology="PySpark program")
 @pytest.mark.story
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("delivery", ["exactly-once", "atomic-epoch"])
 def test_a_program_killed_at_named_points(
     kafka: KafkaSettings,
@@ -106,7 +106,7 @@ def topics(kafka: KafkaSettings, example: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="PySpark program")
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 def test_the_documented_example_survives_kill_9(
     kafka: KafkaSettings, example: Path, topics: tuple[str, str], tmp_path: Path, java: dict[str, str]
 ) -> None:

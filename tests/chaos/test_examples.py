@@ -40,7 +40,7 @@ def test_an_example_is_exactly_once_through_a_kill(
 
 @pytest.mark.chaos(fault="SIGKILL at random moments", target="driver, executor", topology="clonos demo, Spark cluster")
 @pytest.mark.story
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", ["wordcount", "orders", "enrich"])
 def test_an_example_on_a_spark_cluster(
     kafka: KafkaSettings, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

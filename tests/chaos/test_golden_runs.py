@@ -16,7 +16,7 @@ from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 
-pytestmark = [pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(3000)]
 
 PARTITIONS, KEYS = 3, 6
 ORDERS, PER_EPOCH = 180, 30

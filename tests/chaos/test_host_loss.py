@@ -14,7 +14,7 @@ from platforms import TIMEOUT_S, Platform
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 
-pytestmark = [pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(3000)]
 
 TRANSACTION_MS = 5_000
 

@@ -55,7 +55,7 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
 
 
 @pytest.mark.chaos(fault="SIGKILL, SIGSTOP at each protocol point", target="driver", topology="clonos run")
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 def test_a_driver_is_killed_and_paused_at_each_protocol_point(
     kafka: KafkaSettings, run: JobRun, every_point: bool
 ) -> None:

@@ -22,7 +22,7 @@ from support.brokers.interface import KafkaCluster
 OUTAGE_S: Final = float(os.environ.get("CLONOS_TEST_OUTAGE_S", "45"))
 RETURN_S: Final = 10.0
 
-pytestmark = [pytest.mark.embedded, pytest.mark.timeout(OUTAGE_S + 900)]
+pytestmark = [pytest.mark.embedded, pytest.mark.timeout(OUTAGE_S + 3000)]
 StartCluster = Callable[[int], AbstractContextManager[KafkaCluster]]
 
 

@@ -75,7 +75,7 @@ def await_half(driver: Driver, points: list[str]) -> None:
 @pytest.mark.chaos(
     fault="SIGKILL with half of the lanes committed", target="driver", topology="clonos run, 1 to 9 partitions"
 )
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3000)
 def test_a_replay_publishes_the_lanes_that_are_not_committed(
     kafka: KafkaSettings, run: JobRun, every_point: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

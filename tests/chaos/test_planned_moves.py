@@ -21,7 +21,7 @@ from clonos.settings import KafkaSettings
 from clonos.testing.harness import CommittedReader, Stack
 
 T = TypeVar("T")
-pytestmark = [pytest.mark.embedded, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.embedded, pytest.mark.timeout(3000)]
 
 UPGRADED: Final = JOB.replace('f"{value} {clonos', 'f"{value} new {clonos')
 RAISES: Final = JOB.replace("    return f", '    raise ValueError("broken")\n    return f')

@@ -14,7 +14,7 @@ from clonos.testing.harness import Stack, eventually
 from support.busy import slowdown
 from support.local_stack import end_by_sigterm
 
-pytestmark = [pytest.mark.embedded, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.embedded, pytest.mark.timeout(3000)]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from stamped_job import JOB, TIMEOUT_S, StampedJob
 
 from clonos.testing.harness import Stack, eventually
 
-pytestmark = [pytest.mark.embedded, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.embedded, pytest.mark.timeout(3000)]
 
 HELPED = JOB.replace("import clonos\n", "import clonos\nfrom helper import marked\n").replace(
     '{clonos.uuid4(value)}"', '{marked(clonos.uuid4(value))}"'

@@ -18,7 +18,7 @@ import pytest
 
 from clonos.testing.harness import eventually
 
-pytestmark = [pytest.mark.broad, pytest.mark.embedded, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broad, pytest.mark.embedded, pytest.mark.timeout(3000)]
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -21,7 +21,7 @@ from clonos.testing.harness import eventually, read_committed
 from support.hdfs import Hdfs
 from support.s3 import S3
 
-pytestmark = [pytest.mark.broad, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.broad, pytest.mark.timeout(3000)]
 
 Store = Hdfs | S3
 DRIVERS_MB = 640

@@ -17,7 +17,7 @@ from clonos.settings import KafkaSettings
 from clonos.standby.promotion import promote
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 
-pytestmark = [pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(3000)]
 DUE_S = 20.0  # of the timers of jobs/timed.py
 
 

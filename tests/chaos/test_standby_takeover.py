@@ -10,7 +10,7 @@ from stamped_job import JOB, StampedJob
 
 from clonos.testing.harness import Stack
 
-pytestmark = [pytest.mark.embedded, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.embedded, pytest.mark.timeout(3000)]
 
 SPEC = {"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": "stamped"}}
 

@@ -23,7 +23,7 @@ from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction
 from support.brokers.severed import SeveredCluster
 
-pytestmark = [pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.timeout(3000)]
 
 TRANSACTION_MS = 5_000
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from clonos.causal.epoch_scope import worker_kafka
-from clonos.testing.harness import read_committed
+from clonos.testing.harness import Deadline, read_committed
 
 
 def lose_worker_once(flag: str, out: str, partition: int) -> None:
@@ -22,8 +22,8 @@ def lose_worker_once(flag: str, out: str, partition: int) -> None:
     path = Path(flag)
     if partition == 0 or path.exists():
         return
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and not read_committed(worker_kafka(), out):
+    deadline = Deadline(30)
+    while not deadline.passed() and not read_committed(worker_kafka(), out):
         time.sleep(0.05)
     path.touch()
     os.kill(os.getpid(), signal.SIGKILL)

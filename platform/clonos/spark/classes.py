@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -51,7 +52,7 @@ def ensure_classes(jars: Jars, *, strict: bool = False) -> Path:
         jar.parent.mkdir(parents=True, exist_ok=True)
         with exclusive(jar.parent / ".lock"):
             if not jar.exists():
-                _compile(jars, jar, strict=strict)
+                compile_jar(jars, _sources(), jar, strict=strict)
     except OSError as error:
         raise EnvironmentFault(
             f"The Java classes of Clonos cannot be stored in {jar.parent}: {error}.",
@@ -73,14 +74,19 @@ def compile_path(jars: Jars) -> list[Path]:
     return [*own, *sorted(jars.connector.glob("*.jar"))]
 
 
-def _compile(jars: Jars, jar: Path, *, strict: bool) -> None:
+def compile_jar(jars: Jars, sources: Iterable[Path], jar: Path, *, strict: bool = False) -> None:
+    """Compile Java `sources` against Spark and its Kafka connector, and write `jar` at once.
+
+    Raises:
+        EnvironmentFault: The compiler reports an error, or takes longer than two minutes.
+    """
     (compiler,) = jars.compiler.glob("ecj-*.jar")
     with tempfile.TemporaryDirectory(prefix="clonos-classes-") as scratch:
         output = Path(scratch) / "classes"
         command = [
             *(str(java_binary()), "-jar", str(compiler), f"-{_RELEASE}", "-encoding", "UTF-8"),
             *("-g:lines,source", *(["-failOnWarning"] if strict else ["-nowarn"]), "-d", str(output)),
-            *("-cp", os.pathsep.join(map(str, compile_path(jars))), *map(str, _sources())),
+            *("-cp", os.pathsep.join(map(str, compile_path(jars))), *map(str, sources)),
         ]
         try:
             process = subprocess.run(

@@ -12,8 +12,6 @@ from component.browser.browser_session import BrowserSession
 from component.browser.sample_platform import sample_platform
 from support.serving import Served
 
-pytestmark = pytest.mark.timeout(120)
-
 SCREENS: dict[str, dict[str, Any]] = {
     "wide and light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
     "narrow and dark": {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"},

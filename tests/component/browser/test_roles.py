@@ -12,8 +12,6 @@ from component.browser.browser_session import BrowserSession
 from component.browser.sample_platform import sample_platform
 from support.serving import Served
 
-pytestmark = pytest.mark.timeout(120)
-
 OWN = ["Stop", "Restart", "Savepoint", "Move", "Cancel"]
 
 

@@ -7,13 +7,10 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import expect
 
 from component.browser.browser_session import BrowserSession
 from support.serving import ApiProcess
-
-pytestmark = pytest.mark.timeout(180)
 
 
 def test_a_page_shows_its_age_while_the_service_hangs(look: Callable[..., BrowserSession], tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
 from clonos.jobs.spec import Standbys
 from clonos.resources.hosts import HostRegister, RunReport, RunSpec, TaskResult
 from clonos.resources.jobs import DesiredState, Failure, StartFrom, StopMode, StopRequest
+from clonos.testing.harness import Deadline
 from clonos_api.reconcile import loop
 from clonos_api.routes.access import changing
 from clonos_api.store import clusters, events, hosts, jobs, operations, outcomes, runs, savepoints, tasks
@@ -217,12 +217,12 @@ class Users:
 
 async def eventually(condition: Callable[[], Awaitable[Any]], what: str, *, timeout_s: float = PATIENCE_S) -> Any:
     """Polls until `condition` returns a true value."""
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     while True:
         answer = await condition()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
+        assert not deadline.passed(), f"{what}: not within {deadline.waited_s:.0f} s"
         await asyncio.sleep(0.02)
 
 

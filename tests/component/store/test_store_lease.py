@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from clonos.errors import ConcurrentUpdate
+from clonos.testing.harness import Deadline
 from clonos_api.store import events, lease, lookups
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Database
@@ -170,9 +171,9 @@ async def led(database: Database, holder: str, after: int = 0) -> list[tuple[int
 
 
 async def wait_for(database: Database, holder: str, after: int = 0, timeout_s: float = 15) -> list[tuple[int, int]]:
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     while not (actual := await led(database, holder, after)):
-        assert time.monotonic() < deadline, f"{holder} did not lead"
+        assert not deadline.passed(), f"{holder} did not lead"
         await asyncio.sleep(0.01)
     return actual
 

@@ -32,7 +32,7 @@ from clonos.testing.harness import eventually
 from integration.containers.stack import ROOT, Stack, docker, stack
 from support.reporting import used
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(3000)]
 
 WORDCOUNT = load_example("wordcount")
 REPLICAS = ("control-plane-1", "control-plane-2")

@@ -23,6 +23,7 @@ from clonos.jobs.spec import JobSpec, Metadata, Spec
 from clonos.settings import KafkaSettings
 from clonos.spark.session import build_session
 from clonos.telemetry.events import Events
+from support.fetch_order import permuted_shuffle
 from support.registry import StubRegistry
 
 
@@ -39,7 +40,10 @@ def registry(registry_of_session: StubRegistry) -> Iterator[StubRegistry]:
 
 
 @pytest.fixture(scope="session")
-def spark(kafka: KafkaSettings, registry_of_session: StubRegistry) -> Iterator[SparkSession]:
+def spark(
+    kafka: KafkaSettings, registry_of_session: StubRegistry, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A session in which each task reads the map outputs of a shuffle in random order, as on a cluster."""
     os.environ.update(worker_environment(kafka))
     os.environ["CLONOS_REGISTRY__URL"] = registry_of_session.url
     os.environ["CLONOS_REGISTRY__USERNAME"] = "ada"
@@ -49,7 +53,8 @@ def spark(kafka: KafkaSettings, registry_of_session: StubRegistry) -> Iterator[S
     # Workers import the test modules that define the UDFs.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parents[1])])
     # As many slots as a test's topic has partitions: some of its tasks wait for others.
-    with build_session("tests", master="local[8]", conf={"spark.sql.shuffle.partitions": "2"}) as session:
+    conf = {"spark.sql.shuffle.partitions": "2", **permuted_shuffle(tmp_path_factory.mktemp("jars"))}
+    with build_session("tests", master="local[8]", conf=conf) as session:
         yield session.spark
 
 

@@ -22,7 +22,7 @@ from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
 from support.standalone import StandaloneCluster
 
-pytestmark = [pytest.mark.broad, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.broad
 
 PROGRAM = Path(__file__).with_name("program_on_cluster.py")
 PARTITIONS = 3

@@ -20,6 +20,7 @@ from clonos.embedded.jars import ensure_jars
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of, set_login_user
 from clonos.spark.session import has_account
+from clonos.testing.harness import Deadline
 
 _SESSION = """
 import os
@@ -65,6 +66,7 @@ import sys
 from clonos.embedded.jars import ensure_jars
 from clonos.spark.jvm import launch_gateway
 from clonos.settings import Settings
+from clonos.testing.harness import Deadline
 gateway = launch_gateway(ensure_jars(Settings()))
 print(gateway.pid, flush=True)
 input()
@@ -100,9 +102,9 @@ def test_the_jvm_ends_when_python_is_killed() -> None:
         assert python.stdout is not None
         jvm = psutil.Process(int(python.stdout.readline()))
         python.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 20
+    deadline = Deadline(20)
     while jvm.is_running() and jvm.status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > deadline:
+        if deadline.passed():
             jvm.kill()
             pytest.fail("the JVM outlived Python")
         time.sleep(0.02)

@@ -11,7 +11,7 @@ import pytest
 
 from support.java import java_home
 
-pytestmark = [pytest.mark.broad, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.broad
 
 PROGRAM = """
 import sys

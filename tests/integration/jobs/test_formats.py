@@ -39,7 +39,7 @@ from clonos.jobs.context import JobContext
 from clonos.jobs.loading import load_job
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from clonos.testing.harness import read_committed
+from clonos.testing.harness import Deadline, read_committed
 from support.protos import message, order_file
 from support.registry import StubRegistry
 
@@ -109,8 +109,8 @@ def lose_worker(partition: int, flag: str, out: str, register: str) -> int:
     from clonos.causal.epoch_scope import worker_kafka
     from clonos.formats.registry import new_schema, registry_at
 
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and not read_committed(worker_kafka(), out):
+    deadline = Deadline(30)
+    while not deadline.passed() and not read_committed(worker_kafka(), out):
         time.sleep(0.05)
     if register:
         registry_at(os.environ["CLONOS_REGISTRY__URL"]).register("late-value", new_schema(register, "AVRO"))

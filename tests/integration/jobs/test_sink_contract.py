@@ -20,7 +20,7 @@ from clonos.testing.sink_contract import Seen, SinkContract
 from clonos_sinks.files import FilesSink
 from clonos_sinks.kafka import KafkaSink
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.broad]
+pytestmark = [pytest.mark.timeout(3000), pytest.mark.broad]
 
 
 class KafkaContract(SinkContract):

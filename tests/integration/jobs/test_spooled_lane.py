@@ -33,7 +33,7 @@ from clonos.settings import KafkaSettings, Settings
 from clonos.spark.internals import jvm_of
 from clonos.spark.kafka_clients import JvmProducer
 from clonos.spark.spooling import SpooledRows
-from clonos.testing.harness import eventually, has_open_transaction, read_committed
+from clonos.testing.harness import Deadline, eventually, has_open_transaction, read_committed
 from clonos_sinks.kafka import spooled
 from clonos_sinks.kafka.lane import Lane
 from clonos_sinks.kafka.spooled import SpooledLane
@@ -255,8 +255,8 @@ def test_no_transaction_is_open_while_rows_are_computed(
     def wait(value):  # type: ignore[no-untyped-def]
         if value == b"9":
             computing.touch()
-            deadline = time.monotonic() + 60
-            while not release.exists() and time.monotonic() < deadline:
+            deadline = Deadline(60)
+            while not release.exists() and not deadline.passed():
                 time.sleep(0.01)
         return value.decode()
 
@@ -270,7 +270,7 @@ def test_no_transaction_is_open_while_rows_are_computed(
         assert read_committed(kafka, out) == []
     finally:
         release.touch()
-        runner.join(60)
+        runner.join()
     assert values(kafka, out) == Counter(str(number).encode() for number in range(10))
 
 
@@ -285,15 +285,15 @@ def test_a_late_task_of_a_failed_attempt_publishes_nothing(
     @F.udf("string")
     def work(value):  # type: ignore[no-untyped-def]
         if value == b"0" and not first.exists():
-            deadline = time.monotonic() + 60
-            while not late.exists() and time.monotonic() < deadline:
+            deadline = Deadline(60)
+            while not late.exists() and not deadline.passed():
                 time.sleep(0.01)
             first.touch()
             os.kill(os.getpid(), signal.SIGKILL)  # a lost worker: the epoch is replayed
         if value == b"1" and not late.exists():
             late.touch()
-            deadline = time.monotonic() + 60
-            while not release.exists() and time.monotonic() < deadline:
+            deadline = Deadline(60)
+            while not release.exists() and not deadline.passed():
                 time.sleep(0.01)
         return value.decode()
 

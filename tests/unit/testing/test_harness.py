@@ -15,7 +15,7 @@ import pytest
 
 from clonos.errors import BrokerUnavailable, ClonosError
 from clonos.settings import KafkaSettings
-from clonos.testing.harness import ChildProcess, CommittedReader, ProcessGroup, eventually, processes_of_home
+from clonos.testing.harness import ChildProcess, CommittedReader, Deadline, ProcessGroup, eventually, processes_of_home
 from clonos.testing.harness.processes import describe
 
 # A leader that starts a child in a process group of its own (as PySpark's daemon is), which starts a
@@ -141,6 +141,22 @@ def test_eventually_returns_the_value_or_times_out_with_details() -> None:
     assert eventually(lambda: next(values), "a value", poll_s=0.0) == "ready"
     with pytest.raises(TimeoutError, match="a state: not within 0 s\nthe details"):
         eventually(lambda: False, "a state", timeout_s=0.0, details=lambda: "the details")
+
+
+@pytest.mark.parametrize(("processes_per_core", "lasts_s"), [(0.1, 10), (1.0, 10), (4.0, 40)])
+def test_a_busy_machine_reaches_a_deadline_later(
+    monkeypatch: pytest.MonkeyPatch, processes_per_core: float, lasts_s: float
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (2 * processes_per_core, 0.0, 0.0))
+    deadline = Deadline(10.0)
+    now += lasts_s - 1
+    assert not deadline.passed()
+    now += 2
+    assert deadline.passed()
+    assert deadline.waited_s == lasts_s + 1
 
 
 class Error:

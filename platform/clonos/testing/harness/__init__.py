@@ -2,7 +2,7 @@
 
 - `processes`: `ProcessGroup`, a process with everything it started: kill, pause, resume, await the exit;
   `ChildProcess`, a command that the harness starts as such a group.
-- `waiting`: `eventually`, the only polling loop.
+- `waiting`: `eventually`, the polling loop, and its `Deadline`, which a busy machine reaches later.
 - `reader`: topics as a read_committed consumer sees them: all rows, end offsets, or a thread that follows them.
 - `platform`: `Stack`, what ``clonos up`` starts; `PlatformJob`, one job on a control plane with its driver's and its
   standbys' processes.
@@ -28,11 +28,12 @@ The package imports neither PySpark nor pytest, and nothing of `clonos_api`: it 
 from clonos.testing.harness.platform import PlatformJob, Stack
 from clonos.testing.harness.processes import ChildProcess, Killed, ProcessGroup, processes_of_home
 from clonos.testing.harness.reader import CommittedReader, end_offsets, has_open_transaction, read_committed
-from clonos.testing.harness.waiting import eventually
+from clonos.testing.harness.waiting import Deadline, eventually
 
 __all__ = [
     "ChildProcess",
     "CommittedReader",
+    "Deadline",
     "Killed",
     "PlatformJob",
     "ProcessGroup",
