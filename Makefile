@@ -16,6 +16,9 @@ COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose 
 NAME ?= orders
 KILLS ?= 3
 
+# Some machines set this. Every Python process would then compile what it imports: two seconds of CPU time for a driver.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo example test begin-summary unit component component-api component-rest contracts integration chaos browser screenshots chaos-full containers containers-slice containers-full cluster-full image-kafka \
 	images compose compose-down \

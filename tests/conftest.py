@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -29,6 +30,9 @@ settings.register_profile("clonos", deadline=None)
 settings.load_profile("clonos")
 # The optimising compiler pays off in minutes, and most JVMs of the tests run for seconds: a quarter less CPU time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+# Without bytecode in the cache, each of hundreds of Python processes compiles what it imports: two seconds of CPU time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="session")
