@@ -7,7 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from clonos.errors import BrokerUnavailable
 from clonos.kafka import client_config
@@ -18,6 +27,8 @@ _VISIBLE_S = 1.0
 _READ_S = 30.0
 _METADATA_S = 15.0
 _BATCH = 500
+_RETRY_S = 0.1
+_LEVELS = {"read_committed": IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
 
 
 def read_committed(kafka: KafkaSettings, topic: str) -> list[Message]:
@@ -64,29 +75,38 @@ def end_offsets(
         topic: The topic.
         isolation: ``read_committed``: the last stable offset; ``read_uncommitted``: the high watermark.
     """
-    consumer = _consumer(kafka, isolation_level=isolation)
-    try:
-        partitions = consumer.list_topics(topic, timeout=_METADATA_S).topics[topic].partitions
-        return [_end_offset(consumer, TopicPartition(topic, partition)) for partition in sorted(partitions)]
-    finally:
-        consumer.close()
-
-
-def _end_offset(consumer: Consumer, partition: TopicPartition) -> int:
-    """The end offset of one partition. A new client may have stale metadata, so errors are retried for 15 s."""
-    deadline = time.monotonic() + _METADATA_S
-    while True:
-        try:
-            return int(consumer.get_watermark_offsets(partition, timeout=_METADATA_S)[1])
-        except KafkaException:
-            if time.monotonic() > deadline:
-                raise
-            consumer.list_topics(partition.topic, timeout=_METADATA_S)
+    admin = AdminClient(client_config(kafka))
+    return _end_offsets(admin, _partitions(admin, topic), isolation)
 
 
 def has_open_transaction(kafka: KafkaSettings, *topics: str) -> bool:
     """Whether a transaction is open on any of the topics: its last stable offset is before its high watermark."""
-    return any(end_offsets(kafka, topic) != end_offsets(kafka, topic, "read_uncommitted") for topic in topics)
+    admin = AdminClient(client_config(kafka))  # it costs the broker less than a consumer for each isolation level
+    partitions = [partition for topic in topics for partition in _partitions(admin, topic)]
+    return _end_offsets(admin, partitions, "read_committed") != _end_offsets(admin, partitions, "read_uncommitted")
+
+
+def _partitions(admin: AdminClient, topic: str) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic, number)
+        for number in sorted(admin.list_topics(topic, timeout=_METADATA_S).topics[topic].partitions)
+    ]
+
+
+def _end_offsets(
+    admin: AdminClient, partitions: list[TopicPartition], isolation: Literal["read_committed", "read_uncommitted"]
+) -> list[int]:
+    """The end offset of each partition. A new client may have stale metadata, so errors are retried for 15 s."""
+    deadline = time.monotonic() + _METADATA_S
+    while True:
+        try:
+            asked = {partition: OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
+            answers = admin.list_offsets(asked, isolation_level=_LEVELS[isolation])
+            return [answers[partition].result(_METADATA_S).offset for partition in partitions]
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_S)
 
 
 class CommittedReader:
@@ -200,9 +220,7 @@ class CommittedReader:
                 self._changed.notify_all()
 
 
-def _consumer(
-    kafka: KafkaSettings, *, isolation_level: str = "read_committed", **options: str | int | float | bool
-) -> Consumer:
+def _consumer(kafka: KafkaSettings, **options: str | int | float | bool) -> Consumer:
     # Partitions are assigned, so the group exists only in name.
     group: dict[str, str | bool] = {"group_id": "clonos-harness", "enable_auto_commit": False}
-    return Consumer(client_config(kafka, isolation_level=isolation_level, **group, **options))
+    return Consumer(client_config(kafka, isolation_level="read_committed", **group, **options))
