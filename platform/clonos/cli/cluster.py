@@ -161,6 +161,42 @@ def remove(
             typer.echo(f"{name} is removed.")
 
 
+@app.command()
+def environment(
+    archive: Annotated[Path, typer.Argument(metavar="OUT.tar.gz", help="The archive; an older one is replaced.")],
+    job: Annotated[
+        list[Path] | None, typer.Option(help="Job whose imported packages are included; may be repeated.")
+    ] = None,
+    package: Annotated[
+        list[str] | None, typer.Option(help="Installed package to include: NAME or NAME[EXTRA]; may be repeated.")
+    ] = None,
+    output: Listed = Output.TABLE,
+) -> None:
+    """Build an archive with this Python, Clonos and the packages of jobs, for `environment` of a cluster file.
+
+    Executors need the same operating system and processor architecture. The build takes half a minute of processor
+    time.
+    """
+    from clonos.cli import show
+    from clonos.jobs.code_files import PACKAGE
+    from clonos.jobs.loading import load_job
+    from clonos.spark.environment_archive import build_environment
+
+    parts = (part for path in job or () for part in load_job(path).files)
+    imported = [part.removeprefix(PACKAGE) for part in parts if part.startswith(PACKAGE)]
+    built = build_environment(archive.absolute(), [*(package or ()), *imported])
+    if output is Output.JSON:
+        show.show_json(built)
+        return
+    size, unpacked = (number >> 20 for number in (built.size_bytes, built.unpacked_bytes))
+    typer.echo(f"{archive}: Python {built.python} and {len(built.packages)} packages in {built.seconds:.0f} s.")
+    typer.echo(f"{size} MiB, unpacked {unpacked} MiB on each executor.")
+    typer.echo(
+        f"Copy it to a location that drivers read, and set `environment: {built.path.as_uri()}` (or its hdfs: or "
+        "s3a: address) in the cluster file."
+    )
+
+
 def _described(name: str, file: Path | None, options: dict[str, Any]) -> ClusterSpec:
     from pydantic import ValidationError
 

@@ -50,6 +50,14 @@ WORD = (FOLDER / "word.txt").read_text()
 def label(text: str) -> str:
     return f"{WORD} {text} {FOLDER}"
 """
+# The interpreter, and where its packages and its standard library are.
+WHERE = """
+import os, sys
+import clonos, pandas, pyarrow
+
+def label(text: str) -> str:
+    return " ".join([sys.executable, sys.prefix, clonos.__file__, pandas.__file__, pyarrow.__file__, os.__file__])
+"""
 # A count by key. Once, the map task of one partition waits; that of the last one writes its process id.
 COUNTS = """
 import os, signal
@@ -215,6 +223,25 @@ def test_an_environment_is_unpacked_on_each_executor(one_job: OneJob, tmp_path: 
     code, errors = one_job.run()
     assert code == 0, errors[-3000:]
     assert Counter(one_job.values()) == {"packed": 30}
+
+
+@pytest.mark.story
+def test_a_built_environment_runs_the_job(one_job: OneJob, tmp_path: Path) -> None:
+    archive = tmp_path / "environment.tar.gz"
+    one_job.write(LABELS, labels__py=WHERE)
+    command = [sys.executable, "-m", "clonos", "cluster", "environment", str(archive), "--job", str(one_job.folder)]
+    built = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=500)
+    assert built.returncode == 0, built.stderr
+    print(built.stdout)  # its size and duration
+    one_job.settings["environment"] = archive.as_uri()
+    code, errors = one_job.run()
+    assert code == 0, errors[-3000:]
+    values = one_job.values()
+    assert len(values) == 30
+    for place in map(Path, {place for value in values for place in value.split(" ")}):
+        assert "environment" in place.parts
+        assert not place.is_relative_to(sys.prefix)
+        assert not place.is_relative_to(sys.base_prefix)
 
 
 @pytest.mark.story
