@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from bench.progress import log_progress
+from bench.spark_cluster import BenchCluster
 from bench.subjects import PARTITIONS, SUBJECTS, Subject, make_topic, running_driver
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
@@ -92,14 +93,20 @@ def quantiles(seconds: list[float]) -> dict[str, Any]:
 
 
 def measure(
-    kafka: KafkaSettings, home: Path, *, singles: int, seconds: float, subjects: tuple[Subject, ...] = SUBJECTS
+    kafka: KafkaSettings,
+    home: Path,
+    *,
+    singles: int,
+    seconds: float,
+    subjects: tuple[Subject, ...] = SUBJECTS,
+    cluster: BenchCluster | None = None,
 ) -> dict[str, dict[str, Any]]:
     """``latency_ms`` and ``latency_load_ms`` of each subject."""
     results: dict[str, dict[str, Any]] = {"latency_ms": {}, "latency_load_ms": {}}
     for subject in subjects:
         source = make_topic(kafka, "in")
         producer = Producer(client_config(kafka, linger_ms=0))
-        with running_driver(subject, kafka, home, source) as run:
+        with running_driver(subject, kafka, home, source, cluster=cluster) as run:
             arrivals = Arrivals(kafka, run.output)
             try:
                 run.await_start(arrivals.has_arrived, partial(produce, producer, source, "first", 0))

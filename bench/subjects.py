@@ -19,12 +19,24 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.outages.usage import memory_mb
 from bench.peers.environments import command as peer_command
+from bench.spark_cluster import BenchCluster
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually
 
-# clonos_partition: a lane for each partition, as on a cluster.
-Subject = Literal["clonos", "clonos_partition", "spark_default", "spark_tuned", "flink", "quix"]
+# clonos_partition: a lane for each partition, as on a cluster. clonos_cluster, spark_cluster: on a standalone cluster.
+# clonos_local: with as many task slots as the cluster.
+Subject = Literal[
+    "clonos",
+    "clonos_partition",
+    "clonos_local",
+    "clonos_cluster",
+    "spark_default",
+    "spark_tuned",
+    "spark_cluster",
+    "flink",
+    "quix",
+]
 SUBJECTS: tuple[Subject, ...] = ("clonos", "spark_default", "spark_tuned")
 PARTITIONS = 4
 _HERE = Path(__file__).parent
@@ -114,18 +126,45 @@ def running_driver(
     kind: str = "identity",
     per_epoch: int = 0,
     depth: str = "full",
+    cluster: BenchCluster | None = None,
+    partitions: int = 0,
 ) -> Iterator[RunningDriver]:
-    """Start a driver, and kill it at the end of the context."""
+    """Start a driver, and kill it at the end of the context.
+
+    Args:
+        subject: What runs the job; some need `cluster`.
+        kafka: The cluster of input and output.
+        home: Directory for the driver's files.
+        source: Input topic.
+        kind: Kind of job (`bench.jobs.subject`).
+        per_epoch: Maximum number of records of an epoch; 0: no maximum.
+        depth: Sharing depth of the causal log.
+        cluster: The Spark cluster; ``clonos_local`` has as many task slots.
+        partitions: Number of shuffle partitions; 0: the default.
+    """
     out = make_topic(kafka, "out")
     folder = home / f"{subject}-{kind}-{secrets.token_hex(3)}"
     folder.mkdir(parents=True)
-    command = _command(subject, kafka, folder, source, out, kind=kind, per_epoch=per_epoch, depth=depth)
+    command = _command(
+        subject,
+        kafka,
+        folder,
+        source,
+        out,
+        kind=kind,
+        per_epoch=per_epoch,
+        depth=depth,
+        cluster=cluster,
+        partitions=partitions,
+    )
     environment = {
         "CLONOS_HOME": str(home),
         "CLONOS_LANES": "partition" if subject == "clonos_partition" else "driver",
         "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_HERE.parent), os.environ.get("PYTHONPATH", "")))),
     }
+    if cluster is not None:
+        environment["CLONOS_CLUSTER_SECRET"] = cluster.secret
     run = RunningDriver(lambda: ChildProcess(command, environment, folder / "driver.log"), out, folder)
     watcher = threading.Thread(target=run.watch, daemon=True)
     watcher.start()
@@ -147,6 +186,8 @@ def _command(
     kind: str,
     per_epoch: int,
     depth: str,
+    cluster: BenchCluster | None,
+    partitions: int,
 ) -> list[str]:
     if subject == "flink" or subject == "quix":
         state = folder / "checkpoint"
@@ -156,7 +197,18 @@ def _command(
     if subject.startswith("spark_"):
         command = [sys.executable, "-m", "bench.jobs.plain", "--session", subject.removeprefix("spark_")]
         command += ["--kind", kind, "--input", source, "--output", out, "--per-epoch", str(per_epoch)]
+        if subject == "spark_cluster":
+            assert cluster is not None
+            command += ["--master", cluster.master, "--executors", str(cluster.executors)]
         return [*command, "--checkpoint", str(folder / "checkpoint")]
+    place: dict[str, object] = {}
+    if subject == "clonos_cluster":
+        assert cluster is not None
+        place = cluster.spec()
+    elif subject == "clonos_local":
+        assert cluster is not None
+        place = {"master": f"local[{cluster.executors}]"}
+    width = partitions or (200 if kind == "counts" else 0)
     spec = {
         "apiVersion": "clonos/v1",
         "kind": "Job",
@@ -164,10 +216,12 @@ def _command(
         "spec": {
             "main": str(_HERE / "jobs" / "subject.py"),
             "sharingDepth": depth,
-            "sparkConf": {"spark.sql.shuffle.partitions": "200"} if kind == "counts" else {},
+            **place,
+            **({"shufflePartitions": width} if width else {}),
             "checkpoint": f"file://{folder / 'checkpoint'}",
             "params": {"kind": kind, "per_epoch": str(per_epoch), "input": source, "output": out},
         },
     }
     (folder / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
-    return [sys.executable, "-m", "clonos", "run", str(folder / "job.yaml")]
+    events = str(folder / "events.jsonl")
+    return [sys.executable, "-m", "clonos", "run", str(folder / "job.yaml"), "--events", events]

@@ -11,6 +11,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from bench.progress import log_progress
+from bench.spark_cluster import BenchCluster
 from bench.subjects import PARTITIONS, Subject, make_topic, running_driver
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
@@ -64,9 +65,11 @@ def rate(
     kind: str,
     per_epoch: int,
     depth: str = "full",
+    cluster: BenchCluster | None = None,
 ) -> Rate:
     """Run one job over the whole input; watched through the stable end of its output topic, which costs nothing."""
-    with running_driver(subject, kafka, home, source, kind=kind, per_epoch=per_epoch, depth=depth) as run:
+    options = {"kind": kind, "per_epoch": per_epoch, "depth": depth, "cluster": cluster}
+    with running_driver(subject, kafka, home, source, **options) as run:
         ends = Consumer(client_config(kafka, group_id="bench", isolation_level="read_committed"))
         deadline = time.perf_counter() + _DONE_S
         first: tuple[float, int, float] | None = None

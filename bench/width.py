@@ -1,8 +1,10 @@
-"""Duration of an epoch with many partitions: 64 of the source, and 200 of a shuffle."""
+"""Epochs with many partitions: 64 of the source, and 200 of a shuffle; and with many lanes on a cluster."""
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -11,10 +13,15 @@ from confluent_kafka import Producer
 
 from bench.latency import Arrivals, quantiles
 from bench.progress import log_progress
+from bench.spark_cluster import BenchCluster
 from bench.subjects import RunningDriver, Subject, make_topic, running_driver
 from clonos.kafka import client_config
+from clonos.log.records import Plan, decode
+from clonos.log.topic import CONTROL, log_topic
 from clonos.settings import KafkaSettings
+from clonos.testing.harness import read_committed
 
+LANES: Final = (4, 64, 256)
 _WARM_UP: Final = 10
 _TIMEOUT_S: Final = 60.0
 _DURATION: Final = re.compile(r"\] epoch .*\bduration_ms=(\d+)")
@@ -30,6 +37,38 @@ def measure(kafka: KafkaSettings, home: Path, *, bursts: int, subjects: list[Sub
                 shapes[shape][subject] = _bursts(kafka, run, source, partitions, bursts)
             log_progress(f"{subject} {shape}: {shapes[shape][subject]['all_visible']['p50']} ms")
     return {"width_ms": shapes}
+
+
+def measure_lanes(kafka: KafkaSettings, home: Path, cluster: BenchCluster, *, bursts: int) -> dict[str, Any]:
+    """``lanes``: by the number of lanes that publish in each epoch on a Spark cluster, the latency of a burst to all of
+    them, the duration of its epoch, the size of its plan, and the duration of a claim.
+    """
+    lanes: dict[int, Any] = {}
+    for partitions in LANES:
+        source = make_topic(kafka, "in", partitions=partitions)
+        with running_driver("clonos_cluster", kafka, home, source, cluster=cluster) as run:
+            lanes[partitions] = _bursts(kafka, run, source, partitions, bursts)
+            log = log_topic(run.folder.name.replace("_", "-"))
+            plans = [len(value) for value in _control(kafka, log) if isinstance(decode(value, where=log), Plan)]
+            run.restart()
+            _bursts(kafka, run, source, partitions, 1)
+            lanes[partitions]["claim_s"] = _claim_s(run)
+        lanes[partitions]["plan_bytes"] = round(statistics.median(plans))
+        log_progress(f"{partitions} lanes: {lanes[partitions]['all_visible']['p50']} ms")
+    return {"lanes": lanes}
+
+
+def _control(kafka: KafkaSettings, log: str) -> list[bytes]:
+    """The records of a causal log's control partition."""
+    return [message.value() or b"" for message in read_committed(kafka, log) if message.partition() == CONTROL]
+
+
+def _claim_s(run: RunningDriver) -> float:
+    """Seconds from the beginning of the newest claim to its end."""
+    events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
+    claimed = max(event["at"] for event in events if event["event"] == "claimed")
+    begun = max(event["at"] for event in events if event.get("state") == "CLAIMING" and event["at"] <= claimed)
+    return round(claimed - begun, 3)
 
 
 def _bursts(kafka: KafkaSettings, run: RunningDriver, source: str, partitions: int, bursts: int) -> dict[str, Any]:

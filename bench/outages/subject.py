@@ -21,6 +21,7 @@ class Platform(Stack):
     Args:
         home: ``CLONOS_HOME``.
         pool_size: Pool drivers of each host.
+        spark_workers: Workers of the Spark cluster ``local``; 0: no cluster.
 
     Attributes:
         job: The job that was submitted last.
@@ -28,19 +29,34 @@ class Platform(Stack):
 
     job: PlatformJob
 
-    def __init__(self, home: Path, *, pool_size: int = 0) -> None:
-        super().__init__(home, "--pool-size", str(pool_size))
+    def __init__(self, home: Path, *, pool_size: int = 0, spark_workers: int = 0) -> None:
+        workers = ("--spark-workers", str(spark_workers)) if spark_workers else ()
+        super().__init__(home, "--pool-size", str(pool_size), *workers)
 
     def submit(
-        self, main: str, params: dict[str, str], *, standbys: int, interval_ms: int = 0, mode: str = "dedicated"
+        self,
+        main: str,
+        params: dict[str, str],
+        *,
+        standbys: int,
+        interval_ms: int = 0,
+        mode: str = "dedicated",
+        executors: int = 0,
     ) -> PlatformJob:
-        """Start a job of `bench.jobs`, with at least `interval_ms` between epochs; it becomes the job under test."""
+        """Start a job of `bench.jobs`, with at least `interval_ms` between epochs; it becomes the job under test.
+
+        With `executors`, it runs on the Spark cluster, and its standby holds as many executors as its driver.
+        """
         name = f"bench-{secrets.token_hex(3)}"
         folder = self.home / name
         folder.mkdir()
         (folder / "job.py").write_text((_JOBS / main).read_text())
         trigger = {"interval": f"{interval_ms}ms"}
-        body = {"main": "job.py", "params": params, "standby": {"replicas": standbys, "mode": mode}, "trigger": trigger}
+        standby: dict[str, object] = {"replicas": standbys, "mode": mode}
+        body: dict[str, object] = {"main": "job.py", "params": params, "standby": standby, "trigger": trigger}
+        if executors:
+            standby["executors"] = executors
+            body |= {"cluster": "local", "executor": {"instances": executors, "memory": "512m"}}
         spec = {"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": name}, "spec": body}
         (folder / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
         self.cli("submit", str(folder))
@@ -91,7 +107,7 @@ class Platform(Stack):
 
 
 @contextlib.contextmanager
-def platform(home: Path, *, pool_size: int = 0) -> Iterator[Platform]:
+def platform(home: Path, *, pool_size: int = 0, spark_workers: int = 0) -> Iterator[Platform]:
     """Start the platform, and stop it at the end of the context."""
-    with Platform(home, pool_size=pool_size) as started:
+    with Platform(home, pool_size=pool_size, spark_workers=spark_workers) as started:
         yield started

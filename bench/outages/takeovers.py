@@ -32,6 +32,7 @@ class Part:
         state_mb: Size of its state in MB; 0: a job without state.
         pool: Whether its drivers are pool drivers.
         processor: Whether a `transformWithState` of Python has the state; otherwise an operator of Spark's own.
+        executors: Executors of the job and of its standby on the platform's Spark cluster; 0: a local master.
     """
 
     victim: str
@@ -39,6 +40,7 @@ class Part:
     state_mb: int = 0
     processor: bool = False
     pool: bool = False
+    executors: int = 0
 
 
 def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str, Any]:
@@ -50,7 +52,8 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
     elif part.pool:
         deployment.submit("subject.py", {**topics, "kind": "identity", "per_epoch": "0"}, standbys=0, mode="pool")
     else:
-        deployment.submit("subject.py", {**topics, "kind": "identity", "per_epoch": "0"}, standbys=part.standbys)
+        params = {**topics, "kind": "identity", "per_epoch": "0"}
+        deployment.submit("subject.py", params, standbys=part.standbys, executors=part.executors)
     deployment.job.await_driver()
     repeats = part.state_mb > 0 and not part.processor
     load, reader = Load(deployment.kafka, source, repeats=repeats), Reader(deployment.kafka, output)

@@ -25,7 +25,7 @@ def killed(kind: str, deployment: Platform) -> Iterator[float | None]:
     Args:
         kind: ``driver``: the driver with everything it started; ``leader``: only its first process, so that the agent
             has to end the rest; ``host``: an agent with all drivers of its host, and the host's directory;
-            ``standby``; ``both``: driver and standby at once.
+            ``standby``; ``both``: driver and standby at once; ``executor``: one executor on a Spark cluster.
         deployment: The platform.
 
     Yields:
@@ -45,6 +45,8 @@ def killed(kind: str, deployment: Platform) -> Iterator[float | None]:
 def _kill(kind: str, deployment: Platform) -> float | None:
     if kind == "host":
         return _kill_host(deployment)
+    if kind == "executor":
+        return deployment.job.kill_executor().at
     driver = deployment.job.driver() if kind != "standby" else None
     standby = deployment.standby() if kind in ("standby", "both") else None
     victims = [group for group in (driver, standby) if group is not None]

@@ -623,6 +623,15 @@ class EpochTooLarge(ClonosError):
     )
 
 
+class RescaleRefused(ClonosError):
+    """Spark cannot repartition the state of a query into the number of partitions of `shufflePartitions`."""
+
+    slug = "rescale-refused"
+    exit_code = 101
+    kept_default = "the state and the published records are unchanged, with the partitions that they have."
+    hint_default = "remove shufflePartitions from the specification, or set the number that the message names."
+
+
 class StopTimedOut(ClonosError):
     """The epoch in progress was not finished within the time that the stop request allowed, so it is in doubt."""
 

@@ -54,7 +54,8 @@ EPOCH_POINTS: Final = (
     "epoch-committed",
     "epoch-done",
 )
-POINTS: Final = frozenset((*CLAIM_POINTS, *EPOCH_POINTS))
+RESCALE_POINTS: Final = ("rescaled-state-copied", "rescale-committed")
+POINTS: Final = frozenset((*CLAIM_POINTS, *EPOCH_POINTS, *RESCALE_POINTS))
 DRIVER_GROUP: Final = "CLONOS_DRIVER_PGID"
 
 

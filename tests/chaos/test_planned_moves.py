@@ -18,7 +18,7 @@ from clonos.client import Client
 from clonos.resources.jobs import Recovery
 from clonos.resources.service import Operation
 from clonos.settings import KafkaSettings
-from clonos.testing.harness import CommittedReader, Stack
+from clonos.testing.harness import CommittedReader, Stack, eventually
 
 T = TypeVar("T")
 pytestmark = [pytest.mark.embedded, pytest.mark.timeout(3000)]
@@ -102,7 +102,7 @@ def write_job(folder: Path, code: str, replicas: int = 1) -> str:
     return str(folder)
 
 
-@pytest.mark.chaos(fault="move, drain, upgrade, broken upgrades", target="driver", topology="clonos up")
+@pytest.mark.chaos(fault="move, drain, upgrade, rescale, broken upgrades", target="driver", topology="clonos up")
 @pytest.mark.story
 def test_records_flow_while_the_driver_is_replaced(stack: Stack, tmp_path: Path) -> None:
     stack.up()
@@ -139,22 +139,32 @@ def test_records_flow_while_the_driver_is_replaced(stack: Stack, tmp_path: Path)
     assert job.await_recovery().cause == "upgrade"
     job.await_running(version=2)
 
+    # To another number of shuffle partitions.
+    job.await_standby()
+    done = job.during("rescale", lambda: stack.json("job", "rescale", job.name, "--partitions", "3"))
+    assert (done["state"], done["result"]["version"]) == ("COMPLETED", 3)
+    job.await_running(version=3)
+    eventually(
+        lambda: any("rescaled" in line for line in stack.client.jobs.logs(job.name, tail=500).lines),
+        "the driver reports the rescale",
+    )
+
     # To code that no standby becomes ready with: the driver is not disturbed.
     generation = job.get().generation
     undefined = write_job(tmp_path / "undefined", UNDEFINED)
     assert_failed(job.during("upgrade to code without a job", lambda: failed_upgrade(stack, undefined)), "move-failed")
-    assert (job.get().generation, job.get().observed_version) == (generation, 2)
+    assert (job.get().generation, job.get().observed_version) == (generation, 3)
 
     # To code that fails with the first record: the previous version is restored.
     job.await_standby()
     raises = write_job(tmp_path / "raises", RAISES)
     assert_failed(job.during("upgrade to code that raises", lambda: failed_upgrade(stack, raises)), "upgrade-failed")
-    job.await_running(version=5)
+    job.await_running(version=6)
     failure = job.await_recovery().failure
     assert failure is not None
     assert failure.error == "job-code-failed"
     newest, *older = stack.client.jobs.versions(job.name).data
-    assert newest.artifact == next(version.artifact for version in older if version.version == 2)
+    assert newest.artifact == next(version.artifact for version in older if version.version == 3)
 
     job.close()
     job.check()

@@ -26,7 +26,7 @@ from clonos.errors import ClonosError, SpecError
 
 if TYPE_CHECKING:
     from clonos.client import Client
-    from clonos.resources.jobs import Job, StartFrom
+    from clonos.resources.jobs import Job, StartFrom, UpgradeRequest
     from clonos.resources.service import Operation
 
 app = typer.Typer(no_args_is_help=True, help="Show and control jobs.")
@@ -252,21 +252,35 @@ def upgrade(
         raise SpecError("--param needs the PATH of a specification.")
     with connect(api, token) as client:
         stored = None if path is None else _patch(client, job, path, pairs(param or [], "--param"))
+        _operate(client, job, lambda name: _upgraded(client, name, request, stored), wait=wait, output=output)
 
-        def begin(name: str) -> Operation:
-            try:
-                return client.jobs.upgrade(name, request)
-            except ClonosError as error:
-                if stored is None:
-                    raise
-                raise type(error)(
-                    error.what,
-                    kept=f"version {stored.version} is stored; what runs was not changed.",
-                    hint=f"the next `clonos job start {stored.name}` runs version {stored.version}, and so does "
-                    f"`clonos job upgrade {stored.name}` when the job is RUNNING.",
-                ) from error
 
-        _operate(client, job, begin, wait=wait, output=output)
+@app.command()
+def rescale(
+    job: JobArgument,
+    partitions: Annotated[int, typer.Option(min=1, max=10_000, help="Number of partitions of shuffles and state.")],
+    timeout: Timeout = 180.0,
+    wait: Wait = True,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """Continue a running job with another number of partitions of its shuffles and its state, through a standby.
+
+    The driver works until the standby is ready, and finishes its epoch. The standby repartitions the state and
+    continues. A job whose state cannot be repartitioned continues with its old number.
+    """
+    from clonos.jobs.spec import SHUFFLE_PARTITIONS
+    from clonos.resources.jobs import JobPatch, UpgradeRequest
+
+    with connect(api, token) as client:
+        current = client.jobs.get(job)
+        conf = {name: value for name, value in current.spec.spec.spark_conf.items() if name != SHUFFLE_PARTITIONS}
+        changes = {"shuffle_partitions": partitions, "spark_conf": conf}
+        spec = current.spec.model_copy(update={"spec": current.spec.spec.model_copy(update=changes)})
+        stored = client.jobs.patch(current.id, JobPatch(spec=spec), version=current.version)
+        request = UpgradeRequest(timeout_s=timeout)
+        _operate(client, job, lambda name: _upgraded(client, name, request, stored), wait=wait, output=output)
 
 
 @app.command()
@@ -404,6 +418,21 @@ def starting_point(client: Client, job: str | None, text: str | None, *, publish
     if text.isdigit():
         return StartFrom(epoch=int(text), publish_again=publish_again)
     return StartFrom(savepoint=find_savepoint(client, job, text).id, publish_again=publish_again)
+
+
+def _upgraded(client: Client, job: str, request: UpgradeRequest, stored: Job | None) -> Operation:
+    """Begin an upgrade to the newest version; `stored` is the version that this command has created, if any."""
+    try:
+        return client.jobs.upgrade(job, request)
+    except ClonosError as error:
+        if stored is None:
+            raise
+        raise type(error)(
+            error.what,
+            kept=f"version {stored.version} is stored; what runs was not changed.",
+            hint=f"the next `clonos job start {stored.name}` runs version {stored.version}, and so does "
+            f"`clonos job upgrade {stored.name}` when the job is RUNNING.",
+        ) from error
 
 
 def _patch(client: Client, job: str, path: Path, params: dict[str, str]) -> Job:

@@ -100,6 +100,8 @@ def _summary(record: Record) -> str:
             return "; ".join(parts) or "on an empty log"
         case AssignLanes():
             return ", ".join(f"{lane.sink}/{lane.lane} → {lane.partition}" for lane in record.assignments)
+        case Plan() if record.rescaled_to:
+            return f"{record.query} epoch {record.epoch}: repartitions its state into {record.rescaled_to} partitions"
         case Plan():
             inputs = f"{show_scans(record.scans)} → {len(record.input_slices)} lanes"
             return f"{record.query} epoch {record.epoch}: {inputs}, code {record.code}"

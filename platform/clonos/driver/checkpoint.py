@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 
 from clonos.errors import CausalLogDamaged, CheckpointDamaged, CheckpointOutdated, CheckpointUnwritable
 from clonos.extend.source import Progress
+from clonos.jobs.spec import SHUFFLE_PARTITIONS
 from clonos.log.control import RETAINED_EPOCHS, ControlState
 from clonos.log.records import Plan
 from clonos.spark.internals import hadoop_configuration, jvm_of
 
-_WIDTH: Final = "spark.sql.shuffle.partitions"
 _PROBE_BYTES: Final = 4096  # too many for a full disk
 # What Hadoop's file systems of object stores can do (`clonos.CheckpointFiles`).
 _ABORTABLE: Final = "fs.capability.outputstream.abortable"
@@ -151,6 +151,13 @@ class CheckpointDirectory:
         temporary = self._path(f"{self.location}/offsets/.{epoch}.restored.tmp")
         self._replace(self._entry("offsets", epoch), temporary, text)
 
+    def add_epoch(self, epoch: int, *, offsets: str, commit: str) -> None:
+        """Write the entries of a finished epoch, the offset log's first; those that exist stay."""
+        for log, text in (("offsets", offsets), ("commits", commit)):
+            if self._read(log, epoch) is None:
+                temporary = self._path(f"{self.location}/{log}/.{epoch}.rescaled.tmp")
+                self._replace(self._entry(log, epoch), temporary, text)
+
     def _replace(self, path: Any, temporary: Any, text: str) -> None:
         if self._has(_ABORTABLE):
             temporary = path  # a store of objects: the file is replaced when its stream is closed
@@ -189,8 +196,14 @@ class CheckpointDirectory:
         """
         for epoch in self.offsets()[-1:]:
             conf = json.loads((self.read_offsets(epoch) or "").splitlines()[1])["conf"]
-            return {name: conf[name] for name in (_WIDTH,) if name in conf}
+            return {name: conf[name] for name in (SHUFFLE_PARTITIONS,) if name in conf}
         return {}
+
+    @property
+    def partitions(self) -> int | None:
+        """The number of shuffle partitions of the query's newest epoch; None before its first epoch."""
+        width = self.settings().get(SHUFFLE_PARTITIONS)
+        return int(width) if width is not None else None
 
     def drop_state(self) -> None:
         """Remove the state store's files of a query that has committed no epoch, so that its first epoch starts

@@ -29,6 +29,7 @@ from clonos.driver.checkpoint import CheckpointDirectory, epoch_time, progress_o
 from clonos.driver.code_identity import changed_parts
 from clonos.driver.epoch_bound import EpochBound
 from clonos.driver.planned import Planned, contradictions, read_plan
+from clonos.driver.rescaling import RescaleDue
 from clonos.driver.resolutions import accepted_decisions
 from clonos.driver.static_inputs import StaticInputs
 from clonos.driver.topic_ids import TopicIds, check_deleted_topics, check_source_topics, deleted
@@ -100,6 +101,7 @@ class EpochRunner:
         by_pattern: Whether a source of the query reads the topics of a pattern.
         source_topics: The topics that the query has read.
         static_inputs: The files that the query is joined with.
+        rescale_after: The epoch after which the query must be rescaled; None: it continues.
 
     Attributes:
         failure: The exception of the last epoch; Spark keeps only its text.
@@ -127,6 +129,7 @@ class EpochRunner:
         by_pattern: bool = False,
         source_topics: frozenset[str] = frozenset(),
         static_inputs: StaticInputs | None = None,
+        rescale_after: int | None = None,
     ) -> None:
         self.failure: BaseException | None = None
         self.finished = 0
@@ -151,6 +154,7 @@ class EpochRunner:
         self._by_pattern = by_pattern
         self._source_topics = source_topics
         self._static_inputs = static_inputs
+        self._rescale_after = rescale_after
         # Markers read at the claim are valid only for epochs that were in doubt then.
         self._markers = {
             lane: marker
@@ -222,6 +226,9 @@ class EpochRunner:
         self.idle = False
         # Step 1: plan.
         logged_plan = self._own.state.plan(name, epoch)
+        is_rescale = logged_plan is not None and logged_plan.rescaled_to > 0
+        if is_rescale or (self._rescale_after is not None and epoch > self._rescale_after):
+            raise RescaleDue(f"Before epoch {epoch} of {name} its state is repartitioned.")
         replay = logged_plan is not None
         reach("offsets-logged", query=name, epoch=epoch, replay=replay)
         entry = self._checkpoint.read_offsets(epoch)

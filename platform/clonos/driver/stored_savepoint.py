@@ -37,7 +37,7 @@ def take(source: StoredFolder, target: StoredFolder, *, job: str, epochs: Mappin
         copied: dict[str, int] = {}
         names: list[str] = []
         for query in queries:
-            copied[query], selected = _select(files, query, (epochs or {}).get(query))
+            copied[query], selected = files_of_epoch(files, query, (epochs or {}).get(query))
             names += selected
         with _draft(target):
             source.copy(target, names)
@@ -145,8 +145,17 @@ def retained_epochs(checkpoint: StoredFolder, epoch: int | None) -> dict[str, in
     return dict.fromkeys(queries, epoch)
 
 
-def _select(files: Mapping[str, int], query: str, epoch: int | None) -> tuple[int, list[str]]:
-    """The epoch to copy of one query, default the newest committed one, and the files that it needs."""
+def files_of_epoch(files: Mapping[str, int], query: str, epoch: int | None) -> tuple[int, list[str]]:
+    """The epoch to copy of one query, default the newest committed one, and the files that it needs.
+
+    Args:
+        files: Path in the checkpoint → size, of all files.
+        query: Name of the query.
+        epoch: A committed epoch.
+
+    Raises:
+        SavepointMissing: The checkpoint does not have the epoch.
+    """
     own = [name for name in files if name.startswith(f"{query}/") and not _is_hidden(name)]
     committed = sorted(int(name) for path in own if (name := path.removeprefix(f"{query}/commits/")).isdigit())
     if epoch is not None and epoch not in committed:

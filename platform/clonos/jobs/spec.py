@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -18,6 +18,7 @@ SharingDepth = Literal["0", "1", "full"]
 # Spark and the operating system take no longer times.
 _Milliseconds = Annotated[Milliseconds, Field(le=7 * 24 * 60 * 60 * 1000)]
 _Seconds = Annotated[Seconds, Field(le=7 * 24 * 60 * 60)]
+SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?")
 
 
@@ -137,6 +138,9 @@ class Spec(_Part):
         executor: Resources of the executors; only on a cluster.
         dropped_sinks: Sinks that the job had before and no longer has. Without this, a missing sink stops the job.
         standby: Standbys; they need the control plane.
+        shuffle_partitions: Number of partitions of each shuffle, and of the state. A driver that starts with another
+            number than the checkpoint has repartitions the state first. None: as in the checkpoint; in a new job,
+            ``spark.sql.shuffle.partitions`` or two for each task slot.
         stall_timeout_s: The driver exits, so that another one continues, if input waits and nothing makes progress for
             this time plus the trigger's interval; 0: never.
     """
@@ -155,6 +159,7 @@ class Spec(_Part):
     executor: ExecutorResources = ExecutorResources()
     dropped_sinks: tuple[str, ...] = Field((), alias="droppedSinks")
     standby: Standbys = Standbys()
+    shuffle_partitions: int | None = Field(None, alias="shufflePartitions", ge=1, le=10_000)
     stall_timeout_s: _Seconds = Field(600.0, alias="stallTimeout", ge=0, json_schema_extra={"default": "10min"})
 
     @field_validator("params", "spark_conf", mode="before")
@@ -179,6 +184,12 @@ class Spec(_Part):
     def _one_master(self) -> Spec:
         if self.cluster and self.master != "auto":
             raise ValueError("name a cluster or a master, and not both")
+        return self
+
+    @model_validator(mode="after")
+    def _one_width(self) -> Spec:
+        if self.shuffle_partitions is not None and SHUFFLE_PARTITIONS in self.spark_conf:
+            raise ValueError(f"set shufflePartitions or {SHUFFLE_PARTITIONS}, and not both")
         return self
 
     @property

@@ -82,6 +82,7 @@ def _fields(record: Claim | AssignLanes | Plan | Determinants | Marker | EpochCo
                 "topic_ids": record.topic_ids,
                 "static_inputs": record.static_inputs,
                 "finished_topics": sorted(record.finished_topics),
+                "rescaled_to": record.rescaled_to,
             }
         case Determinants():
             return {

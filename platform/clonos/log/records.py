@@ -153,6 +153,8 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     topic_ids: dict[str, str] = {}
     static_inputs: dict[str, str] = {}  # location of files that the query is joined with → their fingerprint
     finished_topics: frozenset[str] = frozenset()  # topics of a pattern of which the epoch reads all records
+    # Above 0: the epoch reads and publishes nothing; it repartitions the query's state into this many partitions.
+    rescaled_to: int = 0
 
 
 class Determinant(msgspec.Struct, frozen=True, array_like=True):

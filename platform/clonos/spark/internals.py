@@ -41,6 +41,17 @@ def set_login_user(name: str) -> None:
     users.setLoginUser(users.createRemoteUser(name))
 
 
+def repartition_state(spark: SparkSession, checkpoint: str, partitions: int) -> None:
+    """Repartition the state in the checkpoint of a query that does not run, as a new epoch without input.
+
+    The interface is experimental in Spark 4.2; `tests/integration/jobs/test_rescaling.py` pins what this uses of it.
+
+    Raises:
+        Py4JJavaError, PySparkException: Spark refuses the state or the checkpoint, or the work failed.
+    """
+    spark._streamingCheckpointManager.repartition(checkpoint, partitions)
+
+
 def jvm_of(spark: SparkSession) -> Any:
     """Py4J's view of the session's JVM."""
     return spark._jvm

@@ -112,6 +112,24 @@ def test_move_and_upgrade_send_their_options(clonos: Clonos, service: FakeServic
         clonos("job", "upgrade", "wordcount", "-p", "a=b")
 
 
+def test_rescale_changes_only_the_number_of_partitions(clonos: Clonos, service: FakeService) -> None:
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
+    spec = {"metadata": {"name": "wordcount"}, "spec": {"sparkConf": conf, "params": {"a": "b"}}}
+    job = service.add("wordcount", spec=spec)
+    clonos("job", "rescale", "wordcount", "--partitions", "8", "--timeout", "9")
+    ((_, _, sent),) = service.requests("PATCH", f"/jobs/{job.id}")
+    changed = JobSpec.model_validate(json.loads(sent)["spec"])
+    assert changed.spec.shuffle_partitions == 8
+    assert changed.spec.spark_conf == {"spark.sql.session.timeZone": "UTC"}
+    assert changed.spec.params == {"a": "b"}
+    ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/upgrade")
+    assert json.loads(sent) == {"timeout_s": 9.0}
+    service.add("stopped", JobState.STOPPED)
+    with pytest.raises(errors.StateConflict) as refused:
+        clonos("job", "rescale", "stopped", "--partitions", "8")
+    assert "`clonos job start stopped` runs version 2" in refused.value.hint
+
+
 def test_a_refused_upgrade_names_the_version_that_it_stored(
     clonos: Clonos, service: FakeService, tmp_path: Path
 ) -> None:

@@ -194,6 +194,7 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
             "topic_ids",
             "static_inputs",
             "finished_topics",
+            "rescaled_to",
         },
         "determinants": {"query", "epoch", "operator", "task", "determinants"},
         "marker": {"query", "epoch", "lane", "input_slice", "records", "digest"},

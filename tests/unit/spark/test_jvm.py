@@ -48,7 +48,7 @@ def test_classes_are_compiled_once_from_their_sources(tmp_path: Path, monkeypatc
     content = jar.read_bytes()
     jar.unlink()
     assert ensure_classes(jars, strict=True).read_bytes() == content, "equal sources give equal jars"
-    monkeypatch.setattr(classes, "_compile", None)
+    monkeypatch.setattr(classes, "compile_jar", None)
     assert ensure_classes(jars) == jar
 
 
