@@ -6,15 +6,16 @@ must equal the input as a multiset, in order for each partition, with one answer
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
-from drivers import JOBS, Driver, Feeder, JobRun, Published, caught_up, expected_counts, final_counts
+from drivers import Feeder
+from waiting import AFTER, Waiting, WaitingJobs, check_output, while_running
 
 from clonos.embedded.standalone_spark import WorkerSize
 from clonos.jobs.cluster import SECRET_VARIABLE
@@ -24,40 +25,10 @@ from support.standalone import StandaloneCluster
 
 pytestmark = [pytest.mark.timeout(3000)]
 
-PARTITIONS: Final = 4
-BEFORE, EPOCH, AFTER = 40, 80, 40
-TRIGGER: Final = BEFORE + 37  # number of the record at which a task waits, once
 NETWORK_TIMEOUT_S: Final = 6
 _KINDS: Final = ("stateless", "stateful", "service")
-_START_S: Final = 240.0
 
-
-@dataclass
-class Waiting:
-    """A job on the cluster, one task of which waits."""
-
-    cluster: StandaloneCluster
-    run: JobRun
-    driver: Driver
-    waits: Path
-
-    @property
-    def python(self) -> int:
-        """The process id of the Python worker that waits."""
-        return int(self.waits.read_text())
-
-    def release(self) -> None:
-        """Let the waiting task continue, if it still exists."""
-        Path(f"{self.waits}.go").touch()
-
-    def other_executor(self) -> int:
-        """The process id of an executor that does not run the waiting task."""
-        executor = self.cluster.executor_of(self.python)
-        return next(pid for pid in self.cluster.executors() if pid != executor)
-
-    def restarts(self) -> int:
-        """The number of claims after the first one."""
-        return len(self.run.events_of("claimed")) - 1
+Start = Callable[[str], tuple[Waiting[StandaloneCluster], Feeder]]
 
 
 @pytest.fixture(scope="module")
@@ -71,71 +42,54 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 @pytest.fixture
 def start(
     kafka: KafkaSettings, name: str, make_topic: Callable[..., str], cluster: StandaloneCluster, tmp_path: Path
-) -> Iterator[Callable[[str], tuple[Waiting, Feeder]]]:
-    runs: list[JobRun] = []
+) -> Iterator[Start]:
+    conf = {
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.cores.max": "2",
+        "spark.network.timeout": f"{NETWORK_TIMEOUT_S}s",
+        "spark.network.timeoutInterval": "2s",
+        "spark.executor.heartbeatInterval": "1s",
+    }
+    spec = {"master": cluster.master, "sparkConf": conf}
+    environment = {SECRET_VARIABLE: cluster.spark.secret}
+    with contextlib.ExitStack() as runs:
+        jobs = WaitingJobs(cluster, kafka, name, make_topic, tmp_path, spec, (), environment)
 
-    def run_until_a_task_waits(kind: str) -> tuple[Waiting, Feeder]:
-        source, waits = make_topic(PARTITIONS, "in"), tmp_path / "waits"
-        feeder = Feeder(kafka, source, PARTITIONS)
-        params = {"input": source, "output": make_topic(1, "out"), "kind": kind, "waits": str(waits)}
-        params["trigger"] = f"{chr(97 + TRIGGER % 7)}{TRIGGER}"
-        conf = {
-            "spark.executor.memory": "512m",
-            "spark.executor.cores": "1",
-            "spark.cores.max": "2",
-            "spark.network.timeout": f"{NETWORK_TIMEOUT_S}s",
-            "spark.network.timeoutInterval": "2s",
-            "spark.executor.heartbeatInterval": "1s",
-        }
-        spec = {"master": cluster.master, "sparkConf": conf}
-        run = JobRun(kafka, name, tmp_path / "home", JOBS / "on_cluster.py", params, spec)
-        runs.append(run)
-        driver = run.start(environment={SECRET_VARIABLE: cluster.spark.secret})
-        feeder.burst(BEFORE)
-        _eventually(driver, lambda: bool(run.events_of("epoch")), "the first epoch is committed")
-        feeder.burst(EPOCH)
-        _eventually(driver, lambda: waits.exists() and waits.read_text() != "", "a task waits")
-        return Waiting(cluster, run, driver, waits), feeder
+        def run_until_a_task_waits(kind: str) -> tuple[Waiting[StandaloneCluster], Feeder]:
+            run, until_a_task_waits = jobs.start(kind)
+            runs.callback(run.end)
+            return until_a_task_waits()
 
-    yield run_until_a_task_waits
-    for run in runs:
-        run.end()
+        yield run_until_a_task_waits
     cluster.resume_all()
 
 
-def _eventually(driver: Driver, check: Callable[[], bool], description: str) -> None:
-    def checked() -> bool:
-        assert driver.running, driver.tail()
-        return check()
-
-    eventually(checked, description, timeout_s=_START_S, details=driver.tail)
-
-
-def _kill_executor(waiting: Waiting) -> None:
+def _kill_executor(waiting: Waiting[StandaloneCluster]) -> None:
     waiting.cluster.kill_executor(waiting.python)
 
 
-def _kill_python(waiting: Waiting) -> None:
+def _kill_python(waiting: Waiting[StandaloneCluster]) -> None:
     os.kill(waiting.python, signal.SIGKILL)
 
 
-def _kill_other_executor(waiting: Waiting) -> None:
+def _kill_other_executor(waiting: Waiting[StandaloneCluster]) -> None:
     """The loss of finished map tasks, which Spark repeats by itself, while another task of their stage runs."""
     waiting.cluster.kill(waiting.other_executor())
     eventually(lambda: len(waiting.cluster.executors()) == 2, "the executor is replaced")
     waiting.release()
 
 
-def _freeze_executor(waiting: Waiting) -> None:
+def _freeze_executor(waiting: Waiting[StandaloneCluster]) -> None:
     """Spark takes the executor for lost and replaces it; then the old one continues."""
     executor = waiting.cluster.executor_of(waiting.python)
     waiting.cluster.pause(executor)
-    _eventually(waiting.driver, lambda: waiting.restarts() > 0, "the epoch has failed, and a new owner replays it")
+    while_running(waiting.driver, lambda: waiting.restarts() > 0, "the epoch has failed, and a new owner replays it")
     waiting.release()
     waiting.cluster.resume_all()
 
 
-def _lose_host(waiting: Waiting) -> None:
+def _lose_host(waiting: Waiting[StandaloneCluster]) -> None:
     worker = waiting.cluster.worker_of(waiting.python)
     waiting.cluster.kill_worker(worker)
 
@@ -170,9 +124,7 @@ def _cells() -> list[object]:
     topology="clonos run, Spark cluster",
 )
 @pytest.mark.parametrize(("fault", "kind"), _cells())
-def test_a_process_of_the_cluster_fails(
-    start: Callable[[str], tuple[Waiting, Feeder]], cluster: StandaloneCluster, fault: str, kind: str
-) -> None:
+def test_a_process_of_the_cluster_fails(start: Start, cluster: StandaloneCluster, fault: str, kind: str) -> None:
     waiting, feeder = start(kind)
     FAULTS[fault](waiting)
     feeder.burst(AFTER)
@@ -185,23 +137,9 @@ def test_a_process_of_the_cluster_fails(
     eventually(lambda: not cluster.executors(), "the application's executors have exited")
 
 
-def check_output(run: JobRun, feeder: Feeder, kind: str) -> None:
-    """Wait until all input is published, and compare."""
-    output = run.params["output"]
-    driver = run.started[-1]
-    if kind == "stateful":
-        expected = expected_counts(feeder.sent)
-        _eventually(driver, lambda: final_counts(run.kafka, output) == expected, "all records are counted")
-        return
-    _eventually(driver, lambda: caught_up(run, output, feeder.sent), "all records are published")
-    assert Published.read(run.kafka, output).faults(feeder.sent) == {}
-
-
 @pytest.mark.chaos(fault="SIGKILL, then restarted", target="Spark master", topology="clonos run, Spark cluster")
 @pytest.mark.story
-def test_a_job_continues_while_the_master_is_away(
-    start: Callable[[str], tuple[Waiting, Feeder]], cluster: StandaloneCluster
-) -> None:
+def test_a_job_continues_while_the_master_is_away(start: Start, cluster: StandaloneCluster) -> None:
     waiting, feeder = start("service")
     cluster.kill(cluster.processes["master"].pid)
     waiting.release()
@@ -220,9 +158,7 @@ def test_a_job_continues_while_the_master_is_away(
 
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos run, Spark cluster")
 @pytest.mark.story
-def test_a_killed_driver_leaves_no_executor(
-    start: Callable[[str], tuple[Waiting, Feeder]], cluster: StandaloneCluster
-) -> None:
+def test_a_killed_driver_leaves_no_executor(start: Start, cluster: StandaloneCluster) -> None:
     waiting, feeder = start("stateful")
     executors = set(cluster.executors())
     waiting.driver.kill()

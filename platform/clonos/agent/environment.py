@@ -18,6 +18,7 @@ _NAMES: Final = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "JAVA_HOME"),
         *("XDG_CACHE_HOME", "CLONOS_IVY_SETTINGS", "CLONOS_LOG_LEVEL"),
+        *("HADOOP_CONF_DIR", "YARN_CONF_DIR", "KUBECONFIG"),  # paths, for clusters
     }
 )
 _PREFIXES: Final = ("CLONOS_KAFKA__", "CLONOS_REGISTRY__", "CLONOS_TRACES__", "CLONOS_LINEAGE__")

@@ -54,7 +54,9 @@ _REASON_CHARACTERS: Final = 500
 _PYTHON_FAILED: Final = ("Traceback (most recent call last)", "Error from python worker", "Cannot run program")
 _LOST_TASK: Final = re.compile(r"\(TID \d+\) \((\S+) executor (\w+)\)")
 _WHOLE_S: Final = 240.0  # for the whole check
-_PYTHON_ERROR: Final = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Found)\b.*$", re.MULTILINE)
+_PYTHON_ERROR: Final = re.compile(
+    r"^ *((?:\w+\.)*\w*(?:Error|Exception|Found)\b(?! from python worker).*)$", re.MULTILINE
+)
 
 
 class ExecutorFacts(msgspec.Struct, frozen=True):

@@ -7,10 +7,11 @@ The administrator of the cluster writes it. A job names the cluster and the reso
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from clonos.jobs.spec import check_name, read_yaml
 
@@ -21,11 +22,52 @@ _HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 MASTER: Final = re.compile(
     rf"spark://{_HOST}:[0-9]{{1,5}}(?:,{_HOST}:[0-9]{{1,5}})*|yarn|k8s://https?://{_HOST}(?::[0-9]{{1,5}})?"
 )
+_LABEL: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"  # a name in Kubernetes
 LOCATION: Final = re.compile(r"(?:file:///|[a-z][a-z0-9+.-]*://[^/\s]+(?:/|$))\S*")
+
+
+class Manager(StrEnum):
+    """What starts executors on a cluster: Spark's own master, Hadoop or Kubernetes."""
+
+    STANDALONE = "standalone"
+    YARN = "yarn"
+    KUBERNETES = "kubernetes"
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
+
+
+class KubernetesSettings(_Part):
+    """How executors run as pods; only with a master ``k8s://…``.
+
+    Attributes:
+        image: Image of executors: Spark's version of the driver, Java, and Python unless the cluster has an
+            `environment`.
+        namespace: Namespace of the executors' pods.
+        service_account: Service account of these pods; empty: the default one of the namespace. Executors do not call
+            Kubernetes.
+        pod_template: File on the drivers' hosts with the template of an executor's pod; empty: none.
+        pull_secrets: Names of secrets with which nodes pull the image.
+    """
+
+    image: str = Field(min_length=1, pattern=r"^\S+$")
+    namespace: str = Field("default", pattern=_LABEL)
+    service_account: str = Field("", alias="serviceAccount", pattern=rf"^$|{_LABEL}")
+    pod_template: str = Field("", alias="podTemplate", pattern=r"^(/\S+)?$")
+    pull_secrets: tuple[Annotated[str, Field(pattern=_LABEL)], ...] = Field((), alias="pullSecrets")
+
+    @property
+    def spark_conf(self) -> dict[str, str]:
+        """The Spark configuration of these settings."""
+        conf = {
+            "spark.kubernetes.container.image": self.image,
+            "spark.kubernetes.namespace": self.namespace,
+            "spark.kubernetes.authenticate.executor.serviceAccountName": self.service_account,
+            "spark.kubernetes.executor.podTemplateFile": self.pod_template,
+            "spark.kubernetes.container.image.pullSecrets": ",".join(self.pull_secrets),
+        }
+        return {name: value for name, value in conf.items() if value}
 
 
 class ClusterSettings(_Part):
@@ -37,7 +79,8 @@ class ClusterSettings(_Part):
         spark_conf: Spark configuration of every application on the cluster, such as ``spark.driver.host`` or
             ``spark.eventLog.dir``. It takes precedence over a job's configuration.
         auth_secret: Name of the secret for ``spark.authenticate.secret``. The driver's host has it; neither a
-            specification nor the control plane does. Empty: Spark does not authenticate.
+            specification nor the control plane does. Empty: a standalone cluster does not authenticate; on YARN and
+            Kubernetes, Spark generates a secret for each application.
         trusted_network: Passwords may travel between driver and executors without encryption.
         shared_locations: Location prefixes that the driver and all executors see alike, such as
             ``file:///mnt/shared``. A checkpoint with the scheme ``file:`` must be below one of them.
@@ -45,6 +88,7 @@ class ClusterSettings(_Part):
         environment: Archive with a Python environment that Spark unpacks on each executor, such as
             ``hdfs:///envs/clonos.tar.gz``; `python` is then a path inside of it (default ``bin/python``).
         hosts: Hosts whose agents reach the cluster; empty: all hosts.
+        kubernetes: How executors run as pods; required with a master ``k8s://…``.
     """
 
     master: str
@@ -56,6 +100,7 @@ class ClusterSettings(_Part):
     python: str = ""
     environment: str = ""
     hosts: tuple[str, ...] = ()
+    kubernetes: KubernetesSettings | None = None
 
     @field_validator("master")
     @classmethod
@@ -73,6 +118,32 @@ class ClusterSettings(_Part):
                     f"{location!r}: use a URI with a scheme, such as file:///mnt/shared or hdfs://HOST/PATH"
                 )
         return locations
+
+    @property
+    def manager(self) -> Manager:
+        """What manages the cluster's resources."""
+        if self.master == Manager.YARN:
+            return Manager.YARN
+        return Manager.KUBERNETES if self.master.startswith("k8s://") else Manager.STANDALONE
+
+    @model_validator(mode="after")
+    def _check_secret(self) -> Self:
+        if self.auth_secret and self.manager is not Manager.STANDALONE:
+            raise ValueError(
+                f"authSecret is for standalone clusters; on {self.manager} Spark generates one for each application"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_kubernetes(self) -> Self:
+        if self.manager is not Manager.KUBERNETES:
+            if self.kubernetes is not None:
+                raise ValueError("kubernetes needs a master such as k8s://https://HOST:PORT")
+        elif self.kubernetes is None:
+            raise ValueError(f"{self.master} needs the field kubernetes, with the image of executors")
+        elif twice := sorted(self.kubernetes.spark_conf.keys() & self.spark_conf.keys()):
+            raise ValueError(f"fields of kubernetes set {', '.join(twice)}: leave it out of sparkConf")
+        return self
 
 
 class ClusterMetadata(_Part):

@@ -15,9 +15,10 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from clonos.errors import ClusterUnavailable, SessionIncompatible, SpecError
-from clonos.jobs.cluster import SECRET_VARIABLE, ClusterSettings, ClusterSpec
+from clonos.jobs.cluster import SECRET_VARIABLE, ClusterSettings, ClusterSpec, Manager
 from clonos.jobs.spec import ExecutorResources
 from clonos.settings import KafkaSettings, RegistrySettings
+from clonos.spark.managers import manager_conf, manager_defaults, require_manager_settings
 
 # The folders of an executor with the Python environment and with the job's code.
 _ENVIRONMENT: Final = "environment"
@@ -65,7 +66,8 @@ def use_cluster(spec: ClusterSpec, executor: ExecutorResources) -> ClusterUse:
             f"The cluster {spec.name} needs the secret {spec.spec.auth_secret}.",
             hint=f"set its value in the environment variable {SECRET_VARIABLE}.",
         )
-    return ClusterUse(spec.spec, executor, spec.name, secret)
+    # On YARN and Kubernetes Spark generates one for each application.
+    return ClusterUse(spec.spec, executor, spec.name, secret if spec.spec.manager is Manager.STANDALONE else "")
 
 
 def use_master(master: str, executor: ExecutorResources) -> ClusterUse:
@@ -105,11 +107,14 @@ def _addresses(master: str) -> list[tuple[str, int]]:
 
 
 def require_master(use: ClusterUse) -> None:
-    """Refuse a standalone cluster of which no master accepts a connection: Spark would try for a minute.
+    """Refuse a standalone cluster of which no master accepts a connection, for which Spark would try for a minute, and
+    a cluster without an address.
 
     Raises:
-        ClusterUnavailable: No master does.
+        ClusterUnavailable: No master accepts a connection.
+        SpecError: The resource manager of YARN has no address.
     """
+    require_manager_settings(use.settings, use.described)
     addresses = _addresses(use.settings.master)
     reasons = []
     for address in addresses:
@@ -146,6 +151,7 @@ def cluster_defaults(use: ClusterUse) -> dict[str, str]:
         conf["spark.cores.max"] = str(slots)  # otherwise an application takes all cores of the cluster
     # Only checks of the cluster have barriers. Spark waits a quarter of a minute after each attempt.
     conf["spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures"] = "4"
+    conf |= manager_defaults(use.settings)
     if is_loopback(use.settings.master):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return conf
@@ -160,7 +166,7 @@ def with_cluster(conf: Mapping[str, str], use: ClusterUse, *, plugin: str) -> di
         plugin: A Spark plugin, added to those of `conf`.
     """
     settings = use.settings
-    merged = {**conf, **settings.spark_conf, "spark.master": settings.master}
+    merged = {**conf, **settings.spark_conf, **manager_conf(settings), "spark.master": settings.master}
     if settings.environment:
         archive = f"{settings.environment}#{_ENVIRONMENT}"
         merged["spark.archives"] = ",".join(filter(None, [merged.get("spark.archives", ""), archive]))

@@ -29,6 +29,7 @@ from clonos.embedded.layout import render_properties
 from clonos.embedded.spark_java import spark_flags, spark_home
 from clonos.errors import EnvironmentFault
 from clonos.spark.classes import classes_jar, ensure_classes
+from clonos.spark.managers import HADOOP_VARIABLES, hadoop_folders
 
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _START_S = 60.0
@@ -111,6 +112,7 @@ def launch_gateway(
             ],
             info,
             log_file,
+            _hadoop_environment(conf or {}),
         )
         try:
             port, secret = _await_connection(process, info, log_file)
@@ -137,8 +139,8 @@ def _java_command(java: Path, jars: Jars, heap_mb: int, jvm_flags: Sequence[str]
         *([f"-Djava.io.tmpdir={folder}"] if (folder := os.environ.get("TMPDIR")) else []),
         # The cache itself is created with G1: every collector can load its archive.
         *(f"-Xmx{heap_mb}m", *([] if jvm_flags else _collector(heap_mb, options)), *options),
-        # The directory that a user may extend comes last: the cache requires the same first entries each time.
-        *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, str(classes_jar(jars)), str(_conf_folder())])),
+        # The directories that a user may extend come last: the cache requires the same first entries each time.
+        *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, str(classes_jar(jars)), *map(str, _conf_folders())])),
     ]
 
 
@@ -148,6 +150,10 @@ def _collector(heap_mb: int, options: Sequence[str]) -> list[str]:
     if heap_mb >= _G1_HEAP_MB or any(re.search(r"-XX:\+Use\w*GC\b", option) for option in user_options):
         return []
     return ["-XX:+UseSerialGC"]
+
+
+def _conf_folders() -> list[Path]:
+    return [_conf_folder(), *hadoop_folders()]
 
 
 def _conf_folder() -> Path:
@@ -172,8 +178,20 @@ def _options(conf: Mapping[str, str], log_format: str) -> list[str]:
     return [f"-Dlog4j2.configurationFile={default}", f"-Dclonos.log.format={log_format}", f"-Dclonos.job={job}", *own]
 
 
-def _start(command: Sequence[str], info: Path, log_file: Path | None) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_CONNECT_MODE": "0"}
+def _hadoop_environment(conf: Mapping[str, str]) -> dict[str, str]:
+    """For YARN, Spark requires a folder with Hadoop's configuration, also where the cluster file has all settings."""
+    return {} if conf.get("spark.master") != "yarn" or hadoop_folders() else {HADOOP_VARIABLES[0]: str(_conf_folder())}
+
+
+def _start(
+    command: Sequence[str], info: Path, log_file: Path | None, more_environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        **more_environment,
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
+        "SPARK_CONNECT_MODE": "0",
+    }
     if log_file:
         log_file.parent.mkdir(parents=True, exist_ok=True)
     output = log_file.open("ab") if log_file else None

@@ -67,6 +67,8 @@ def test_a_failed_check_names_host_and_reason() -> None:
         "Traceback (most recent call last):\nModuleNotFoundError: No module named 'clonos'\n\n\tat java.lang.Thread"
     )
     assert _failed(text) == "Executor 1 on 10.0.0.7 could not run Python: ModuleNotFoundError: No module named 'clonos'"
+    daemon = "Error from python worker:\n  Traceback (most recent call last):\n  OSError: too long\nPYTHONPATH was:"
+    assert _failed(daemon) == "An executor could not run Python: OSError: too long"
     assert _failed("no such interpreter") == "An executor could not run Python: no such interpreter"
 
 

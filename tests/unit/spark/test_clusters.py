@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import tempfile
 import zipfile
@@ -15,6 +16,7 @@ from clonos.errors import ClusterUnavailable, SessionIncompatible, SpecError
 from clonos.jobs.cluster import SECRET_VARIABLE, ClusterSpec
 from clonos.jobs.spec import ExecutorResources
 from clonos.settings import KafkaSettings, RegistrySettings
+from clonos.spark import managers
 from clonos.spark.clusters import (
     ClusterUse,
     is_loopback,
@@ -25,6 +27,7 @@ from clonos.spark.clusters import (
     use_cluster,
     use_master,
 )
+from clonos.spark.managers import HADOOP_VARIABLES
 from clonos.spark.session import GUARD, is_local, session_conf
 
 MASTER = "spark://master:7077"
@@ -180,7 +183,101 @@ def test_a_master_that_does_not_answer_is_refused_at_once() -> None:
         require_master(use_master(f"spark://127.0.0.1:1,127.0.0.1:{port}", EXECUTOR))
     with pytest.raises(ClusterUnavailable, match=f"127.0.0.1:{port}"):
         require_master(use_master(f"spark://127.0.0.1:{port}", EXECUTOR))
+
+
+def test_yarn_needs_the_address_of_its_resource_manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in HADOOP_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(SpecError, match="does not know the resource manager of the cluster east") as refused:
+        require_master(use(master="yarn"))
+    assert "HADOOP_CONF_DIR" in refused.value.hint
+    require_master(use(master="yarn", sparkConf={"spark.hadoop.yarn.resourcemanager.address": "rm:8032"}))
+    monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path))
+    with pytest.raises(SpecError):
+        require_master(use_master("yarn", EXECUTOR))
+    (tmp_path / "yarn-site.xml").touch()
     require_master(use_master("yarn", EXECUTOR))
+
+
+def test_yarn_has_encryption_and_a_secret_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, "of a standalone cluster")
+    cluster = use(master="yarn")
+    conf = session_conf("job", "auto", {}, cluster=cluster)
+    assert "spark.authenticate.secret" not in conf
+    require_encryption(conf, cluster, KafkaSettings.model_validate({"sasl_password": "p"}), RegistrySettings())
+    assert conf["spark.executor.failuresValidityInterval"] == "1h"
+    other = use(master="yarn", sparkConf={"spark.authenticate": "false"})
+    with pytest.raises(SessionIncompatible):
+        require_encryption(
+            session_conf("job", "auto", {}, cluster=other),
+            other,
+            KafkaSettings.model_validate({"sasl_password": "p"}),
+            RegistrySettings(),
+        )
+
+
+K8S = "k8s://https://api:6443"
+PODS = {"image": "registry.example/executor:1", "namespace": "streams", "serviceAccount": "executor"}
+
+
+def test_pods_of_executors_follow_from_the_cluster_file(tmp_path: Path) -> None:
+    template = tmp_path / "pod.yaml"
+    pods = {**PODS, "podTemplate": str(template), "pullSecrets": ["one", "two"]}
+    cluster = use(master=K8S, kubernetes=pods)
+    conf = session_conf("job", "auto", {"spark.kubernetes.namespace": "of-the-job"}, cluster=cluster)
+    names = {name.removeprefix("spark.kubernetes."): value for name, value in conf.items() if "kubernetes." in name}
+    assert names == {
+        "container.image": "registry.example/executor:1",
+        "namespace": "streams",
+        "authenticate.executor.serviceAccountName": "executor",
+        "executor.podTemplateFile": str(template),
+        "container.image.pullSecrets": "one,two",
+    }
+    assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
+    assert "spark.driver.host" not in conf
+    with pytest.raises(SpecError, match=r"pod\.yaml of the cluster east is not on this host"):
+        require_master(cluster)
+    template.touch()
+    require_master(cluster)
+
+
+@pytest.mark.parametrize(("namespace", "owner"), [("streams", True), ("elsewhere", False)])
+def test_a_driver_in_a_pod_gives_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespace: str, owner: bool
+) -> None:
+    (tmp_path / "namespace").write_text(f"{namespace}\n")
+    monkeypatch.setattr(managers, "_POD", tmp_path / "namespace")
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    conf = session_conf("job", "auto", {}, cluster=use(master=K8S, kubernetes=PODS))
+    assert conf["spark.driver.host"] in {"127.0.0.1", "::1"}
+    assert conf.get("spark.kubernetes.driver.pod.name") == ("localhost" if owner else None)
+    set_by_admin = use(master=K8S, kubernetes=PODS, sparkConf={"spark.driver.host": "agents.streams.svc"})
+    assert session_conf("job", "auto", {}, cluster=set_by_admin)["spark.driver.host"] == "agents.streams.svc"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"master": K8S}, "needs the field kubernetes, with the image of executors"),
+        ({"master": "yarn", "kubernetes": PODS}, "kubernetes needs a master such as k8s://https://HOST:PORT"),
+        ({"master": K8S, "kubernetes": {**PODS, "image": ""}}, "image"),
+        ({"master": K8S, "kubernetes": {**PODS, "namespace": "Not_A_Name"}}, "namespace"),
+        ({"master": K8S, "kubernetes": {**PODS, "podTemplate": "relative.yaml"}}, "podTemplate"),
+        (
+            {"master": K8S, "kubernetes": PODS, "sparkConf": {"spark.kubernetes.namespace": "other"}},
+            "fields of kubernetes set spark.kubernetes.namespace: leave it out of sparkConf",
+        ),
+    ],
+)
+def test_descriptions_of_kubernetes_that_are_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        described(**settings)
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://api:6443"])
+def test_a_secret_is_refused_where_spark_generates_it(master: str) -> None:
+    with pytest.raises(ValueError, match="authSecret is for standalone clusters"):
+        described(master=master, authSecret="spark-east")
 
 
 def test_code_is_shipped_with_its_data_files(tmp_path: Path) -> None:
