@@ -10,6 +10,7 @@ import pytest
 from waiting import AFTER, WaitingJobs, check_output, while_running
 
 from clonos.settings import KafkaSettings
+from clonos.spark.environment_archive import build_environment
 from clonos.testing.harness import eventually
 from support.yarn import Yarn
 
@@ -23,13 +24,15 @@ def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
 
 
 @pytest.mark.chaos(fault="SIGKILL", target="executor, then driver", topology="clonos run, YARN")
-@pytest.mark.parametrize("kind", ["service", "stateful"])
+@pytest.mark.parametrize("kind", ["service", "stateful"])  # the latter with an environment archive
 def test_an_executor_and_the_driver_are_killed(
     yarn: Yarn, kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_path: Path, kind: str
 ) -> None:
     """The epoch of a lost executor fails whole; a killed driver leaves no executor."""
     file = tmp_path / "cluster.json"
     settings = {"master": "yarn", "sharedLocations": [f"file://{tmp_path}"], "sparkConf": yarn.conf}
+    if kind == "stateful":
+        settings["environment"] = build_environment(tmp_path / "environment.tar.gz").path.as_uri()
     file.write_text(json.dumps({"metadata": {"name": "hadoop"}, "spec": settings}))
     spec = {"executor": {"instances": 2, "cores": 1, "memory": "512m"}}
     environment = {"HADOOP_CONF_DIR": str(yarn.configuration)}

@@ -13,7 +13,7 @@ from clonos.errors import NotFound, SpecError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from clonos.jobs.cluster import ClusterSpec
+    from clonos.jobs.cluster import ClusterSettings, ClusterSpec
     from clonos.resources.clusters import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="Manage the Spark clusters that jobs can use.")
@@ -219,6 +219,14 @@ def _problem(cluster: Cluster) -> str:
     return " ".join(cluster.report.problems) if cluster.report else ""
 
 
+def _authentication(spec: ClusterSettings) -> str:
+    from clonos.jobs.cluster import Manager
+
+    if spec.manager is not Manager.STANDALONE:
+        return "a secret of Spark for each application"
+    return f"secret {spec.auth_secret} of the hosts" if spec.auth_secret else "none"
+
+
 def _picture(cluster: Cluster) -> RenderableType:
     from rich.table import Table
 
@@ -235,7 +243,8 @@ def _picture(cluster: Cluster) -> RenderableType:
         "web UI": spec.ui,
         "hosts": ", ".join(spec.hosts) or "all",
         "shared locations": ", ".join(spec.shared_locations),
-        "authentication": f"secret {spec.auth_secret} of the hosts" if spec.auth_secret else "none",
+        "pods": f"{spec.kubernetes.image} in the namespace {spec.kubernetes.namespace}" if spec.kubernetes else "",
+        "authentication": _authentication(spec),
         "trusted network": "yes" if spec.trusted_network else "no",
         "python": spec.python,
         "environment": spec.environment,

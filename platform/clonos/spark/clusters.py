@@ -18,7 +18,7 @@ from clonos.errors import ClusterUnavailable, SessionIncompatible, SpecError
 from clonos.jobs.cluster import SECRET_VARIABLE, ClusterSettings, ClusterSpec, Manager
 from clonos.jobs.spec import ExecutorResources
 from clonos.settings import KafkaSettings, RegistrySettings
-from clonos.spark.managers import manager_conf, manager_defaults, require_manager_settings
+from clonos.spark.managers import archives_setting, manager_conf, manager_defaults, require_manager_settings
 
 # The folders of an executor with the Python environment and with the job's code.
 _ENVIRONMENT: Final = "environment"
@@ -169,7 +169,8 @@ def with_cluster(conf: Mapping[str, str], use: ClusterUse, *, plugin: str) -> di
     merged = {**conf, **settings.spark_conf, **manager_conf(settings), "spark.master": settings.master}
     if settings.environment:
         archive = f"{settings.environment}#{_ENVIRONMENT}"
-        merged["spark.archives"] = ",".join(filter(None, [merged.get("spark.archives", ""), archive]))
+        name = archives_setting(settings)
+        merged[name] = ",".join(filter(None, [merged.get(name, ""), archive]))
     if use.secret:
         merged |= {
             "spark.authenticate": "true",

@@ -106,7 +106,9 @@ def launch_gateway(
         os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = python, sys.executable
         process = _start(
             [
-                *_java_command(java, jars, heap_mb, jvm_flags, _options(conf or {}, log_format)),
+                *_java_command(
+                    java, jars, heap_mb, jvm_flags, _options(conf or {}, log_format), _hadoop_conf(conf or {})
+                ),
                 *("org.apache.spark.deploy.SparkSubmit", "--properties-file", str(properties)),
                 *("--load-spark-defaults", "pyspark-shell"),
             ],
@@ -130,17 +132,25 @@ def aot_file(jars: Jars, java: Path) -> Path:
     return aot.cache_file(jars, "spark", java, *inputs)
 
 
-def _java_command(java: Path, jars: Jars, heap_mb: int, jvm_flags: Sequence[str], options: Sequence[str]) -> list[str]:
+def _java_command(
+    java: Path,
+    jars: Jars,
+    heap_mb: int,
+    jvm_flags: Sequence[str],
+    options: Sequence[str],
+    hadoop_conf: Sequence[Path] = (),
+) -> list[str]:
     home = spark_home()
-    connector = [str(jar) for jar in sorted(jars.connector.glob("*.jar"))]
+    connector = sorted(jars.connector.glob("*.jar"))
+    # The directories that a user may extend come last: the cache requires the same first entries each time.
+    class_path = [f"{home}/jars/*", *connector, classes_jar(jars), _conf_folder(), *hadoop_conf]
     return [
         *(str(java), *spark_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
         # Python uses this variable by itself, a JVM does not.
         *([f"-Djava.io.tmpdir={folder}"] if (folder := os.environ.get("TMPDIR")) else []),
         # The cache itself is created with G1: every collector can load its archive.
         *(f"-Xmx{heap_mb}m", *([] if jvm_flags else _collector(heap_mb, options)), *options),
-        # The directories that a user may extend come last: the cache requires the same first entries each time.
-        *("-cp", os.pathsep.join([f"{home}/jars/*", *connector, str(classes_jar(jars)), *map(str, _conf_folders())])),
+        *("-cp", os.pathsep.join(map(str, class_path))),
     ]
 
 
@@ -152,8 +162,9 @@ def _collector(heap_mb: int, options: Sequence[str]) -> list[str]:
     return ["-XX:+UseSerialGC"]
 
 
-def _conf_folders() -> list[Path]:
-    return [_conf_folder(), *hadoop_folders()]
+def _hadoop_conf(conf: Mapping[str, str]) -> list[Path]:
+    """Hadoop's client configuration, only for YARN: it would change the default file system of other sessions."""
+    return hadoop_folders() if conf.get("spark.master") == "yarn" else []
 
 
 def _conf_folder() -> Path:
@@ -180,15 +191,15 @@ def _options(conf: Mapping[str, str], log_format: str) -> list[str]:
 
 def _hadoop_environment(conf: Mapping[str, str]) -> dict[str, str]:
     """For YARN, Spark requires a folder with Hadoop's configuration, also where the cluster file has all settings."""
-    return {} if conf.get("spark.master") != "yarn" or hadoop_folders() else {HADOOP_VARIABLES[0]: str(_conf_folder())}
+    return {HADOOP_VARIABLES[0]: str(_conf_folder())} if conf.get("spark.master") == "yarn" else {}
 
 
 def _start(
     command: Sequence[str], info: Path, log_file: Path | None, more_environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     environment = {
-        **os.environ,
         **more_environment,
+        **os.environ,
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
         "SPARK_CONNECT_MODE": "0",
     }

@@ -55,6 +55,11 @@ def manager_conf(settings: ClusterSettings) -> Mapping[str, str]:
     return settings.kubernetes.spark_conf if settings.kubernetes is not None else {}
 
 
+def archives_setting(settings: ClusterSettings) -> str:
+    """The setting of Spark with the archives that executors unpack. YARN itself unpacks them, once on each node."""
+    return "spark.yarn.dist.archives" if settings.manager is Manager.YARN else "spark.archives"
+
+
 def _pod_of_driver(settings: ClusterSettings) -> dict[str, str]:
     """How executors reach a driver that runs in a pod; empty for another driver."""
     if not _POD.is_file():

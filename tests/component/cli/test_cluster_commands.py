@@ -98,6 +98,7 @@ def test_add_with_options_and_inspect(clonos: Clonos) -> None:
         "python": "python3",
         "environment": "hdfs://h/env.tar.gz",
         "hosts": ["h1", "h2"],
+        "kubernetes": None,
     }
     assert body(clonos("cluster", "inspect", "every-option", "-o", "json"))["name"] == "every-option"
     shown = clonos("cluster", "inspect", "every-option").stdout
@@ -120,6 +121,18 @@ def test_add_from_a_file_whose_fields_options_replace(clonos: Clonos, tmp_path: 
     changed = body(clonos("cluster", "add", "of-file", "--master", "yarn", "--replace", "-o", "json"))
     assert (changed["version"], changed["spec"]["master"], changed["spec"]["hosts"]) == (2, "yarn", [])
     assert body(clonos("cluster", "add", "new", "--master", "yarn", "--replace", "-o", "json"))["version"] == 1
+
+
+def test_pods_are_described_in_a_file(clonos: Clonos, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    pods = "{image: 'r/executor:1', namespace: streams}"
+    file.write_text(f"metadata: {{name: pods}}\nspec: {{master: 'k8s://https://m:6443', kubernetes: {pods}}}\n")
+    clonos("cluster", "add", "pods", "--file", str(file))
+    shown = clonos("cluster", "inspect", "pods").stdout
+    assert "r/executor:1 in the namespace streams" in shown
+    assert "a secret of Spark for each application" in shown
+    with pytest.raises(errors.SpecError, match="needs the field kubernetes"):
+        clonos("cluster", "add", "podless", "--master", "k8s://https://m:6443")
 
 
 @pytest.mark.parametrize("options", [(), ("--master", "local[2]"), ("--master", "yarn", "--shared", "/mnt")])

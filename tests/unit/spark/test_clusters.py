@@ -199,6 +199,13 @@ def test_yarn_needs_the_address_of_its_resource_manager(monkeypatch: pytest.Monk
     require_master(use_master("yarn", EXECUTOR))
 
 
+def test_yarn_unpacks_an_environment_itself() -> None:
+    cluster = use(master="yarn", environment="hdfs:///envs/e.tar.gz")
+    conf = session_conf("job", "auto", {"spark.archives": "a.zip"}, cluster=cluster)
+    assert conf["spark.yarn.dist.archives"] == "hdfs:///envs/e.tar.gz#environment"
+    assert conf["spark.archives"] == "a.zip"
+
+
 def test_yarn_has_encryption_and_a_secret_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_VARIABLE, "of a standalone cluster")
     cluster = use(master="yarn")

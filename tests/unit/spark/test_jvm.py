@@ -14,7 +14,6 @@ from clonos.settings import Settings
 from clonos.spark import classes, jvm
 from clonos.spark.classes import ensure_classes
 from clonos.spark.java import LOCAL_FILE_SYSTEM
-from clonos.spark.managers import HADOOP_VARIABLES
 from clonos.spark.session import session_conf
 
 
@@ -41,16 +40,13 @@ def test_cache_is_created_with_the_default_collector(tmp_path: Path) -> None:
     assert "-XX:+UseSerialGC" not in jvm._java_command(java, jars, 1024, ["-XX:AOTCacheOutput=x"], [])
 
 
-def test_hadoops_configuration_is_on_the_class_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in HADOOP_VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
-    # Spark refuses YARN without the variable, also where the cluster file has the address.
-    assert jvm._hadoop_environment({"spark.master": "yarn"}) == {"HADOOP_CONF_DIR": str(jvm._conf_folder())}
-    assert jvm._hadoop_environment({"spark.master": "local[2]"}) == {}
+def test_hadoops_configuration_is_on_the_class_path_for_yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "")
     monkeypatch.setenv("YARN_CONF_DIR", "/etc/hadoop")
-    assert jvm._hadoop_environment({"spark.master": "yarn"}) == {}
+    assert jvm._hadoop_conf({"spark.master": "local[2]"}) == []
+    folders = jvm._hadoop_conf({"spark.master": "yarn"})
     jars = Jars(*(tmp_path / name for name in ("connector", "broker", "compiler")))
-    command = jvm._java_command(java_binary(), jars, 1024, [], [])
+    command = jvm._java_command(java_binary(), jars, 1024, [], [], folders)
     assert command[-1].split(":")[-1] == "/etc/hadoop"
 
 
