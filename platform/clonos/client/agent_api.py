@@ -83,7 +83,7 @@ class AgentApi:
         self._http = httpx.AsyncClient(
             base_url=f"{url.rstrip('/')}/api/v1/",
             timeout=_TIMEOUT,
-            verify=tls_context(ca),
+            verify=tls_context(ca) if url.startswith("https") else False,
             # An agent and its control plane are in one network, without a proxy between them.
             trust_env=False,
             limits=httpx.Limits(max_connections=64, keepalive_expiry=60.0),

@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 def scraped(address: str) -> Samples:
-    response = httpx.get(f"http://{address}/metrics", trust_env=False)
+    response = httpx.get(f"http://{address}/metrics", trust_env=False, verify=False)
     assert response.status_code == 200
     samples: Samples = {}
     for family in text_string_to_metric_families(response.text):
@@ -63,7 +63,7 @@ def test_endpoint_stops_with_the_agent(api: FakeApi, host: Host, run: str) -> No
 
 def _answers(address: str) -> bool:
     try:
-        return httpx.get(f"http://{address}/metrics", trust_env=False).status_code == 200
+        return httpx.get(f"http://{address}/metrics", trust_env=False, verify=False).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -96,7 +96,9 @@ def test_a_slow_head_and_an_idle_connection_end(connect: Connect) -> None:
 
 
 def test_requests_on_one_connection_have_heads_of_their_own(address: tuple[str, int]) -> None:
-    with httpx.Client(base_url=f"http://{address[0]}:{address[1]}", trust_env=False, timeout=20) as client:
+    with httpx.Client(
+        base_url=f"http://{address[0]}:{address[1]}", trust_env=False, verify=False, timeout=20
+    ) as client:
         for number in range(30):
             assert client.post("/", content=b"y" * 100_000, headers={"X-Filler": "f" * 900}).text == "100000", number
         assert client.get("/", headers={"X-Large": "l" * 9_000}).status_code == 200

@@ -62,5 +62,5 @@ def name() -> str:
 @pytest.fixture
 def nobody(service: Served) -> Iterator[httpx.Client]:
     """A client without a token."""
-    with httpx.Client(base_url=service.url, timeout=20.0, trust_env=False) as client:
+    with httpx.Client(base_url=service.url, timeout=20.0, trust_env=False, verify=False) as client:
         yield client

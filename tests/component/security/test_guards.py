@@ -359,7 +359,10 @@ def test_a_proxy_with_tls_makes_cookies_secure(tmp_path: Path) -> None:
 
 def test_the_process_is_alive_however_often_it_is_asked(tmp_path: Path) -> None:
     limits = Limits(requests_per_s=0.001, burst=3)
-    with served(tmp_path, limits=limits) as service, httpx.Client(base_url=service.url, trust_env=False) as nobody:
+    with (
+        served(tmp_path, limits=limits) as service,
+        httpx.Client(base_url=service.url, trust_env=False, verify=False) as nobody,
+    ):
         assert {nobody.get("/health/live").status_code for _ in range(10)} == {200}
         assert [nobody.get("/health/ready").status_code for _ in range(4)][-1] == 429
 

@@ -240,7 +240,7 @@ def worlds(service: Served, callers: dict[str, str]) -> Iterator[dict[str, World
 
 @pytest.fixture(scope="module")
 def connection(service: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=service.url, timeout=20.0, trust_env=False) as client:
+    with httpx.Client(base_url=service.url, timeout=20.0, trust_env=False, verify=False) as client:
         yield client
 
 

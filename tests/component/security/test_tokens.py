@@ -33,7 +33,7 @@ Token = Callable[..., dict[str, Any]]
 
 def self_with(service: Served, authorization: str | None) -> int:
     headers = {} if authorization is None else {"Authorization": authorization}
-    with httpx.Client(base_url=service.url, trust_env=False, timeout=20.0) as client:
+    with httpx.Client(base_url=service.url, trust_env=False, verify=False, timeout=20.0) as client:
         return client.get("/api/v1/tokens/self", headers=headers).status_code
 
 
@@ -175,21 +175,21 @@ def test_invalid_tokens_are_refused(change: Callable[[str], str | None], service
     good = token("viewer")["token"]
     original = change(good)
     headers = [] if original is None else [(b"authorization", original.encode("latin-1"))]
-    with httpx.Client(base_url=service.url, trust_env=False, timeout=20.0) as client:
+    with httpx.Client(base_url=service.url, trust_env=False, verify=False, timeout=20.0) as client:
         assert client.get("/api/v1/tokens/self", headers=headers).status_code == 401
         assert client.get("/api/v1/tokens/self", headers={"Authorization": f"bearer {good}"}).status_code == 200
 
 
 def test_two_authorization_headers_are_refused(service: Served, token: Token) -> None:
     good = f"Bearer {token('viewer')['token']}"
-    with httpx.Client(base_url=service.url, trust_env=False, timeout=20.0) as client:
+    with httpx.Client(base_url=service.url, trust_env=False, verify=False, timeout=20.0) as client:
         answer = client.get("/api/v1/jobs", headers=[("Authorization", good), ("Authorization", good)])
     assert answer.status_code == 401
 
 
 def test_a_token_is_not_taken_from_the_address_or_a_cookie(service: Served, token: Token) -> None:
     good = token("viewer")["token"]
-    with httpx.Client(base_url=service.url, trust_env=False, timeout=20.0) as client:
+    with httpx.Client(base_url=service.url, trust_env=False, verify=False, timeout=20.0) as client:
         for name in ("token", "access_token", "authorization"):
             assert client.get("/api/v1/jobs", params={name: good}).status_code == 401
             assert client.get("/api/v1/jobs", headers={"Cookie": f"{name}={good}"}).status_code == 401
@@ -264,7 +264,10 @@ def test_a_private_file_is_never_readable_by_others(tmp_path: Path, monkeypatch:
 def test_without_authentication_only_the_local_user_is_accepted(tmp_path: Path) -> None:
     """`CLONOS_API__AUTH=false`, for a machine with one user: a token in a request must still be valid."""
     (tmp_path / "admin.token").write_text("unused")
-    with served(tmp_path, auth=False) as service, httpx.Client(base_url=service.url, trust_env=False) as client:
+    with (
+        served(tmp_path, auth=False) as service,
+        httpx.Client(base_url=service.url, trust_env=False, verify=False) as client,
+    ):
         assert client.get("/api/v1/jobs").status_code == 200
         assert client.get("/api/v1/jobs", headers={"Authorization": "Bearer wrong"}).status_code == 401
         assert client.get("/api/v1/jobs", headers={"Host": "evil.example"}).status_code == 403
