@@ -34,7 +34,12 @@ _YARN: Final = {
 }
 
 
-_KUBERNETES: Final = {**_ENCRYPTED, **_LOST_EXECUTORS}
+_KUBERNETES: Final = {
+    **_ENCRYPTED,
+    **_LOST_EXECUTORS,
+    # In client mode there is no such service, and a role needs no right to delete services.
+    "spark.kubernetes.driver.service.deleteOnTermination": "false",
+}
 # Kubernetes mounts it into each pod.
 _POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 

@@ -234,6 +234,7 @@ def test_pods_of_executors_follow_from_the_cluster_file(tmp_path: Path) -> None:
     conf = session_conf("job", "auto", {"spark.kubernetes.namespace": "of-the-job"}, cluster=cluster)
     names = {name.removeprefix("spark.kubernetes."): value for name, value in conf.items() if "kubernetes." in name}
     assert names == {
+        "driver.service.deleteOnTermination": "false",
         "container.image": "registry.example/executor:1",
         "namespace": "streams",
         "authenticate.executor.serviceAccountName": "executor",

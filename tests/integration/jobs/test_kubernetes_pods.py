@@ -1,0 +1,84 @@
+"""The pods that a driver requests of Kubernetes, by a stand-in for its API server: no executor starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from clonos.testing.harness import eventually
+from support.kubernetes import StubKubernetes
+
+pytestmark = pytest.mark.broad
+
+MANIFESTS: Final = Path(__file__).parents[3] / "docker" / "kubernetes"
+SCHEMAS: Final = "1.37"
+
+
+def test_a_driver_requests_pods_with_the_rights_of_its_role(tmp_path: Path) -> None:
+    with StubKubernetes() as kubernetes:
+        pods = {"image": "r/executor:1", "namespace": "clonos", "serviceAccount": "clonos-executor"}
+        settings = {
+            "master": kubernetes.master,
+            "kubernetes": {**pods, "podTemplate": str(MANIFESTS / "executor-pod.yaml")},
+            "python": "/opt/clonos/bin/python",
+            "sparkConf": {"spark.driver.host": "127.0.0.1", "spark.kubernetes.driver.pod.name": "clonos-agent-0"},
+        }
+        with (tmp_path / "log").open("w") as log:
+            check = subprocess.Popen(
+                [sys.executable, "-m", "clonos.driver.cluster_check"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
+        assert check.stdin is not None
+        check.stdin.write(json.dumps({"metadata": {"name": "pods"}, "spec": settings}))
+        check.stdin.close()
+        try:
+            eventually(
+                lambda: len(kubernetes.pods()) == 2,
+                "two pods are requested",
+                timeout_s=240,
+                details=lambda: (tmp_path / "log").read_text()[-2000:],
+            )
+            check.terminate()
+            check.wait(60)
+            deleted = ("deletecollection", "pods")
+            eventually(lambda: deleted in kubernetes.requests, "the pods are deleted", timeout_s=60)
+        finally:
+            check.kill()
+            check.wait()
+        for pod in kubernetes.pods():
+            _check_pod(pod)
+        for resource in kubernetes.created:
+            kubernetes_validate.validate(resource, SCHEMAS, strict=True)
+        assert kubernetes.requests <= _allowed()
+
+
+def _check_pod(pod: dict[str, Any]) -> None:
+    assert pod["metadata"]["labels"]["spark-role"] == "executor", "a network policy selects it"
+    (owner,) = pod["metadata"]["ownerReferences"]
+    assert owner["name"] == "clonos-agent-0"
+    spec = pod["spec"]
+    assert spec["serviceAccountName"] == "clonos-executor"
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    (container,) = spec["containers"]
+    assert container["image"] == "r/executor:1"
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    variables = {each["name"]: each.get("value", "") for each in container["env"]}
+    assert variables["_SPARK_AUTH_SECRET"]
+    assert "127.0.0.1" in variables["SPARK_DRIVER_URL"]
+
+
+def _allowed() -> set[tuple[str, str]]:
+    accounts = yaml.safe_load_all((MANIFESTS / "accounts.yaml").read_text())
+    (role,) = [each for each in accounts if each["kind"] == "Role"]
+    return {(verb, kind) for rule in role["rules"] for kind in rule["resources"] for verb in rule["verbs"]}
