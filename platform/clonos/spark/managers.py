@@ -22,12 +22,13 @@ _ENCRYPTED: Final = {
 }
 # Spark ends an application after a number of lost executors. A job runs for months: only those of the last hour count.
 _LOST_EXECUTORS: Final = {"spark.executor.failuresValidityInterval": "1h"}
+# The temporary folder of a container of YARN, which Spark would use, has a path that is too long for a socket.
+SHORT_SOCKETS: Final = {"spark.python.unix.domain.socket.dir": "/tmp"}  # noqa: S108, Spark's own default elsewhere
 _YARN: Final = {
     **_ENCRYPTED,
     **_LOST_EXECUTORS,
     "spark.yarn.am.attemptFailuresValidityInterval": "1h",
-    # The temporary folder of a container, which Spark would use, has a path that is too long for a socket.
-    "spark.python.unix.domain.socket.dir": "/tmp",  # noqa: S108, Spark's own default outside of containers
+    **SHORT_SOCKETS,
     # By default Hadoop's client tries for a quarter of an hour to reach a resource manager that is away.
     "spark.hadoop.yarn.resourcemanager.connect.max-wait.ms": "60000",
     "spark.hadoop.yarn.resourcemanager.connect.retry-interval.ms": "5000",

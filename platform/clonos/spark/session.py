@@ -30,6 +30,7 @@ from clonos.spark.clusters import ClusterUse, cluster_defaults, python_of, use_m
 from clonos.spark.internals import set_login_user
 from clonos.spark.java import CHECKPOINT_FILES, LOCAL_FILE_SYSTEM
 from clonos.spark.jvm import GatewayProcess, launch_gateway
+from clonos.spark.managers import SHORT_SOCKETS
 from clonos.spark.storage import storage_jars
 
 _STATE = "spark.sql.streaming.stateStore"
@@ -277,8 +278,7 @@ def session_conf(
         raise SpecError(f"Master {master} lets Spark retry tasks within an epoch.", hint="leave the second number out.")
     chosen = {**SESSION_DEFAULTS, "spark.app.name": app_name, "spark.master": master}
     if len(tempfile.gettempdir()) > _MAX_TEMPDIR_CHARACTERS:
-        # Executors have the same setting, and the folder is on every host.
-        chosen["spark.python.unix.domain.socket.dir"] = "/tmp"  # noqa: S108, as Spark itself does
+        chosen |= SHORT_SOCKETS  # executors have the same setting, and the folder is on every host
     if cluster is not None:
         return with_cluster({**chosen, **cluster_defaults(cluster), **conf}, cluster, plugin=GUARD)
     chosen["spark.sql.shuffle.partitions"] = str(_cores(master) * (1 if automatic else 2))

@@ -22,6 +22,7 @@ from clonos.formats.registry import registry_environment
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.classes import ensure_classes
 from clonos.spark.internals import has_class, jvm_of
+from clonos.spark.managers import SHORT_SOCKETS
 from clonos.spark.session import FASTER, GUARD, PROMISED, connector_jars, local_task_failures
 from clonos.spark.storage import storage_jars
 
@@ -62,7 +63,13 @@ def spark_conf(settings: Settings | None = None, *, checkpoint: str = "") -> dic
     """
     settings = settings or Settings()
     jars = ensure_jars(settings)
-    conf = {**PROMISED, **FASTER, _PLUGINS: GUARD, "spark.jars": f"{connector_jars(jars)},{ensure_classes(jars)}"}
+    conf = {
+        **PROMISED,
+        **FASTER,
+        **SHORT_SOCKETS,
+        _PLUGINS: GUARD,
+        "spark.jars": f"{connector_jars(jars)},{ensure_classes(jars)}",
+    }
     return conf | storage_jars(checkpoint, conf, settings)
 
 
