@@ -53,7 +53,7 @@ example: setup ## One example, killed and checked: NAME=orders (or enrich, wordc
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain $(if $(filter cluster,$(MASTER)),--spark-workers 2)
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
-test: setup begin-summary ## Lint and the core tests (half an hour); CLONOS_TESTS=all: all of them
+test: setup begin-summary ## Lint and the core tests (25 minutes); CLONOS_TESTS=all: all of them
 	@ended=0; \
 	$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes $(SUITES) || ended=$$?; \
 	printf '\nWhat ran:\n'; sed 's/^/  /' $(SUMMARY); \
@@ -66,7 +66,7 @@ begin-summary:
 unit: setup ## Tests without Kafka and Spark (1 minute)
 	$(PYTEST) tests/unit -q$(LABELLED)
 
-component: setup ## Control plane, agents, command line, security; on SQLite and PostgreSQL (10 minutes)
+component: setup ## Control plane, agents, command line, security; on SQLite and PostgreSQL (8 minutes)
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes component-api component-rest
 
 component-api: setup
@@ -78,10 +78,10 @@ component-rest: setup
 contracts: setup ## Claims on a real broker, crashed at every step (1 minute)
 	$(PYTEST) tests/integration/contracts -v $(CORE)$(LABELLED)
 
-integration: setup ## Jobs on real Kafka and Spark, without crashes of the driver (15 minutes)
+integration: setup ## Jobs on real Kafka and Spark, without crashes of the driver (10 minutes)
 	$(PYTEST) tests/integration/jobs -v $(CORE)$(LABELLED)
 
-chaos: setup ## Real drivers, killed and stopped at named points: a selection (25 minutes)
+chaos: setup ## Real drivers, killed and stopped at named points: a selection (12 minutes)
 	$(PYTEST) tests/chaos -v --capture=no $(CORE)$(LABELLED)
 
 browser: setup ## The dashboard in Chromium (apt-get install -y chromium), over real jobs that are killed (3 minutes)

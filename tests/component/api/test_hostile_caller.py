@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from support.busy import slowdown
 from support.callers import HostileCaller, OrdinaryCaller
 from support.connection import Connection
 from support.serving import ApiProcess
@@ -52,7 +53,7 @@ def test_a_hostile_token_harms_no_other(tmp_path: Path) -> None:
             for caller in ordinary:
                 await caller.create()
             # Beside everything else, most slow requests would still wait for their turns at the end.
-            for attack in (attack_until_answered(hostile, SLOW), hostile.attack(6.0)):
+            for attack in (attack_until_answered(hostile, SLOW), hostile.attack(6.0 * slowdown())):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(attack)
                     for caller in ordinary:
