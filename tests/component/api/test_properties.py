@@ -340,7 +340,7 @@ def _name_known(case: Case, service: Service) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
-@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.broad)])
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.story)])
 def test_each_role_gets_documented_statuses(request: pytest.FixtureRequest, backend: str, name: str) -> None:
     service, operation = request.getfixturevalue(BACKENDS[backend]), OPERATIONS[name]
     for caller in ("viewer", "owner", "admin", "agent"):
