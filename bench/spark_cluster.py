@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from clonos.embedded.jars import ensure_jars
+from clonos.embedded.java import java_binary
 from clonos.embedded.layout import free_ports
 from clonos.embedded.processes import spawn, stop_all
 from clonos.embedded.standalone_spark import StandaloneSpark, WorkerSize
+from clonos.settings import Settings
+from clonos.spark.jvm import executor_cache
 from clonos.testing.harness import eventually
 
 EXECUTOR_MEMORY: Final = "1g"
@@ -44,7 +48,8 @@ def bench_cluster(folder: Path, *, workers: int) -> Iterator[BenchCluster]:
     folder.mkdir(parents=True)
     port, ui_port = free_ports(2)
     size = WorkerSize(cores=1, memory_mb=_ROOM_MB)
-    spark = StandaloneSpark(folder / "spark", port=port, ui_port=ui_port, size=size)
+    cache = executor_cache(ensure_jars(Settings()), java_binary())
+    spark = StandaloneSpark(folder / "spark", port=port, ui_port=ui_port, size=size, cache=cache)
     spark.prepare()
     commands = {"master": spark.master_command()}
     commands |= {name: spark.worker_command(name) for name in (f"worker-{number}" for number in range(workers))}

@@ -10,9 +10,13 @@ from typing import Final, Self
 
 import psutil
 
+from clonos.embedded.jars import ensure_jars
+from clonos.embedded.java import java_binary
 from clonos.embedded.layout import free_ports
 from clonos.embedded.processes import ProcessRecord, spawn, stop_all
 from clonos.embedded.standalone_spark import StandaloneSpark, WorkerSize
+from clonos.settings import Settings
+from clonos.spark.jvm import executor_cache
 from clonos.testing.harness import eventually
 
 _EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
@@ -35,7 +39,8 @@ class StandaloneCluster:
         self._folder = folder
         self._workers = [f"worker-{number}" for number in range(workers)]
         port, ui_port = free_ports(2)
-        self.spark = StandaloneSpark(folder / "spark", port=port, ui_port=ui_port, size=size)
+        cache = executor_cache(ensure_jars(Settings()), java_binary())
+        self.spark = StandaloneSpark(folder / "spark", port=port, ui_port=ui_port, size=size, cache=cache)
         self.processes: dict[str, ProcessRecord] = {}
         self._paused: list[int] = []
 

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ _OPENED: Final = (
     *(f"java.base/{name}" for name in ("jdk.internal.ref", "sun.nio.ch", "sun.nio.cs")),
     *("java.base/sun.util.calendar", "java.security.jgss/sun.security.krb5"),
 )
+_SECURITY_ACTION: Final = "java.base/sun.security.action"
 _MODULE_FLAGS: Final = (
     *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
     "-XX:+IgnoreUnrecognizedVMOptions",
@@ -35,14 +37,34 @@ _MODULE_FLAGS: Final = (
 _SILENT_MAJOR: Final = 17  # the last long-term release that does not warn about native libraries
 _UNSAFE_MAJOR: Final = 24  # also the first release without the package sun.security.action
 _VECTOR: Final = "jdk.incubator.vector"
+_NO_FLAG: Final = "--add-modules="  # Java accepts no such argument
 # `set --` moves the arguments that stay to the end of the list, one by one.
 _LAUNCHER: Final = """#!/bin/sh
+before=
 for argument do
   shift
-  [ "$argument" = {dropped} ] || set -- "$@" "$argument"
+  [ "$before" != -cp ] || argument={class_path}"$argument"
+  before=$argument
+  case $argument in
+    {dropped}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
 done
 exec {java} {flags} "$@"
 """
+
+
+@dataclass(frozen=True)
+class StartUpCache:
+    """An ahead-of-time cache (`clonos.embedded.aot`) that a JVM of Spark can use.
+
+    Attributes:
+        flags: The JVM's flags.
+        class_path: The class path of the training run. A JVM uses the cache if its own begins with it.
+    """
+
+    flags: tuple[str, ...]
+    class_path: str
 
 
 @functools.cache
@@ -64,7 +86,7 @@ def spark_flags(java: Path) -> list[str]:
     """The flags with which a JVM of Spark runs on the Java executable `java`."""
     flags = [*_MODULE_FLAGS, *_version_flags(java)]
     if java_major(java) < _UNSAFE_MAJOR:
-        flags.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+        flags.append(f"--add-opens={_SECURITY_ACTION}=ALL-UNNAMED")
     return flags
 
 
@@ -79,25 +101,33 @@ def _version_flags(java: Path) -> list[str]:
     return flags
 
 
-def java_home_for_spark(folder: Path, java: Path) -> Path:
+def java_home_for_spark(folder: Path, java: Path, cache: StartUpCache | None = None) -> Path:
     """A ``JAVA_HOME`` with which Spark's own launchers start `java`.
 
     Args:
         folder: Directory for a launcher script; it is created if needed.
         java: Java executable.
+        cache: A cache with which executors start faster.
 
     Returns:
         The home of `java` if it has the vector module and needs no flags; else `folder`, whose ``bin/java`` drops the
-        module and adds the flags.
+        module and adds the flags. With a cache it also replaces Spark's module flags by those of the training run,
+        because they must be equal, and begins the class path with that of the cache.
     """
     home = java.resolve().parent.parent
     lacks_module = not _has_module(home, _VECTOR)
-    flags = _version_flags(java)
+    flags = _version_flags(java) if cache is None else [*spark_flags(java), *cache.flags]
     if not lacks_module and not flags:
         return home
     script = folder / "bin" / "java"
-    dropped = f"--add-modules={_VECTOR}" if lacks_module else "''"
-    _write_script(script, _LAUNCHER.format(dropped=dropped, java=shlex.quote(str(java)), flags=shlex.join(flags)))
+    dropped = [f"--add-modules={_VECTOR}"] if lacks_module else []
+    if cache is not None:
+        dropped += [f"--add-opens={name}=ALL-UNNAMED" for name in (*_OPENED, _SECURITY_ACTION)]
+    class_path = shlex.quote(f"{cache.class_path}{os.pathsep}") if cache is not None else "''"
+    java_path = shlex.quote(str(java))
+    patterns = "|".join(map(shlex.quote, dropped or [_NO_FLAG]))
+    text = _LAUNCHER.format(dropped=patterns, class_path=class_path, java=java_path, flags=shlex.join(flags))
+    _write_script(script, text)
     return folder
 
 

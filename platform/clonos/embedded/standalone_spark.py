@@ -19,7 +19,7 @@ import msgspec
 
 from clonos.embedded.java import java_binary
 from clonos.embedded.layout import HOST, render_properties
-from clonos.embedded.spark_java import java_home_for_spark, scala_version, spark_flags, spark_home
+from clonos.embedded.spark_java import StartUpCache, java_home_for_spark, scala_version, spark_flags, spark_home
 from clonos.private_folders import create_private, write_private
 
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
@@ -84,6 +84,7 @@ class StandaloneSpark:
         port: Port of the master.
         ui_port: Port of the master's web UI.
         size: What each worker offers.
+        cache: A cache with which executors start faster.
 
     Example:
         >>> spark = StandaloneSpark(Path("spark"), port=7077, ui_port=8080)
@@ -91,12 +92,21 @@ class StandaloneSpark:
         >>> spawn(spark.master_command(), output=log, directory=spark.folder, environment=spark.environment())
     """
 
-    def __init__(self, folder: Path, *, port: int, ui_port: int, size: WorkerSize = WorkerSize()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int,
+        ui_port: int,
+        size: WorkerSize = WorkerSize(),
+        cache: StartUpCache | None = None,
+    ) -> None:
         self.folder = folder.absolute()
         self.master = f"spark://{HOST}:{port}"
         self.ui = f"http://{HOST}:{ui_port}"
         self._port, self._ui_port = port, ui_port
         self._size = size
+        self._cache = cache
 
     @property
     def secret(self) -> str:
@@ -147,7 +157,7 @@ class StandaloneSpark:
         return {
             **inherited,
             # Workers start executors with it.
-            "JAVA_HOME": str(java_home_for_spark(self.folder / "java", java_binary())),
+            "JAVA_HOME": str(java_home_for_spark(self.folder / "java", java_binary(), self._cache)),
             "SPARK_HOME": str(spark_home()),
             "SPARK_SCALA_VERSION": scala_version(),  # without it, a worker looks for a build of Spark
             "SPARK_LOCAL_IP": HOST,

@@ -10,6 +10,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from clonos.embedded.jars import Jars
 from clonos.embedded.layout import HOST, port_is_free
 from clonos.embedded.standalone_spark import StandaloneSpark
 from clonos.errors import PortInUse
@@ -55,9 +56,9 @@ class Plan(BaseModel):
         """Names of the Spark workers' processes."""
         return [f"spark-worker-{number + 1}" for number in range(self.spark_workers)]
 
-    def spark(self) -> StandaloneSpark:
+    def spark(self, jars: Jars) -> StandaloneSpark:
         """The Spark cluster."""
-        return spark_cluster(self.folder.path / "spark")
+        return spark_cluster(self.folder.path / "spark", jars)
 
     @property
     def checkpoints(self) -> Path:

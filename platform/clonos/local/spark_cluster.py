@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from clonos.embedded.java import java_binary
 from clonos.embedded.layout import free_ports, port_is_free
 from clonos.embedded.standalone_spark import StandaloneSpark
 from clonos.errors import NotFound
@@ -15,16 +16,20 @@ from clonos.private_folders import create_private, write_private
 
 if TYPE_CHECKING:
     from clonos.client import Client
+    from clonos.embedded.jars import Jars
 
 NAME: Final = "local"  # of the cluster in the control plane
 _PORTS: Final = "ports.json"
 
 
-def spark_cluster(folder: Path) -> StandaloneSpark:
+def spark_cluster(folder: Path, jars: Jars) -> StandaloneSpark:
     """The Spark cluster with files in `folder`, on the ports of its last start if they are free.
 
-    Jobs that run again with the platform were placed with the master's address.
+    Jobs that run again with the platform were placed with the master's address. Executors use the start-up cache that
+    ``make setup`` created for drivers.
     """
+    from clonos.spark.jvm import executor_cache  # imports PySpark
+
     file = folder / _PORTS
     ports = _last_ports(file)
     if ports is None or not all(map(port_is_free, ports)):
@@ -32,7 +37,7 @@ def spark_cluster(folder: Path) -> StandaloneSpark:
         ports = port, ui_port
         create_private(folder)
         file.write_bytes(msgspec.json.encode(ports))
-    return StandaloneSpark(folder, port=ports[0], ui_port=ports[1])
+    return StandaloneSpark(folder, port=ports[0], ui_port=ports[1], cache=executor_cache(jars, java_binary()))
 
 
 def _last_ports(file: Path) -> tuple[int, int] | None:

@@ -157,7 +157,7 @@ class Stack:
         if not self._plan.spark_workers:
             return
         self._report("Starting the Spark cluster.")
-        self._spark = self._plan.spark()
+        self._spark = self._plan.spark(ensure_jars(self._settings))
         self._spark.prepare()
         self._launch_spark(MASTER)
         self._await_spark(MASTER, lambda report: report.status == "ALIVE")

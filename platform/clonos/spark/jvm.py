@@ -26,7 +26,7 @@ from clonos.embedded import aot
 from clonos.embedded.jars import Jars
 from clonos.embedded.java import java_binary
 from clonos.embedded.layout import render_properties
-from clonos.embedded.spark_java import spark_flags, spark_home
+from clonos.embedded.spark_java import StartUpCache, spark_flags, spark_home
 from clonos.errors import EnvironmentFault
 from clonos.spark.classes import classes_jar, ensure_classes
 from clonos.spark.managers import HADOOP_VARIABLES, hadoop_folders
@@ -132,6 +132,17 @@ def aot_file(jars: Jars, java: Path) -> Path:
     return aot.cache_file(jars, "spark", java, *inputs)
 
 
+def executor_cache(jars: Jars, java: Path) -> StartUpCache | None:
+    """The driver's ahead-of-time cache, for executors on this machine: they load the same classes. None: no cache."""
+    flags = aot.use_flags(java, aot_file(jars, java))
+    return StartUpCache(tuple(flags), os.pathsep.join(map(str, _class_path(jars)))) if flags else None
+
+
+def _class_path(jars: Jars) -> list[str | Path]:
+    """The class path of the driver's JVM up to the user's directories, as in the training run of the cache."""
+    return [f"{spark_home()}/jars/*", *sorted(jars.connector.glob("*.jar")), classes_jar(jars), _conf_folder()]
+
+
 def _java_command(
     java: Path,
     jars: Jars,
@@ -140,10 +151,8 @@ def _java_command(
     options: Sequence[str],
     hadoop_conf: Sequence[Path] = (),
 ) -> list[str]:
-    home = spark_home()
-    connector = sorted(jars.connector.glob("*.jar"))
     # The directories that a user may extend come last: the cache requires the same first entries each time.
-    class_path = [f"{home}/jars/*", *connector, classes_jar(jars), _conf_folder(), *hadoop_conf]
+    class_path = [*_class_path(jars), *hadoop_conf]
     return [
         *(str(java), *spark_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
         # Python uses this variable by itself, a JVM does not.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clonos.embedded.spark_java import java_home_for_spark, scala_version, spark_flags, spark_home
+from clonos.embedded.spark_java import StartUpCache, java_home_for_spark, scala_version, spark_flags, spark_home
 
 _VECTOR = "--add-modules=jdk.incubator.vector"
 
@@ -46,10 +46,21 @@ def test_the_launcher_drops_the_module_that_java_lacks(tmp_path: Path) -> None:
 def test_java_25_gets_the_flags_that_arrow_needs(tmp_path: Path, modules: str) -> None:
     java = jdk(tmp_path / "jdk", "25.0.1", modules)
     home = java_home_for_spark(tmp_path / "launcher", java)
-    received = arguments(home, _VECTOR, "Main")
-    assert received[-1] == "Main"
+    received = arguments(home, _VECTOR, "", "Main")
+    assert received[-2:] == ["", "Main"], "an empty argument is passed"
     assert "-Dio.netty.noUnsafe=false" in received
     assert (_VECTOR in received) == ("vector" in modules)
+
+
+def test_executors_use_the_cache_with_the_flags_and_the_class_path_of_its_training_run(tmp_path: Path) -> None:
+    java = jdk(tmp_path / "jdk", "25.0.1", "java.base")
+    cache = StartUpCache(("-XX:AOTCache=a file.aot",), "/spark/jars/*:/own classes.jar")
+    home = java_home_for_spark(tmp_path / "launcher", java, cache)
+    by_spark = ["-cp", "/spark/conf:/spark/jars/a.jar", _VECTOR, "--add-opens=java.base/java.lang=ALL-UNNAMED"]
+    by_user = ["--add-opens=java.base/java.lang.ref=ALL-UNNAMED", "-Dempty=", ""]
+    received = arguments(home, *by_spark, *by_user, "Main", "-cp-of-the-program")
+    expected = [*spark_flags(java), *cache.flags, "-cp", f"{cache.class_path}:/spark/conf:/spark/jars/a.jar"]
+    assert received == [*expected, *by_user, "Main", "-cp-of-the-program"]
 
 
 def test_a_java_without_a_release_file_gets_the_launcher(tmp_path: Path) -> None:
