@@ -1,4 +1,6 @@
-"""A PySpark program that publishes exactly once, for `test_executors.py`: master, topics and checkpoint as arguments.
+"""A PySpark program that publishes exactly once, for `test_program_on_executors.py`.
+
+Its arguments are the master, the topics and the checkpoint.
 
 One Python worker writes its process id to the file ``waits`` and then waits, once. The program prints a line for each
 new epoch: number, replay or not, lanes that were published before.
