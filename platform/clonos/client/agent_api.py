@@ -83,7 +83,8 @@ class AgentApi:
         self._http = httpx.AsyncClient(
             base_url=f"{url.rstrip('/')}/api/v1/",
             timeout=_TIMEOUT,
-            verify=tls_context(ca) if url.startswith("https") else False,
+            # A context costs time, and plain HTTP needs none. A scheme may be in upper case.
+            verify=False if httpx.URL(url).scheme == "http" else tls_context(ca),
             # An agent and its control plane are in one network, without a proxy between them.
             trust_env=False,
             limits=httpx.Limits(max_connections=64, keepalive_expiry=60.0),

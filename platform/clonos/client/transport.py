@@ -52,7 +52,7 @@ class Transport:
             base_url=self.api + ROOT,
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(timeout_s, connect=5.0),
-            verify=tls_context(ca) if ca else self.api.startswith("https"),
+            verify=tls_context(ca) if ca else httpx.URL(self.api).scheme != "http",
             follow_redirects=False,  # the token is for this address only
             trust_env=not _loopback(self.api),  # no proxy for this machine
         )
