@@ -222,6 +222,18 @@ def test_each_state_has_the_buttons_that_the_api_takes(
     assert re.findall(r"<button[^>]*data-call[^>]*>(\w+)</button>", shown) == buttons
 
 
+def test_the_start_button_sends_what_the_api_takes(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    write(api, changed(job, state="STOPPED", desired_state="STOPPED"))
+    with browser() as client:
+        button = re.search(r"<button[^>]*data-call=\"POST ([^ \"]+/start)\"[^>]*>", client.get(f"/jobs/{job}").text)
+        assert button is not None
+        body = re.search(r"data-body=[\"']([^\"']*)", button.group())
+        content = {"content": body.group(1), "headers": {"Content-Type": "application/json"}} if body else {}
+        answer = client.post(button.group(1), **content)
+    assert answer.status_code == 202, answer.text
+
+
 @pytest.mark.parametrize(
     ("decision", "buttons"),
     [("keep", ["Keep", "Republish", "Dead letter"]), ("keep", ["Keep"]), ("new-code", ["Accept new code"])],
