@@ -37,6 +37,14 @@ def test_a_job_on_the_local_cluster_survives_each_process(stack: Stack, tmp_path
     job.feed()
     job.await_all("the first records are published")
 
+    def registered() -> int:
+        run = stack.client.jobs.run("stamped", job.get().run or "")
+        return run.executors.registered if run.executors else 0
+
+    eventually(lambda: registered() == 2, "the control plane knows the executors")
+    assert stack.client.clusters.get("local").jobs == ["stamped"]
+    assert "2 of 2 registered" in stack.cli("job", "inspect", "stamped")
+
     job.await_standby()  # an executor that starts while its worker is killed would outlive it
     assert job.kill_executor().processes > 0
     job.feed()
@@ -58,6 +66,7 @@ def test_a_job_on_the_local_cluster_survives_each_process(stack: Stack, tmp_path
     assert job.get().run == standby.id
     assert warm[0].is_running(), "it stays warm"
     eventually(lambda: len(job.executors()) == 2, "the other executor is requested at the promotion")
+    eventually(lambda: registered() == 2, "the control plane knows those of the standby")
     eventually(lambda: not any(process.is_running() for process in replaced), "the driver's executors have exited")
     recovery = stack.json("recovery", "ls", "stamped")["data"][0]
     assert (recovery["cause"], recovery["to_host"]) == ("crash", standby.host)

@@ -15,7 +15,19 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from clonos_api.dashboard import assets, errors, events, hosts, job, live, overview, recovery, session, submit
+from clonos_api.dashboard import (
+    assets,
+    clusters,
+    errors,
+    events,
+    hosts,
+    job,
+    live,
+    overview,
+    recovery,
+    session,
+    submit,
+)
 from clonos_api.dashboard.board import Boards
 from clonos_api.replica import Replica
 
@@ -32,5 +44,5 @@ def install(app: FastAPI) -> None:
     app.state.pulse = live.Pulse(Boards(replica.database))
     app.state.page_of = errors.page_of
     replica.at_end.append(app.state.pulse.ring)
-    for page in (overview, job, recovery, hosts, events, submit, live, session, assets):
+    for page in (overview, job, recovery, hosts, clusters, events, submit, live, session, assets):
         app.include_router(page.router)

@@ -17,7 +17,7 @@ from clonos_api.store.tables import EventRow, JobRow
 router = APIRouter(include_in_schema=False)
 _PAGE = 100
 # Choices of the filter: first parts of event types.
-KINDS = ("job", "run", "standby", "host", "operation", "artifact", "token")
+KINDS = ("job", "run", "standby", "host", "cluster", "operation", "artifact", "token")
 
 
 @router.get("/events")

@@ -35,7 +35,9 @@ from clonos_api.store.tables import JobRow, RunRow
 
 router = APIRouter(include_in_schema=False)
 
-Tab = Literal["epochs", "recoveries", "checkpoints", "log", "sinks", "standbys", "exceptions", "logs", "spec"]
+Tab = Literal[
+    "epochs", "recoveries", "checkpoints", "log", "sinks", "standbys", "executors", "exceptions", "logs", "spec"
+]
 _EPOCHS: Final = Window(120)
 _ROWS: Final = Window(50)
 
@@ -72,8 +74,8 @@ async def show_job(
 
 async def _cluster(session: AsyncSession, name: str) -> Cluster | None:
     """The job's Spark cluster; None: it has a local master, or the cluster was removed."""
-    row = (await clusters.every(session)).get(name)
-    return views.resource(Cluster, row) if row is not None else None
+    row = (await clusters.every(session)).get(name) if name else None
+    return views.cluster(row, []) if row is not None else None
 
 
 async def _run(session: AsyncSession, row: JobRow, names: dict[str, str]) -> Run | None:
@@ -140,6 +142,10 @@ async def _exceptions(session: AsyncSession, row: JobRow, version: int | None) -
     return {"exceptions": [views.resource(JobException, exception) for exception in rows]}
 
 
+async def _executors(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
+    return {}  # the run has them
+
+
 async def _logs(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
     return {}
 
@@ -168,6 +174,7 @@ _TABS: Final = {
     "log": ("Causal log", _log),
     "sinks": ("Sinks", _sinks),
     "standbys": ("Standbys", _standbys),
+    "executors": ("Executors", _executors),
     "exceptions": ("Exceptions", _exceptions),
     "logs": ("Logs", _logs),
     "spec": ("Specification", _spec),

@@ -35,7 +35,7 @@ async def create_cluster(caller: Admin, database: DatabaseDep, body: ClusterBody
     """Add a Spark cluster. A host that reaches it then checks it."""
     spec_checks.refuse(checks.check_description(body))
     async with database.transaction(by=caller.actor) as session:
-        created = views.resource(Cluster, await clusters.create(session, body, by=caller.subject))
+        created = views.cluster(await clusters.create(session, body, by=caller.subject), [])
         headers = {"Location": f"{API}/clusters/{created.name}", "ETag": etag(created)}
         return await once.answer(session, 201, created, headers=headers)
 
@@ -44,14 +44,16 @@ async def create_cluster(caller: Admin, database: DatabaseDep, body: ClusterBody
 async def list_clusters(caller: Viewer, database: DatabaseDep, window: NameWindowDep) -> Page[Cluster]:
     """List the Spark clusters that jobs can use, by name."""
     async with database.reading() as session:
-        return views.page(Cluster, await clusters.page(session, window))
+        page, users = await clusters.page(session, window), await clusters.users(session)
+    return views.listed((views.cluster(row, users.get(row.name, [])) for row in page.rows), page.next)
 
 
 @router.get("/{cluster}", responses=ETAG)
 async def get_cluster(cluster: ClusterPath, caller: Viewer, database: DatabaseDep, response: Response) -> Cluster:
     """Get one Spark cluster: its description, and what its last check saw."""
     async with database.reading() as session:
-        shown = views.resource(Cluster, await clusters.get(session, cluster))
+        row = await clusters.get(session, cluster)
+        shown = views.cluster(row, await clusters.jobs_using(session, cluster))
     response.headers["ETag"] = etag(shown)
     return shown
 
@@ -71,7 +73,8 @@ async def update_cluster(
     async def change(session: AsyncSession) -> Cluster:
         row = await clusters.get(session, cluster)
         version = matched_version(if_match, row.version)
-        return views.resource(Cluster, await clusters.change(session, row, body, version=version, by=caller.subject))
+        row = await clusters.change(session, row, body, version=version, by=caller.subject)
+        return views.cluster(row, await clusters.jobs_using(session, cluster))
 
     shown = await changing(database, caller.actor, change)
     response.headers["ETag"] = etag(shown)

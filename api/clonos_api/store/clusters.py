@@ -128,23 +128,28 @@ async def remove(session: AsyncSession, row: ClusterRow) -> None:
 
 async def jobs_using(session: AsyncSession, name: str) -> list[str]:
     """The names of the jobs that run on a cluster, or will as soon as they have a host; sorted."""
+    return (await users(session)).get(name, [])
+
+
+async def users(session: AsyncSession) -> dict[str, list[str]]:
+    """`jobs_using` of all clusters: cluster → jobs. Clusters without jobs are left out."""
     starts = and_(JobRow.state.in_((JobState.CREATED, JobState.STOPPED)), JobRow.desired_state == DesiredState.RUNNING)
-    specified = select(JobRow.name).where(
-        JobRow.deleted_at.is_(None),
-        JobRow.spec["spec"]["cluster"].as_string() == name,
-        or_(JobRow.state.not_in(SETTLED), starts),
+    specified = JobRow.spec["spec"]["cluster"].as_string()
+    waiting = select(specified, JobRow.name).where(
+        JobRow.deleted_at.is_(None), specified != "", or_(JobRow.state.not_in(SETTLED), starts)
     )
     # A driver keeps the cluster of its version, although a newer version may name another one.
-    runs = (
-        select(JobRow.name)
+    used = RunRow.order["cluster"]["metadata"]["name"].as_string()
+    running = (
+        select(used, JobRow.name)
         .join(RunRow, RunRow.job == JobRow.id)
-        .where(
-            RunRow.ended_at.is_(None),
-            RunRow.order["desired"].as_string() != "ABSENT",
-            RunRow.order["cluster"]["metadata"]["name"].as_string() == name,
-        )
+        .where(RunRow.ended_at.is_(None), RunRow.order["desired"].as_string() != "ABSENT", used.is_not(None))
     )
-    return sorted({*await session.scalars(specified), *await session.scalars(runs)})
+    named: dict[str, set[str]] = {}
+    for query in (waiting, running):
+        for cluster, job in await session.execute(query):
+            named.setdefault(cluster, set()).add(job)
+    return {cluster: sorted(jobs) for cluster, jobs in named.items()}
 
 
 async def request_check(session: AsyncSession, row: ClusterRow, *, by: str) -> OperationRow:

@@ -29,6 +29,8 @@ _BIG: Final = 2**53
 _FIGURE: Final = 2**40
 _LONGEST: Final = 200
 _UI: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/-]{1,300}")
+_LOG: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/?&=%+~,-]{1,500}")
+_EXECUTORS: Final = 20
 _STACK: Final = 10_000
 
 
@@ -48,6 +50,7 @@ class IngestState:
     end: str = ""  # ``clean`` or ``failed``; empty while the driver runs, or if its end is unknown
     application_id: str = ""  # of the newest driver's Spark application; empty: it has reported none
     spark_ui: str = ""  # address of that application's web UI; empty: it has none
+    executors: dict[str, Any] | None = None  # that application's, as `Executors`; None: it has reported none
 
 
 @dataclass(frozen=True)
@@ -292,7 +295,23 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
             state.application_id = str(event.get("application_id") or "")[:_LONGEST]
             # Pages link to it, and a job's code can write events.
             state.spark_ui = ui if _UI.fullmatch(ui) else ""
+            state.executors = None
+        case "executors":
+            state.executors = {
+                "wanted": _number(event, "wanted", _INTEGER),
+                "registered": _number(event, "registered", _INTEGER),
+                "listed": [_executor(executor) for executor in event["executors"][:_EXECUTORS]],
+            }
     return []
+
+
+def _executor(executor: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": _short(executor["id"]),
+        "host": _short(executor["host"]),
+        "cores": _number(executor, "cores", _INTEGER),
+        **{name: log if _LOG.fullmatch(log := str(executor.get(name) or "")) else "" for name in ("stdout", "stderr")},
+    }
 
 
 def _entered(state: IngestState, driver_state: str, at: float) -> list[Fact]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from clonos.resources import base
+from clonos.resources.clusters import Cluster
 from clonos.resources.hosts import Host, Standby
 from clonos.resources.jobs import Generation, Job, JobSummary, Recovery, Run
 from clonos_api.store.db.paging import Page
-from clonos_api.store.tables import Base, GenerationRow, HostRow, JobRow, RecoveryRow, RunRow, StandbyRow
+from clonos_api.store.tables import Base, ClusterRow, GenerationRow, HostRow, JobRow, RecoveryRow, RunRow, StandbyRow
 
 R = TypeVar("R", bound=base.Resource)
 
@@ -53,8 +54,14 @@ def run(row: RunRow, hosts: Names) -> Run:
         "cluster": cluster["metadata"]["name"] if cluster else None,
         "application_id": row.ingest_state.get("application_id", ""),
         "spark_ui": row.ingest_state.get("spark_ui", ""),
+        "executors": row.ingest_state.get("executors"),
     }
     return resource(Run, row, **others)
+
+
+def cluster(row: ClusterRow, jobs: Sequence[str]) -> Cluster:
+    """Convert the row of a Spark cluster; `jobs` has the names of the jobs that use it."""
+    return resource(Cluster, row, jobs=jobs)
 
 
 def generation(row: GenerationRow, host: str) -> Generation:

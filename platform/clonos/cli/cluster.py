@@ -103,6 +103,7 @@ def list_clusters(limit: Limit = None, output: Lists = Listing.TABLE, api: Api =
             "state": lambda row: show.state(row.state),
             "master": lambda row: show.plain(row.spec.master),  # [fd00::1] is no markup
             "hosts": lambda row: ", ".join(row.spec.hosts) or "all",
+            "jobs": lambda row: str(len(row.jobs)),
             "spark": lambda row: row.report.spark if row.report else None,
             "checked": lambda row: f"{show.age(row.checked_at)} ago" if row.checked_at else None,
             "problem": lambda row: show.plain(show.short(_problem(row))),
@@ -249,13 +250,15 @@ def _picture(cluster: Cluster) -> RenderableType:
         "python": spec.python,
         "environment": spec.environment,
         "Spark configuration": "\n".join(f"{key}={value}" for key, value in sorted(spec.spark_conf.items())),
+        "jobs": ", ".join(cluster.jobs) or "none",
         "version": str(cluster.version),
         "checked": show.clock(cluster.checked_at) if cluster.checked_at else "",
     }
     if report is not None:
         seen = (("Spark", report.spark), ("Java", report.java), ("Python", report.python))
+        where = f" on {', '.join(report.hosts)}" if report.hosts else ""
         rows["last report"] = ", ".join(
-            [*(f"{what} {text}" for what, text in seen if text), f"{report.executors} executors"]
+            [*(f"{what} {text}" for what, text in seen if text), f"{report.executors} executors{where}"]
         )
         rows["problems"] = "\n".join(report.problems)
     if cluster.failure is not None:

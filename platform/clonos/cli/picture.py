@@ -13,7 +13,7 @@ from rich.text import Text
 from clonos.cli.show import age, clock, duration, number, state
 from clonos.errors import NotFound
 from clonos.resources.clusters import Cluster
-from clonos.resources.jobs import Generation, Job, JobException, JobState, Metrics, Recovery, Run
+from clonos.resources.jobs import Executors, Generation, Job, JobException, JobState, Metrics, Recovery, Run
 
 if TYPE_CHECKING:
     from clonos.client import Client
@@ -112,6 +112,8 @@ def _details(inspection: Inspection) -> Table:
     if inspection.run is not None and inspection.run.cluster and inspection.run.application_id:
         application = filter(None, (inspection.run.application_id, inspection.run.spark_ui))
         table.add_row("application", Text(" ".join(application)))
+        if inspection.run.executors is not None:
+            table.add_row("executors", _executors(inspection.run.executors))
     version = f"{job.version}"
     if job.observed_version not in (0, job.version):
         version += f" (the driver runs {job.observed_version}; update it with `clonos job restart {job.name}`)"
@@ -130,6 +132,15 @@ def _used_cluster(name: str, cluster: Cluster | None) -> Text:
     if cluster is None:
         return Text(f"{name} (removed)")
     return Text.assemble(name, "  ", state(cluster.state), f"  {cluster.spec.ui}" if cluster.spec.ui else "")
+
+
+def _executors(executors: Executors) -> Text:
+    lines = [f"{executors.registered} of {executors.wanted} registered"]
+    for executor in executors.listed:
+        lines.append(f"{executor.id} on {executor.host}, {executor.cores} cores  {executor.stderr}".rstrip())
+    if executors.registered > len(executors.listed):
+        lines.append(f"{executors.registered - len(executors.listed)} more are not listed")
+    return Text("\n".join(lines))
 
 
 def _generation(job: Job, generation: Generation | None) -> str:

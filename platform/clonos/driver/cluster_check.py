@@ -260,12 +260,13 @@ def _in_order(facts: Collection[ExecutorFacts]) -> list[ExecutorFacts]:
 
 
 def report_of(facts: Collection[ExecutorFacts], driver: ExecutorFacts, problems: Collection[str]) -> ClusterReport:
-    """The versions, with `problems`."""
+    """The versions and hosts, with `problems`."""
     return ClusterReport(
         spark=_versions([driver.spark, *(fact.spark for fact in facts)]),
         java=_versions(fact.java for fact in facts),
         python=_versions(fact.python for fact in facts),
         executors=len(facts),
+        hosts=tuple(sorted({fact.host for fact in facts})),
         problems=tuple(problems),
     )
 

@@ -18,6 +18,7 @@ from clonos.causal.epoch_scope import JOB_ENVIRONMENT, KAFKA_ENVIRONMENT, worker
 from clonos.driver.advice import advise
 from clonos.driver.cluster_check import CheckRequest, require_fit
 from clonos.driver.driver import Driver, default_checkpoint
+from clonos.driver.executor_watch import ExecutorWatch
 from clonos.driver.lag import LagMeter
 from clonos.driver.log_topic_watch import LogTopicWatch
 from clonos.driver.open_transactions import OpenTransactions
@@ -159,6 +160,7 @@ def _run(
     transactions = OpenTransactions(kafka, events.emit)
     log_topic = LogTopicWatch(kafka, job.spec.name, events.emit)
     lag = LagMeter(kafka, events.emit, stalled=partial(_stalled, events), stalled_s=stalled_s)
+    executors = ExecutorWatch(session.spark, events.emit)
 
     def on_defined(read: frozenset[str], written: frozenset[str]) -> None:
         transactions.watch(read=read, written=written)
@@ -190,11 +192,14 @@ def _run(
         lag.start(driver.busy, TaskProgress(session.spark, driver.run_id).moved)
         transactions.start()
         log_topic.start()
+        if cluster is not None:
+            executors.start()
         driver.run(prepared)
     finally:
         lag.stop()
         transactions.stop()
         log_topic.stop()
+        executors.stop()
         session.stop()
 
 

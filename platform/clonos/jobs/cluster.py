@@ -179,6 +179,7 @@ class ClusterReport(_Part):
         spark: Version of Spark on the driver and the executors; differing versions separated by commas. `java` and
             `python` likewise, for the executors only.
         executors: Number of executors that ran a task of the check.
+        hosts: Hosts of these executors.
         problems: What jobs on this cluster would fail with, one sentence each; empty: the cluster can be used.
     """
 
@@ -186,6 +187,7 @@ class ClusterReport(_Part):
     java: str = ""
     python: str = ""
     executors: int = Field(0, ge=0)
+    hosts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
 

@@ -30,6 +30,8 @@ class Cluster(Resource):
         report: What the last check saw, if it ended since the newest change of the description.
         checked_at: Time at which that check ended.
         failure: Why the last check failed, or why no check has begun.
+        jobs: Names of the jobs that run on the cluster, or will as soon as they have a host. It cannot be removed
+            before they are stopped.
         created_by: Subject that added the cluster.
     """
 
@@ -42,6 +44,7 @@ class Cluster(Resource):
     report: ClusterReport | None = None
     checked_at: Moment | None = None
     failure: Failure | None = None
+    jobs: list[str] = Field(default_factory=list)
     created_by: str
     created_at: Moment
     updated_at: Moment

@@ -224,6 +224,36 @@ class UpgradeRequest(Resource):
     timeout_s: float = Field(180.0, gt=0, le=3600)
 
 
+class Executor(Resource):
+    """An executor of a job on a Spark cluster.
+
+    Attributes:
+        id: Spark's id of the executor.
+        cores: Number of its task slots.
+        stdout: Address of its standard output, at its worker or YARN's node; empty: unknown. `stderr` likewise.
+    """
+
+    id: str
+    host: str
+    cores: int
+    stdout: str = ""
+    stderr: str = ""
+
+
+class Executors(Resource):
+    """The executors of a driver's Spark application, as the driver last reported them.
+
+    Attributes:
+        wanted: Number that the specification requests.
+        registered: Number that had registered with the driver.
+        listed: These executors by id, at most 20.
+    """
+
+    wanted: int
+    registered: int
+    listed: list[Executor] = Field(default_factory=list)
+
+
 class Run(Resource):
     """One placement of a job on a host; a run has several attempts if its driver crashes.
 
@@ -238,6 +268,7 @@ class Run(Resource):
         cluster: Name of the Spark cluster that the driver uses; None: a local master.
         application_id: Id of the driver's Spark application; empty: the driver has reported none.
         spark_ui: Address of that application's web UI, as the driver's host knows it; empty: it has none.
+        executors: Executors of that application; None: a local master, a standby, or no report yet.
     """
 
     id: str
@@ -251,6 +282,7 @@ class Run(Resource):
     cluster: str | None = None
     application_id: str = ""
     spark_ui: str = ""
+    executors: Executors | None = None
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None

@@ -1,4 +1,4 @@
-"""How many executors a session on a cluster has: a standby holds a few of them, and requests the rest at promotion.
+"""The executors that a session on a cluster has. A standby holds a few of them, and requests the rest at promotion.
 
 Dynamic allocation is off, because it removes executors in the middle of epochs. These calls are those that it makes.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -19,6 +20,64 @@ from clonos.spark.session import alive, is_local
 _log = logging.getLogger("clonos")
 _INSTANCES: Final = "spark.executor.instances"
 _RETRY_S: Final = 1.0
+_DRIVER: Final = "driver"  # Spark lists it among the executors
+
+
+@dataclass(frozen=True)
+class RegisteredExecutor:
+    """An executor that has registered with the session.
+
+    Attributes:
+        id: Spark's id of the executor.
+        host: The executor's host.
+        cores: Number of its task slots.
+        stdout: Address of its standard output, as its worker or YARN's node reports it; empty: unknown.
+        stderr: Address of its standard error, likewise.
+    """
+
+    id: str
+    host: str
+    cores: int
+    stdout: str = ""
+    stderr: str = ""
+
+
+def wanted_executors(spark: SparkSession) -> int:
+    """The number of executors that the session's configuration names."""
+    return int(spark.sparkContext.getConf().get(_INSTANCES, "1") or "1")
+
+
+def executor_ids(spark: SparkSession) -> frozenset[str]:
+    """Spark's ids of the executors that have registered, in one call to the JVM.
+
+    Raises:
+        Py4JError: The JVM ends.
+    """
+    listed = str(spark.sparkContext._jsc.sc().getExecutorIds().mkString(","))
+    return frozenset(filter(None, listed.split(",")))
+
+
+def registered_executors(spark: SparkSession) -> list[RegisteredExecutor]:
+    """The executors that have registered, by id. Spark's web UI, which has the same list, need not run.
+
+    Raises:
+        Py4JError: The JVM ends.
+    """
+    listed = spark.sparkContext._jsc.sc().statusStore().executorList(True)
+    summaries = [listed.apply(index) for index in range(listed.size())]
+    executors = [_registered(summary) for summary in summaries if str(summary.id()) != _DRIVER]
+    return sorted(executors, key=lambda executor: (len(executor.id), executor.id))
+
+
+def _registered(summary: Any) -> RegisteredExecutor:
+    logs = summary.executorLogs()
+
+    def log(name: str) -> str:
+        address = logs.get(name)
+        return str(address.get()) if address.isDefined() else ""
+
+    host = str(summary.hostPort()).rpartition(":")[0]
+    return RegisteredExecutor(str(summary.id()), host, int(summary.totalCores()), log("stdout"), log("stderr"))
 
 
 def hold_executors(spark: SparkSession, number: int) -> None:
@@ -53,7 +112,7 @@ def request_executors(spark: SparkSession) -> threading.Thread | None:
     """
     if is_local(spark.sparkContext.master or ""):
         return None
-    number = int(spark.sparkContext.getConf().get(_INSTANCES, "1") or "1")
+    number = wanted_executors(spark)
     thread = threading.Thread(target=_request_until_acknowledged, args=(spark, number), name="executors", daemon=True)
     thread.start()
     return thread

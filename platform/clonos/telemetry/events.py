@@ -127,6 +127,6 @@ def log_event(event: Event, logger: Any = None) -> None:
         "superseded": "error",
         "failed": "error",
     }.get(event["event"], "info")
-    omitted = {"event", "at", "offsets", "operators", "spans", "stack"}
+    omitted = {"event", "at", "executors", "offsets", "operators", "spans", "stack"}
     fields = {name: value for name, value in event.items() if name not in omitted}
     getattr(logger or structlog.get_logger("clonos"), level)(event["event"], **fields)

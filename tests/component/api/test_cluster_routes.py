@@ -136,6 +136,12 @@ def test_a_job_names_a_cluster_or_a_master(admin: httpx.Client, name: str) -> No
     add(admin, name)
     assert problems(submit(admin, name, name, master="local[2]"))
     assert submit(admin, name, name, executor={"instances": 4, "cores": 2}).status_code == 201
+    assert admin.get(f"/clusters/{name}").json()["jobs"] == [], "neither runs nor will run"
+    started = admin.post(f"/jobs/{name}/start")
+    assert started.status_code == 202, started.text
+    assert admin.get(f"/clusters/{name}").json()["jobs"] == [name]
+    listed = admin.get("/clusters", params={"limit": 200}).json()["data"]
+    assert [row["jobs"] for row in listed if row["name"] == name] == [[name]]
 
 
 def test_a_job_cannot_override_what_its_cluster_sets(admin: httpx.Client, name: str) -> None:

@@ -14,20 +14,25 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.extend.lanes import divergence
+from clonos.jobs.cluster import ClusterReport, ClusterSpec
 from clonos.log.records import EpochIdentity, Owner
+from clonos.resources.clusters import ClusterState
+from clonos.resources.jobs import Failure
 from clonos.telemetry.events import error_fields
-from clonos_api.store import counters
+from clonos_api.store import clusters, counters
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.lease import NAME as LEADER
 from clonos_api.store.tables import EpochRow, ExceptionRow, HostRow, JobRow, LeaseRow, RecoveryRow, StandbyRow
 from support.serving import Served, served
-from support.stored import host_row, job_row, run_row
+from support.stored import host_row, job_row, run_row, run_spec
 
 NAMES = ("orders", "clicks", "payments", "enrich", "fraud", "sessions")
 WARM = (("detect", 8), ("decide", 21), ("wake", 40), ("claim", 70), ("restore", 30), ("replay", 240), ("commit", 30))
 COLD = (("detect", 8), ("decide", 21), ("start", 5600), ("claim", 70), ("restore", 620), ("epoch", 540), ("commit", 80))
 DAY_S = 86_400
+EAST = {"master": "spark://spark-master.east.example:7077", "ui": "http://spark-master.east.example:8080"}
+ON_CLUSTER = 3  # the first jobs run on a cluster
 IN_DOUBT = 4  # this job has FAILED with an epoch in doubt
 
 
@@ -51,16 +56,64 @@ async def fill(url: str, jobs: int, hosts: int, chance: random.Random) -> None:
             agents = [await host_row(session, f"host-{number + 1}", lease_s=DAY_S) for number in range(hosts)]
             for agent in agents:
                 agent.slots = 2 + 3 * jobs // max(1, hosts)
+            if jobs:
+                await _clusters(session)
             for number in range(jobs):
                 await _job(session, number, agents, chance, now)
     finally:
         await database.close()
 
 
+async def _clusters(session: AsyncSession) -> None:
+    """A cluster in each state."""
+    versions = {"spark": "4.2.1", "java": "25.0.1", "python": "3.11.2", "executors": 2}
+    report = ClusterReport(**versions, hosts=("spark-worker-1", "spark-worker-2"))
+    problems = tuple(f"Executor {each} on 10.0.7.{each} has Python 3.12, the driver has 3.11." for each in range(2))
+    wrong = report.model_copy(update={"python": "3.12.4", "hosts": ("10.0.7.0", "10.0.7.1"), "problems": problems})
+    hint = "check that the master runs, and its address and port."
+    what = "No master of the cluster west answers: west.example:7077: Connection refused."
+    unhosted = Failure(
+        error="host-unavailable", what="No host of the cluster new is READY.", hint="start an agent there."
+    )
+    pods = {"image": "registry.example/executor:1"}
+    for name, settings in (
+        ("east", EAST),
+        ("new", {"master": "spark://[fd00::1]:7077", "hosts": ["absent-1"]}),
+        ("pods", {"master": "k8s://https://kubernetes.default.svc", "kubernetes": pods}),
+        ("west", {"master": "spark://west.example:7077", "hosts": ["host-1", "host-2"]}),
+        ("yarn", {"master": "yarn"}),
+    ):
+        described = ClusterSpec.model_validate({"metadata": {"name": name}, "spec": settings})
+        row = await clusters.create(session, described, by="ada")
+        if name == "new":
+            await clusters.explain(session, row, unhosted)
+            continue
+        row = await clusters.begin_check(session, row)
+        if name in ("east", "pods"):
+            await clusters.succeed(session, row, report if name == "east" else wrong)
+        elif name == "west":
+            await clusters.fail(session, row, Failure(error="cluster-unavailable", what=what, hint=hint))
+    assert {row.state for row in (await clusters.every(session)).values()} == set(ClusterState)
+
+
+def _executors(number: int) -> dict[str, Any]:
+    """A driver's reports about its application; one executor of the second job is lost."""
+    ids = range(2 - number % 2)
+    application = f"app-2026010112000{number}-000{number}"
+    listed = [{"id": f"{each}", "host": f"spark-worker-{each + 1}", "cores": 2} for each in ids]
+    for executor in listed:
+        log = f"http://{executor['host']}:8081/logPage/?appId={application}&executorId={executor['id']}&logType="
+        executor |= {"stdout": f"{log}stdout", "stderr": f"{log}stderr"}
+    executors = {"wanted": 2, "registered": len(listed), "listed": listed}
+    return {"application_id": application, "spark_ui": "http://gateway.example:4040", "executors": executors}
+
+
 async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance: random.Random, now: datetime) -> None:
     job = await job_row(session, f"{chance.choice(NAMES)}-{number + 1}")
     replicas = chance.choice((1, 1, 1, 0))
     job.spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": replicas}}}
+    if number < ON_CLUSTER:
+        job.spec = {**job.spec, "spec": {**job.spec["spec"], "cluster": "east"}}
     job.state = chance.choices(("RUNNING", "RECOVERING", "FAILED", "STOPPED"), (92, 2, 2, 4))[0]
     if number == IN_DOUBT:
         job.state = "FAILED"
@@ -91,6 +144,10 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
     here, there = chance.sample(agents, 2) if len(agents) > 1 else (agents[0], agents[0])
     if job.state in ("RUNNING", "RECOVERING"):
         run = await run_row(session, job, here)
+        if number < ON_CLUSTER:
+            described = clusters.description(await clusters.get(session, "east")).model_dump(mode="json")
+            run.order = run_spec(job, run=run.id, cluster=described).model_dump(mode="json")
+            run.ingest_state = {**run.ingest_state, **_executors(number)}
         run.state, job.run = "RUNNING", run.id
         if replicas and chance.random() < 0.95:
             why = {"placement_reason": "another failure domain than the driver's, least loaded (1 of 4 slots taken)"}

@@ -14,7 +14,7 @@ from support.serving import Served
 
 WIDE = {"width": 1360, "height": 850}
 NARROW = {"width": 390, "height": 850}
-TABS = ("recoveries", "checkpoints", "log", "sinks", "standbys", "exceptions", "spec")
+TABS = ("recoveries", "checkpoints", "log", "sinks", "standbys", "executors", "exceptions", "spec")
 
 
 def main(folder: Path) -> None:
@@ -25,7 +25,12 @@ def main(folder: Path) -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
         with sample_platform(Path(home) / "empty", jobs=0, hosts=0) as api:
             page = signed_in(browser, api, picture=folder / "signin.png")
-            for name, path in (("overview", "/"), ("hosts", "/hosts"), ("events", "/events")):
+            for name, path in (
+                ("overview", "/"),
+                ("hosts", "/hosts"),
+                ("clusters", "/clusters"),
+                ("events", "/events"),
+            ):
                 take(page, api, path, folder / f"{name}-empty.png")
         with sample_platform(Path(home) / "busy", jobs=20, hosts=4) as api:
             for kind, size in (("light", WIDE), ("dark", WIDE), ("narrow", NARROW)):
@@ -61,7 +66,14 @@ def pages(page: Page, api: Served) -> dict[str, str]:
         "#rows tr", "rows => rows.map(r => /-[123]$/.test(r.querySelector('a').textContent))"
     )
     job = next(row for row, whole in zip(links, epochs, strict=True) if whole and len(row) > 1)
-    paths = {"overview": "/", "job": job[0], "recovery": job[1], "hosts": "/hosts", "events": "/events"}
+    paths = {
+        "overview": "/",
+        "job": job[0],
+        "recovery": job[1],
+        "hosts": "/hosts",
+        "clusters": "/clusters",
+        "events": "/events",
+    }
     return {**paths, "submit": "/submit", **{f"job-{tab}": f"{job[0]}?tab={tab}" for tab in TABS}}
 
 
@@ -69,7 +81,7 @@ def take(page: Page, api: Served, path: str, file: Path) -> None:
     """Takes a picture once the page is complete."""
     page.goto(api.url + path)
     page.wait_for_load_state("load")
-    if path in ("/", "/hosts", "/events"):
+    if path in ("/", "/hosts", "/clusters", "/events"):
         page.wait_for_selector("#link[data-state=live]")
     page.wait_for_function("document.fonts.status === 'loaded'")
     page.screenshot(path=file)

@@ -68,6 +68,7 @@ class FakeService:
         received: Each request: method, path, query, headers, body.
         faults: Responses to the next requests; None: the normal response.
         streams: Content of each connection to an event stream, before it breaks.
+        application: Further fields of each driver's run.
         slow: Number of requests until an operation is complete.
     """
 
@@ -81,6 +82,7 @@ class FakeService:
         self.savepoints: list[Savepoint] = []
         self.hosts: list[Host] = []
         self.standbys: list[Standby] = []
+        self.application: dict[str, Any] = {}
         self.tokens: list[Token] = []
         self.events: list[Event] = []
         self.streams: deque[bytes] = deque()
@@ -281,6 +283,7 @@ class FakeService:
         @app.get(f"{root}/jobs/{{name}}/runs/{{run}}")
         async def run(name: str, run: str) -> Response:
             driver_run = Run(id=run, host="host-1", version=1, state="RUNNING", attempts=2, pid=4711, created_at=NOW)
+            driver_run = driver_run.model_copy(update=self.application)
             return shown(driver_run) if run == "r" else missing(run)
 
         @app.get(f"{root}/jobs/{{name}}/generations")

@@ -186,5 +186,8 @@ def test_submit_names_a_cluster_in_place_of_the_specified_master(clonos: Clonos,
     assert "http://m:8080" in shown
     inspected = body(clonos("job", "inspect", "on-cluster", "-o", "json"))
     assert inspected["cluster"]["name"] == "named"
+    assert [row.split()[1] for row in clonos("cluster", "inspect", "named").stdout.splitlines() if "jobs" in row] == [
+        "none"
+    ]
     clonos("cluster", "rm", "named")
     assert "named (removed)" in clonos("job", "inspect", "on-cluster").stdout

@@ -21,7 +21,7 @@ from clonos.cli import watching
 from clonos.client.credentials import Credentials, resolve
 from clonos.jobs.spec import JobSpec, Standbys
 from clonos.resources.hosts import Standby
-from clonos.resources.jobs import Failure, JobException, JobState
+from clonos.resources.jobs import Executor, Executors, Failure, JobException, JobState
 from clonos.resources.service import Event
 from clonos.testing.harness import eventually
 from component.cli.conftest import Clonos
@@ -76,6 +76,19 @@ def test_inspect_shows_state_recovery_and_error(clonos: Clonos, service: FakeSer
     whole = body(clonos("job", "inspect", "wordcount", "-o", "json"))
     assert set(whole) == {"job", "metrics", "run", "generation", "recovery", "error", "cluster"}
     assert whole["recovery"]["downtime_ms"] == 2345.0  # type: ignore[index]
+
+
+def test_inspect_shows_the_executors_of_a_cluster_job(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount")
+    listed = [Executor(id="7", host="[fd00::1]", cores=2, stderr="http://[fd00::1]:8081/logPage/?x=1")]
+    executors = Executors(wanted=3, registered=2, listed=listed)
+    service.application = {"cluster": "east", "application_id": "app-1", "executors": executors}
+    output = clonos("job", "inspect", "wordcount").stdout
+    for part in ("app-1", "2 of 3 registered", "7 on [fd00::1], 2 cores", "http://[fd00::1]:8081/logPage/?x=1"):
+        assert part in output, part
+    assert "1 more are not listed" in output
+    shown: Any = body(clonos("job", "inspect", "wordcount", "-o", "json"))
+    assert shown["run"]["executors"]["listed"][0]["stderr"] == listed[0].stderr
 
 
 def test_inspect_shows_a_job_that_never_ran(clonos: Clonos, service: FakeService) -> None:

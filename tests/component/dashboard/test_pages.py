@@ -20,7 +20,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import DatabaseUnavailable
-from clonos.jobs.cluster import ClusterSpec
+from clonos.jobs.cluster import ClusterReport, ClusterSpec
 from clonos.resolve_command import resolve_command
 from clonos.resources.jobs import Failure, Phase, Recovery
 from clonos.resources.service import Role
@@ -513,14 +513,20 @@ def test_a_job_on_a_cluster_links_to_it_and_to_its_application(api: Served, brow
         await session.flush()
         file = EventFile()
         file.write_event("session", master="spark://m:7077", application_id="app-7", ui="http://h:4040")
+        listed = [{"id": "4", "host": "w", "cores": 2, "stdout": "javascript:alert(1)", "stderr": "http://w/?a=7&x=4"}]
+        file.write_event("executors", wanted=3, registered=1, executors=listed)
         await ingest(session, run.id, 0, file.lines)
         return job.id
 
     job = write(api, make)
     with browser() as client:
         shown = client.get(f"/jobs/{job}").text
-        assert f'<a href="http://m:8080" rel="noreferrer">{name}</a>' in shown
+        assert f'<a href="/clusters#cluster-{name}">{name}</a>' in shown
         assert '<a href="http://h:4040" rel="noreferrer">app-7</a>' in shown
+        assert f'<a href="/jobs/{job}?tab=executors">1 of 3</a>' in shown
+        tab = client.get(f"/jobs/{job}", params={"tab": "executors"}).text
+        assert '<a href="http://m:8080" rel="noreferrer">http://m:8080</a>' in tab
+        assert re.findall(r'<a href="([^"]+)"[^>]* of executor 4">', tab) == ["http://w/?a=7&amp;x=4"]
         api_run = client.get(f"/api/v1/jobs/{job}/runs", headers={"Accept": "application/json"}).json()["data"][0]
         assert (api_run["cluster"], api_run["application_id"]) == (name, "app-7")
 
@@ -530,3 +536,41 @@ def test_a_job_on_a_cluster_links_to_it_and_to_its_application(api: Served, brow
 
         write(api, drop)
         assert "(removed)" in client.get(f"/jobs/{job}").text
+
+
+def test_the_clusters_page(api: Served, browser: Browser, name: str) -> None:
+    described = ClusterSpec.model_validate(
+        {"metadata": {"name": name}, "spec": {"master": "spark://m:7077", "ui": "http://m:8080", "hosts": ["h-1"]}}
+    )
+    versions = {"spark": "4.2.1", "java": "25", "python": "3.12.4", "executors": 2, "hosts": ("w-1", "w-2")}
+
+    async def make(session: AsyncSession) -> None:
+        row = await clusters.create(session, described, by="ada")
+        report = ClusterReport(**versions, problems=("Executor 0 on <w-1> has Python 3.12.",))
+        await clusters.succeed(session, await clusters.begin_check(session, row), report)
+
+    def section(role: Role = Role.VIEWER) -> str:
+        with browser(role) as client:
+            shown = client.get("/clusters").text
+        return shown[shown.index(f'id="cluster-{name}"') :].partition("</section>")[0]
+
+    write(api, make)
+    text = " ".join(re.sub(r"<[^>]+>", " ", section()).split())
+    assert "INCOMPATIBLE" in text
+    assert "Executor 0 on &lt;w-1&gt; has Python 3.12." in text
+    assert "4.2.1, 25, 3.12.4" in text
+    assert "2 on w-1, w-2" in text
+    assert "Hosts with drivers h-1" in text
+    assert text.endswith("Jobs none")
+    assert '<a href="http://m:8080" rel="noreferrer">spark://m:7077</a>' in section()
+    assert re.findall(r'data-call="([A-Z]+)', section(Role.ADMIN)) == ["POST", "DELETE"]
+    assert "data-call" not in section(Role.OPERATOR)
+
+    async def use(session: AsyncSession) -> None:
+        job = await job_row(session, f"{name}-job")
+        job.spec = {**job.spec, "spec": {**job.spec["spec"], "cluster": name}}
+        job.state = "RUNNING"
+
+    write(api, use)
+    assert f'<a href="/jobs/{name}-job">' in section()
+    assert "DELETE" not in section(Role.ADMIN), "a cluster in use cannot be removed"

@@ -219,6 +219,7 @@ async def test_a_driver_keeps_its_cluster_although_a_newer_version_has_another(d
         described = clusters.description(row).model_dump(mode="json")
         run = await runs.create(session, job, host, run_spec(job, cluster=described))
         assert await clusters.jobs_using(session, row.name) == [job.name]
+        assert (await clusters.users(session)) == {row.name: [job.name]}
         await runs.end(session, run)
         assert await clusters.jobs_using(session, row.name) == []
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import Producer
 
@@ -152,6 +153,10 @@ class OneJob:
         """The events so far."""
         return [json.loads(line) for line in (self._tmp / "events").read_text().splitlines()]
 
+    def events_of(self, kind: str) -> list[dict[str, Any]]:
+        """The events of one kind so far."""
+        return [event for event in self.events() if event["event"] == kind]
+
     def values(self) -> list[str]:
         """The published values."""
         return [(record.value() or b"").decode() for record in read_committed(self._kafka, self.out)]
@@ -280,6 +285,10 @@ def test_a_repeated_map_task_fails_its_epoch_whole(one_job: OneJob, cluster: Sta
         try:
             # The other executor has one core: when it runs the last map task, it has finished the one before.
             eventually(lambda: waits.exists() and last.exists(), "a map task waits, one ran, one runs", timeout_s=300)
+            reported = eventually(lambda: one_job.events_of("executors"), "the executors are reported")[0]
+            assert (reported["wanted"], reported["registered"]) == (2, 2)
+            log = httpx.get(reported["executors"][0]["stderr"], timeout=30)
+            assert (log.status_code, "executorId" in str(log.url)) == (200, True), "their worker serves their logs"
             cluster.kill_executor(int(last.read_text()))
             _, errors = driver.communicate(timeout=300)
         finally:
@@ -309,7 +318,7 @@ def test_the_check_reports_the_cluster(cluster: StandaloneCluster, tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr[-3000:]
     report = ClusterReport.model_validate_json(done.stdout)
-    assert report.executors == 2
+    assert (report.executors, report.hosts) == (2, ("127.0.0.1",))
     assert report.java
     (problem,) = report.problems
     assert "file:///dev/null/missing" in problem

@@ -44,7 +44,12 @@ def test_every_difference_names_its_host() -> None:
 
 def test_report() -> None:
     assert report_of([OTHER, SAME], DRIVER, ["A problem."]) == ClusterReport(
-        spark="4.2.0, 4.2.1", java="17.0.1, 25", python="3.11.2, 3.12.1", executors=2, problems=("A problem.",)
+        spark="4.2.0, 4.2.1",
+        java="17.0.1, 25",
+        python="3.11.2, 3.12.1",
+        executors=2,
+        hosts=("one", "two"),
+        problems=("A problem.",),
     )
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from clonos.errors import SpecError
 from clonos.resources.failures import kind_of
+from clonos.resources.jobs import Executors
 from clonos_api.store.ingest import (
     Claimed,
     EpochDone,
@@ -173,3 +174,26 @@ def test_a_session_is_the_newest_application() -> None:
         assert fold(state, [json.loads(file.lines[-1])]) == []
         assert (state.application_id, state.spark_ui) == (identity, shown)
     assert IngestState(**json.loads(json.dumps(asdict(state)))) == state
+
+
+def test_executors_are_those_of_the_newest_application() -> None:
+    state, file = IngestState(), EventFile()
+
+    def take(event: str, **fields: Any) -> list[Any]:
+        file.write_event(event, **fields)
+        return fold(state, [json.loads(file.lines[-1])])
+
+    log = "http://[fd00::1]:8081/logPage/?appId=app-1&executorId=0&logType=stderr"
+    executor = {"id": "0", "host": "w", "cores": 2, "stdout": 'http://w/" onclick="', "stderr": log, "other": 1}
+    assert take("executors", wanted=30, registered=30, executors=[executor] * 30) == []
+    assert state.executors is not None
+    assert (state.executors["wanted"], state.executors["registered"]) == (30, 30)
+    kept = {"id": "0", "host": "w", "cores": 2, "stdout": "", "stderr": log}
+    assert state.executors["listed"] == [kept] * 20, "a run's row stays small"
+    assert Executors.model_validate(state.executors).listed[0].stderr == log
+    for wrong in ({"wanted": -1}, {"registered": "1"}, {"executors": [{**executor, "host": 5}]}, {"executors": 3}):
+        event = {"wanted": 1, "registered": 1, "executors": []} | wrong
+        assert [type(fact) for fact in take("executors", **event)] == [Unreadable], wrong
+    assert state.executors["wanted"] == 30
+    take("session", master="spark://m:7077", application_id="app-2", ui="")
+    assert state.executors is None

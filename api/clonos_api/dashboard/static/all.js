@@ -1,4 +1,4 @@
-// A page of all hosts or all events.
+// A page of all hosts, clusters or events.
 import { TYPES, follow, refresh } from "./follow.js";
 
 follow(TYPES);
