@@ -1,6 +1,6 @@
 """Creates the secrets of the services of compose.yaml, each in its own volume; existing secrets are reused.
 
-``credentials.py certificates`` runs first: an authority, the control plane's certificate, passwords.
+``credentials.py certificates`` runs first: an authority, the control plane's certificate, passwords, Spark's secret.
 ``credentials.py tokens`` runs when the control plane is ready: a token for each agent and for Prometheus. Both run as
 root and exit.
 """
@@ -42,6 +42,8 @@ def certificates(volumes: Path) -> None:
         _write(password, secret, 0o444)
     if not (grafana := volumes / "grafana" / "password").exists():
         _write(grafana, secrets.token_urlsafe(24), 0o444)
+    if not (spark := volumes / "clusters" / "spark").exists():
+        _write(spark, secrets.token_hex(32), 0o400)
 
 
 def tokens(api: str, ca: Path, admin: Path, volumes: Path) -> None:

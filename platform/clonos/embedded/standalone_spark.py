@@ -1,7 +1,8 @@
-"""A Spark standalone cluster on this machine: the commands of its master and workers, and what the master reports.
+"""A Spark standalone cluster: the commands of its master and workers, and what the master reports.
 
 Spark's wheel has no scripts for them (``start-master.sh``). The commands start the classes that these scripts start,
-with the Java of `clonos.embedded.java`. All processes listen on loopback.
+with the Java of `clonos.embedded.java`. All processes listen on loopback, unless they have a host name of their own, as
+in the containers of ``docker/compose.yaml``.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class _Body(msgspec.Struct):
 
 
 class StandaloneSpark:
-    """The processes of a Spark standalone cluster on this machine, as commands that a supervisor starts.
+    """The processes of a Spark standalone cluster, as commands that a supervisor or a container starts.
 
     Master and workers authenticate each other and applications with a secret that only this user can read, and encrypt
     what they send: other users of the machine can connect to a port on loopback.
@@ -85,6 +86,9 @@ class StandaloneSpark:
         ui_port: Port of the master's web UI.
         size: What each worker offers.
         cache: A cache with which executors start faster.
+        host: Name of the host of the processes, on which they listen. Default: loopback, on this machine.
+        master: URL of the master of workers here, if the master is on another host.
+        settings: Further Spark settings of the processes.
 
     Example:
         >>> spark = StandaloneSpark(Path("spark"), port=7077, ui_port=8080)
@@ -100,10 +104,15 @@ class StandaloneSpark:
         ui_port: int,
         size: WorkerSize = WorkerSize(),
         cache: StartUpCache | None = None,
+        host: str = HOST,
+        master: str = "",
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder.absolute()
-        self.master = f"spark://{HOST}:{port}"
-        self.ui = f"http://{HOST}:{ui_port}"
+        self.master = master or f"spark://{host}:{port}"
+        self.ui = f"http://{host}:{ui_port}"
+        self._host = host
+        self._settings = dict(settings or {})
         self._port, self._ui_port = port, ui_port
         self._size = size
         self._cache = cache
@@ -125,14 +134,16 @@ class StandaloneSpark:
     def _recovery(self) -> Path:
         return self.folder / "recovery"
 
-    def prepare(self) -> None:
+    def prepare(self, *, secret: str = "", forget: bool = True) -> None:
         """Create the directory, the secret and the settings of the processes.
 
-        A repeated call keeps the secret. The master forgets the applications of an earlier start.
+        Args:
+            secret: The secret of the cluster; empty: that of an earlier call, or a new one.
+            forget: Whether the master forgets the applications of an earlier start, which have ended.
         """
         create_private(self.folder)
-        if not self._secret_file.exists():
-            write_private(self._secret_file, secrets.token_hex(32))
+        if secret or not self._secret_file.exists():
+            write_private(self._secret_file, secret or secrets.token_hex(32))
         settings = {
             "spark.authenticate": "true",
             "spark.authenticate.secret": self.secret,
@@ -144,10 +155,12 @@ class StandaloneSpark:
             "spark.deploy.recoveryDirectory": str(self._recovery),
             "spark.worker.cleanup.enabled": "true",
             "spark.worker.cleanup.appDataTtl": str(_FILES_KEPT_S),
+            **self._settings,
         }
         write_private(self._properties, render_properties(settings))
-        shutil.rmtree(self._recovery, ignore_errors=True)
-        self._recovery.mkdir()
+        if forget:
+            shutil.rmtree(self._recovery, ignore_errors=True)
+        self._recovery.mkdir(exist_ok=True)
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment variables of master and workers; `base` is inherited, default that of this process."""
@@ -160,18 +173,24 @@ class StandaloneSpark:
             "JAVA_HOME": str(java_home_for_spark(self.folder / "java", java_binary(), self._cache)),
             "SPARK_HOME": str(spark_home()),
             "SPARK_SCALA_VERSION": scala_version(),  # without it, a worker looks for a build of Spark
-            "SPARK_LOCAL_IP": HOST,
+            # The first is the address of all sockets, the second only a name.
+            **({"SPARK_LOCAL_IP": HOST} if self._host == HOST else {"SPARK_LOCAL_HOSTNAME": self._host}),
         }
 
     def master_command(self) -> list[str]:
         """The command line of the master."""
         return [*self._java(_MASTER), *self._address(self._port, self._ui_port)]
 
-    def worker_command(self, name: str) -> list[str]:
-        """The command line of a worker; `name` is that of its directory."""
+    def worker_command(self, name: str, *, ui_port: int = 0) -> list[str]:
+        """The command line of a worker.
+
+        Args:
+            name: Name of its directory.
+            ui_port: Port of its web UI; 0: any free one.
+        """
         size = ["--cores", str(self._size.cores), "--memory", f"{self._size.memory_mb}m"]
         files = ["--work-dir", str(self.folder / name)]
-        return [*self._java(_WORKER), *self._address(0, 0), *size, *files, self.master]
+        return [*self._java(_WORKER), *self._address(0, ui_port), *size, *files, self.master]
 
     def _java(self, name: str) -> list[str]:
         java = java_binary()
@@ -182,9 +201,8 @@ class StandaloneSpark:
             *("-cp", f"{spark_home()}/jars/*", name, "--properties-file", str(self._properties)),
         ]
 
-    @staticmethod
-    def _address(port: int, ui_port: int) -> list[str]:
-        return ["--host", HOST, "--port", str(port), "--webui-port", str(ui_port)]
+    def _address(self, port: int, ui_port: int) -> list[str]:
+        return ["--host", self._host, "--port", str(port), "--webui-port", str(ui_port)]
 
     def report(self) -> MasterReport | None:
         """What the master reports; None if it does not answer."""

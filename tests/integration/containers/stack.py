@@ -44,12 +44,13 @@ class Stack:
         process = psutil.Process()
         self.images = sorted(images.values())
         self.project = f"{_PREFIX}-{process.pid}-{int(process.create_time() * 100)}"
-        ports = _free_ports(6)
+        ports = _free_ports(7)
         self.apis = [f"https://127.0.0.1:{port}" for port in ports[:2]]
         self.kafka = ",".join(f"127.0.0.1:{port}" for port in ports[2:5])
         self.prometheus = f"http://127.0.0.1:{ports[5]}"
+        self.spark_ui = f"http://127.0.0.1:{ports[6]}"
         self.ca = folder / "ca.pem"
-        names = ("PORT_1", "PORT_2", "KAFKA_PORT_1", "KAFKA_PORT_2", "KAFKA_PORT_3", "PROMETHEUS_PORT")
+        names = ("PORT_1", "PORT_2", "KAFKA_PORT_1", "KAFKA_PORT_2", "KAFKA_PORT_3", "PROMETHEUS_PORT", "SPARK_PORT")
         variables = {**images, **{f"CLONOS_{name}": str(port) for name, port in zip(names, ports, strict=True)}}
         self._file = folder / "compose.env"
         self._file.write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
@@ -65,12 +66,19 @@ class Stack:
     def up(self) -> None:
         """Start all services; return when all are healthy."""
         sweep()
-        try:
-            self.compose("up", "--detach", "--no-build", "--wait", "--wait-timeout", "240", timeout_s=300)
-        except AssertionError as error:
-            error.add_note(self.compose("logs", "--tail", "15", "--no-color"))
-            raise
+        self._up()
         self.ca.write_text(self.read("control-plane-1", "/run/clonos/ca/ca.pem"))
+
+    def add_spark(self) -> None:
+        """Start the Spark cluster beside the other services; return when its processes are healthy."""
+        self._up("--profile", "spark")
+
+    def _up(self, *profile: str) -> None:
+        try:
+            self.compose(*profile, "up", "--detach", "--no-build", "--wait", "--wait-timeout", "240", timeout_s=300)
+        except AssertionError as error:
+            error.add_note(self.compose(*profile, "logs", "--tail", "15", "--no-color"))
+            raise
 
     def read(self, service: str, file: str) -> str:
         """The content of a file in a running service."""

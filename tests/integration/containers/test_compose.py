@@ -6,6 +6,7 @@ checks its files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import ssl
@@ -20,12 +21,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from clonos.client import Client
 from clonos.client.submission import read_submission
 from clonos.demo.evidence import Evidence, read_answers
-from clonos.demo.example import example_directory, load_example
+from clonos.demo.example import Example, example_directory, load_example
 from clonos.demo.producer import SteadyProducer
 from clonos.demo.reader import OutputReader
 from clonos.demo.verdict import Verdict
 from clonos.errors import ClonosError
 from clonos.kafka import client_config
+from clonos.resources.clusters import ClusterState
 from clonos.resources.jobs import JobCreate, JobState
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually
@@ -34,11 +36,12 @@ from support.reporting import used
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3000)]
 
-WORDCOUNT = load_example("wordcount")
+WORDCOUNT, ORDERS = load_example("wordcount"), load_example("orders")
 REPLICAS = ("control-plane-1", "control-plane-2")
 AGENTS = {"agent-1", "agent-2", "agent-3"}
 _S = 120.0
 _END_S = 3.0
+_EXECUTORS_S = 300.0  # a JVM of the driver, then those of executors, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +51,20 @@ def platform(pytestconfig: pytest.Config) -> Iterator[Stack]:
         yield started
 
 
-class Wordcount:
-    """The example's producer, output reader and service answers, outside the job."""
+class Traffic:
+    """The producer, output reader and service answers of an example, outside its job."""
 
-    def __init__(self, platform: Stack) -> None:
+    def __init__(self, platform: Stack, example: Example) -> None:
         self._platform = platform
+        self._example = example
         self.kafka = KafkaSettings(bootstrap_servers=platform.kafka)
         admin = AdminClient(client_config(self.kafka))
-        for created in admin.create_topics([NewTopic(name, 2, 3) for name in WORDCOUNT.topics]).values():
+        for created in admin.create_topics([NewTopic(name, 2, 3) for name in example.topics]).values():
             created.result(60)
-        messages = WORDCOUNT.messages(random.Random(8))
-        self.producer = SteadyProducer(self.kafka, WORDCOUNT.source, messages, per_second=10)
+        messages = example.messages(random.Random(8))
+        self.producer = SteadyProducer(self.kafka, example.source, messages, per_second=10)
 
-        self.reader = OutputReader(self.kafka, dict.fromkeys(WORDCOUNT.outputs, 2), watched=WORDCOUNT.outputs[0])
+        self.reader = OutputReader(self.kafka, dict.fromkeys(example.outputs, 2), watched=example.outputs[0])
         self.reader.start()
         self.producer.start()
 
@@ -68,8 +72,8 @@ class Wordcount:
         self.producer.abandon()
         self.reader.stop()
 
-    def await_more(self, why: str) -> None:
-        assert self.reader.await_more(_S), f"{why}: not within {_S} s"
+    def await_more(self, why: str, within_s: float = _S) -> None:
+        assert self.reader.await_more(within_s), f"{why}: not within {within_s} s"
 
     def verdict(self, folder: Path) -> Verdict:
         """Stop the input, and check the output of all records that were sent."""
@@ -77,9 +81,10 @@ class Wordcount:
         answers = folder / "answers.jsonl"
 
         def look() -> Verdict:
-            answers.write_text(self._platform.read("answers", "/var/lib/clonos/answers.jsonl"))
-            outputs = {name: self.reader.records(name) for name in WORDCOUNT.outputs}
-            return WORDCOUNT.check(Evidence(sent, read_answers(answers), outputs))
+            recorded = self._platform.read("answers", "/var/lib/clonos/answers.jsonl") if self._example.server else ""
+            answers.write_text(recorded)
+            outputs = {name: self.reader.records(name) for name in self._example.outputs}
+            return self._example.check(Evidence(sent, read_answers(answers), outputs))
 
         deadline = time.monotonic() + _S
         while ((verdict := look()).pending or verdict.lost) and time.monotonic() < deadline:
@@ -87,10 +92,10 @@ class Wordcount:
         return verdict
 
 
-def describe_job(client: Client) -> str:
+def describe_job(client: Client, name: str = "wordcount") -> str:
     """The job's resource and last log lines, as a note for a failed test."""
     try:
-        job = client.jobs.get("wordcount")
+        job = client.jobs.get(name)
         return "\n".join([job.model_dump_json(indent=1), *client.jobs.logs(job.id, tail=40).lines])
     except ClonosError as error:
         return str(error)
@@ -161,11 +166,63 @@ def test_prometheus_scrapes(platform: Stack) -> None:
     assert {rule["health"] for rule in rules} == {"ok"}
 
 
+@pytest.mark.story
+def test_a_job_on_the_spark_cluster_survives_the_loss_of_a_worker(platform: Stack, tmp_path: Path) -> None:
+    platform.add_spark()
+    secret = platform.read("spark-master", "/run/clonos/clusters/spark").strip()
+    names = ("spark-master", "spark-worker-1", "spark-worker-2", "spark-cluster")
+    containers = {each["Config"]["Labels"]["com.docker.compose.service"]: each for each in platform.inspect()}
+    for name in names:
+        assert secret not in json.dumps(containers[name]), name
+        assert containers[name]["HostConfig"]["ReadonlyRootfs"], name
+        assert containers[name]["HostConfig"]["CapDrop"] == ["ALL"], name
+        assert containers[name]["Config"]["User"] == "10001:10001", name
+        assert secret not in platform.compose("logs", "--no-color", name)
+    token = platform.read("control-plane-1", "admin.token").strip()
+    with Client(platform.apis[0], token, ca=platform.ca) as client:
+        ready = eventually(
+            lambda: (now := client.clusters.get("spark")).state == ClusterState.READY and now,
+            "an agent has checked the cluster",
+            timeout_s=_EXECUTORS_S,
+        )
+        assert (ready.report and ready.report.hosts) == ("spark-worker-1", "spark-worker-2")
+        traffic = Traffic(platform, ORDERS)
+        try:
+            read = read_submission(example_directory("orders"))
+            settings = read.spec.spec.model_copy(update={"cluster": "spark", "master": "auto"})
+            spec = read.spec.model_copy(update={"spec": settings})
+            job = client.jobs.create(JobCreate(spec=spec, artifact=client.artifacts.upload(read.packed).id)).id
+            traffic.await_more("the first totals are published", _EXECUTORS_S)
+            executors = eventually(
+                lambda: client.jobs.run(job, client.jobs.get(job).run or "").executors, "they are reported"
+            )
+            assert {executor.host for executor in executors.listed} <= {"spark-worker-1", "spark-worker-2"}
+            log = httpx.get(executors.listed[0].stderr)
+            assert executors.listed[0].stderr.startswith(platform.spark_ui)
+            assert log.status_code == 200, "the master forwards to the worker"
+
+            platform.kill(executors.listed[0].host)
+            traffic.await_more("the job publishes on the other worker", _EXECUTORS_S)
+            verdict = traffic.verdict(tmp_path)
+            assert verdict.records_in > 50
+            assert verdict.clean, verdict.findings
+            assert client.operations.wait(client.jobs.stop(job), timeout_s=60).state == "COMPLETED"
+        except BaseException as error:
+            error.add_note(platform.compose("logs", "--tail", "15", "--no-color", *names, *AGENTS))
+            error.add_note(describe_job(client, "orders"))
+            raise
+        finally:
+            traffic.close()
+            with contextlib.suppress(ClonosError):  # there is no job, or it does not end: the first error counts
+                client.operations.wait(client.jobs.cancel("orders"), timeout_s=120)
+            platform.compose("--profile", "spark", "rm", "--stop", "--force", *names)
+
+
 def test_a_job_through_the_loss_of_the_leader_and_of_its_host(platform: Stack, tmp_path: Path) -> None:
     token = platform.read("control-plane-1", "admin.token").strip()
     clients = {name: Client(api, token, ca=platform.ca) for name, api in zip(REPLICAS, platform.apis, strict=True)}
     client = clients[REPLICAS[0]]
-    wordcount = Wordcount(platform)
+    wordcount = Traffic(platform, WORDCOUNT)
     try:
         read = read_submission(example_directory("wordcount"), params={"server": "http://answers:8099"})
         job = client.jobs.create(JobCreate(spec=read.spec, artifact=client.artifacts.upload(read.packed).id)).id

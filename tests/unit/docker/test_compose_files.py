@@ -12,11 +12,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+
+from clonos.errors import NotFound
+from clonos.jobs.cluster import ClusterSpec
 
 DOCKER = Path(__file__).parents[3] / "docker"
 COMPOSE = DOCKER / "compose.yaml"
@@ -72,6 +75,31 @@ def test_each_agent_has_its_own_token(services: dict[str, Any]) -> None:
         assert command[command.index("--name") + 1] == name
 
 
+def test_a_spark_cluster_is_optional_and_shares_the_checkpoints_of_agents(services: dict[str, Any]) -> None:
+    spark = {name: service for name, service in services.items() if name.startswith("spark-")}
+    assert spark.keys() == {"spark-master", "spark-worker-1", "spark-worker-2", "spark-cluster"}
+    assert all(service["profiles"] == ["spark"] for service in spark.values())
+    mounts = {
+        name: {mount["target"]: mount for mount in service["volumes"]}
+        for name, service in services.items()
+        if "volumes" in service
+    }
+    agent = mounts["agent-1"]
+    assert {service["image"] for service in spark.values()} == {services["agent-1"]["image"]}, "the versions of drivers"
+    for name in ("spark-master", "spark-worker-1", "spark-worker-2"):
+        assert "user" not in spark[name], "the image's user"
+        secret = mounts[name]["/run/clonos/clusters"]
+        assert (secret["source"], secret["read_only"]) == ("clusters", True)
+    assert agent["/var/lib/clonos/secrets/clusters"]["source"] == "clusters"
+    assert agent["/var/lib/clonos/secrets/clusters"]["read_only"]
+    for name in ("spark-worker-1", "spark-worker-2"):
+        assert mounts[name]["/var/lib/clonos/shared"]["source"] == agent["/var/lib/clonos/shared"]["source"]
+        assert spark[name]["command"][-1] == spark[name]["hostname"] == name
+        assert "ports" not in spark[name]
+    assert "/run/clonos/clusters" not in mounts["spark-cluster"], "the control plane never has the secret"
+    assert not any(mount.get("source") == "clusters" for mount in mounts["control-plane-1"].values())
+
+
 def test_grafana_files_refer_to_each_other(services: dict[str, Any]) -> None:
     """No test starts Grafana, because its image needs a registry."""
     mounted = {
@@ -95,20 +123,26 @@ def test_grafana_files_refer_to_each_other(services: dict[str, Any]) -> None:
             assert all(target["expr"] for target in panel["targets"])
 
 
-@pytest.fixture
-def credentials(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("compose_credentials", DOCKER / "compose" / "credentials.py")
+def loaded(name: str) -> ModuleType:
+    """A program of compose.yaml as a module."""
+    spec = importlib.util.spec_from_file_location(f"compose_{name}", DOCKER / "compose" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = loaded("credentials")
     monkeypatch.setattr(os, "chown", lambda *_: None)  # only root may
     return module
 
 
 @pytest.fixture
 def volumes(tmp_path: Path) -> Path:
-    for name in ("ca", "tls", "database", "postgres", "grafana"):
+    for name in ("ca", "tls", "database", "postgres", "grafana", "clusters"):
         (tmp_path / name).mkdir()
     return tmp_path
 
@@ -128,8 +162,8 @@ def test_existing_secrets_are_reused(credentials: ModuleType, volumes: Path) -> 
     before = {file: file.read_bytes() for file in files}
     credentials.certificates(volumes)
     assert {file: file.read_bytes() for file in files} == before
-    for name in ("tls/key.pem", "database/pgpass"):
-        assert stat.S_IMODE((volumes / name).stat().st_mode) == 0o400, "psql rejects files readable by others"
+    for name in ("tls/key.pem", "database/pgpass", "clusters/spark"):
+        assert stat.S_IMODE((volumes / name).stat().st_mode) == 0o400, "psql rejects files that others can read"
 
 
 def test_a_certificate_that_expires_soon_is_renewed(
@@ -168,3 +202,67 @@ def _answer(server: ssl.SSLContext, connection: socket.socket) -> None:
             secured.sendall(b"!")
     except OSError:
         connection.close()
+
+
+class _Clusters:
+    """The clusters of a control plane."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Any] = {}
+        self.writes = 0
+
+    def get(self, name: str) -> Any:
+        if name not in self.known:
+            raise NotFound(f"There is no cluster {name!r}.")
+        return self.known[name]
+
+    def create(self, description: ClusterSpec) -> None:
+        self.writes += 1
+        self.known[description.name] = SimpleNamespace(spec=description.spec, version=1)
+
+    def replace(self, description: ClusterSpec, *, version: int) -> None:
+        assert version == self.known[description.name].version
+        self.create(description)
+
+
+def test_the_cluster_is_registered_once_and_changed_with_its_address(services: dict[str, Any]) -> None:
+    spark, registered = loaded("spark"), _Clusters()
+    for ui in ("http://127.0.0.1:8080", "http://127.0.0.1:8080", "http://127.0.0.1:9999"):
+        spark.register(SimpleNamespace(clusters=registered), ui)
+    assert registered.writes == 2
+    settings = registered.known["spark"].spec
+    assert (settings.master, settings.ui) == ("spark://spark-master:7077", "http://127.0.0.1:9999")
+    assert services["spark-master"]["hostname"] == spark.MASTER_HOST
+    assert settings.auth_secret == "spark"
+    (shared,) = settings.shared_locations
+    assert shared.removeprefix("file://") in {mount["target"] for mount in services["agent-1"]["volumes"]}
+
+
+@pytest.mark.parametrize("host", ["spark-master", "spark-worker-2"])
+def test_a_process_of_spark_has_its_secret_in_a_private_file_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, services: dict[str, Any], host: str
+) -> None:
+    spark, secret = loaded("spark"), "5ecret" * 10
+    monkeypatch.setattr(spark, "HOME", tmp_path)
+    monkeypatch.setattr(spark, "SECRETS", tmp_path)
+    (tmp_path / "spark").mkdir()
+    monkeypatch.setattr(spark, "NAME", "secret-of-spark")
+    (tmp_path / "secret-of-spark").write_text(secret + "\n")
+    kept = tmp_path / "spark" / "recovery" / "app_1"
+    kept.parent.mkdir()
+    kept.write_text("")
+    became: list[Any] = []
+    monkeypatch.setattr(os, "execve", lambda *process: became.append(process))
+    spark.run(spark.process(host, "http://127.0.0.1:8080"), host)
+    ((program, command, environment),) = became
+    assert program == command[0]
+    assert not any(secret in text for text in (*command, *environment.values()))
+    properties = tmp_path / "spark" / "spark.properties"
+    assert f"spark.authenticate.secret={secret}" in properties.read_text().splitlines()
+    assert stat.S_IMODE(properties.stat().st_mode) == 0o600
+    assert kept.exists(), "a master that starts again continues with its applications"
+    assert command[command.index("--host") + 1] == host == environment["SPARK_LOCAL_HOSTNAME"]
+    port = command[command.index("--webui-port") + 1]
+    assert f"/{port}" in services[host]["healthcheck"]["test"][-1]
+    if host != "spark-master":
+        assert command[-1] == "spark://spark-master:7077"

@@ -54,6 +54,24 @@ def test_the_environment_has_no_settings_of_another_spark(tmp_path: Path) -> Non
     assert (Path(environment["JAVA_HOME"]) / "bin" / "java").is_file()
 
 
+def test_a_process_with_a_host_name_of_its_own(tmp_path: Path) -> None:
+    settings = {"spark.ui.reverseProxy": "true"}
+    spark = StandaloneSpark(tmp_path, port=7077, ui_port=8080, host="w-1", master="spark://m:7077", settings=settings)
+    spark.prepare(secret="5ecret")
+    assert spark.secret == "5ecret"
+    kept = tmp_path / "recovery" / "app_1"
+    kept.write_text("")
+    spark.prepare(forget=False)
+    assert kept.exists()
+    assert "spark.ui.reverseProxy=true" in (tmp_path / "spark.properties").read_text().splitlines()
+    command = spark.worker_command("worker", ui_port=8081)
+    assert [command[command.index(option) + 1] for option in ("--host", "--webui-port")] == ["w-1", "8081"]
+    assert command[-1] == "spark://m:7077"
+    environment = spark.environment({})
+    assert environment["SPARK_LOCAL_HOSTNAME"] == "w-1"
+    assert "SPARK_LOCAL_IP" not in environment, "it listens on its own address"
+
+
 class _Master(BaseHTTPRequestHandler):
     body = _REPORT
 
