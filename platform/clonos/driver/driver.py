@@ -27,7 +27,7 @@ from clonos.driver.epochs import EpochRunner
 from clonos.driver.finished_topics import finished_topics, with_replay, without
 from clonos.driver.options import RunOptions
 from clonos.driver.repeatable import check_sources, streaming_scans
-from clonos.driver.rescaling import RescaleDue, rescale
+from clonos.driver.rescaling import RescaleDue, rescale_to
 from clonos.driver.resolutions import record_resolutions
 from clonos.driver.restart_budget import RestartBudget
 from clonos.driver.running import Running
@@ -424,7 +424,16 @@ class Driver:
             self._events.emit("topic-created-again", query=query.name, topic=topic)
         for repair in reconcile(checkpoint, query.name, own.state):
             self._events.emit("reconciled", query=query.name, done=repair)
-        rescale_after = self._rescale(query, own, checkpoint)
+        rescale_after = rescale_to(
+            self._job.spec.spec.shuffle_partitions,
+            self._spark,
+            checkpoint,
+            query.name,
+            own,
+            self._events.emit,
+            code=self._job.code,
+            delivery=query.sink.delivery,
+        )
         committed = self._committed().get(query.name, -1)
         start = _resume_from(checkpoint)
         finished = finished_topics(own.state, query.name, committed, self._deleted_topics(start))
@@ -455,38 +464,6 @@ class Driver:
         if not settings and self._job.spec.spec.shuffle_partitions is not None:
             settings = {SHUFFLE_PARTITIONS: str(self._job.spec.spec.shuffle_partitions)}
         return Running(query, location, runner, settings, lane, finished)
-
-    def _rescale(self, query: Query, own: Ownership, checkpoint: CheckpointDirectory) -> int | None:
-        """Repartition the query's state if its checkpoint has another number of partitions than the specification.
-
-        Returns:
-            The newest epoch in doubt, after which the query must be rescaled; None if nothing is left to do.
-        """
-        requested = self._job.spec.spec.shuffle_partitions
-        while True:
-            committed = max(checkpoint.commits(), default=-1)
-            plan = own.state.plan(query.name, committed + 1)
-            if plan is not None and plan.rescaled_to:
-                partitions = plan.rescaled_to  # an owner before this one was interrupted
-            elif requested is None or checkpoint.partitions in (None, requested):
-                return None
-            elif plan is not None or committed < 0:
-                return max([0, *own.state.plans_beyond(query.name, committed)])
-            else:
-                partitions = requested
-            before, started = checkpoint.partitions, time.monotonic()
-            epoch = rescale(
-                self._spark,
-                checkpoint,
-                query.name,
-                own,
-                partitions,
-                code=self._job.code,
-                delivery=query.sink.delivery,
-            )
-            duration_ms = round((time.monotonic() - started) * 1000)
-            sizes = {"partitions_before": before, "partitions": partitions}
-            self._events.emit("rescaled", query=query.name, epoch=epoch, **sizes, duration_ms=duration_ms)
 
     def _deleted_topics(self, start: Progress) -> set[str]:
         """The topics of a checkpoint's progress that no source names and that do not exist any more."""

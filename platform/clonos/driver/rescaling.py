@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -55,7 +56,59 @@ class _Epoch(NamedTuple):
     commit: str
 
 
-def rescale(
+def rescale_to(
+    partitions: int | None,
+    spark: SparkSession,
+    checkpoint: CheckpointDirectory,
+    query: str,
+    own: Ownership,
+    emit: Callable[..., None],
+    *,
+    code: str,
+    delivery: DeliveryMode,
+) -> int | None:
+    """Rescale a query that does not run, if its checkpoint has another number of partitions than requested.
+
+    A rescale that an earlier owner committed and did not finish is finished first.
+
+    Args:
+        partitions: The requested number; None: the number stays.
+        spark: The session.
+        checkpoint: The query's checkpoint.
+        query: Name of the query.
+        own: The job's causal log, as claimed.
+        emit: Reports the event ``rescaled``.
+        code: Hash of the job's code.
+        delivery: Delivery mode of the query's sink.
+
+    Returns:
+        The newest epoch in doubt, after which the query must be rescaled; None if nothing is left to do.
+
+    Raises:
+        RescaleRefused: Spark cannot repartition the query's state.
+        CheckpointUnwritable: A file cannot be copied or written.
+        Superseded: Another driver claimed the job; nothing has changed.
+        EpochFailed: The work failed; a new attempt may succeed.
+    """
+    while True:
+        committed = max(checkpoint.commits(), default=-1)
+        plan = own.state.plan(query, committed + 1)
+        if plan is not None and plan.rescaled_to:
+            number = plan.rescaled_to
+        elif partitions is None or checkpoint.partitions in (None, partitions):
+            return None
+        elif plan is not None or committed < 0:
+            return max([0, *own.state.plans_beyond(query, committed)])
+        else:
+            number = partitions
+        before, started = checkpoint.partitions, time.monotonic()
+        epoch = _rescale(spark, checkpoint, query, own, number, code=code, delivery=delivery)
+        duration_ms = round((time.monotonic() - started) * 1000)
+        sizes = {"partitions_before": before, "partitions": number}
+        emit("rescaled", query=query, epoch=epoch, **sizes, duration_ms=duration_ms)
+
+
+def _rescale(
     spark: SparkSession,
     checkpoint: CheckpointDirectory,
     query: str,
@@ -65,27 +118,9 @@ def rescale(
     code: str,
     delivery: DeliveryMode,
 ) -> int:
-    """Add an epoch to a query that does not run: from this epoch on it has other partitions.
+    """Add an epoch to a query; from this epoch on it has other partitions.
 
     No epoch may be in doubt, except one that an interrupted call planned.
-
-    Args:
-        spark: The session.
-        checkpoint: The query's checkpoint, with a committed epoch.
-        query: Name of the query.
-        own: The job's causal log, as claimed.
-        partitions: The new number of partitions.
-        code: Hash of the job's code.
-        delivery: Delivery mode of the query's sink.
-
-    Returns:
-        The number of the epoch.
-
-    Raises:
-        RescaleRefused: Spark cannot repartition the query's state.
-        CheckpointUnwritable: A file cannot be copied or written.
-        Superseded: Another driver claimed the job; nothing has changed.
-        EpochFailed: The work failed; a new attempt may succeed.
     """
     folder = StoredFolder(jvm_of(spark), hadoop_configuration(spark), checkpoint.location)
     try:

@@ -111,6 +111,7 @@ RULES = (
     Rule(_SPEC, r"spec\.executor", "the product of two numbers"),
     Rule(_CLUSTER, r"spec\.sparkConf\..+", "settings of other fields; secrets by reference"),
     Rule(_CLUSTER, r"spec\.sharedLocations", "the parts of a URI"),
+    Rule(_CLUSTER, r"spec", "fields that depend on the scheme of the master"),
     Rule(_SPEC, r"spec\.main", "the parts of a path"),
     Rule(
         _SPEC,
