@@ -16,8 +16,8 @@ from bench.progress import log_progress
 from bench.spark_cluster import BenchCluster
 from bench.subjects import RunningDriver, Subject, make_topic, running_driver
 from clonos.kafka import client_config
-from clonos.log.records import Plan, decode
-from clonos.log.topic import CONTROL, log_topic
+from clonos.log.records import EpochCommitted, Marker, Plan, Record, decode
+from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import read_committed
 
@@ -41,7 +41,8 @@ def measure(kafka: KafkaSettings, home: Path, *, bursts: int, subjects: list[Sub
 
 def measure_lanes(kafka: KafkaSettings, home: Path, cluster: BenchCluster, *, bursts: int) -> dict[str, Any]:
     """``lanes``: by the number of lanes that publish in each epoch on a Spark cluster, the latency of a burst to all of
-    them, the duration of its epoch, the size of its plan, and the duration of a claim.
+    them, the duration of its epoch, the size of its plan, the log's bytes and transactions for it, and the duration of
+    a claim.
     """
     lanes: dict[int, Any] = {}
     for partitions in LANES:
@@ -49,18 +50,30 @@ def measure_lanes(kafka: KafkaSettings, home: Path, cluster: BenchCluster, *, bu
         with running_driver("clonos_cluster", kafka, home, source, cluster=cluster) as run:
             lanes[partitions] = _bursts(kafka, run, source, partitions, bursts)
             log = log_topic(run.folder.name.replace("_", "-"))
-            plans = [len(value) for value in _control(kafka, log) if isinstance(decode(value, where=log), Plan)]
+            lanes[partitions] |= _log_of_an_epoch(kafka, log)
             run.restart()
             _bursts(kafka, run, source, partitions, 1)
             lanes[partitions]["claim_s"] = _claim_s(run)
-        lanes[partitions]["plan_bytes"] = round(statistics.median(plans))
         log_progress(f"{partitions} lanes: {lanes[partitions]['all_visible']['p50']} ms")
     return {"lanes": lanes}
 
 
-def _control(kafka: KafkaSettings, log: str) -> list[bytes]:
-    """The records of a causal log's control partition."""
-    return [message.value() or b"" for message in read_committed(kafka, log) if message.partition() == CONTROL]
+def _log_of_an_epoch(kafka: KafkaSettings, log: str) -> dict[str, int]:
+    """The median size of a plan, and the log's bytes and transactions for an epoch.
+
+    Plan, marker of a lane, and end of the epoch are a transaction each (docs/protocol.md).
+    """
+    sizes: dict[type[Record], list[int]] = {}
+    for message in read_committed(kafka, log):
+        value = message.value() or b""
+        sizes.setdefault(type(decode(value, where=log)), []).append(len(value))
+    of_epochs = [size for kind in (Plan, Marker, EpochCommitted) for size in sizes.get(kind, [])]
+    epochs = len(sizes[Plan])
+    return {
+        "plan_bytes": round(statistics.median(sizes[Plan])),
+        "log_bytes": round(sum(of_epochs) / epochs),
+        "transactions": round(len(of_epochs) / epochs),
+    }
 
 
 def _claim_s(run: RunningDriver) -> float:

@@ -119,9 +119,7 @@ def _has_leaders(admin: AdminClient, topic: str) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kafka", choices=("embedded", "container"), default="embedded", help="where brokers run")
-    parser.addoption(
-        "--core", action="store_true", help="leave out the tests marked broad, fewer points (`make test` does)"
-    )
+    parser.addoption("--core", action="store_true", help="leave out the tests marked broad or story (`make test` does)")
     parser.addoption("--no-stories", action="store_true", help="leave out the tests marked story (CI does)")
     parser.addoption(
         "--every-point",
@@ -147,12 +145,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     summarise(terminalreporter, config)
-
-
-@pytest.fixture(scope="session")
-def core(request: pytest.FixtureRequest) -> bool:
-    """Whether only the core runs (`make test`); some chaos tests then take fewer points, races or shapes."""
-    return bool(request.config.getoption("--core"))
 
 
 @pytest.fixture(scope="session")

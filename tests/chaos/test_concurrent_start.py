@@ -22,9 +22,9 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
 
 @pytest.mark.chaos(fault="concurrent start", target="two drivers", topology="clonos run")
 @pytest.mark.timeout(3000)
-def test_two_drivers_started_together(kafka: KafkaSettings, run: JobRun, core: bool, every_point: bool) -> None:
+def test_two_drivers_started_together(kafka: KafkaSettings, run: JobRun, every_point: bool) -> None:
     feeder = Feeder(kafka, run.params["input"], 3)
-    for race in range(20 if every_point else 1 if core else 2):
+    for race in range(20 if every_point else 1):
         feeder.burst(20)
         pair = [run.start(), run.start()]
         eventually(lambda p=pair: any(not d.running for d in p), "one of them stops", timeout_s=90)

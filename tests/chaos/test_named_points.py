@@ -35,10 +35,8 @@ def fresh(point: str, query: str = "plain") -> str:
 
 EVERY = [*map(fresh, EPOCH_POINTS), *(fresh(point, "counts") for point in STATEFUL_POINTS), *CLAIM_POINTS]
 # Each point costs a cold start. Tests in tests/integration reach the others with claims and tasks alone.
-CORE_KILLED = [*map(fresh, ("determinants-acknowledged", "lane-committed")), fresh("state-committed", "counts")]
-CORE_STOPPED = [*map(fresh, ("lane-marked", "epoch-done"))]
-KILLED = [*CORE_KILLED, *map(fresh, ("offsets-logged", "epoch-committed"))]
-STOPPED = [*CORE_STOPPED, fresh("plan-committed")]
+KILLED = [*map(fresh, ("determinants-acknowledged", "lane-committed")), fresh("state-committed", "counts")]
+STOPPED = [*map(fresh, ("lane-marked", "epoch-done"))]
 
 
 @pytest.fixture
@@ -56,10 +54,10 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
 @pytest.mark.chaos(fault="SIGKILL, SIGSTOP at each protocol point", target="driver", topology="clonos run")
 @pytest.mark.timeout(3000)
 def test_a_driver_is_killed_and_paused_at_each_protocol_point(
-    kafka: KafkaSettings, run: JobRun, core: bool, every_point: bool
+    kafka: KafkaSettings, run: JobRun, every_point: bool
 ) -> None:
     """Kill a driver at each point, then pause one at each; a zombie resumes once its successor is at its point."""
-    killed, stopped = (EVERY, EVERY) if every_point else (CORE_KILLED, CORE_STOPPED) if core else (KILLED, STOPPED)
+    killed, stopped = (EVERY, EVERY) if every_point else (KILLED, STOPPED)
     with Feeder(kafka, run.params["input"], 3) as feeder:
         for fault in killed:
             print("killing at", fault, flush=True)

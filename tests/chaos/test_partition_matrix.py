@@ -19,8 +19,8 @@ from drivers import JOBS, Driver, Feeder, JobRun
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 
-COUNTS = (1, 2, 3, 4, 5, 9)
-CORE_COUNTS = (1, 3, 9)
+COUNTS = (1, 3, 9)
+ALL_COUNTS = (1, 2, 3, 4, 5, 9)
 SHUFFLED_LANES = 4
 
 
@@ -47,9 +47,9 @@ def half_committed(queries: list[str]) -> tuple[str, list[str], list[str]]:
 
 
 @pytest.fixture
-def counts(core: bool) -> tuple[int, ...]:
+def counts(every_point: bool) -> tuple[int, ...]:
     """The numbers of partitions."""
-    return CORE_COUNTS if core else COUNTS
+    return ALL_COUNTS if every_point else COUNTS
 
 
 @pytest.fixture

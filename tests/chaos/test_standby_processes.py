@@ -98,7 +98,7 @@ def test_a_promoted_standby_continues_at_the_drivers_epoch(kafka: KafkaSettings,
     eventually(lambda: not has_open_transaction(kafka, run.params["output"]), "no transaction is open")
 
 
-@pytest.mark.broad
+@pytest.mark.story
 @pytest.mark.chaos(fault="SIGSTOP; two promotions", target="driver, two standbys", topology="clonos run --standby")
 def test_a_driver_that_resumes_after_a_takeover_exits(kafka: KafkaSettings, standbys: Standbys) -> None:
     """Two standbys are promoted at once; only one of them runs the job."""

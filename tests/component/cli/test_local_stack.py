@@ -19,6 +19,7 @@ from clonos.agent.directories import AgentDirectory, RunRecord
 from clonos.agent.process import identity
 from clonos.client import Client
 from clonos.client.credentials import Credentials
+from clonos.embedded.jars import ensure_jars
 from clonos.embedded.processes import ProcessRecord
 from clonos.errors import DirectoryInUse, LocalPlatformFailed, PortInUse
 from clonos.local import background
@@ -27,6 +28,7 @@ from clonos.local.drivers import stop_drivers
 from clonos.local.plan import FIRST_PORT, Plan, free_port
 from clonos.local.stack import Stack, down
 from clonos.local.state import Folder, State
+from clonos.settings import Settings
 from clonos.testing.harness import eventually
 from support.busy import slowdown
 
@@ -272,12 +274,13 @@ def test_a_spark_cluster_is_supervised_and_registered(plan: Plan) -> None:
 
 def test_the_spark_cluster_keeps_its_ports(plan: Plan) -> None:
     """Jobs that run again with the platform were placed with the master's address."""
-    first = plan.spark()
-    assert plan.spark().master == first.master
-    assert plan.spark().ui == first.ui
+    jars = ensure_jars(Settings())
+    first = plan.spark(jars)
+    assert plan.spark(jars).master == first.master
+    assert plan.spark(jars).ui == first.ui
     port = int(first.master.rpartition(":")[2])
     with socket.create_server(("127.0.0.1", port)):
-        assert plan.spark().master != first.master
+        assert plan.spark(jars).master != first.master
 
 
 def test_a_spark_master_that_exits_during_start_fails_the_start(plan: Plan, tmp_path: Path) -> None:
