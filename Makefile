@@ -5,9 +5,11 @@ PYTHON ?= python3
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=8
-CORE := $(if $(filter all ci,$(CLONOS_TESTS)),,--core) $(if $(filter ci,$(CLONOS_TESTS)),--no-stories)
-CONTAINERS = $(PYTEST) tests/integration/contracts tests/integration/jobs/test_exactly_once.py tests/integration/jobs/test_replay.py \
-	tests/integration/containers -v --kafka container --core
+# core (default), ci or all: docs/testing.md
+CLONOS_TESTS ?= core
+SELECTION := --tests $(CLONOS_TESTS)
+CONTAINERS = $(PYTEST) tests/integration/contracts tests/integration/jobs/test_exactly_once.py tests/integration/containers \
+	-v --kafka container --tests core
 SUMMARY := build/tests.txt
 # What `make test` runs, two at a time, the longest first. A suite that fails keeps no other from running.
 SUITES := chaos component-rest component-api integration containers-slice lint contracts unit browser
@@ -57,7 +59,7 @@ test: setup begin-summary ## Lint and the core tests (25 minutes); CLONOS_TESTS=
 	@ended=0; \
 	$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes $(SUITES) || ended=$$?; \
 	printf '\nWhat ran:\n'; sed 's/^/  /' $(SUMMARY); \
-	$(if $(strip $(CORE)),echo "CLONOS_TESTS=all make test runs the tests that were left out.";) exit $$ended
+	$(if $(filter-out all,$(CLONOS_TESTS)),echo "CLONOS_TESTS=all make test runs the tests that were left out.";) exit $$ended
 
 begin-summary:
 	@mkdir -p build
@@ -70,19 +72,19 @@ component: setup ## Control plane, agents, command line, security; on SQLite and
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes component-api component-rest
 
 component-api: setup
-	$(PYTEST) tests/component/api -q $(CORE)$(LABELLED)
+	$(PYTEST) tests/component/api -q $(SELECTION)$(LABELLED)
 
 component-rest: setup
-	$(PYTEST) $(addprefix tests/component/,store reconcile security agent cli dashboard) -q $(CORE)$(LABELLED)
+	$(PYTEST) $(addprefix tests/component/,store reconcile security agent cli dashboard) -q $(SELECTION)$(LABELLED)
 
 contracts: setup ## Claims on a real broker, crashed at every step (1 minute)
-	$(PYTEST) tests/integration/contracts -v $(CORE)$(LABELLED)
+	$(PYTEST) tests/integration/contracts -v $(SELECTION)$(LABELLED)
 
 integration: setup ## Jobs on real Kafka and Spark, without crashes of the driver (10 minutes)
-	$(PYTEST) tests/integration/jobs -v $(CORE)$(LABELLED)
+	$(PYTEST) tests/integration/jobs -v $(SELECTION)$(LABELLED)
 
 chaos: setup ## Real drivers, killed and stopped at named points: a selection (12 minutes)
-	$(PYTEST) tests/chaos -v --capture=no $(CORE)$(LABELLED)
+	$(PYTEST) tests/chaos -v --capture=no $(SELECTION)$(LABELLED)
 
 browser: setup ## The dashboard in Chromium (apt-get install -y chromium), over real jobs that are killed (3 minutes)
 	$(PYTEST) tests/component/browser -v --capture=no$(LABELLED)
@@ -99,7 +101,7 @@ cluster-full: setup ## Spark clusters: every failure, examples, the platform wit
 		tests/integration/jobs/test_cluster_jobs.py tests/integration/jobs/test_epoch_guard.py tests/integration/jobs/test_kubernetes_pods.py tests/integration/jobs/test_yarn_executors.py -v --capture=no
 	$(PYTEST) tests/chaos/test_examples.py tests/chaos/test_readme.py -k cluster -v --capture=no
 
-containers: setup ## Contracts, takeover and replay, the platform by compose; in containers, needs a Docker engine
+containers: setup ## Contracts, exactly-once jobs, the platform by compose; in containers, needs a Docker engine
 	$(CONTAINERS)
 
 # No $(MAKE) here: an engine that this starts would inherit the jobserver of `make test`, which would then wait for it.

@@ -119,8 +119,12 @@ def _has_leaders(admin: AdminClient, topic: str) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kafka", choices=("embedded", "container"), default="embedded", help="where brokers run")
-    parser.addoption("--core", action="store_true", help="leave out the tests marked broad or story (`make test` does)")
-    parser.addoption("--no-stories", action="store_true", help="leave out the tests marked story (CI does)")
+    parser.addoption(
+        "--tests",
+        choices=("core", "ci", "all"),
+        default="all",
+        help="core: without the tests marked ci or full (`make test`); ci: without those marked full (CI)",
+    )
     parser.addoption(
         "--every-point",
         action="store_true",
@@ -130,17 +134,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     in_containers = config.getoption("--kafka") == "container"
+    selection = config.getoption("--tests")
     for excluded, mark in (
         (in_containers, "embedded"),
         (not in_containers, "engine"),
-        (config.getoption("--core"), "broad"),
-        (config.getoption("--core") or config.getoption("--no-stories"), "story"),
+        (selection == "core", "ci"),
+        (selection != "all", "full"),
     ):
-        out = [item for item in items if excluded and item.get_closest_marker(mark)]
+        out = [item for item in items if excluded and _is_marked(item, mark)]
         if out:
             config.hook.pytest_deselected(items=out)
-            items[:] = [item for item in items if not item.get_closest_marker(mark)]
+            items[:] = [item for item in items if not _is_marked(item, mark)]
             left_out(config, mark, len(out))
+
+
+def _is_marked(item: pytest.Item, mark: str) -> bool:
+    """Whether a test has a mark; a test marked ci in a module marked full is in CI."""
+    return item.get_closest_marker(mark) is not None and not (mark == "full" and item.get_closest_marker("ci"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -22,7 +22,7 @@ from clonos.testing.faults import triggered
 from clonos.testing.harness import eventually, has_open_transaction
 from support.brokers.interface import KafkaCluster
 
-pytestmark = [pytest.mark.broad]
+pytestmark = [pytest.mark.full]
 
 StartCluster = Callable[[int], AbstractContextManager[KafkaCluster]]
 EVERY_S = 0.01  # enough input for every epoch to have several rows in each lane
@@ -96,6 +96,7 @@ def published_more(run: JobRun, driver: Driver, epochs: int = 3) -> None:
     assert driver.running, f"the driver exited:\n{driver.tail()}"
 
 
+@pytest.mark.ci
 @pytest.mark.chaos(
     fault="SIGKILL, restart; SIGSTOP", target="the only broker; then broker and driver", topology="clonos run, 1 broker"
 )
@@ -135,7 +136,6 @@ def test_a_driver_survives_broker_kills_and_pauses_during_commits(
 
 
 @pytest.mark.chaos(fault="SIGKILL", target="transaction coordinator, log leader", topology="clonos run, 3 brokers")
-@pytest.mark.story
 @pytest.mark.timeout(3000)
 def test_one_of_three_brokers_is_lost(three_brokers: KafkaCluster, run_on: Callable[[KafkaCluster], JobRun]) -> None:
     """The coordinator of a lane's transaction is killed; then the leader of the lane's log partition."""

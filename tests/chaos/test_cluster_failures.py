@@ -101,19 +101,15 @@ FAULTS: Final = {
     "executor frozen, replaced and resumed": _freeze_executor,
     "host lost: worker and executor killed": _lose_host,
 }
-# One cell for each kind of job; `make cluster-full` runs all.
-_CI: Final = {
-    ("executor killed", "service"),
-    ("executor with finished map tasks killed", "stateful"),
-    ("executor frozen, replaced and resumed", "stateless"),
-}
+# `make cluster-full` runs all cells.
+_CI: Final = ("executor killed", "service")
 
 
 def _cells() -> list[object]:
     cells = []
     for fault in FAULTS:
         for kind in _KINDS:
-            mark = pytest.mark.broad if (fault, kind) in _CI else pytest.mark.story
+            mark = pytest.mark.ci if (fault, kind) == _CI else pytest.mark.full
             cells.append(pytest.param(fault, kind, marks=mark, id=f"{fault}-{kind}"))
     return cells
 
@@ -138,7 +134,7 @@ def test_a_process_of_the_cluster_fails(start: Start, cluster: StandaloneCluster
 
 
 @pytest.mark.chaos(fault="SIGKILL, then restarted", target="Spark master", topology="clonos run, Spark cluster")
-@pytest.mark.story
+@pytest.mark.full
 def test_a_job_continues_while_the_master_is_away(start: Start, cluster: StandaloneCluster) -> None:
     waiting, feeder = start("service")
     cluster.kill(cluster.processes["master"].pid)
@@ -157,7 +153,7 @@ def test_a_job_continues_while_the_master_is_away(start: Start, cluster: Standal
 
 
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos run, Spark cluster")
-@pytest.mark.story
+@pytest.mark.full
 def test_a_killed_driver_leaves_no_executor(start: Start, cluster: StandaloneCluster) -> None:
     waiting, feeder = start("stateful")
     executors = set(cluster.executors())

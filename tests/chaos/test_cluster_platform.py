@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.embedded, pytest.mark.timeout(3000)]
 SPEC = {"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": "stamped"}}
 
 
-@pytest.mark.story
+@pytest.mark.full
 @pytest.mark.chaos(
     fault="SIGKILL, one after the other", target="executor, worker, driver", topology="clonos up --spark-workers 2"
 )

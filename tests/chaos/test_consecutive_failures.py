@@ -23,7 +23,7 @@ REPLAYING = "lane-produced,query=plain,epoch=3,replay=True"
 @pytest.mark.chaos(
     fault="SIGKILL at a protocol point", target="driver, first standby, second standby", topology="clonos run --standby"
 )
-@pytest.mark.story
+@pytest.mark.full
 def test_each_standby_fails_during_its_own_takeover(kafka: KafkaSettings, name: str, tmp_path: Path) -> None:
     topics = make_topics(kafka, **{f"{name}-in": 3, f"{name}-out": 2})
     source, output = topics.values()

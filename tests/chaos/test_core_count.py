@@ -13,7 +13,7 @@ from drivers import JOBS, Feeder, JobRun, caught_up
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 
-pytestmark = [pytest.mark.broad]
+pytestmark = [pytest.mark.full]
 
 LANES = 4  # Spark's default here: twice the cores of the first start
 
@@ -29,7 +29,6 @@ def run(kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_pat
 @pytest.mark.chaos(
     fault="SIGKILL at a protocol point", target="driver", topology="clonos run, other core count after the restart"
 )
-@pytest.mark.story
 def test_a_restart_with_other_cores(kafka: KafkaSettings, run: JobRun) -> None:
     feeder = Feeder(kafka, run.params["input"], 3)
     feeder.burst(300)

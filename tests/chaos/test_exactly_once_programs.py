@@ -21,7 +21,7 @@ from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 from support.java import java_home
 
-pytestmark = [pytest.mark.broad]
+pytestmark = [pytest.mark.full]
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "attached.md"
@@ -43,7 +43,6 @@ def java(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.chaos(fault="SIGKILL at each protocol point", target="driver", topology="PySpark program")
-@pytest.mark.story
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("delivery", ["exactly-once", "atomic-epoch"])
 def test_a_program_killed_at_named_points(
@@ -105,6 +104,7 @@ def topics(kafka: KafkaSettings, example: Path) -> Iterator[tuple[str, str]]:
         deleted.result(60)
 
 
+@pytest.mark.ci
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="PySpark program")
 @pytest.mark.timeout(3000)
 def test_the_documented_example_survives_kill_9(

@@ -13,12 +13,11 @@ from clonos.demo.example import load_example
 from clonos.demo.screen import Screen
 from clonos.settings import KafkaSettings, Settings
 
-pytestmark = [pytest.mark.broad]
+pytestmark = [pytest.mark.full]
 
 
 # `make demo` and `make chaos-full` run wordcount.
 @pytest.mark.chaos(fault="SIGKILL at random moments", target="driver", topology="clonos demo")
-@pytest.mark.story
 @pytest.mark.parametrize("name", ["orders", "enrich"])
 def test_an_example_is_exactly_once_through_a_kill(
     kafka: KafkaSettings, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -39,7 +38,6 @@ def test_an_example_is_exactly_once_through_a_kill(
 
 
 @pytest.mark.chaos(fault="SIGKILL at random moments", target="driver, executor", topology="clonos demo, Spark cluster")
-@pytest.mark.story
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", ["wordcount", "orders", "enrich"])
 def test_an_example_on_a_spark_cluster(

@@ -83,7 +83,7 @@ class Golden:
 
 
 @pytest.mark.chaos(fault="SIGKILL", target="driver, standby", topology="clonos run --standby, stateful job")
-@pytest.mark.story
+@pytest.mark.full
 def test_takeovers_do_not_change_the_output(kafka: KafkaSettings, name: str, tmp_path: Path) -> None:
     golden = Golden(kafka, name, tmp_path)
     try:

@@ -69,7 +69,7 @@ def platform(kafka: KafkaSettings, tmp_path: Path) -> Iterator[Platform]:
         yield platform
 
 
-@pytest.mark.story
+@pytest.mark.full
 @pytest.mark.chaos(
     fault="SIGKILL, loss of the disk; SIGSTOP",
     target="host; control plane with driver; driver with standby",

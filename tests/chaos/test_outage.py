@@ -63,7 +63,7 @@ def cluster(start_cluster: StartCluster) -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.mark.story
+@pytest.mark.full
 @pytest.mark.chaos(fault="SIGKILL; SIGKILL", target="all brokers; driver", topology="control plane, 2 hosts, 3 brokers")
 def test_an_outage_of_kafka_needs_nobody(cluster: KafkaCluster, name: str, tmp_path: Path) -> None:
     kafka = cluster.kafka

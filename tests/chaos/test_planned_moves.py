@@ -103,7 +103,7 @@ def write_job(folder: Path, code: str, replicas: int = 1) -> str:
 
 
 @pytest.mark.chaos(fault="move, drain, upgrade, rescale, broken upgrades", target="driver", topology="clonos up")
-@pytest.mark.story
+@pytest.mark.full
 def test_records_flow_while_the_driver_is_replaced(stack: Stack, tmp_path: Path) -> None:
     stack.up()
     job = SteadyJob(stack.client, stack.kafka)

@@ -82,7 +82,7 @@ def test_a_job_survives_crashes_of_driver_control_plane_and_host(stack: Stack, t
     assert stack.processes() == []
 
 
-@pytest.mark.story
+@pytest.mark.full
 @pytest.mark.chaos(fault="SIGTERM", target="all processes", topology="clonos up")
 def test_sigterm_ends_a_platform_with_a_busy_driver(
     stack: Stack, tmp_path: Path, record_property: Callable[[str, object], None]

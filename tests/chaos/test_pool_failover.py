@@ -19,7 +19,7 @@ HELPED = JOB.replace("import clonos\n", "import clonos\nfrom helper import marke
 HELPER = 'def marked(value):\n    return f"<{value}>"\n'
 
 
-@pytest.mark.story
+@pytest.mark.full
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos up --pool-size")
 def test_pool_drivers_run_the_job_and_its_restarts(stack: Stack, tmp_path: Path) -> None:
     stack.up("--agents", "1", "--pool-size", "1")

@@ -18,7 +18,7 @@ import pytest
 
 from clonos.testing.harness import eventually
 
-pytestmark = [pytest.mark.broad, pytest.mark.embedded, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.full, pytest.mark.embedded, pytest.mark.timeout(3000)]
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -113,6 +113,7 @@ def waiting(shell: Shell) -> Any:
     return next((standby for standby in response.json()["data"] if standby["state"] == "READY"), None)
 
 
+@pytest.mark.ci
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos up, commands of the README")
 def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
     (shell.work / "job.py").write_text(blocks("A first job", "python")[0])
@@ -164,7 +165,6 @@ def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
     assert shouted == Counter(line.split("\t")[0] for line in shell.rows("lines"))
 
 
-@pytest.mark.story
 @pytest.mark.chaos(
     fault="SIGKILL", target="executor, worker, driver", topology="clonos up --spark-workers 2, commands of the README"
 )

@@ -47,7 +47,7 @@ def test_a_rehearsal_calls_no_function_and_publishes_nothing(kafka: KafkaSetting
     driver.stop_gracefully()
 
 
-@pytest.mark.broad
+@pytest.mark.full
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos run --standby, stateful job")
 def test_a_rehearsal_on_the_jobs_own_state_calls_no_function(kafka: KafkaSettings, standbys: Standbys) -> None:
     """The rehearsal does not call a timer that is due either."""
@@ -98,7 +98,7 @@ def test_a_promoted_standby_continues_at_the_drivers_epoch(kafka: KafkaSettings,
     eventually(lambda: not has_open_transaction(kafka, run.params["output"]), "no transaction is open")
 
 
-@pytest.mark.story
+@pytest.mark.full
 @pytest.mark.chaos(fault="SIGSTOP; two promotions", target="driver, two standbys", topology="clonos run --standby")
 def test_a_driver_that_resumes_after_a_takeover_exits(kafka: KafkaSettings, standbys: Standbys) -> None:
     """Two standbys are promoted at once; only one of them runs the job."""
@@ -126,7 +126,7 @@ def test_a_driver_that_resumes_after_a_takeover_exits(kafka: KafkaSettings, stan
     assert Published.read(kafka, run.params["output"]).faults(feeder.sent) == {}
 
 
-@pytest.mark.broad
+@pytest.mark.full
 @pytest.mark.chaos(fault="SIGTERM", target="standby", topology="clonos run --standby")
 def test_a_standby_removes_its_pipe_on_sigterm(standbys: Standbys) -> None:
     Feeder(standbys.run.kafka, standbys.run.params["input"], 3).burst(3)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.embedded, pytest.mark.timeout(3000)]
 SPEC = {"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": "stamped"}}
 
 
-@pytest.mark.story
+@pytest.mark.full
 @pytest.mark.chaos(fault="SIGKILL", target="driver, twice", topology="clonos up")
 def test_a_standby_takes_over_twice(stack: Stack, tmp_path: Path) -> None:
     stack.up()

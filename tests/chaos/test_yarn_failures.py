@@ -14,7 +14,7 @@ from clonos.spark.environment_archive import build_environment
 from clonos.testing.harness import eventually
 from support.yarn import Yarn
 
-pytestmark = [pytest.mark.timeout(3000), pytest.mark.story]
+pytestmark = [pytest.mark.timeout(3000), pytest.mark.full]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,9 @@ def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
 
 
 @pytest.mark.chaos(fault="SIGKILL", target="executor, then driver", topology="clonos run, YARN")
-@pytest.mark.parametrize("kind", ["service", "stateful"])  # the latter with an environment archive
+@pytest.mark.parametrize(
+    "kind", [pytest.param("service", marks=pytest.mark.ci), "stateful"]
+)  # the latter with an environment archive
 def test_an_executor_and_the_driver_are_killed(
     yarn: Yarn, kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_path: Path, kind: str
 ) -> None:

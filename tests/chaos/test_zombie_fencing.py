@@ -121,7 +121,7 @@ def severed(tmp_path: Path) -> Iterator[SeveredCluster]:
         yield cluster
 
 
-@pytest.mark.story
+@pytest.mark.full
 @pytest.mark.chaos(
     fault="network partition; SIGKILL, restart", target="driver; broker", topology="clonos run --standby"
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from support.busy import slowdown
 from support.callers import HostileCaller, OrdinaryCaller
@@ -32,6 +33,7 @@ def peak_of(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.ci
 def test_a_hostile_token_harms_no_other(tmp_path: Path) -> None:
     with ApiProcess(tmp_path) as process, process.served.client() as admin:
         url = httpx.URL(process.served.url)

@@ -234,7 +234,7 @@ def _retry_after_sent(load: Load) -> Iterator[None]:
     assert len(load.away) > before, "no request got Retry-After"
 
 
-@pytest.mark.parametrize("how", [pytest.param("restarted", marks=pytest.mark.broad), "killed"])
+@pytest.mark.parametrize("how", [pytest.param("restarted", marks=pytest.mark.full), "killed"])
 def test_replicas_recover_from_a_database_restart(
     world: World, postgres: PostgresServer, record_property: Callable[[str, object], None], how: str
 ) -> None:
@@ -247,7 +247,7 @@ def test_replicas_recover_from_a_database_restart(
 
 
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(7.0, marks=pytest.mark.broad), pytest.param(30.0, marks=pytest.mark.story)]
+    "seconds", [pytest.param(7.0, marks=pytest.mark.full), pytest.param(30.0, marks=pytest.mark.full)]
 )
 def test_replicas_recover_from_a_database_outage(
     world: World, postgres: PostgresServer, record_property: Callable[[str, object], None], seconds: float
@@ -268,7 +268,7 @@ def test_replicas_recover_from_a_database_outage(
 
 @pytest.mark.parametrize(
     "how",
-    [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.broad)],
+    [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.full)],
     ids=lambda number: number.name,
 )
 def test_another_replica_takes_over_a_lost_leader(

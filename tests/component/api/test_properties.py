@@ -341,7 +341,7 @@ def _name_known(case: Case, service: Service) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
-@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.story)])
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
 def test_each_role_gets_documented_statuses(request: pytest.FixtureRequest, backend: str, name: str) -> None:
     service, operation = request.getfixturevalue(BACKENDS[backend]), OPERATIONS[name]
     for caller in ("viewer", "owner", "admin", "agent"):
@@ -352,7 +352,7 @@ def test_each_role_gets_documented_statuses(request: pytest.FixtureRequest, back
             _ask(service, name, caller, GenerationMode.NEGATIVE, 2)
 
 
-@pytest.mark.broad
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_many_requests_get_documented_statuses(on_postgresql: Service, name: str, every_point: bool) -> None:
     """With `--every-point` four times as many requests."""
@@ -365,9 +365,7 @@ def test_many_requests_get_documented_statuses(on_postgresql: Service, name: str
         assert 200 in service.statuses[name], "all was refused: nothing was tried"
 
 
-@pytest.mark.parametrize(
-    ("backend", "walks"), [("sqlite", 15), pytest.param("postgresql", 40, marks=pytest.mark.broad)]
-)
+@pytest.mark.parametrize(("backend", "walks"), [("sqlite", 15), pytest.param("postgresql", 40, marks=pytest.mark.full)])
 def test_resources_in_responses_can_be_requested(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, backend: str, walks: int
 ) -> None:

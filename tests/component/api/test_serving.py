@@ -23,7 +23,7 @@ from support.scripted import ScriptedAgent, create
 from support.serving import API, ApiProcess, Served
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.broad)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 def test_shutdown_does_not_wait_for_open_requests(tmp_path: Path, number: signal.Signals) -> None:
     with ApiProcess(tmp_path, reconcile=True) as process:
         api = process.served
@@ -54,7 +54,7 @@ def test_shutdown_does_not_wait_for_open_requests(tmp_path: Path, number: signal
             assert answers == [revision], "the long-poll got a response"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.broad)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 def test_shutdown_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path, number: signal.Signals) -> None:
     line = "x" * 999 + "\n"
     with ApiProcess(tmp_path, reconcile=True) as process:

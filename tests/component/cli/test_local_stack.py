@@ -248,7 +248,7 @@ def test_a_reused_process_id_is_never_stopped(plan: Plan) -> None:
         bystander.wait()
 
 
-@pytest.mark.broad
+@pytest.mark.ci
 def test_a_spark_cluster_is_supervised_and_registered(plan: Plan) -> None:
     """Its real master, a real worker and the real control plane, without agents."""
     control_plane = Plan.model_fields["control_plane"].default

@@ -30,7 +30,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.broad)])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path, migrated: Path) -> str:
     """A database with all tables."""
     if request.param == "sqlite":

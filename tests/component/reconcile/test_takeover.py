@@ -98,7 +98,7 @@ async def leader(database: Database) -> tuple[str, int]:
 
 @pytest.mark.parametrize(
     "how",
-    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.broad) for number in (signal.SIGTERM, signal.SIGSTOP))],
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.full) for number in (signal.SIGTERM, signal.SIGSTOP))],
     ids=lambda number: number.name,
 )
 async def test_another_replica_takes_over(database: Database, replicas: Replicas, how: signal.Signals) -> None:

@@ -184,7 +184,7 @@ class AnyWorld(RuleBasedStateMachine):
 
 
 AnyWorld.TestCase.settings = MOSTLY
-TestAnyWorld = pytest.mark.broad(AnyWorld.TestCase)
+TestAnyWorld = pytest.mark.full(AnyWorld.TestCase)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -147,7 +147,7 @@ def test_a_canary_secret_appears_nowhere(tmp_path: Path, name: str, capfd: pytes
     assert token not in log
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", pytest.param("::", marks=pytest.mark.broad)])
+@pytest.mark.parametrize("host", ["0.0.0.0", pytest.param("::", marks=pytest.mark.full)])
 def test_the_process_refuses_an_open_address(host: str, tmp_path: Path) -> None:
     environment = {**os.environ, "CLONOS_HOME": str(tmp_path), "CLONOS_API__HOST": host, "CLONOS_API__PORT": "0"}
     done = subprocess.run(

@@ -25,7 +25,7 @@ from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import end_offsets, eventually, read_committed
 
-pytestmark = pytest.mark.broad
+pytestmark = pytest.mark.full
 
 MakeTopic = Callable[..., str]
 
@@ -101,6 +101,7 @@ def test_a_reader_never_sees_a_part_of_an_epoch(
     assert len(end_offsets(kafka, log_topic(name))) == 2, "one lane beside control"
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("partition_lanes")
 def test_nothing_is_visible_before_the_commit(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
@@ -139,6 +140,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
     return arm
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("point", ["plan-committed", "epoch-committed", "epoch-done"])
 def test_a_failing_driver(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_at: Any, point: str

@@ -38,7 +38,7 @@ from clonos.jobs.context import JobContext
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
 
-pytestmark = pytest.mark.broad
+pytestmark = pytest.mark.full
 
 KEYS = 12
 OUT = "word string, kind string, epoch long, task long, asked string, answer string, draw double, n long"
@@ -323,6 +323,7 @@ WITH_STATE: dict[str, Kind] = {
     "transformWithStateInPandas": grouped(stateful(RunningFrames(), pandas=True)),
 }
 KINDS = {**ON_COLUMNS, **ON_GROUPS, **WITH_STATE}
+IN_CI = ("pandas_udf", "mapInPandas", "applyInPandas", "transformWithState")
 
 
 @pytest.fixture
@@ -406,7 +407,7 @@ def run_lossy(
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.ci if kind in IN_CI else ()) for kind in KINDS])
 @pytest.mark.usefixtures("partition_lanes")
 def test_an_epoch_that_fails_in_the_middle_is_repeated(run_lossy: Any, kind: str) -> None:
     with_state = kind in WITH_STATE

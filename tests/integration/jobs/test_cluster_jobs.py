@@ -23,7 +23,7 @@ from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, read_committed
 from support.standalone import StandaloneCluster
 
-pytestmark = pytest.mark.broad
+pytestmark = pytest.mark.full
 
 PROGRAM = Path(__file__).with_name("program_on_cluster.py")
 PARTITIONS = 3
@@ -189,7 +189,6 @@ def test_modules_and_data_files_beside_the_job_reach_the_executors(one_job: OneJ
     assert one_job.environment[SECRET_VARIABLE] not in json.dumps(one_job.events())
 
 
-@pytest.mark.story
 def test_a_master_on_this_machine_needs_no_cluster_file(one_job: OneJob, tmp_path: Path) -> None:
     """A probe decides whether the executors see the checkpoint."""
     one_job.described = False
@@ -200,7 +199,6 @@ def test_a_master_on_this_machine_needs_no_cluster_file(one_job: OneJob, tmp_pat
     assert Counter(one_job.values()) == {f"{30 // PARTITIONS}": PARTITIONS}
 
 
-@pytest.mark.story
 def test_a_package_that_executors_lack_is_named(one_job: OneJob, tmp_path: Path) -> None:
     only_here = tmp_path / "only-here"
     info = only_here / "rarity-1.0.dist-info"
@@ -216,7 +214,6 @@ def test_a_package_that_executors_lack_is_named(one_job: OneJob, tmp_path: Path)
     assert not one_job.values()
 
 
-@pytest.mark.story
 def test_an_environment_is_unpacked_on_each_executor(one_job: OneJob, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexport WORD_OF_ARCHIVE=packed\nexec {sys.executable} "$@"\n')
@@ -230,7 +227,6 @@ def test_an_environment_is_unpacked_on_each_executor(one_job: OneJob, tmp_path: 
     assert Counter(one_job.values()) == {"packed": 30}
 
 
-@pytest.mark.story
 def test_a_built_environment_runs_the_job(one_job: OneJob, tmp_path: Path) -> None:
     archive = tmp_path / "environment.tar.gz"
     one_job.write(LABELS, labels__py=WHERE)
@@ -249,7 +245,6 @@ def test_a_built_environment_runs_the_job(one_job: OneJob, tmp_path: Path) -> No
         assert not place.is_relative_to(sys.base_prefix)
 
 
-@pytest.mark.story
 def test_a_missing_interpreter_is_named(one_job: OneJob) -> None:
     one_job.settings["python"] = "/no/such/python"
     one_job.write(COUNTS)
@@ -259,7 +254,6 @@ def test_a_missing_interpreter_is_named(one_job: OneJob) -> None:
     assert "/no/such/python" in errors
 
 
-@pytest.mark.story
 def test_a_checkpoint_on_the_drivers_disk_is_refused(one_job: OneJob) -> None:
     one_job.settings["sharedLocations"] = ["file:///mnt/elsewhere"]
     one_job.write(COUNTS)
@@ -277,6 +271,7 @@ def test_passwords_are_refused_without_encryption(one_job: OneJob) -> None:
     assert "CLONOS_REGISTRY__PASSWORD would travel" in errors
 
 
+@pytest.mark.ci
 def test_a_repeated_map_task_fails_its_epoch_whole(one_job: OneJob, cluster: StandaloneCluster, tmp_path: Path) -> None:
     """Spark repeats map tasks of a lost executor, also finished ones. They neither publish nor call a service."""
     one_job.write(COUNTS)

@@ -11,7 +11,7 @@ import pytest
 
 from support.java import java_home
 
-pytestmark = pytest.mark.broad
+pytestmark = pytest.mark.full
 
 PROGRAM = """
 import sys

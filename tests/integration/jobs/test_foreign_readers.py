@@ -22,7 +22,7 @@ from clonos.spark.internals import jvm_of
 from clonos.testing.harness import eventually, has_open_transaction
 from support.reporting import missing
 
-pytestmark = pytest.mark.broad
+pytestmark = pytest.mark.full
 
 MakeTopic = Callable[..., str]
 PARTITIONS = 2
@@ -71,6 +71,7 @@ def test_kafkas_java_client(
     assert records >= expected()
 
 
+@pytest.mark.ci
 def test_kcat(request: pytest.FixtureRequest, kafka: KafkaSettings, output: str) -> None:
     if shutil.which("kcat") is None:
         missing(request.config, "kcat", "There is no kcat: apt-get install -y kcat.")

@@ -43,7 +43,7 @@ from clonos.testing.harness import Deadline, read_committed
 from support.protos import message, order_file
 from support.registry import StubRegistry
 
-pytestmark = pytest.mark.broad
+pytestmark = pytest.mark.full
 
 MakeTopic = Callable[..., str]
 AT = int(time.time() * 1000) - 3_600_000  # the topic's retention deletes much older records
@@ -141,6 +141,7 @@ def roundtrip(ctx: JobContext, source: str, out: str, fmt: Any, schema: str | No
     ctx.sink(records.select("key", value, "headers", "timestamp"), topic=out, name="out")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["json", "framed-json", "avro", "protobuf"])
 def test_there_and_back(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, registry: StubRegistry, kind: str
@@ -241,6 +242,7 @@ def test_drop_counts_once_through_a_lost_worker(
     assert (epoch["dropped"], epoch["dead_letters"]) == (12, 0)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("partition_lanes")
 def test_dead_letters_once_through_a_lost_worker(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
@@ -428,6 +430,7 @@ def test_wrong_registry_credentials_are_reported(
 # A registry that fails
 
 
+@pytest.mark.ci
 def test_a_registry_down_during_an_epoch(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, registry: StubRegistry, tmp_path: Path
 ) -> None:
@@ -521,6 +524,7 @@ def test_a_row_that_does_not_fit_the_schema(
 DOCS = Path(__file__).parents[3] / "docs" / "formats.md"
 
 
+@pytest.mark.ci
 def test_the_examples_in_the_docs_run(
     kafka: KafkaSettings, run_job: Any, name: str, registry: StubRegistry, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ import yaml
 from clonos.testing.harness import eventually
 from support.kubernetes import StubKubernetes
 
-pytestmark = pytest.mark.broad
+pytestmark = pytest.mark.ci
 
 MANIFESTS: Final = Path(__file__).parents[3] / "docker" / "kubernetes"
 SCHEMAS: Final = "1.37"

@@ -42,7 +42,7 @@ from clonos.testing import abort, replay, run_through, script
 from clonos.testing.harness import eventually, read_committed
 from support.collecting import collecting
 
-pytestmark = pytest.mark.broad
+pytestmark = pytest.mark.full
 
 MakeTopic = Callable[..., str]
 
@@ -119,6 +119,7 @@ def as_shown(verdict: dict[str, Any]) -> dict[str, Any]:
     return {name: shown(value) for name, value in verdict.items()}
 
 
+@pytest.mark.ci
 def test_a_recorded_epoch_is_replayed_in_a_unit_test(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, command: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -278,6 +279,7 @@ def test_the_error_of_an_unknown_job_names_the_known_jobs(kafka: KafkaSettings, 
     assert name in raised.value.hint
 
 
+@pytest.mark.ci
 def test_lag_counts_the_unread_records(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
     first, second = make_topic(2, "one"), make_topic(1, "two")
     feed(kafka, first, 2, 10)
@@ -350,6 +352,7 @@ def test_retention_close_to_unread_records_is_reported(kafka: KafkaSettings, mak
     assert polled() == [{}], "retention is no longer close"
 
 
+@pytest.mark.ci
 def test_input_that_waits_without_progress_is_a_stall(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
     source = make_topic(1, "one")
     feed(kafka, source, 1, 10)

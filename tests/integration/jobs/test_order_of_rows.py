@@ -94,11 +94,11 @@ Ask = Callable[[DataFrame], DataFrame]
 Replayed = Callable[[Ask, str, str], str]
 REPEATABLE: list[tuple[Ask, str, str]] = [
     (count_and_sum, "update", "core"),
-    (smallest, "update", "story"),
-    (sorted_list, "update", "story"),
-    (whole_rows_once, "append", "story"),
-    (round_robin, "append", "story"),
-    (joined, "append", "story"),
+    (smallest, "update", "full"),
+    (sorted_list, "update", "full"),
+    (whole_rows_once, "append", "full"),
+    (round_robin, "append", "full"),
+    (joined, "append", "full"),
     (grouped, "append", "core"),
 ]
 
@@ -136,12 +136,12 @@ def limited(rows: DataFrame) -> DataFrame:
 
 DEPENDENT: list[tuple[Ask, str, str, str]] = [
     (first_row, "update", "core", "CL103"),
-    (last_row, "update", "story", "CL103"),
-    (list_as_it_comes, "update", "story", "CL103"),
-    (sum_of_doubles, "update", "story", "CL105"),
-    (tie, "update", "story", ""),  # the linter does not know whether an order has ties
+    (last_row, "update", "full", "CL103"),
+    (list_as_it_comes, "update", "full", "CL103"),
+    (sum_of_doubles, "update", "full", "CL105"),
+    (tie, "update", "full", ""),  # the linter does not know whether an order has ties
     (one_of_duplicates, "append", "core", "CL106"),
-    (limited, "append", "story", "CL106"),
+    (limited, "append", "full", "CL106"),
 ]
 
 
@@ -150,7 +150,7 @@ def with_lanes(queries: Iterable[tuple[Any, ...]]) -> list[Any]:
     return [
         pytest.param(
             *(query, mode, lanes),
-            marks=() if (suite, lanes) == ("core", "partition") else (pytest.mark.story,),
+            marks=() if (suite, lanes) == ("core", "partition") else (pytest.mark.full,),
             id=f"{query.__name__}-{lanes}",
         )
         for query, mode, suite, *_ in queries

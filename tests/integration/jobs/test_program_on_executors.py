@@ -18,7 +18,7 @@ from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 from support.standalone import StandaloneCluster
 
-pytestmark = [pytest.mark.story, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(3000)]
 
 PROGRAM = Path(__file__).with_name("program_on_executors.py")
 RECORDS = 4_000

@@ -552,7 +552,7 @@ def test_a_user_requests_a_new_lineage(kafka: KafkaSettings, run_job: Any, name:
 
 @pytest.mark.parametrize(
     "shape",
-    ["union", *(pytest.param(shape, marks=pytest.mark.broad) for shape in ("split", "grown", "pattern", "assign"))],
+    ["union", *(pytest.param(shape, marks=pytest.mark.full) for shape in ("split", "grown", "pattern", "assign"))],
 )
 def test_partition_order_of_other_shapes(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path, shape: str

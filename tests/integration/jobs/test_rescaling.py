@@ -170,7 +170,7 @@ def tasks(run_job: Any) -> int:
 
 @pytest.mark.usefixtures("partition_lanes")
 @pytest.mark.parametrize(
-    "query", [pytest.param(query, marks=() if query == "counted" else pytest.mark.broad) for query in QUERIES]
+    "query", [pytest.param(query, marks=() if query == "counted" else pytest.mark.full) for query in QUERIES]
 )
 def test_a_query_continues_with_more_and_with_fewer_partitions(
     kafka: KafkaSettings, run: Callable[..., str], run_job: Any, fed: Fed, query: str
@@ -197,7 +197,7 @@ def test_a_query_continues_with_more_and_with_fewer_partitions(
 
 
 @pytest.mark.parametrize("point", RESCALE_POINTS)
-@pytest.mark.parametrize("query", ["counted", pytest.param("grouped", marks=pytest.mark.broad)])
+@pytest.mark.parametrize("query", ["counted", pytest.param("grouped", marks=pytest.mark.full)])
 def test_a_crash_while_rescaling_is_repeated(
     kafka: KafkaSettings,
     run: Callable[..., str],
@@ -223,7 +223,7 @@ def test_a_crash_while_rescaling_is_repeated(
 
 
 @pytest.mark.usefixtures("partition_lanes")
-@pytest.mark.parametrize("point", ["plan-committed", pytest.param("epoch-committed", marks=pytest.mark.broad)])
+@pytest.mark.parametrize("point", ["plan-committed", pytest.param("epoch-committed", marks=pytest.mark.full)])
 def test_an_epoch_in_doubt_is_finished_with_the_partitions_of_its_plan(
     kafka: KafkaSettings, run: Callable[..., str], run_job: Any, fed: Fed, fail_at: Any, point: str
 ) -> None:

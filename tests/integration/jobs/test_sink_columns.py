@@ -18,7 +18,7 @@ from clonos.settings import KafkaSettings
 from clonos.spark.internals import jvm_of
 from clonos.testing.harness import read_committed
 
-pytestmark = pytest.mark.broad
+pytestmark = pytest.mark.full
 
 MakeTopic = Callable[..., str]
 DELIVERIES = ("exactly-once", "atomic-epoch")
@@ -53,6 +53,7 @@ def _text(value: Any) -> str | None:
     return None if value is None else value.decode()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("delivery", [*DELIVERIES, "at-least-once"])
 def test_topic_partition_key_and_value_by_row(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, delivery: str
@@ -147,6 +148,7 @@ def test_a_row_without_any_topic(kafka: KafkaSettings, run_job: Any, name: str, 
     assert read_committed(kafka, out) == []
 
 
+@pytest.mark.ci
 def test_a_refused_epoch_is_published_once_the_topic_takes_it(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
 ) -> None:

@@ -20,7 +20,7 @@ from clonos.testing.sink_contract import Seen, SinkContract
 from clonos_sinks.files import FilesSink
 from clonos_sinks.kafka import KafkaSink
 
-pytestmark = [pytest.mark.timeout(3000), pytest.mark.broad]
+pytestmark = [pytest.mark.timeout(3000), pytest.mark.full]
 
 
 class KafkaContract(SinkContract):
@@ -51,6 +51,7 @@ class FilesContract(SinkContract):
         return [Seen(**json.loads(line)) for file in files for line in file.read_text().splitlines()]
 
 
+@pytest.mark.ci
 class TestKafkaSink(KafkaContract):
     pass
 

@@ -25,7 +25,7 @@ from clonos.testing.harness import eventually, read_committed
 from clonos_connectors.kafka import KafkaSource
 from support.driver_thread import DriverThread
 
-pytestmark = pytest.mark.broad
+pytestmark = pytest.mark.full
 
 MakeTopic = Callable[..., str]
 
@@ -50,6 +50,7 @@ def copy(out: str, **source: Any) -> Callable[[JobContext], None]:
     return job
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 def test_topics_that_appear_under_a_pattern_are_read_from_their_beginning(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, starting: str
@@ -78,6 +79,7 @@ def test_a_patterns_topics_start_at_their_starting_offsets(
     assert copied(kafka, out) == sent - skipped
 
 
+@pytest.mark.ci
 def test_assigned_partitions_only(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
     first, second, out = make_topic(3, "in"), make_topic(2, "in"), make_topic(1, "out")
     sent = feed(kafka, first, 3) + feed(kafka, second, 2)
@@ -216,6 +218,7 @@ def running(
         job.join()
 
 
+@pytest.mark.ci
 def test_a_topic_of_a_pattern_may_be_deleted_while_the_job_runs(
     kafka: KafkaSettings, running: Callable[..., DriverThread], name: str, make_topic: MakeTopic
 ) -> None:

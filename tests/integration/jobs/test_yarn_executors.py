@@ -14,7 +14,7 @@ import pytest
 from clonos.testing.harness import eventually
 from support.yarn import Yarn
 
-pytestmark = [pytest.mark.story, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 PROGRAM = Path(__file__).with_name("program_on_yarn.py")
 _WAIT_S = 240.0
