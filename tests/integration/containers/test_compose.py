@@ -166,7 +166,7 @@ def test_prometheus_scrapes(platform: Stack) -> None:
     assert {rule["health"] for rule in rules} == {"ok"}
 
 
-@pytest.mark.story
+@pytest.mark.full
 def test_a_job_on_the_spark_cluster_survives_the_loss_of_a_worker(platform: Stack, tmp_path: Path) -> None:
     platform.add_spark()
     secret = platform.read("spark-master", "/run/clonos/clusters/spark").strip()
