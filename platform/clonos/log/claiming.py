@@ -16,23 +16,24 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
 
 from msgspec.structs import replace
 
 from clonos.errors import EpochFailed, ForeignRecord, Superseded
 from clonos.faults import reach
 from clonos.log.control import ControlFollower, ControlState, ControlWriter, control_id, lane_id
-from clonos.log.prepared import Prepared
+from clonos.log.prepared import PARALLEL_CLAIMS, Prepared
 from clonos.log.reading import LogReader, Tail, shared_reader
 from clonos.log.records import AssignLanes, Claim, LaneAssignment, Marker, Owner, Plan, Record, Resolution, encode
 from clonos.log.topic import CONTROL, ensure_log_topic, log_topic
 from clonos.log.transaction import Aborted, TransactionalProducer, Unknown, dispose_opened
 from clonos.settings import KafkaSettings
-
-_PARALLEL_CLAIMS = 16
 
 
 @dataclass
@@ -78,16 +79,18 @@ class Ownership:
         """
         if not assignments:
             return
-        with ThreadPoolExecutor(min(_PARALLEL_CLAIMS, len(assignments)), "clonos-claim") as pool:
+        with (
+            _Readers(self.kafka, self.topic, self.prepared) as readers,
+            ThreadPoolExecutor(min(PARALLEL_CLAIMS, len(assignments)), "clonos-claim") as pool,
+        ):
             opening = [pool.submit(self._open_lane, assignment) for assignment in assignments]
             try:
                 # All lanes are fenced before the first is claimed. A claim voids the determinants that an older
                 # owner still writes to that partition, and these may belong to any lane. At this point no lane can
                 # publish rows that were computed from them.
                 producers = [future.result() for future in opening]
-                for assignment, tail in zip(
-                    assignments, pool.map(self._claim_lane, assignments, producers), strict=True
-                ):
+                claiming = pool.map(partial(self._claim_lane, readers), assignments, producers)
+                for assignment, tail in zip(assignments, claiming, strict=True):
                     self.claimed[assignment.partition] = self.tail_offsets[assignment.partition] = tail.offset
                     self.markers[assignment.partition] = tail.marker
                     reach("lane-claimed", lane=assignment.lane, sink=assignment.sink)
@@ -113,9 +116,8 @@ class Ownership:
                 f"Generation {tail.record.owner if tail else 'unknown'} owns the job; this driver was {self.owner}."
             )
 
-    def _claim_lane(self, assignment: LaneAssignment, producer: TransactionalProducer) -> Tail:
-        reader = (self.prepared.reader() if self.prepared is not None else None) or LogReader(self.kafka, self.topic)
-        try:
+    def _claim_lane(self, readers: _Readers, assignment: LaneAssignment, producer: TransactionalProducer) -> Tail:
+        with readers.borrowed() as reader:
             tail = reader.tail(assignment.partition)
             if tail and tail.record.owner not in self.state.owners:
                 # A driver claims control before any lane.
@@ -135,8 +137,37 @@ class Ownership:
                 self._check_owner_in_thread()
                 raise EpochFailed(f"The claim of {self.topic}[{assignment.partition}] did not stay the newest.")
             return newest
+
+
+class _Readers:
+    """The readers of one claim: as many as threads use at once, because a reader is a Kafka client with threads."""
+
+    def __init__(self, kafka: KafkaSettings, topic: str, prepared: Prepared | None) -> None:
+        self._kafka = kafka
+        self._topic = topic
+        self._prepared = prepared
+        self._idle: SimpleQueue[LogReader] = SimpleQueue()
+
+    def __enter__(self) -> _Readers:
+        return self
+
+    @contextmanager
+    def borrowed(self) -> Iterator[LogReader]:
+        """A reader for this thread alone, until the end of the context."""
+        try:
+            reader = self._idle.get_nowait()
+        except Empty:
+            reader = (self._prepared.reader() if self._prepared is not None else None) or LogReader(
+                self._kafka, self._topic
+            )
+        try:
+            yield reader
         finally:
-            reader.close()
+            self._idle.put(reader)
+
+    def __exit__(self, *_: object) -> None:
+        while not self._idle.empty():
+            self._idle.get_nowait().close()
 
 
 class Claimant:

@@ -6,6 +6,8 @@ other producer.
 
 from __future__ import annotations
 
+from typing import Final
+
 from confluent_kafka import KafkaException, Producer
 
 from clonos.errors import BrokerUnavailable
@@ -16,6 +18,7 @@ from clonos.log.topic import ensure_log_topic, log_topic
 from clonos.log.transaction import connect, dispose, producer_config
 from clonos.settings import KafkaSettings
 
+PARALLEL_CLAIMS: Final = 16  # lanes that a claim reads at once, each with a reader
 _TIMEOUT_S = 5.0
 
 
@@ -32,7 +35,7 @@ class Prepared:
         self.control = ControlFollower()  # reads the control partition
 
     def refresh(self) -> None:
-        """Read the control partition, and open a connection for it and for each lane.
+        """Read the control partition, and open a producer for it and for each lane, and readers.
 
         For a job that never ran this does nothing.
 
@@ -56,7 +59,7 @@ class Prepared:
                 connect(self._producers[transactional_id], self.topic, _TIMEOUT_S)
         except KafkaException as error:
             raise BrokerUnavailable(f"Kafka did not answer: {error.args[0].str()}.") from error
-        while len(self._readers) < len(ids):
+        while len(self._readers) < 1 + min(len(ids) - 1, PARALLEL_CLAIMS):
             self._readers.append(LogReader(self._kafka, self.topic))
             self._readers[-1].bounds(len(self._readers) - 1)
 
