@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=8
 # core (default), ci or all: docs/testing.md
 CLONOS_TESTS ?= core
-SELECTION := --tests $(CLONOS_TESTS)
+SELECTION := --tests $(CLONOS_TESTS) $(if $(filter ci,$(CLONOS_TESTS)),--turn $(shell git rev-parse --short=8 HEAD))
 CONTAINERS = $(PYTEST) tests/integration/contracts tests/integration/jobs/test_exactly_once.py tests/integration/containers \
 	-v --kafka container --tests core
 SUMMARY := build/tests.txt
@@ -42,11 +42,14 @@ help: ## Show this help
 	@echo "Fetching jars (once)"
 	@$(BIN)/python -m clonos.embedded.jars
 	@$(BIN)/python -m clonos.spark.classes
-	@echo "Preparing start-up caches (once, about a minute)"
+	@touch $@
+
+.venv/.cached: .venv/.prepared
+	@echo "Preparing start-up caches (once, two minutes on two cores)"
 	@$(BIN)/python -m clonos.spark.aot
 	@touch $@
 
-setup: .venv/.prepared ## Environment, jars and start-up caches
+setup: .venv/.cached ## Environment, jars and start-up caches
 
 demo: setup ## Kill a job on real Kafka: a cold restart, a takeover by a standby; it publishes exactly once
 	@$(BIN)/clonos demo
@@ -55,7 +58,7 @@ example: setup ## One example, killed and checked: NAME=orders (or enrich, wordc
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain $(if $(filter cluster,$(MASTER)),--spark-workers 2)
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
-test: setup begin-summary ## Lint and the core tests (25 minutes); CLONOS_TESTS=all: all of them
+test: .venv/.prepared begin-summary ## Lint and the core tests (25 minutes); CLONOS_TESTS=all: all of them
 	@ended=0; \
 	$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes $(SUITES) || ended=$$?; \
 	printf '\nWhat ran:\n'; sed 's/^/  /' $(SUMMARY); \
@@ -65,16 +68,16 @@ begin-summary:
 	@mkdir -p build
 	@: >$(SUMMARY)
 
-unit: setup ## Tests without Kafka and Spark (1 minute)
+unit: .venv/.prepared ## Tests without Kafka and Spark (1 minute)
 	$(PYTEST) tests/unit -q$(LABELLED)
 
-component: setup ## Control plane, agents, command line, security; on SQLite and PostgreSQL (8 minutes)
+component: .venv/.prepared ## Control plane, agents, command line, security; on SQLite and PostgreSQL (8 minutes)
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes component-api component-rest
 
-component-api: setup
+component-api: .venv/.prepared
 	$(PYTEST) tests/component/api -q $(SELECTION)$(LABELLED)
 
-component-rest: setup
+component-rest: .venv/.prepared
 	$(PYTEST) $(addprefix tests/component/,store reconcile security agent cli dashboard) -q $(SELECTION)$(LABELLED)
 
 contracts: setup ## Claims on a real broker, crashed at every step (1 minute)

@@ -117,6 +117,9 @@ def _has_leaders(admin: AdminClient, topic: str) -> bool:
     return metadata.error is None and all(partition.leader >= 0 for partition in metadata.partitions.values())
 
 
+TURNS = 5  # tests marked turn(0) to turn(4), of some minutes each
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kafka", choices=("embedded", "container"), default="embedded", help="where brokers run")
     parser.addoption(
@@ -124,6 +127,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("core", "ci", "all"),
         default="all",
         help="core: without the tests marked ci or full (`make test`); ci: without those marked full (CI)",
+    )
+    parser.addoption(
+        "--turn",
+        default="0",
+        help=f"with --tests ci: a hexadecimal number, modulo {TURNS} the turn whose tests run (CI: the commit's hash)",
     )
     parser.addoption(
         "--every-point",
@@ -135,22 +143,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     in_containers = config.getoption("--kafka") == "container"
     selection = config.getoption("--tests")
-    for excluded, mark in (
-        (in_containers, "embedded"),
-        (not in_containers, "engine"),
-        (selection == "core", "ci"),
-        (selection != "all", "full"),
+    turn = int(config.getoption("--turn"), 16) % TURNS
+
+    def kind(item: pytest.Item) -> str:
+        """A mark of a test in a module marked full has priority over that of the module."""
+        if mark := item.get_closest_marker("turn"):
+            return "ci" if mark.args == (turn,) else "full"
+        return next((mark for mark in ("ci", "full") if item.get_closest_marker(mark)), "core")
+
+    for mark, out in (
+        ("embedded", [item for item in items if in_containers and item.get_closest_marker("embedded")]),
+        ("engine", [item for item in items if not in_containers and item.get_closest_marker("engine")]),
+        ("ci", [item for item in items if selection == "core" and kind(item) == "ci"]),
+        ("full", [item for item in items if selection != "all" and kind(item) == "full"]),
     ):
-        out = [item for item in items if excluded and _is_marked(item, mark)]
         if out:
             config.hook.pytest_deselected(items=out)
-            items[:] = [item for item in items if not _is_marked(item, mark)]
+            items[:] = [item for item in items if item not in out]
             left_out(config, mark, len(out))
-
-
-def _is_marked(item: pytest.Item, mark: str) -> bool:
-    """Whether a test has a mark; a test marked ci in a module marked full is in CI."""
-    return item.get_closest_marker(mark) is not None and not (mark == "full" and item.get_closest_marker("ci"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

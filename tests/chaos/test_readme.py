@@ -113,7 +113,7 @@ def waiting(shell: Shell) -> Any:
     return next((standby for standby in response.json()["data"] if standby["state"] == "READY"), None)
 
 
-@pytest.mark.ci
+@pytest.mark.turn(0)
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos up, commands of the README")
 def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
     (shell.work / "job.py").write_text(blocks("A first job", "python")[0])

@@ -42,7 +42,7 @@ class RemoteRun(JobRun):
         return [sys.executable, "-m", "clonos.agent.restoring", *self.restore, *own] if self.restore else own
 
 
-@pytest.fixture(params=[pytest.param("hdfs", marks=pytest.mark.ci), "s3a"])
+@pytest.fixture(params=[pytest.param("hdfs", marks=pytest.mark.turn(1)), "s3a"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     server: Store = Hdfs(tmp_path / "hdfs") if request.param == "hdfs" else S3()
     with server:
@@ -109,7 +109,7 @@ def host_task(kind: str, **arguments: Any) -> dict[str, Any]:
     return result.result
 
 
-@pytest.mark.parametrize("store", ["hdfs", pytest.param("s3a", marks=pytest.mark.ci)], indirect=True)
+@pytest.mark.parametrize("store", ["hdfs", pytest.param("s3a", marks=pytest.mark.turn(2))], indirect=True)
 @pytest.mark.chaos(fault="none", target="", topology="HDFS, S3: a return to a savepoint")
 def test_a_job_returns_to_a_savepoint_of_a_remote_checkpoint(
     kafka: KafkaSettings, store: Store, standbys: Standbys, tmp_path: Path

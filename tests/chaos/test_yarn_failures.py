@@ -25,7 +25,7 @@ def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
 
 @pytest.mark.chaos(fault="SIGKILL", target="executor, then driver", topology="clonos run, YARN")
 @pytest.mark.parametrize(
-    "kind", [pytest.param("service", marks=pytest.mark.ci), "stateful"]
+    "kind", [pytest.param("service", marks=pytest.mark.turn(3)), "stateful"]
 )  # the latter with an environment archive
 def test_an_executor_and_the_driver_are_killed(
     yarn: Yarn, kafka: KafkaSettings, name: str, make_topic: Callable[..., str], tmp_path: Path, kind: str

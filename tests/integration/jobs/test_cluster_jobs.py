@@ -271,7 +271,7 @@ def test_passwords_are_refused_without_encryption(one_job: OneJob) -> None:
     assert "CLONOS_REGISTRY__PASSWORD would travel" in errors
 
 
-@pytest.mark.ci
+@pytest.mark.turn(4)
 def test_a_repeated_map_task_fails_its_epoch_whole(one_job: OneJob, cluster: StandaloneCluster, tmp_path: Path) -> None:
     """Spark repeats map tasks of a lost executor, also finished ones. They neither publish nor call a service."""
     one_job.write(COUNTS)
