@@ -10,7 +10,6 @@ import contextlib
 import json
 import random
 import ssl
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from clonos.kafka import client_config
 from clonos.resources.clusters import ClusterState
 from clonos.resources.jobs import JobCreate, JobState
 from clonos.settings import KafkaSettings
-from clonos.testing.harness import eventually
+from clonos.testing.harness import Deadline, eventually
 from integration.containers.stack import ROOT, Stack, docker, stack
 from support.reporting import used
 
@@ -73,7 +72,9 @@ class Traffic:
         self.reader.stop()
 
     def await_more(self, why: str, within_s: float = _S) -> None:
-        assert self.reader.await_more(within_s), f"{why}: not within {within_s} s"
+        deadline = Deadline(within_s)
+        while not self.reader.await_more(1.0):
+            assert not deadline.passed(), f"{why}: not within {deadline.waited_s:.0f} s"
 
     def verdict(self, folder: Path) -> Verdict:
         """Stop the input, and check the output of all records that were sent."""
@@ -86,8 +87,8 @@ class Traffic:
             outputs = {name: self.reader.records(name) for name in self._example.outputs}
             return self._example.check(Evidence(sent, read_answers(answers), outputs))
 
-        deadline = time.monotonic() + _S
-        while ((verdict := look()).pending or verdict.lost) and time.monotonic() < deadline:
+        deadline = Deadline(_S)
+        while ((verdict := look()).pending or verdict.lost) and not deadline.passed():
             self.reader.await_more(1.0)
         return verdict
 

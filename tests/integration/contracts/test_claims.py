@@ -266,6 +266,12 @@ def test_a_log_topic_that_becomes_unsafe_while_the_job_runs_is_reported(kafka: K
         entry = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, own.topic, incremental_configs=[entry])
         admin.incremental_alter_configs([resource])[resource].result(60)
+
+        def applied() -> bool:
+            described = ConfigResource(ResourceType.TOPIC, own.topic)
+            return admin.describe_configs([described])[described].result(60)["retention.ms"].value == value
+
+        eventually(applied, "the broker has the new setting")  # the controller answers before
         watch.poll_once(admin)
 
     watch.poll_once(admin)
