@@ -23,7 +23,9 @@ def lose_worker_once(flag: str, out: str, partition: int) -> None:
     if partition == 0 or path.exists():
         return
     deadline = Deadline(30)
-    while not deadline.passed() and not read_committed(worker_kafka(), out):
+    while not read_committed(worker_kafka(), out):
+        if deadline.passed():
+            raise TimeoutError(f"no lane of {out} was published: tasks must publish lanes (fixture partition_lanes)")
         time.sleep(0.05)
     path.touch()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -550,6 +550,7 @@ def test_a_user_requests_a_new_lineage(kafka: KafkaSettings, run_job: Any, name:
     assert words(kafka, out) == sent
 
 
+@pytest.mark.usefixtures("partition_lanes")
 @pytest.mark.parametrize(
     "shape",
     ["union", *(pytest.param(shape, marks=pytest.mark.full) for shape in ("split", "grown", "pattern", "assign"))],
