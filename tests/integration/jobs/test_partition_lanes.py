@@ -203,6 +203,24 @@ def test_a_producer_is_kept_while_its_marker_is_the_newest_record(
     assert len(values(kafka, out)) == 9
 
 
+def test_more_producers_are_kept_than_twice_the_cores_of_a_small_machine(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    out = make_topic()
+    owned = [claim(kafka, f"{name}-{number}") for number in range(6)]
+    ids = [lane_id(own.job, "out", 0) for own in owned]
+
+    def opened() -> list[int]:
+        newest = kafka_clients.newest_producers(spark, java_options(kafka), ids)
+        return [newest[transactional_id].epoch for transactional_id in ids]
+
+    first = [publish(spark, own, rows(out), epoch_of(own, 0, replay=False)) for own in owned]
+    before = opened()
+    for own, report in zip(owned, first, strict=True):
+        publish(spark, own, rows(out, 1), with_tail(epoch_of(own, 1, replay=False), report.marker_offset))
+    assert [after - epoch for after, epoch in zip(opened(), before, strict=True)] == [1] * 6, "a transaction each"
+
+
 def test_a_lane_whose_transactional_id_has_expired_is_published(
     spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

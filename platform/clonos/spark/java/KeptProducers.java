@@ -1,7 +1,8 @@
 package clonos;
 
-import java.util.Iterator;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 
 /**
@@ -12,10 +13,20 @@ import java.util.Map;
  * the next transaction.
  */
 final class KeptProducers {
-  /** Each one holds buffers and connections; lanes that move to another executor leave theirs behind. */
-  private static final int MOST = Math.max(4, 2 * Runtime.getRuntime().availableProcessors());
+  /** Kept whatever their size; lanes that move to another executor leave theirs behind. */
+  private static final int FEW = Math.max(4, 2 * Runtime.getRuntime().availableProcessors());
+
+  /** A quarter of the heap for the buffers of more producers. */
+  private static final long MOST_BYTES = Runtime.getRuntime().maxMemory() / 4;
+
+  /** Of a producer: a batch of records, and one with the marker (batch.size is 1 MB), which it reuses. */
+  private static final long LEAST_BYTES = 2 << 20;
+
+  /** A producer queues no more at once (LaneProducer). */
+  private static final long LARGEST_BYTES = 16 << 20;
 
   private static final Map<String, Kept> KEPT = new LinkedHashMap<>(); // the oldest first
+  private static long keptBytes;
 
   private KeptProducers() {}
 
@@ -27,7 +38,7 @@ final class KeptProducers {
   static LaneProducer take(String transactionalId, Map<String, String> options, long newestOffset) {
     Kept kept;
     synchronized (KEPT) {
-      kept = KEPT.remove(transactionalId);
+      kept = remove(transactionalId);
     }
     if (kept == null) {
       return null;
@@ -39,27 +50,39 @@ final class KeptProducers {
     return null;
   }
 
-  /** Keeps a producer that has committed the marker at an offset. */
-  static void keep(String transactionalId, Map<String, String> options, LaneProducer producer, long markerOffset) {
-    Kept replaced;
-    Kept oldest = null;
+  /**
+   * Keeps a producer that has committed the marker at an offset. The oldest ones are closed if all of them hold too much
+   * memory.
+   *
+   * @param sentBytes bytes of the rows that it has sent
+   */
+  static void keep(
+      String transactionalId, Map<String, String> options, LaneProducer producer, long markerOffset, long sentBytes) {
+    List<Kept> closed = new ArrayList<>();
+    long bytes = LEAST_BYTES + Math.min(sentBytes, LARGEST_BYTES);
     synchronized (KEPT) {
-      replaced = KEPT.remove(transactionalId);
-      KEPT.put(transactionalId, new Kept(producer, options, markerOffset));
-      if (KEPT.size() > MOST) {
-        Iterator<Kept> kept = KEPT.values().iterator();
-        oldest = kept.next();
-        kept.remove();
+      Kept replaced = remove(transactionalId);
+      if (replaced != null) {
+        closed.add(replaced);
+      }
+      KEPT.put(transactionalId, new Kept(producer, options, markerOffset, bytes));
+      keptBytes += bytes;
+      while (KEPT.size() > FEW && keptBytes > MOST_BYTES) {
+        closed.add(remove(KEPT.keySet().iterator().next()));
       }
     }
-    for (Kept closed : new Kept[] {replaced, oldest}) {
-      if (closed != null) {
-        closed.producer.close();
-      }
-    }
+    closed.forEach(kept -> kept.producer.close());
   }
 
-  private record Kept(LaneProducer producer, Map<String, String> options, long markerOffset) {
+  private static Kept remove(String transactionalId) {
+    Kept kept = KEPT.remove(transactionalId);
+    if (kept != null) {
+      keptBytes -= kept.bytes;
+    }
+    return kept;
+  }
+
+  private record Kept(LaneProducer producer, Map<String, String> options, long markerOffset, long bytes) {
     @Override
     public String toString() {
       return "a producer"; // the options hold a password
