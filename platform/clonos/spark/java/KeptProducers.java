@@ -13,7 +13,7 @@ import java.util.Map;
  * the next transaction.
  */
 final class KeptProducers {
-  /** Kept whatever their size; lanes that move to another executor leave theirs behind. */
+  /** Kept regardless of their size; lanes that move to another executor leave theirs behind. */
   private static final int FEW = Math.max(4, 2 * Runtime.getRuntime().availableProcessors());
 
   /** A quarter of the heap for the buffers of more producers. */
