@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=8
 # core (default), ci or all: docs/testing.md
 CLONOS_TESTS ?= core
-SELECTION := --tests $(CLONOS_TESTS) $(if $(filter ci,$(CLONOS_TESTS)),--turn $(shell git rev-parse --short=8 HEAD))
+SELECTION := --tests $(CLONOS_TESTS) $(if $(filter ci,$(CLONOS_TESTS)),--turn $(or $(shell git rev-parse --short=8 HEAD),0))
 CONTAINERS = $(PYTEST) tests/integration/contracts tests/integration/jobs/test_exactly_once.py tests/integration/containers \
 	-v --kafka container --tests core
 SUMMARY := build/tests.txt
@@ -58,7 +58,7 @@ example: setup ## One example, killed and checked: NAME=orders (or enrich, wordc
 	@$(BIN)/clonos demo --example $(NAME) --kills $(KILLS) --no-plain $(if $(filter cluster,$(MASTER)),--spark-workers 2)
 
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
-test: .venv/.prepared begin-summary ## Lint and the core tests (25 minutes); CLONOS_TESTS=all: all of them
+test: .venv/.prepared begin-summary ## Lint and the core tests; CLONOS_TESTS=all: all of them
 	@ended=0; \
 	$(MAKE) --no-print-directory --keep-going --jobs 2 LABEL=yes $(SUITES) || ended=$$?; \
 	printf '\nWhat ran:\n'; sed 's/^/  /' $(SUMMARY); \

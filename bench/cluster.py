@@ -8,7 +8,8 @@ benchmark compares:
 - rows per second of a copying job and of a job with a pandas UDF;
 - the waiting time of readers after an executor was killed, and after the driver was killed with a standby that holds
   all executors (``--kills`` of each kind);
-- epochs with 4, 64 and 256 lanes: latency and duration, the size of their plans, and the duration of a claim.
+- epochs with 4, 64 and 256 lanes (``--lanes``): latency and duration, the size of their plans, and the duration of
+  a claim.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from bench.progress import log_progress
 from bench.spark_cluster import BenchCluster, bench_cluster
 from bench.subjects import Subject
 from bench.throughput import Rate, preload, rate
-from bench.width import measure_lanes
+from bench.width import LANES, measure_lanes
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
 from clonos.settings import KafkaSettings, Settings
@@ -85,6 +86,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object last (always; for symmetry)")
     parser.add_argument("--quick", action="store_true", help="fewer records and one round")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--lanes", nargs="+", type=int, default=list(LANES), help="numbers of lanes of the part lanes")
     parser.add_argument("--kills", type=int, default=10, help="kills of each kind")
     arguments = parser.parse_args()
     # A SIGTERM of this process also stops the cluster and the platform.
@@ -106,7 +108,9 @@ def main() -> None:
                 if "throughput" in arguments.parts:
                     figures |= _throughput(broker.kafka, home, cluster, quick=arguments.quick)
                 if "lanes" in arguments.parts:
-                    figures |= measure_lanes(broker.kafka, home, cluster, bursts=10 if arguments.quick else 50)
+                    figures |= measure_lanes(
+                        broker.kafka, home, cluster, lanes=arguments.lanes, bursts=10 if arguments.quick else 50
+                    )
         if "gaps" in arguments.parts:
             figures |= _gaps(home / "platform", arguments.kills)
     print(json.dumps({**figures, "ratios": _ratios(figures)}), flush=True)

@@ -39,23 +39,25 @@ def measure(kafka: KafkaSettings, home: Path, *, bursts: int, subjects: list[Sub
     return {"width_ms": shapes}
 
 
-def measure_lanes(kafka: KafkaSettings, home: Path, cluster: BenchCluster, *, bursts: int) -> dict[str, Any]:
+def measure_lanes(
+    kafka: KafkaSettings, home: Path, cluster: BenchCluster, *, lanes: list[int], bursts: int
+) -> dict[str, Any]:
     """``lanes``: by the number of lanes that publish in each epoch on a Spark cluster, the latency of a burst to all of
     them, the duration of its epoch, the size of its plan, the log's bytes and transactions for it, and the duration of
     a claim.
     """
-    lanes: dict[int, Any] = {}
-    for partitions in LANES:
+    measured: dict[int, Any] = {}
+    for partitions in lanes:
         source = make_topic(kafka, "in", partitions=partitions)
         with running_driver("clonos_cluster", kafka, home, source, cluster=cluster) as run:
-            lanes[partitions] = _bursts(kafka, run, source, partitions, bursts)
+            measured[partitions] = _bursts(kafka, run, source, partitions, bursts)
             log = log_topic(run.folder.name.replace("_", "-"))
-            lanes[partitions] |= _log_of_an_epoch(kafka, log)
+            measured[partitions] |= _log_of_an_epoch(kafka, log)
             run.restart()
             _bursts(kafka, run, source, partitions, 1)
-            lanes[partitions]["claim_s"] = _claim_s(run)
-        log_progress(f"{partitions} lanes: {lanes[partitions]['all_visible']['p50']} ms")
-    return {"lanes": lanes}
+            measured[partitions]["claim_s"] = _claim_s(run)
+        log_progress(f"{partitions} lanes: {measured[partitions]['all_visible']['p50']} ms")
+    return {"lanes": measured}
 
 
 def _log_of_an_epoch(kafka: KafkaSettings, log: str) -> dict[str, int]:

@@ -130,7 +130,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--turn",
-        default="0",
+        type=lambda text: int(text, 16),
+        default=0,
         help=f"with --tests ci: a hexadecimal number, modulo {TURNS} the turn whose tests run (CI: the commit's hash)",
     )
     parser.addoption(
@@ -143,11 +144,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     in_containers = config.getoption("--kafka") == "container"
     selection = config.getoption("--tests")
-    turn = int(config.getoption("--turn"), 16) % TURNS
+    turn = config.getoption("--turn") % TURNS
 
     def kind(item: pytest.Item) -> str:
         """A mark of a test in a module marked full has priority over that of the module."""
         if mark := item.get_closest_marker("turn"):
+            if mark.args not in [(number,) for number in range(TURNS)]:
+                raise pytest.UsageError(
+                    f"{item.nodeid}: turn{mark.args} never comes; use turn(0) to turn({TURNS - 1})."
+                )
             return "ci" if mark.args == (turn,) else "full"
         return next((mark for mark in ("ci", "full") if item.get_closest_marker(mark)), "core")
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clonos.embedded.standalone_spark import StandaloneSpark, WorkerSize
-from clonos.errors import NotFound
 
 if TYPE_CHECKING:
     from clonos.client import Client
@@ -54,14 +53,7 @@ def register(client: Client, ui: str) -> None:
     settings = ClusterSettings(
         master=f"spark://{MASTER_HOST}:{PORT}", ui=ui, auth_secret=NAME, shared_locations=(SHARED.as_uri(),)
     )
-    description = ClusterSpec(metadata=ClusterMetadata(name=NAME), spec=settings)
-    try:
-        cluster = client.clusters.get(NAME)
-    except NotFound:
-        client.clusters.create(description)
-    else:
-        if cluster.spec != settings:
-            client.clusters.replace(description, version=cluster.version)
+    client.clusters.add_or_replace(ClusterSpec(metadata=ClusterMetadata(name=NAME), spec=settings))
 
 
 if __name__ == "__main__":

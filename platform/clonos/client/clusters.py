@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clonos.client.responses import decode
 from clonos.client.transport import Routes
+from clonos.errors import NotFound
 from clonos.jobs.cluster import ClusterSpec
 from clonos.resources.base import Page
 from clonos.resources.clusters import Cluster
@@ -48,6 +49,21 @@ class Clusters(Routes):
             "PUT", f"/clusters/{cluster.name}", body=cluster, headers=headers, repeat="unless sent"
         )
         return decode(Cluster, response.content)
+
+    def add_or_replace(self, cluster: ClusterSpec) -> None:
+        """Add a cluster, or replace its description if that differs; a host then checks it.
+
+        Raises:
+            SpecError: The description is invalid, or has a secret that is no reference.
+            VersionStale: The description was changed at the same time.
+        """
+        try:
+            known = self.get(cluster.name)
+        except NotFound:
+            self.create(cluster)
+        else:
+            if known.spec != cluster.spec:
+                self.replace(cluster, version=known.version)
 
     def check(self, name: str) -> Operation:
         """Begin a check of a cluster, or return the one in progress: pass it to `client.operations.wait`."""

@@ -10,7 +10,6 @@ import msgspec
 from clonos.embedded.java import java_binary
 from clonos.embedded.layout import free_ports, port_is_free
 from clonos.embedded.standalone_spark import StandaloneSpark
-from clonos.errors import NotFound
 from clonos.jobs.cluster import ClusterMetadata, ClusterSettings, ClusterSpec
 from clonos.private_folders import create_private, write_private
 
@@ -61,11 +60,4 @@ def register(client: Client, spark: StandaloneSpark, home: Path) -> None:
     settings = ClusterSettings(
         master=spark.master, ui=spark.ui, auth_secret=NAME, shared_locations=(home.absolute().as_uri(),)
     )
-    description = ClusterSpec(metadata=ClusterMetadata(name=NAME), spec=settings)
-    try:
-        cluster = client.clusters.get(NAME)
-    except NotFound:
-        client.clusters.create(description)
-    else:
-        if cluster.spec != settings:
-            client.clusters.replace(description, version=cluster.version)
+    client.clusters.add_or_replace(ClusterSpec(metadata=ClusterMetadata(name=NAME), spec=settings))

@@ -23,7 +23,8 @@ from clonos.kafka import client_config
 from clonos.log import transaction
 from clonos.log.claiming import Claimant, Ownership, claim
 from clonos.log.control import CONTROL, control_id, known_control, lane_id
-from clonos.log.prepared import Prepared
+from clonos.log.prepared import PARALLEL_CLAIMS, Prepared
+from clonos.log.reading import LogReader
 from clonos.log.records import InputSlice, Marker, encode
 from clonos.log.topic import log_topic
 from clonos.log.transaction import TransactionalProducer, Unknown
@@ -135,6 +136,23 @@ def test_claim_destroys_a_connected_producer_before_it_opens_another(
     assert destroyed, "the claim connected another producer"
     assert all(destroyed)
     assert successor.owner.generation == own.owner.generation + 1
+
+
+def test_a_claim_of_many_lanes_opens_few_readers(
+    kafka: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(kafka, name).ensure_lanes("out", 2 * PARALLEL_CLAIMS)
+    opened: list[LogReader] = []
+
+    class Counted(LogReader):
+        def __init__(self, kafka: KafkaSettings, topic: str) -> None:
+            super().__init__(kafka, topic)
+            opened.append(self)
+
+    monkeypatch.setattr("clonos.log.claiming.LogReader", Counted)
+    own = claim(kafka, name)
+    assert len(own.claimed) == 2 * PARALLEL_CLAIMS + 1, "all lanes and control"
+    assert 0 < len(opened) <= PARALLEL_CLAIMS
 
 
 def test_first_claim_that_a_broker_lost_is_retried(

@@ -221,6 +221,23 @@ def test_more_producers_are_kept_than_twice_the_cores_of_a_small_machine(
     assert [after - epoch for after, epoch in zip(opened(), before, strict=True)] == [1] * 6, "a transaction each"
 
 
+def test_the_memory_of_a_kept_producer_is_that_of_the_batches_of_all_partitions(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
+) -> None:
+    batch, partitions = 100_000, 8
+    out = make_topic(partitions)
+    options = {"transactional.id": name, "batch.size": str(batch), "linger.ms": "10000", "enable.metrics.push": "false"}
+    producer = kafka_clients.JvmProducer(spark, java_options(kafka) | options)
+    producer.init()
+    for records in (partitions, 1):  # Kafka's client keeps the memory
+        producer.begin()
+        for partition in range(records):
+            producer.mark(out, partition, b"x")
+        producer.commit()
+        assert partitions * batch <= producer.java.bufferBytes() < (partitions + 1) * batch
+    producer.close()
+
+
 def test_a_lane_whose_transactional_id_has_expired_is_published(
     spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from clonos.client.clusters import Clusters
 from clonos.errors import NotFound
 from clonos.jobs.cluster import ClusterSpec
 
@@ -204,7 +205,7 @@ def _answer(server: ssl.SSLContext, connection: socket.socket) -> None:
         connection.close()
 
 
-class _Clusters:
+class _Clusters(Clusters):
     """The clusters of a control plane."""
 
     def __init__(self) -> None:

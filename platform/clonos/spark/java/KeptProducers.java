@@ -16,14 +16,11 @@ final class KeptProducers {
   /** Kept regardless of their size; lanes that move to another executor leave theirs behind. */
   private static final int FEW = Math.max(4, 2 * Runtime.getRuntime().availableProcessors());
 
-  /** A quarter of the heap for the buffers of more producers. */
+  /** More are kept while all of them need at most a quarter of the heap. */
   private static final long MOST_BYTES = Runtime.getRuntime().maxMemory() / 4;
 
-  /** Of a producer: a batch of records, and one with the marker (batch.size is 1 MB), which it reuses. */
+  /** Counted for a producer with small buffers: it also has a thread and connections. */
   private static final long LEAST_BYTES = 2 << 20;
-
-  /** A producer queues no more at once (LaneProducer). */
-  private static final long LARGEST_BYTES = 16 << 20;
 
   private static final Map<String, Kept> KEPT = new LinkedHashMap<>(); // the oldest first
   private static long keptBytes;
@@ -53,13 +50,10 @@ final class KeptProducers {
   /**
    * Keeps a producer that has committed the marker at an offset. The oldest ones are closed if all of them hold too much
    * memory.
-   *
-   * @param sentBytes bytes of the rows that it has sent
    */
-  static void keep(
-      String transactionalId, Map<String, String> options, LaneProducer producer, long markerOffset, long sentBytes) {
+  static void keep(String transactionalId, Map<String, String> options, LaneProducer producer, long markerOffset) {
     List<Kept> closed = new ArrayList<>();
-    long bytes = LEAST_BYTES + Math.min(sentBytes, LARGEST_BYTES);
+    long bytes = Math.max(LEAST_BYTES, producer.bufferBytes());
     synchronized (KEPT) {
       Kept replaced = remove(transactionalId);
       if (replaced != null) {

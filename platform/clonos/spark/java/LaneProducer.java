@@ -9,6 +9,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.Metric;
 import org.apache.kafka.common.errors.InterruptException;
 import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.header.Header;
@@ -33,6 +34,9 @@ public final class LaneProducer implements AutoCloseable {
   /** Records beyond this are not queued: they would wait longer than a batch may, in a slow cluster. */
   private static final long WINDOW_BYTES = 16L << 20;
 
+  /** The memory in use is read each time that this many bytes were queued, and after the marker. */
+  private static final long SAMPLED_BYTES = WINDOW_BYTES / 64;
+
   /** Without an acknowledgement for this time, Kafka does not make progress. */
   private static final long STALLED_NANOS = TimeUnit.SECONDS.toNanos(60);
 
@@ -56,6 +60,8 @@ public final class LaneProducer implements AutoCloseable {
   private long begunAt;
   private Future<RecordMetadata> marker;
   private final LogGap gap;
+  private long unsampledBytes;
+  private long bufferBytes;
 
   /** @param options Kafka's options of a producer; with {@code transactional.id}, {@link #init} must be called */
   public LaneProducer(Map<String, String> options) {
@@ -77,6 +83,28 @@ public final class LaneProducer implements AutoCloseable {
     return ACKNOWLEDGED_BYTES.get();
   }
 
+  /**
+   * Returns the most memory that its buffers have had in use, in bytes. Kafka's client keeps the memory of batches for
+   * later ones; each output partition has a batch.
+   */
+  public long bufferBytes() {
+    return bufferBytes;
+  }
+
+  private void sampleBuffers() {
+    unsampledBytes = 0;
+    bufferBytes = Math.max(bufferBytes, metric("buffer-total-bytes") - metric("buffer-available-bytes"));
+  }
+
+  private long metric(String name) {
+    for (Metric metric : producer.metrics().values()) {
+      if (metric.metricName().name().equals(name)) {
+        return ((Number) metric.metricValue()).longValue();
+      }
+    }
+    throw new IllegalStateException("Kafka's producer has no metric " + name);
+  }
+
   /** Begins a transaction. */
   public void begin() {
     failure = null;
@@ -89,6 +117,10 @@ public final class LaneProducer implements AutoCloseable {
     long bytes = bytes(record);
     awaitRoom(Math.max(0, WINDOW_BYTES - bytes));
     queuedBytes.addAndGet(bytes);
+    unsampledBytes += bytes;
+    if (unsampledBytes >= SAMPLED_BYTES) {
+      sampleBuffers();
+    }
     try {
       return producer.send(
           record,
@@ -168,6 +200,7 @@ public final class LaneProducer implements AutoCloseable {
   /** Queues the marker, the last record of the transaction. */
   public void mark(String logTopic, int logPartition, byte[] value) {
     marker = send(new ProducerRecord<>(logTopic, logPartition, null, value));
+    sampleBuffers();
   }
 
   /**

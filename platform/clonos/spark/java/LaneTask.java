@@ -72,7 +72,7 @@ final class LaneTask implements LaneWriter.Ending {
       sent = false;
       reach("lane-committed");
       if (pass.kept()) {
-        KeptProducers.keep(lane.transactionalId(), options, producer, offset, rows.bytes());
+        KeptProducers.keep(lane.transactionalId(), options, producer, offset);
       } else {
         producer.close();
       }
