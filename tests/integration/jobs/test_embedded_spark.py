@@ -88,7 +88,7 @@ def test_a_session_reads_kafka_calls_python_and_keeps_state(
     environment["TMPDIR"] = str(scratch)
     environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
     command = [sys.executable, "-c", _SESSION, make_topic(2), str(tmp_path / "checkpoint")]
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, umask=0o027)
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, umask=0o027)
     assert answer.returncode == 0, answer.stderr
     assert not called.exists()
     assert stat.S_IMODE((tmp_path / "checkpoint" / "offsets" / "0").stat().st_mode) == 0o644 & ~_HADOOP_UMASK
