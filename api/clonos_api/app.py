@@ -34,6 +34,7 @@ from clonos_api.routes import (
     metrics,
     operations,
     savepoints,
+    status,
     tokens,
 )
 from clonos_api.routes.access import API
@@ -61,6 +62,7 @@ _ROUTERS: Final = (
     tokens.router,
     tokens.audit_router,
     health.router,
+    status.router,
 )
 # Outside of `/api/v1`, for Prometheus and load balancers.
 _ROOT_ROUTERS: Final = (metrics.router, health.open_router)

@@ -21,6 +21,7 @@ from clonos_api.admission.inspection import Inspector
 from clonos_api.auth import Principal
 from clonos_api.auth.bootstrap import bootstrap
 from clonos_api.auth.known_agents import KnownAgents
+from clonos_api.fleet import Boards
 from clonos_api.reconcile import loop
 from clonos_api.settings import ApiSettings
 from clonos_api.store.db import schema
@@ -49,6 +50,7 @@ class Replica:
     open_requests: OpenRequests  # streams and long polls, which end when their token is revoked
     known_agents: KnownAgents  # cache of agents' tokens
     push_interval: PushInterval  # interval of agents' pushes
+    boards: Boards  # the state of all jobs
     inspector: Inspector = field(default_factory=Inspector)  # analyses uploaded code
     streams: Counter[str | None] = field(default_factory=Counter)  # token → number of its open event streams
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # name → background task
@@ -80,6 +82,7 @@ class Replica:
             open_requests=open_requests,
             known_agents=known,
             push_interval=PushInterval(settings.host_lease_s),
+            boards=Boards(database),
         )
 
     async def prepare(self) -> None:

@@ -23,8 +23,8 @@ import structlog
 import uvicorn
 from pydantic import ValidationError
 
+from clonos.documents import explain
 from clonos.errors import ClonosError, PortInUse, SpecError
-from clonos.jobs.spec import explain
 from clonos.settings import Settings
 from clonos.telemetry.logs import configure_logs
 from clonos_api.app import create_app

@@ -233,6 +233,18 @@ class ArchiveInvalid(UserError):
     hint_default = "pack plain files with relative names; `clonos submit` does."
 
 
+class CodeNotRepeatable(UserError):
+    """The linter found code whose result would differ in a replay, such as a clock, a random number or a call."""
+
+    slug = "code-not-repeatable"
+    exit_code = 28
+    kept_default = "nothing was uploaded or changed."
+    hint_default = (
+        "use the replacements that the findings name; a comment `# clonos: allow CODE -- reason` silences a finding, "
+        "--allow-lint all of them."
+    )
+
+
 # 30-49, 100-109: something outside the job is missing, unavailable or refuses access.
 
 

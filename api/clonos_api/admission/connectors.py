@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 
+from clonos.documents import describe_problem
 from clonos.errors import ClonosError, NotFound
 from clonos.resources.service import Connector, FieldProblem, Validation
 
@@ -158,7 +159,7 @@ def _problem(error: Any, options: type[BaseModel]) -> FieldProblem:
     hint = ""
     if error["type"] == "extra_forbidden":
         hint = f"known options: {', '.join(options.model_fields)}."
-    return FieldProblem(field=field, what=error["msg"], hint=hint)
+    return FieldProblem(field=field, what=describe_problem(error, options), hint=hint)
 
 
 def _named(text: str, options: type[BaseModel]) -> str:

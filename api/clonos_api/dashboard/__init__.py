@@ -5,8 +5,8 @@ the changes of the overview: rows as HTML, figures as text of single cells. Afte
 the stream begins with the complete overview. The server keeps no per-browser state; the session cookie contains an API
 token.
 
-`rendering` and `assets` are shared by all pages, `board` computes the overview, and every page has its own module. The
-dashboard must not import `clonos_api.reconcile`, and it never writes to the store.
+`rendering` and `assets` are shared by all pages, and every page has its own module. `clonos_api.fleet` computes the
+overview. The dashboard must not import `clonos_api.reconcile`, and it never writes to the store.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from clonos_api.dashboard import (
     session,
     submit,
 )
-from clonos_api.dashboard.board import Boards
 from clonos_api.replica import Replica
 
 # Open without a session: the sign-in pages and the assets.
@@ -41,7 +40,7 @@ OPEN_ROUTES: Final = OPEN | {assets.ROUTE}
 def install(app: FastAPI) -> None:
     """Add the dashboard's pages to the application."""
     replica: Replica = app.state.replica
-    app.state.pulse = live.Pulse(Boards(replica.database))
+    app.state.pulse = live.Pulse(replica.boards)
     app.state.page_of = errors.page_of
     replica.at_end.append(app.state.pulse.ring)
     for page in (overview, job, recovery, hosts, clusters, events, submit, live, session, assets):

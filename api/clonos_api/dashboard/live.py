@@ -22,10 +22,10 @@ from markupsafe import Markup
 from starlette.requests import HTTPConnection
 
 from clonos.errors import DatabaseUnavailable
-from clonos.resources.figures import number
+from clonos.resources.figures import duration, number
 from clonos_api.auth import Principal
-from clonos_api.dashboard.board import Board, Boards, Line
 from clonos_api.dashboard.rendering import part, rate
+from clonos_api.fleet import Board, Boards, Line
 from clonos_api.http.sse import EventStream
 from clonos_api.replica import Replica, ReplicaDep
 from clonos_api.routes.access import Viewer
@@ -110,7 +110,7 @@ class Drawn:
             if line.id in fresh or figures(line) != figures(known[line.id])
         }
         events = b""
-        if fresh or gone or before.hosts != board.hosts:
+        if fresh or gone or _surroundings(before) != _surroundings(board):
             changed = {
                 **self.around(board)._asdict(),
                 "rows": {job: rows[job] for job in sorted(fresh)},
@@ -123,9 +123,16 @@ class Drawn:
         return events
 
 
+def _surroundings(board: Board) -> tuple[object, ...]:
+    """What the parts outside of the rows show, besides the rows themselves."""
+    return board.hosts, board.led, board.dependencies
+
+
 def figures(line: Line) -> list[str]:
-    """The figures of a row as texts: lag, and records published per second."""
-    return [number(line.lag) or _NONE, rate(line.out_per_s) or _NONE]
+    """The figures of a row as texts: lag, records published per second, and the time until a standby is READY."""
+    ready_in_s = line.takeover.ready_in_s if line.takeover is not None else None
+    ready = f", READY in about {duration(1000 * ready_in_s)}" if ready_in_s is not None else ""
+    return [number(line.lag) or _NONE, rate(line.out_per_s) or _NONE, ready]
 
 
 def _filled(row: Markup, texts: list[str]) -> Markup:

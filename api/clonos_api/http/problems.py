@@ -20,6 +20,7 @@ from starlette.routing import compile_path
 from starlette.types import Scope
 
 from clonos import errors
+from clonos.documents import describe_problem
 from clonos.errors import ClonosError
 from clonos.resources.base import Problem
 from clonos.resources.failures import SpecRefused
@@ -149,7 +150,7 @@ def _allowed(app: FastAPI, path: str) -> str:
 def _field_problem(error: Mapping[str, Any]) -> FieldProblem:
     # Never `input` or `ctx`: they contain the value, which may be a secret.
     field = ".".join(str(part) for part in error["loc"] if part != "body")
-    return FieldProblem(field=redact_text(field[:200]), what=redact_text(str(error["msg"])[:500]))
+    return FieldProblem(field=redact_text(field[:200]), what=redact_text(describe_problem(error)[:500]))
 
 
 def _of_status(error: HTTPException, path: str) -> Problem:

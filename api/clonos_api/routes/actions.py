@@ -22,10 +22,10 @@ from clonos.resources.jobs import (
     UpgradeRequest,
 )
 from clonos.resources.service import Operation
-from clonos_api.admission import planned_moves, start_points
+from clonos_api.admission import job_changes, planned_moves, start_points
 from clonos_api.auth import Principal
 from clonos_api.guards.idempotency import Once, OnceDep
-from clonos_api.http.bodies import IfMatch, check_version
+from clonos_api.http.bodies import IfMatch, check_version, matched_version
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, SettingsDep
 from clonos_api.routes.access import API, Operator, OwnJob, changing
@@ -140,15 +140,23 @@ async def move_job(
     return await action.begin(begin)
 
 
-@router.post("/{job}/upgrade", **_ANSWERS)
+@router.post("/{job}/upgrade", **{**_ANSWERS, "responses": {**_RESPONSES, **problems(428)}})
 async def upgrade_job(
     action: ActionDep,
+    settings: SettingsDep,
     body: Annotated[UpgradeRequest | None, Body()] = None,
 ) -> Response:
-    """Upgrade a running job to its newest specification and code through a standby; roll back if it fails at once."""
+    """Upgrade a running job to its newest specification and code through a standby; roll back if it fails at once.
+
+    The body may have the new specification and code; a refused upgrade does not store them.
+    """
     request = body or UpgradeRequest()
+    job_changes.check(request)
 
     async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
+        if request.spec is not None or request.artifact is not None:
+            version = matched_version(action.if_match, row.version)
+            row = await job_changes.store(session, action.caller, row, request, settings, version=version)
         return await planned_moves.begin(session, row, "upgrade", request.timeout_s, action.caller.subject)
 
     return await action.begin(begin)

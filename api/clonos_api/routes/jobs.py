@@ -13,7 +13,7 @@ from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Page
 from clonos.resources.jobs import DesiredState, Job, JobCreate, JobPatch, JobState, JobSummary, JobVersion
 from clonos.resources.service import JobValidation, Operation, Role
-from clonos_api.admission import artifact_bytes, checkpoint_owners, clusters, spec_checks, start_points
+from clonos_api.admission import artifact_bytes, checkpoint_owners, clusters, job_changes, spec_checks, start_points
 from clonos_api.guards.idempotency import OnceDep
 from clonos_api.http.bodies import TEXT, IfMatch, check_version, document_of, etag, job_create, matched_version
 from clonos_api.http.checked_json import CheckedRoute
@@ -117,20 +117,12 @@ async def update_job(
     if_match: IfMatch = None,
 ) -> Job:
     """Update the specification or the code of a job. The change takes effect at the next start."""
-    if body.spec is not None:
-        spec_checks.refuse(spec_checks.check_spec(body.spec))
+    job_changes.check(body)
 
     async def change(session: AsyncSession) -> JobRow:
         row = await jobs.get(session, job.id)
         version = matched_version(if_match, row.version)
-        if body.spec is None and body.artifact is None:
-            return row
-        if body.spec is not None:
-            spec_checks.refuse(await clusters.check_job(session, body.spec))
-            await checkpoint_owners.check(session, caller, body.spec.spec.checkpoint, settings)
-        return await jobs.patch(
-            session, row, version=version, spec=body.spec, artifact=body.artifact, by=caller.subject
-        )
+        return await job_changes.store(session, caller, row, body, settings, version=version)
 
     return await _shown(database, await changing(database, caller.actor, change), response)
 

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import select, tuple_, update
@@ -30,11 +30,13 @@ from clonos_api.store.ingest import (
     Fact,
     Following,
     IngestState,
+    KafkaSeen,
     Lag,
     OpenTransactions,
     Retention,
     Truncated,
     Unreadable,
+    WaitsFor,
     fold,
     read_lines,
 )
@@ -43,6 +45,8 @@ from clonos_api.store.tables import EpochRow, GenerationRow, HostRow, JobRow, Ru
 
 # Maximum number of operators of a query; more indicate a corrupt file.
 _OPERATORS: Final = 200
+# Of the duration of slow epochs, with each faster epoch: half of it after 35 epochs.
+_SLOW_DECAY: Final = 0.98
 _Key = tuple[int, str, int]
 _T = TypeVar("_T")
 
@@ -125,6 +129,13 @@ class _Ingestion:
                     self._query(fact.query)["retention"] = fact.topics
                 case OpenTransactions():
                     self._open(fact.generation, {topic: at.isoformat() for topic, at in fact.topics.items()})
+                case KafkaSeen():
+                    silent = fact.silent_since.isoformat() if fact.silent_since is not None else None
+                    seen = {"brokers": fact.brokers, "under_replicated": fact.under_replicated, "silent_since": silent}
+                    self._report(fact.generation, kafka=seen)
+                case WaitsFor():
+                    waiting = {"what": fact.what, "since": fact.since.isoformat()} if fact.what else None
+                    self._report(fact.generation, waiting=waiting)
                 case Truncated():
                     self.sums["truncations"] += 1
                     self.truncated_at = fact.at
@@ -162,6 +173,7 @@ class _Ingestion:
         if claim.generation > self.generation:
             self.generation = claim.generation
             self._open(claim.generation, {})  # a claim ends the transactions of older generations
+            self._report(claim.generation, kafka=None, waiting=None)
             self.metrics |= {"delivery": claim.delivery, "sharing_depth": claim.sharing_depth}
             for name in self.queries:
                 self._query(name)["retention"] = {}
@@ -195,6 +207,8 @@ class _Ingestion:
             if await recoveries.complete(self.session, self.job, done, before):
                 self.sums["recoveries"] += 1
         self.last_at = done.at
+        slow_ms = float(self.metrics.get("slow_epoch_ms", 0.0))
+        self.metrics["slow_epoch_ms"] = max(done.checkpoint.duration_ms, _SLOW_DECAY * slow_ms)
         epoch, body = done.checkpoint, done.checkpoint.model_dump(mode="json")
         body["size_bytes"] = self.sizes.get(epoch.query)
         key = _key(done)
@@ -246,8 +260,12 @@ class _Ingestion:
 
     def _open(self, generation: int, topics: dict[str, str]) -> None:
         """Set the open transactions, unless a newer claim has reported them."""
+        self._report(generation, open_transactions=topics)
+
+    def _report(self, generation: int, **metrics: Any) -> None:
+        """Set metrics of the job, unless a driver of a newer generation has reported them."""
         if generation >= self.generation:
-            self.metrics["open_transactions"] = topics
+            self.metrics |= metrics
 
     def _query(self, name: str) -> dict[str, Any]:
         # Metrics of earlier versions lack some fields.
@@ -260,6 +278,8 @@ class _Ingestion:
         self.metrics |= {"queries": self.queries, "restarts": self.metrics["restarts"] + self.sums["restarts"]}
         if self.last_at is not None:
             self.metrics["at"] = self.last_at.isoformat()
+            # By this machine's clock, which may differ from that of the driver's host.
+            self.metrics["received_at"] = datetime.now(UTC).isoformat()
         return self.metrics
 
 

@@ -32,6 +32,7 @@ _UI: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/-]{1,300}")
 _LOG: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/?&=%+~,-]{1,500}")
 _EXECUTORS: Final = 20
 _STACK: Final = 10_000
+_WHAT: Final = 500
 
 
 @dataclass
@@ -141,6 +142,25 @@ class OpenTransactions:
 
 
 @dataclass(frozen=True)
+class KafkaSeen:
+    """Fact: what a driver sees of its Kafka cluster."""
+
+    generation: int
+    brokers: int
+    under_replicated: int  # partitions of the job's causal log without all of their replicas in sync
+    silent_since: datetime | None  # None: Kafka answers
+
+
+@dataclass(frozen=True)
+class WaitsFor:
+    """Fact: a driver waits for a system that is away, or no longer does."""
+
+    generation: int
+    what: str  # empty: it does not wait
+    since: datetime
+
+
+@dataclass(frozen=True)
 class Truncated:
     """Fact: a driver has truncated the causal log."""
 
@@ -167,6 +187,8 @@ Fact = (
     | Lag
     | Retention
     | OpenTransactions
+    | KafkaSeen
+    | WaitsFor
     | Truncated
     | Following
     | Unreadable
@@ -256,7 +278,23 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
     at = event["at"]
     match event["event"]:
         case "state":
-            return _entered(state, str(event["state"]), at)
+            waited = state.state == "WAITING" and event["state"] != "WAITING"
+            facts: list[Fact] = [WaitsFor(_generation(event), "", _moment(at))] if waited else []
+            return [*facts, *_entered(state, str(event["state"]), at)]
+        case "waiting":
+            return [WaitsFor(_generation(event), redact_text(str(event["what"]))[:_WHAT], _moment(at))]
+        case "kafka":
+            since = event.get("silent_since")
+            if since is not None and not _is_time(since):
+                raise ValueError("silent_since")
+            return [
+                KafkaSeen(
+                    _generation(event),
+                    _number(event, "brokers", _INTEGER),
+                    _number(event, "under_replicated", _INTEGER),
+                    None if since is None else _moment(since),
+                )
+            ]
         case "claimed":
             return [_claimed(state, event)]
         case "epoch":

@@ -67,7 +67,10 @@ async def create(
         updated_at=moment,
     )
     if row is None:
-        raise NameTaken(f"There is already a job {spec.name!r}.")
+        raise NameTaken(
+            f"There is already a job {spec.name!r}.",
+            hint="change that job with `clonos apply PATH`, or choose another name.",
+        )
     await _take_name(session, row, any_name)
     await _remember_version(session, row, created_by)
     events.append(session, "job.created", job=row.id, data={"name": row.name, "desired_state": row.desired_state})

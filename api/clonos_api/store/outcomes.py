@@ -7,9 +7,9 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.documents import explain
 from clonos.errors import ConcurrentUpdate, NotFound, SpecError
 from clonos.jobs.cluster import ClusterReport
-from clonos.jobs.spec import explain
 from clonos.resources.clusters import ClusterState
 from clonos.resources.hosts import TaskResult
 from clonos.resources.jobs import Failure

@@ -7,9 +7,9 @@ import json
 
 from pydantic import ValidationError
 
+from clonos.documents import explain
 from clonos.errors import BY_SLUG, ClonosError, SpecError
 from clonos.jobs.cluster import ClusterReport, ClusterSpec
-from clonos.jobs.spec import explain
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
 

@@ -39,7 +39,7 @@ def create(
     from pydantic import ValidationError
 
     from clonos.cli import show
-    from clonos.jobs.spec import explain
+    from clonos.documents import explain
     from clonos.resources.service import Role, TokenCreate
 
     if role not in ROLES:

@@ -58,7 +58,7 @@ def agent(
     from pydantic import ValidationError
 
     from clonos.agent import Agent, AgentSettings
-    from clonos.jobs.spec import explain
+    from clonos.documents import explain
     from clonos.settings import Settings
     from clonos.telemetry.logs import bind_fields, configure_logs
 

@@ -6,13 +6,14 @@ Command modules import their dependencies inside functions: PySpark, Kafka clien
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from clonos.cli import (
     access,
     agent,
+    apply,
     causal_log,
     checkpoint,
     cluster,
@@ -29,6 +30,7 @@ from clonos.cli import (
     recovery,
     report,
     run,
+    status,
     submit,
     transactions,
 )
@@ -56,12 +58,15 @@ app.command("lint", rich_help_panel=_HERE)(lint.lint)
 app.add_typer(kafka.app, name="kafka", rich_help_panel=_HERE)
 app.add_typer(causal_log.app, name="causal-log", rich_help_panel=_HERE)
 app.add_typer(transactions.app, name="transactions", rich_help_panel=_HERE)
+app.command("apply", rich_help_panel=_SERVICE)(apply.apply)
 app.command("submit", rich_help_panel=_SERVICE)(submit.submit)
 app.add_typer(job.app, name="job", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.savepoints, name="savepoint", rich_help_panel=_SERVICE)
 app.add_typer(recovery.app, name="recovery", rich_help_panel=_SERVICE)
 app.add_typer(connector.app, name="connector", rich_help_panel=_SERVICE)
+app.command("status", rich_help_panel=_SERVICE)(status.status)
+app.command("ps", rich_help_panel=_SERVICE)(job.list_jobs)
 app.command("logs", rich_help_panel=_SERVICE)(job.logs)
 app.command("events", rich_help_panel=_SERVICE)(events.events)
 app.command("agent", rich_help_panel=_RUNNING)(agent.agent)
@@ -71,6 +76,23 @@ app.add_typer(host.standbys, name="standby", rich_help_panel=_RUNNING)
 app.add_typer(access.app, name="token", rich_help_panel=_RUNNING)
 app.command("audit", rich_help_panel=_RUNNING)(access.audit)
 app.add_typer(db.app, name="db", rich_help_panel=_RUNNING)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        from importlib.metadata import version
+
+        typer.echo(f"clonos {version('clonos')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the whole program."""
 
 
 def main() -> None:
@@ -90,11 +112,14 @@ def _settings_error(error: ValueError) -> SpecError | None:
     """The error about invalid environment variables; None if `error` has another cause."""
     from pydantic import ValidationError
 
+    from clonos.documents import describe_problem
     from clonos.settings import Settings
 
     if not isinstance(error, ValidationError) or error.title != Settings.__name__:
         return None
-    problems = "; ".join(f"CLONOS_{'__'.join(map(str, item['loc'])).upper()}: {item['msg']}" for item in error.errors())
+    problems = "; ".join(
+        f"CLONOS_{'__'.join(map(str, item['loc'])).upper()}: {describe_problem(item)}" for item in error.errors()
+    )
     return SpecError(f"Invalid environment variables: {problems}.", hint="correct or unset them.")
 
 

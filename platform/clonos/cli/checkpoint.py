@@ -135,8 +135,8 @@ def create(
     from pydantic import ValidationError
 
     from clonos.cli import show
+    from clonos.documents import explain
     from clonos.errors import SpecError
-    from clonos.jobs.spec import explain
     from clonos.resources.checkpoints import SavepointCreate
 
     try:

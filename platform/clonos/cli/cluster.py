@@ -201,8 +201,8 @@ def environment(
 def _described(name: str, file: Path | None, options: dict[str, Any]) -> ClusterSpec:
     from pydantic import ValidationError
 
+    from clonos.documents import explain
     from clonos.jobs.cluster import ClusterSpec, read_cluster
-    from clonos.jobs.spec import explain
 
     base = read_cluster(file).model_dump(by_alias=True, exclude_unset=True) if file is not None else {}
     metadata = {**base.get("metadata", {}), "name": name}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli.options import (
+    AllowLint,
     Api,
     JobArgument,
     Limit,
@@ -22,11 +23,11 @@ from clonos.cli.options import (
     pairs,
     until_interrupted,
 )
-from clonos.errors import ClonosError, SpecError
+from clonos.errors import SpecError
 
 if TYPE_CHECKING:
     from clonos.client import Client
-    from clonos.resources.jobs import Job, StartFrom, UpgradeRequest
+    from clonos.resources.jobs import StartFrom
     from clonos.resources.service import Operation
 
 app = typer.Typer(no_args_is_help=True, help="Show and control jobs.")
@@ -174,7 +175,7 @@ def start(
     """Start a job from its checkpoint, or from an older point."""
     with connect(api, token) as client:
         point = starting_point(client, job, start_from, publish_again=publish_again)
-        _operate(client, job, lambda name: client.jobs.start(name, point), wait=wait, output=output)
+        operate(client, job, lambda name: client.jobs.start(name, point), wait=wait, output=output)
 
 
 @app.command()
@@ -196,7 +197,7 @@ def stop(
         raise SpecError(f"--mode {mode} is unknown.", hint=f"use one of {', '.join(MODES)}.")
     request = StopRequest(mode=StopMode(mode), timeout_s=timeout)
     with connect(api, token) as client:
-        _operate(client, job, lambda name: client.jobs.stop(name, request), wait=wait, output=output)
+        operate(client, job, lambda name: client.jobs.stop(name, request), wait=wait, output=output)
 
 
 @app.command()
@@ -205,7 +206,7 @@ def restart(
 ) -> None:
     """Restart a job with its newest specification and code."""
     with connect(api, token) as client:
-        _operate(client, job, client.jobs.restart, wait=wait, output=output)
+        operate(client, job, client.jobs.restart, wait=wait, output=output)
 
 
 @app.command()
@@ -223,7 +224,7 @@ def move(
 
     request = MoveRequest(to=to, timeout_s=timeout)
     with connect(api, token) as client:
-        _operate(client, job, lambda name: client.jobs.move(name, request), wait=wait, output=output)
+        operate(client, job, lambda name: client.jobs.move(name, request), wait=wait, output=output)
 
 
 @app.command()
@@ -235,6 +236,7 @@ def upgrade(
     ] = None,
     param: Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")] = None,
     timeout: Timeout = 180.0,
+    allow_lint: AllowLint = False,
     wait: Wait = True,
     output: Listed = Output.TABLE,
     api: Api = None,
@@ -243,16 +245,23 @@ def upgrade(
     """Upgrade a running job to its newest specification and code through a standby.
 
     The driver works until the new version is ready. If the new version fails before its first committed epoch, the job
-    is rolled back.
+    is rolled back. A refused upgrade stores nothing; `clonos apply` also changes jobs that do not run.
     """
+    from clonos.cli.apply import Changed
+    from clonos.cli.lint import require_repeatable
     from clonos.resources.jobs import UpgradeRequest
 
     request = UpgradeRequest(timeout_s=timeout)
     if path is None and param:
         raise SpecError("--param needs the PATH of a specification.")
     with connect(api, token) as client:
-        stored = None if path is None else _patch(client, job, path, pairs(param or [], "--param"))
-        _operate(client, job, lambda name: _upgraded(client, name, request, stored), wait=wait, output=output)
+        version = None
+        if path is not None:
+            current = client.jobs.get(job)
+            changed = Changed.read(current, path, params=pairs(param or [], "--param"))
+            require_repeatable(changed.submission.file, allowed=allow_lint)
+            request, version = changed.upload(client).upgrade(timeout), current.version
+        operate(client, job, lambda name: client.jobs.upgrade(name, request, version=version), wait=wait, output=output)
 
 
 @app.command()
@@ -271,16 +280,16 @@ def rescale(
     continues. A job whose state cannot be repartitioned continues with its old number.
     """
     from clonos.jobs.spec import SHUFFLE_PARTITIONS
-    from clonos.resources.jobs import JobPatch, UpgradeRequest
+    from clonos.resources.jobs import UpgradeRequest
 
     with connect(api, token) as client:
         current = client.jobs.get(job)
         conf = {name: value for name, value in current.spec.spec.spark_conf.items() if name != SHUFFLE_PARTITIONS}
         changes = {"shuffle_partitions": partitions, "spark_conf": conf}
         spec = current.spec.model_copy(update={"spec": current.spec.spec.model_copy(update=changes)})
-        stored = client.jobs.patch(current.id, JobPatch(spec=spec), version=current.version)
-        request = UpgradeRequest(timeout_s=timeout)
-        _operate(client, job, lambda name: _upgraded(client, name, request, stored), wait=wait, output=output)
+        request = UpgradeRequest(spec=spec, timeout_s=timeout)
+        version = current.version
+        operate(client, job, lambda name: client.jobs.upgrade(name, request, version=version), wait=wait, output=output)
 
 
 @app.command()
@@ -323,7 +332,7 @@ def resolve(
     if not yes:
         typer.confirm(f"Resolve epoch {epoch} of {query} of {job}?", abort=True, err=True)
     with connect(api, token) as client:
-        _operate(client, job, lambda name: client.jobs.resolve(name, request), wait=wait, output=output)
+        operate(client, job, lambda name: client.jobs.resolve(name, request), wait=wait, output=output)
 
 
 @app.command()
@@ -332,7 +341,7 @@ def cancel(
 ) -> None:
     """Cancel a job permanently; published records stay."""
     with connect(api, token) as client:
-        _operate(client, job, client.jobs.cancel, wait=wait, output=output)
+        operate(client, job, client.jobs.cancel, wait=wait, output=output)
 
 
 @app.command("rm")
@@ -420,41 +429,8 @@ def starting_point(client: Client, job: str | None, text: str | None, *, publish
     return StartFrom(savepoint=find_savepoint(client, job, text).id, publish_again=publish_again)
 
 
-def _upgraded(client: Client, job: str, request: UpgradeRequest, stored: Job | None) -> Operation:
-    """Begin an upgrade to the newest version; `stored` is the version that this command has created, if any."""
-    try:
-        return client.jobs.upgrade(job, request)
-    except ClonosError as error:
-        if stored is None:
-            raise
-        raise type(error)(
-            error.what,
-            kept=f"version {stored.version} is stored; what runs was not changed.",
-            hint=f"the next `clonos job start {stored.name}` runs version {stored.version}, and so does "
-            f"`clonos job upgrade {stored.name}` when the job is RUNNING.",
-        ) from error
-
-
-def _patch(client: Client, job: str, path: Path, params: dict[str, str]) -> Job:
-    """Patch the job with the code and specification at `path`. Its standbys stay if the specification omits them."""
-    from clonos.client.submission import read_submission
-    from clonos.resources.jobs import JobPatch
-
-    current = client.jobs.get(job)
-    submission = read_submission(path, name=current.name, params=params)
-    spec, standby = submission.spec, submission.spec.spec.standby
-    if not standby.model_fields_set & {"replicas", "mode"}:
-        before = current.spec.spec.standby
-        same = {"replicas": before.replicas, "mode": before.mode}
-        standby = standby.model_copy(update=same) if standby.model_fields_set else before
-        spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"standby": standby})})
-    artifact = client.artifacts.upload(submission.packed)
-    changed = client.jobs.patch(current.id, JobPatch(spec=spec, artifact=artifact.id), version=current.version)
-    typer.echo(f"{changed.name} has the new version {changed.version} (code {artifact.id[:12]}).", err=True)
-    return changed
-
-
-def _operate(client: Client, job: str, request: Callable[[str], Operation], *, wait: bool, output: Output) -> None:
+def operate(client: Client, job: str, request: Callable[[str], Operation], *, wait: bool, output: Output) -> None:
+    """Send a request for an operation on a job, wait for its end, and print the job's state."""
     from clonos.cli import show
 
     operation = request(job)

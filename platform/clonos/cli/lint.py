@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clonos.cli.options import TextOutput
-from clonos.errors import SpecError
+from clonos.errors import CodeNotRepeatable, SpecError
 
 if TYPE_CHECKING:
     from clonos.lint import Report
@@ -37,6 +37,25 @@ def lint(
         raise typer.Exit(1)
 
 
+def require_repeatable(file: Path, *, allowed: bool) -> None:
+    """Print the linter's findings in a job's code on stderr.
+
+    Args:
+        file: The job file.
+        allowed: Accept errors.
+
+    Raises:
+        CodeNotRepeatable: There are errors, which are not `allowed`.
+    """
+    from clonos.lint import lint as scan
+
+    report = scan([file])
+    if report.findings:
+        _print(report, stderr=True)
+    if report.errors and not allowed:
+        raise CodeNotRepeatable(f"A replay of {file.name} would differ: {report.summary()}.")
+
+
 def _job_file(path: Path) -> Path:
     if path.suffix not in {".yaml", ".yml"}:
         return path
@@ -48,14 +67,14 @@ def _job_file(path: Path) -> Path:
     return main
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, *, stderr: bool = False) -> None:
     from rich.console import Console
     from rich.text import Text
 
     from clonos.lint import Severity
 
     # Editors parse these lines, so they are neither wrapped nor marked up.
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, stderr=stderr)
     for finding in report.findings:
         style = "bold red" if finding.severity is Severity.ERROR else "bold yellow"
         location = f"{finding.file}:{finding.line}:{finding.column}"

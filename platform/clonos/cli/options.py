@@ -49,6 +49,7 @@ Listed = Annotated[Output, typer.Option("--output", "-o", help="Output format.")
 Lists = Annotated[Listing, typer.Option("--output", "-o", help="Output format.")]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of results (default: all).")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the operation is complete.")]
+AllowLint = Annotated[bool, typer.Option("--allow-lint", help="Accept code that a replay may contradict.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name or id of the job.")]
 
 _PANEL = "Control plane"

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from clonos.cli.options import Api, Listed, Output, Token, connect, pairs
+from clonos.cli.lint import require_repeatable
+from clonos.cli.options import AllowLint, Api, Listed, Output, Token, connect, pairs
 
 
 def submit(
@@ -33,11 +34,12 @@ def submit(
             "--publish-again", help="With --from: allow duplicates of the records published after that point."
         ),
     ] = False,
+    allow_lint: AllowLint = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Submit a job: upload its code and start it on a host."""
+    """Submit a new job: upload its code and start it on a host. `clonos apply` also changes existing jobs."""
     from clonos.cli.job import starting_point
     from clonos.cli.show import show_json
     from clonos.client.submission import read_submission
@@ -45,6 +47,7 @@ def submit(
 
     params = pairs(param or [], "--param")
     submission = read_submission(path, name=name, params=params, standbys=standbys, cluster=cluster)
+    require_repeatable(submission.file, allowed=allow_lint)
     with connect(api, token) as client:
         point = starting_point(client, None, start_from, publish_again=publish_again)
         artifact = client.artifacts.upload(submission.packed)

@@ -149,17 +149,21 @@ class Jobs(Routes):
         """
         return decode(Operation, self._transport.post(f"/jobs/{job}/move", request))
 
-    def upgrade(self, job: str, request: UpgradeRequest | None = None) -> Operation:
+    def upgrade(self, job: str, request: UpgradeRequest | None = None, *, version: int | None = None) -> Operation:
         """Upgrade a running job to its newest version: a standby with that version warms up, then takes over.
 
         Args:
             job: The job.
-            request: The timeout in seconds for the standby to become READY; default 180.
+            request: The timeout in seconds for the standby to become READY; default 180. With a specification or code,
+                these become the newest version, unless the upgrade is refused.
+            version: `Job.version` of the job that the request is based on; needed with a specification or code.
 
         Raises:
             StateConflict: The job does not run.
+            VersionStale: `version` is not the newest version.
         """
-        return decode(Operation, self._transport.post(f"/jobs/{job}/upgrade", request))
+        headers = {"If-Match": f'"{version}"'} if version is not None else {}
+        return decode(Operation, self._transport.post(f"/jobs/{job}/upgrade", request, headers=headers))
 
     def resolve(self, job: str, request: ResolveRequest) -> Operation:
         """Decide about an epoch in doubt that stopped a job, and start the job.

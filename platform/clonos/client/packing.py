@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pathspec import GitIgnoreSpec
+
 from clonos.errors import SpecError
 
 # Files of tools, and files that jobs write when they run in their own folder. Hidden files are left out too: caches,
@@ -18,6 +20,7 @@ _LEFT_OUT: Final = frozenset({"__pycache__", "venv", "node_modules", "checkpoint
 _LEFT_OUT_FILES: Final = (".pyc", ".pyo", ".crc", "~")
 # A query's folder of a Spark checkpoint holds these.
 _CHECKPOINT: Final = ("offsets", "commits")
+_IGNORE: Final = ".clonosignore"
 _ANY_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _FILE: Final = 0o100644 << 16
 
@@ -39,7 +42,8 @@ def pack_file(path: Path) -> Packed:
 def pack_folder(folder: Path, main: str) -> Packed:
     """Pack a folder with the job file `main` as a zip: sorted by name, without times and file modes, code files only.
 
-    The zip is not compressed, because the compressed bytes depend on the version of the library.
+    The zip is not compressed, because the compressed bytes depend on the version of the library. A ``.clonosignore`` in
+    the folder names files to leave out, in the format of a ``.gitignore``.
 
     Raises:
         SpecError: The folder does not contain `main`, or a link leads out of the folder.
@@ -60,13 +64,30 @@ def pack_folder(folder: Path, main: str) -> Packed:
     return Packed(f"{folder.name}.zip", buffer.getvalue(), main)
 
 
+def largest_files(packed: Packed, count: int = 3) -> list[tuple[str, int]]:
+    """Name and size in bytes of the largest files, the largest first."""
+    if not packed.name.endswith(".zip"):
+        return [(packed.name, len(packed.content))]
+    with zipfile.ZipFile(io.BytesIO(packed.content)) as archive:
+        sizes = [(info.filename, info.file_size) for info in archive.infolist()]
+    return sorted(sizes, key=lambda file: -file[1])[:count]
+
+
+def _ignored(folder: Path) -> GitIgnoreSpec:
+    file = folder / _IGNORE
+    return GitIgnoreSpec.from_lines(file.read_text().splitlines() if file.is_file() else [])
+
+
 def _files(folder: Path) -> Iterator[Path]:
+    ignored = _ignored(folder)
     for root, folders, files in os.walk(folder):
         here = Path(root)
         folders[:] = [name for name in folders if _is_code(name) and not _is_checkpoint(here / name)]
         for name in files:
             file = here / name
             if not _is_code(name) or name.endswith(_LEFT_OUT_FILES) or not file.is_file():
+                continue
+            if ignored.match_file(file.relative_to(folder).as_posix()):
                 continue
             if not file.resolve().is_relative_to(folder):
                 raise SpecError(

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from clonos.client.packing import Packed
+from clonos.client.packing import Packed, largest_files
 from clonos.client.responses import decode, error_of_failure, error_of_slug
 from clonos.client.sse import follow
 from clonos.client.transport import Routes
-from clonos.errors import ClonosError, WaitTimeout
+from clonos.errors import ClonosError, RequestTooLarge, WaitTimeout
 from clonos.resources.base import Page
+from clonos.resources.figures import size
 from clonos.resources.service import (
     GAP,
     Artifact,
@@ -22,6 +23,7 @@ from clonos.resources.service import (
     Event,
     Health,
     Operation,
+    Status,
     Token,
     TokenCreate,
     TokenCreated,
@@ -43,14 +45,24 @@ class Artifacts(Routes):
         """Upload a job's code (`clonos.client.packing`); the same bytes always give the same artifact.
 
         Raises:
-            ArchiveInvalid: The archive is damaged or too large.
+            ArchiveInvalid: The archive is damaged, or unpacks to too many bytes or files.
+            RequestTooLarge: The archive is too large; the message has its largest files.
         """
-        response = self._transport.send(
-            "POST",
-            "/artifacts",
-            files={"file": (packed.name, packed.content, "application/octet-stream")},
-            timeout_s=300.0,
-        )
+        try:
+            response = self._transport.send(
+                "POST",
+                "/artifacts",
+                files={"file": (packed.name, packed.content, "application/octet-stream")},
+                timeout_s=300.0,
+            )
+        except RequestTooLarge as error:
+            largest = ", ".join(f"{name} ({size(count)})" for name, count in largest_files(packed))
+            raise RequestTooLarge(
+                f"The job's code has {size(len(packed.content))}. {error.what} The largest files: {largest}.",
+                kept="nothing was stored.",
+                hint="name files that the job does not need in .clonosignore (the format of .gitignore), and put large "
+                "data on storage that all hosts reach.",
+            ) from error
         return decode(Artifact, response.content)
 
     def list(self, *, limit: int | None = None) -> Page[Artifact]:
@@ -297,11 +309,15 @@ class Connectors(Routes):
 
 
 class HealthChecks(Routes):
-    """Calls of ``/health``: liveness, readiness and health of the control plane."""
+    """Calls of ``/health`` and ``/status``: liveness, readiness and health of the control plane, state of all jobs."""
 
     def get(self) -> Health:
         """Get the health of the control plane: its database, its leader and its background tasks."""
         return self._transport.get(Health, "/health")
+
+    def status(self) -> Status:
+        """Get the state of all jobs, hosts and Kafka: whether output arrives, and what a failure would cost."""
+        return self._transport.get(Status, "/status")
 
     def live(self) -> None:
         """Check that the control plane's process responds; raises `ClonosError` if it does not."""

@@ -10,18 +10,26 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from clonos.client.packing import Packed, pack_file, pack_folder
+from clonos.documents import explain
 from clonos.errors import JobFileInvalid, JobNotImportable, SpecError
-from clonos.jobs.spec import JobSpec, Metadata, Spec, check_name, explain, read_spec
+from clonos.jobs.spec import JobSpec, Metadata, Spec, check_name, read_spec
 
 _YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A job that was read from disk: its specification, and its code packed for the upload."""
+    """A job that was read from disk.
+
+    Attributes:
+        spec: Its specification.
+        packed: Its code, packed for the upload.
+        file: The file with the job's function.
+    """
 
     spec: JobSpec
     packed: Packed
+    file: Path
 
 
 def read_submission(
@@ -72,12 +80,12 @@ def read_submission(
         try:
             spec = JobSpec(metadata=Metadata(name=decorated_name))
         except ValidationError as error:
-            raise SpecError(f"{file} names its job {decorated_name!r}: {explain(error)}.") from error
+            raise SpecError(f"{file} names its job {decorated_name!r}: {explain(error, JobSpec)}.") from error
         packed = pack_folder(folder, file.name) if path.is_dir() else pack_file(file)
     else:
         raise JobFileInvalid(f"{file} is neither a Python file nor a YAML file.")
     spec = _with(spec, packed.main, name, standbys, cluster)
-    return Submission(spec.with_params(dict(params)) if params else spec, packed)
+    return Submission(spec.with_params(dict(params)) if params else spec, packed, folder / packed.main)
 
 
 def _with(spec: JobSpec, main: str, name: str | None, standbys: int | None, cluster: str | None) -> JobSpec:

@@ -102,13 +102,15 @@ class Transport:
             if not page.has_more or after is None or (limit is not None and len(data) >= limit):
                 return Page(data=data, has_more=page.has_more, next=page.next)
 
-    def post(self, path: str, body: BaseModel | None = None, **options: Any) -> bytes:
+    def post(
+        self, path: str, body: BaseModel | None = None, *, headers: Mapping[str, str] | None = None, **options: Any
+    ) -> bytes:
         """Send a POST request with a new idempotency key, so that a retry executes nothing twice.
 
-        `options` are arguments of `send`. Returns the response's body.
+        `headers` and `options` are arguments of `send`. Returns the response's body.
         """
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
-        return self.send("POST", path, body=body, headers=headers, **options).content
+        keyed = {**(headers or {}), "Idempotency-Key": uuid.uuid4().hex}
+        return self.send("POST", path, body=body, headers=keyed, **options).content
 
     def send(
         self,

@@ -31,11 +31,12 @@ from pydantic import ValidationError
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
+from clonos.documents import explain
 from clonos.driver.checkpoint import CheckpointDirectory
 from clonos.embedded.jars import ensure_jars
 from clonos.errors import CheckpointUnwritable, ClonosError, ClusterUnavailable, SessionIncompatible, SpecError
 from clonos.jobs.cluster import ClusterReport, ClusterSpec
-from clonos.jobs.spec import ExecutorResources, explain
+from clonos.jobs.spec import ExecutorResources
 from clonos.settings import Settings
 from clonos.spark.clusters import ClusterUse, require_master, use_cluster
 from clonos.spark.internals import hadoop_configuration, jvm_of

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from clonos.errors import BrokerUnavailable
 from clonos.kafka import await_brokers, client_config
 from clonos.settings import KafkaSettings
+from clonos.telemetry.events import Emit
 
 # Without an answer for this time, Kafka is away. A shorter pause, such as that of a new leader, is not reported.
 OUTAGE_S: Final = 10.0
-_EVERY_S: Final = 2.0
-_ANSWER_S: Final = 2.0
+_EVERY_S: Final = 1.0
+_ANSWER_S: Final = 1.5
+_REPLICAS_EVERY: Final = 5  # requests
 _RETRY_S: Final = 1.0
 # Errors of the client: no broker has answered.
 _SILENT: Final = frozenset(
@@ -44,16 +47,25 @@ class KafkaWatch:
 
     Args:
         kafka: The cluster.
+        emit: Receives a ``kafka`` event for each change of what Kafka answers.
+        log: Topic of the job's causal log, whose replicas are counted; empty: none.
         every_s: Pause between two requests, in seconds.
     """
 
-    def __init__(self, kafka: KafkaSettings, *, every_s: float = _EVERY_S) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, emit: Emit | None = None, *, log: str = "", every_s: float = _EVERY_S
+    ) -> None:
         self._kafka = kafka
+        self._emit = emit
+        self._log = log
         self._every_s = every_s
         self._stopped = threading.Event()
         self._answered_at = time.monotonic()
         self._silent_since: float | None = None
         self._outage_at = float("-inf")  # end of the newest outage
+        self._brokers = 0
+        self._under_replicated = 0
+        self._reported: tuple[bool, int, int] | None = None
 
     def start(self) -> None:
         """Start to ask, until `stop`."""
@@ -75,21 +87,47 @@ class KafkaWatch:
 
     def _ask(self) -> None:
         admin = AdminClient(client_config(self._kafka))
-        while not self._stopped.wait(self._every_s):
-            if _answers(admin):
+        for number in itertools.count():
+            if self._stopped.wait(self._every_s):
+                return
+            brokers = _brokers(admin)
+            if brokers is not None:
+                self._brokers = brokers or self._brokers
                 self._answered_at = time.monotonic()
                 if self._silent_since is not None:
                     self._outage_at, self._silent_since = self._answered_at, None
+                if self._log and number % _REPLICAS_EVERY == 0:
+                    self._under_replicated = _under_replicated(admin, self._log, self._under_replicated)
             else:
                 self._silent_since = self._silent_since or self._answered_at
+            self._report()
+
+    def _report(self) -> None:
+        silent = self._silent_since
+        state = (silent is not None, self._brokers, self._under_replicated)
+        if self._emit is None or state == self._reported:
+            return
+        self._reported = state
+        since = None if silent is None else time.time() - (time.monotonic() - silent)
+        self._emit("kafka", silent_since=since, brokers=self._brokers, under_replicated=self._under_replicated)
 
 
-def _answers(admin: AdminClient) -> bool:
-    """Whether a broker answers, if only with a refusal."""
+def _brokers(admin: AdminClient) -> int | None:
+    """The number of brokers; 0 if one answers only with a refusal, None if none answers."""
     try:
-        admin.describe_cluster(request_timeout=_ANSWER_S).result(2 * _ANSWER_S)
+        described = admin.describe_cluster(request_timeout=_ANSWER_S).result(2 * _ANSWER_S)
     except KafkaException as failure:
-        return failure.args[0].code() not in _SILENT
+        return None if failure.args[0].code() in _SILENT else 0
     except TimeoutError:
-        return False
-    return True
+        return None
+    return len(described.nodes)
+
+
+def _under_replicated(admin: AdminClient, topic: str, before: int) -> int:
+    """The number of the topic's partitions without all replicas in sync; `before` if Kafka does not describe it."""
+    try:
+        future = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)[topic]
+        described = future.result(2 * _ANSWER_S)
+    except (KafkaException, TimeoutError):
+        return before  # before the first claim there is no log
+    return sum(len(partition.isr) < len(partition.replicas) for partition in described.partitions)

@@ -46,6 +46,7 @@ from clonos.kafka import await_brokers
 from clonos.log.claiming import Claimant, Ownership
 from clonos.log.prepared import Prepared
 from clonos.log.records import Resolution
+from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
 from clonos.spark.repeatable_kafka import long_polls
 from clonos.spark.session import alive
@@ -100,7 +101,7 @@ class Driver:
         self._job = replace(job, code=code_hash(parts))
         self._claimant = Claimant(kafka, job.spec.name, code=self._job.code, code_parts=parts)
         self._topic_ids = TopicIds(kafka)
-        self._kafka_watch = KafkaWatch(kafka)
+        self._kafka_watch = KafkaWatch(kafka, events.emit, log=log_topic(job.spec.name))
         self._failing: str | None = None
         self._running: list[Running] = []
 

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from clonos.documents import explain
 from clonos.driver.cluster_check import CheckRequest, require_fit
 from clonos.driver.driver import Driver
 from clonos.driver.options import RunOptions
@@ -34,7 +35,7 @@ from clonos.extend.sink import Sink
 from clonos.jobs.code_files import code_files
 from clonos.jobs.context import JobContext, find_connector
 from clonos.jobs.definition import Job
-from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, SharingDepth, Spec, explain
+from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, SharingDepth, Spec
 from clonos.kafka import await_brokers
 from clonos.settings import KafkaSettings, Settings
 from clonos.spark.clusters import use_of

@@ -13,7 +13,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from clonos.jobs.spec import check_name, read_yaml
+from clonos.documents import read_yaml
+from clonos.jobs.spec import check_name
 
 # Environment variable of a driver with the value of ``spark.authenticate.secret`` of its cluster: other users of the
 # machine see command lines.

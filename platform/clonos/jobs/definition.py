@@ -19,10 +19,11 @@ from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
 from clonos.causal.naming import forget_uses
+from clonos.documents import explain
 from clonos.errors import ClonosError, JobCodeError, SpecError
 from clonos.jobs.context import JobContext
 from clonos.jobs.importing import line_in
-from clonos.jobs.spec import JobSpec, Metadata, Spec, explain
+from clonos.jobs.spec import JobSpec, Metadata, Spec
 
 JobFunction = Callable[[JobContext], None]
 

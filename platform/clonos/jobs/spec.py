@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from clonos.errors import SpecError
+from clonos.documents import read_yaml
 from clonos.extend.sink import DeliveryMode
 from clonos.units import Mebibytes, Milliseconds, Seconds, require_units
 
-T = TypeVar("T", bound=BaseModel)
 SharingDepth = Literal["0", "1", "full"]
 # Spark and the operating system take no longer times.
 _Milliseconds = Annotated[Milliseconds, Field(le=7 * 24 * 60 * 60 * 1000)]
@@ -243,24 +241,3 @@ def read_spec(path: Path) -> JobSpec:
         SpecError: The file is missing or invalid; the message names the field.
     """
     return read_yaml(path, JobSpec, "a job specification")
-
-
-def read_yaml(path: Path, model: type[T], described: str) -> T:
-    """Read a YAML file into a pydantic model, which errors call `described`.
-
-    Raises:
-        SpecError: The file is missing or invalid; the message names the field.
-    """
-    try:
-        return model.model_validate(yaml.safe_load(path.read_text()))
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path} is not YAML: {error}") from error
-    except ValidationError as error:
-        raise SpecError(f"{path} is not {described}: {explain(error)}.") from error
-
-
-def explain(error: ValidationError) -> str:
-    """Convert a pydantic error to one readable line."""
-    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors())

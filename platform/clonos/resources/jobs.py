@@ -213,8 +213,11 @@ class MoveRequest(Resource):
     timeout_s: float = Field(180.0, gt=0, le=3600)
 
 
-class UpgradeRequest(Resource):
+class UpgradeRequest(JobPatch):
     """The request to bring a running job to its newest version.
+
+    With `spec` or `artifact`, these first become the newest version, and the request needs the header ``If-Match``. A
+    refused upgrade stores nothing.
 
     Attributes:
         timeout_s: Seconds for a standby of the new version to become READY; until then nothing changes.
@@ -430,11 +433,36 @@ class QueryMetrics(Resource):
     retention: dict[str, int] = Field(default_factory=dict)
 
 
+class KafkaReport(Resource):
+    """What a job's driver sees of its Kafka cluster.
+
+    Attributes:
+        brokers: Number of brokers.
+        under_replicated: Number of partitions of the causal log without all of their replicas in sync.
+        silent_since: Time of the last answer, if the cluster does not answer; None: it answers.
+    """
+
+    brokers: int
+    under_replicated: int = 0
+    silent_since: Moment | None = None
+
+
+class WaitingReport(Resource):
+    """What a job's driver waits for: a system that is away, such as a Schema Registry. `since` is its beginning."""
+
+    what: str
+    since: Moment
+
+
 class Metrics(Resource):
     """Totals and rates of a job, by query.
 
     Attributes:
         at: End of the newest epoch that a driver of the job reported; None before the first.
+        received_at: Time at which the control plane received that report, by its own clock.
+        slow_epoch_ms: Duration of slow epochs in milliseconds: a maximum that falls by 2 % with each faster epoch.
+        kafka: What the newest driver sees of Kafka; None until its first report.
+        waiting: What the newest driver waits for; None: it works.
         restarts: Number of claims after a failure or a move, since the job was created.
         open_transactions: Topic that the job reads or writes → time since which the topic's ``read_committed`` readers
             wait for an open transaction of any producer. From the last report of the newest driver.
@@ -444,6 +472,10 @@ class Metrics(Resource):
     """
 
     at: Moment | None = None
+    received_at: Moment | None = None
+    slow_epoch_ms: float = 0.0
+    kafka: KafkaReport | None = None
+    waiting: WaitingReport | None = None
     restarts: int = 0
     queries: dict[str, QueryMetrics] = Field(default_factory=dict)
     open_transactions: dict[str, Moment] = Field(default_factory=dict)

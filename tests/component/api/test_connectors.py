@@ -50,9 +50,9 @@ def test_options_come_from_the_signature() -> None:
     ("options", "problems"),
     [
         ({"words": ["a"], "times": 2, "where": {"t": {"0": 5}}}, []),
-        ({}, [("words", "Field required")]),
+        ({}, [("words", "is required")]),
         ({"words": ["a"], "times": "2"}, [("times", "valid integer")]),
-        ({"words": ["a"], "loud": True}, [("loud", "Extra inputs")]),
+        ({"words": ["a"], "loud": True}, [("loud", "unknown field")]),
         ({"words": ["a"], "times": 9}, [("times", "too often")]),
         ({"words": []}, [("", "no words")]),
         ({"words": ["a"], "where": {"t": {"x": 5}}}, [("where.t.x.[key]", "valid integer")]),

@@ -69,7 +69,7 @@ def test_a_job_is_created_from_yaml(admin: httpx.Client, name: str, media_type: 
         ("a: &x [1]\nb: *x\n", "", "alias"),
         ("[" * 60, "", "deep"),
         ("spec:\n  metadata: {name: UPPER}\nartifact: " + "0" * 64, "spec.metadata.name", "a-z"),
-        ("spec:\n  metadata: {name: ok}\n  nonsense: 1\nartifact: x\n", "spec.nonsense", "Extra inputs"),
+        ("spec:\n  metadata: {name: ok}\n  nonsense: 1\nartifact: x\n", "spec.nonsense", "unknown field"),
         ("spec:\n  metadata: {name: ok}\n", "artifact", "required"),
     ],
 )

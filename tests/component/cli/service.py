@@ -224,7 +224,12 @@ class FakeService:
             assert current is not None
             if request.headers["if-match"] != f'"{current.version}"':
                 return problem(412, "version-stale", "The version is stale.")
-            self.change(name, version=current.version + 1, spec=body.spec or current.spec)
+            self.change(
+                name,
+                version=current.version + 1,
+                spec=body.spec or current.spec,
+                artifact=body.artifact or current.artifact,
+            )
             return shown(self._find(name))
 
         @app.delete(f"{root}/jobs/{{name}}")
@@ -252,10 +257,20 @@ class FakeService:
             return self._operate(name, "move", JobState.RUNNING)
 
         @app.post(f"{root}/jobs/{{name}}/upgrade")
-        async def upgrade(name: str, body: UpgradeRequest | None = None) -> Response:
+        async def upgrade(name: str, request: Request, body: UpgradeRequest | None = None) -> Response:
             job = self._find(name)
-            if job is not None and job.state != JobState.RUNNING:
+            assert job is not None
+            if job.state != JobState.RUNNING:
                 return problem(409, "state-conflict", f"Job {name} is {job.state}.", kept="nothing was changed.")
+            if body is not None and (body.spec or body.artifact):
+                if request.headers["if-match"] != f'"{job.version}"':
+                    return problem(412, "version-stale", "The version is stale.")
+                self.change(
+                    name,
+                    version=job.version + 1,
+                    spec=body.spec or job.spec,
+                    artifact=body.artifact or job.artifact,
+                )
             return self._operate(name, "upgrade", JobState.RUNNING)
 
         @app.post(f"{root}/jobs/{{name}}/resolve")

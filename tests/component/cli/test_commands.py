@@ -27,6 +27,7 @@ from clonos.testing.harness import eventually
 from component.cli.conftest import Clonos
 from component.cli.service import NOW, TOKEN, FakeService, host, problem, recovery, savepoint
 
+COUNT = 'import clonos\n\n@clonos.job(name="wordcount")\ndef count(ctx):\n    pass\n'
 JOB = '@clonos.job(name="shout")\ndef shout(ctx):\n    pass\n'
 BROKEN = Failure(error="topic-missing", what="The topic 'lines' does not exist.", kept="all.", hint="create it.")
 
@@ -111,16 +112,17 @@ def test_stop_restart_cancel_and_rm_wait_for_the_operation(clonos: Clonos, servi
 
 
 def test_move_and_upgrade_send_their_options(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
-    service.add("wordcount")
+    job = service.add("wordcount")
     assert body(clonos("job", "move", "wordcount", "--to", "host-2", "-o", "json"))["kind"] == "move"
     ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/move")
     assert json.loads(sent) == {"to": "host-2", "timeout_s": 180.0}
-    (tmp_path / "job.py").write_text('import clonos\n\n@clonos.job(name="wordcount")\ndef count(ctx):\n    pass\n')
+    (tmp_path / "job.py").write_text(COUNT)
     clonos("job", "upgrade", "wordcount", str(tmp_path), "--timeout", "9")
     ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/upgrade")
-    assert json.loads(sent) == {"timeout_s": 9.0}
+    assert json.loads(sent)["timeout_s"] == 9.0
+    assert service.jobs[job.id].version == 2
     methods = [(method, path.split("/")[3]) for method, path, *_ in service.received if method != "GET"]
-    assert methods[-3:] == [("POST", "artifacts"), ("PATCH", "jobs"), ("POST", "jobs")]
+    assert methods[-2:] == [("POST", "artifacts"), ("POST", "jobs")]
     with pytest.raises(errors.SpecError, match="PATH"):
         clonos("job", "upgrade", "wordcount", "-p", "a=b")
 
@@ -128,33 +130,98 @@ def test_move_and_upgrade_send_their_options(clonos: Clonos, service: FakeServic
 def test_rescale_changes_only_the_number_of_partitions(clonos: Clonos, service: FakeService) -> None:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
     spec = {"metadata": {"name": "wordcount"}, "spec": {"sparkConf": conf, "params": {"a": "b"}}}
-    job = service.add("wordcount", spec=spec)
+    service.add("wordcount", spec=spec)
     clonos("job", "rescale", "wordcount", "--partitions", "8", "--timeout", "9")
-    ((_, _, sent),) = service.requests("PATCH", f"/jobs/{job.id}")
+    ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/upgrade")
+    assert json.loads(sent)["timeout_s"] == 9.0
     changed = JobSpec.model_validate(json.loads(sent)["spec"])
     assert changed.spec.shuffle_partitions == 8
     assert changed.spec.spark_conf == {"spark.sql.session.timeZone": "UTC"}
     assert changed.spec.params == {"a": "b"}
-    ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/upgrade")
-    assert json.loads(sent) == {"timeout_s": 9.0}
-    service.add("stopped", JobState.STOPPED)
-    with pytest.raises(errors.StateConflict) as refused:
+    stopped = service.add("stopped", JobState.STOPPED)
+    with pytest.raises(errors.StateConflict):
         clonos("job", "rescale", "stopped", "--partitions", "8")
-    assert "`clonos job start stopped` runs version 2" in refused.value.hint
+    assert service.jobs[stopped.id].version == 1
 
 
-def test_a_refused_upgrade_names_the_version_that_it_stored(
+def test_a_refused_upgrade_stores_nothing(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
+    job = service.add("wordcount", JobState.FAILED)
+    (tmp_path / "job.py").write_text(COUNT)
+    for arguments in ([str(tmp_path)], []):
+        with pytest.raises(errors.StateConflict) as refused:
+            clonos("job", "upgrade", "wordcount", *arguments)
+        assert refused.value.kept == "nothing was changed."
+    assert service.jobs[job.id].version == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "calls"),
+    [
+        (JobState.RUNNING, ["upgrade"]),
+        (JobState.FAILED, ["PATCH", "start"]),
+        (JobState.STOPPED, ["PATCH", "start"]),
+        (JobState.CREATED, ["PATCH", "start"]),
+        (JobState.STARTING, ["PATCH", "restart"]),
+        (JobState.RECOVERING, ["PATCH", "restart"]),
+    ],
+)
+def test_apply_does_what_the_state_needs(
+    clonos: Clonos, service: FakeService, tmp_path: Path, state: JobState, calls: list[str]
+) -> None:
+    job = service.add("wordcount", state)
+    (tmp_path / "job.py").write_text(COUNT)
+    assert "wordcount is RUNNING" in clonos("apply", str(tmp_path)).stdout
+    changes = [path.rpartition("/")[2] if method == "POST" else method for method, path, *_ in service.received]
+    assert [call for call in changes if call in ("PATCH", "upgrade", "start", "restart")] == calls
+    assert service.jobs[job.id].version == 2
+    assert service.jobs[job.id].state == "RUNNING"
+    service.received.clear()
+    service.change(job.id, observed_version=2)
+    assert "unchanged" in clonos("apply", str(tmp_path)).stdout
+    assert service.jobs[job.id].version == 2
+
+
+def test_apply_creates_a_job_and_refuses_one_that_cannot_run(
     clonos: Clonos, service: FakeService, tmp_path: Path
 ) -> None:
-    service.add("wordcount", JobState.FAILED)
-    (tmp_path / "job.py").write_text('import clonos\n\n@clonos.job(name="wordcount")\ndef count(ctx):\n    pass\n')
-    with pytest.raises(errors.StateConflict) as refused:
-        clonos("job", "upgrade", "wordcount", str(tmp_path))
-    assert refused.value.kept == "version 2 is stored; what runs was not changed."
-    assert "`clonos job start wordcount`" in refused.value.hint
-    with pytest.raises(errors.StateConflict) as refused:
-        clonos("job", "upgrade", "wordcount")
-    assert refused.value.kept == "nothing was changed."
+    (tmp_path / "job.py").write_text(COUNT)
+    assert "wordcount is created" in clonos("apply", str(tmp_path)).stdout
+    (job,) = service.jobs.values()
+    for state in (JobState.CANCELED, JobState.CANCELLING, JobState.STOPPING):
+        service.change(job.id, state=state)
+        with pytest.raises(errors.StateConflict) as refused:
+            clonos("apply", str(tmp_path))
+        assert ("job rm" in refused.value.hint) is (state != JobState.STOPPING)
+    assert service.jobs[job.id].version == 1
+    service.change(job.id, state=JobState.STOPPED)
+    assert "clonos job start wordcount" in clonos("apply", str(tmp_path), "--no-start").stdout
+
+
+def test_code_that_is_too_large_names_its_largest_files(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(COUNT)
+    (tmp_path / "model.bin").write_bytes(b"x" * 5000)
+    service.faults.append(problem(413, "request-too-large", "The body exceeds the limit of 100 bytes."))
+    with pytest.raises(errors.RequestTooLarge, match="exceeds the limit of 100 bytes") as refused:
+        clonos("submit", str(tmp_path))
+    assert "The largest files: model.bin (4.9 KiB), job.py" in refused.value.what
+    assert ".clonosignore" in refused.value.hint
+
+
+@pytest.mark.parametrize("command", [["submit"], ["apply"], ["job", "upgrade", "wordcount"]])
+def test_code_that_a_replay_contradicts_is_refused(
+    clonos: Clonos, service: FakeService, tmp_path: Path, command: list[str]
+) -> None:
+    if command[0] != "submit":
+        service.add("wordcount")
+    raw = "import time\nfrom pyspark.sql import functions as F\n" + COUNT.replace(
+        "    pass", '    ctx.sink(ctx.source("in").select(F.udf(lambda _: time.time())("value")), topic="out")'
+    )
+    (tmp_path / "job.py").write_text(raw)
+    with pytest.raises(errors.CodeNotRepeatable, match="1 error"):
+        clonos(*command, str(tmp_path))
+    assert not service.requests("POST", "/artifacts")
+    clonos(*command, str(tmp_path), "--allow-lint")
+    assert service.requests("POST", "/artifacts")
 
 
 def test_upgrade_preserves_the_standbys_unless_the_specification_sets_them(
@@ -163,11 +230,11 @@ def test_upgrade_preserves_the_standbys_unless_the_specification_sets_them(
     """``clonos submit --standbys`` leaves no trace in a file."""
     spec = {"metadata": {"name": "wordcount"}, "spec": {"standby": {"replicas": 2, "selfPromoteAfter": "9s"}}}
     job = service.add("wordcount", spec=spec)
-    (tmp_path / "job.py").write_text('import clonos\n\n@clonos.job(name="wordcount")\ndef count(ctx):\n    pass\n')
+    (tmp_path / "job.py").write_text(COUNT)
 
     def upgraded() -> Standbys:
         clonos("job", "upgrade", "wordcount", str(tmp_path))
-        *_, (_, _, sent) = service.requests("PATCH", f"/jobs/{job.id}")
+        *_, (_, _, sent) = service.requests("POST", "/jobs/wordcount/upgrade")
         return JobSpec.model_validate(json.loads(sent)["spec"]).spec.standby
 
     assert upgraded() == Standbys(replicas=2, selfPromoteAfter="9s")

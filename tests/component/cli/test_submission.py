@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clonos.client.packing import pack_folder
+from clonos.client.packing import largest_files, pack_folder
 from clonos.client.submission import job_name, read_submission
 from clonos.errors import JobFileInvalid, JobNotImportable, SpecError
 from clonos.resources.archives import inspect
@@ -53,6 +53,21 @@ def test_the_archive_of_a_folder_holds_its_code_only(folder: Path) -> None:
     archive = folder.parent / submission.packed.name
     archive.write_bytes(submission.packed.content)
     assert inspect(archive, archive.name).main == "code/main.py"
+
+
+def test_an_ignore_file_leaves_files_out(folder: Path) -> None:
+    (folder / "model.bin").write_bytes(b"x" * 5000)
+    (folder / ".clonosignore").write_text("# data\n*.bin\n/offsets/\n")
+    assert names(read_submission(folder).packed.content) == ["code/main.py", "code/tool.py", "job.yaml"]
+    (folder / ".clonosignore").write_text("/code/\n")
+    with pytest.raises(SpecError, match=r"code/main\.py is not in"):
+        read_submission(folder)
+
+
+def test_the_largest_files_are_named(folder: Path) -> None:
+    (folder / "model.bin").write_bytes(b"x" * 5000)
+    packed = read_submission(folder).packed
+    assert largest_files(packed, 2) == [("model.bin", 5000), ("job.yaml", len(YAML))]
 
 
 def test_equal_content_gives_equal_archives(folder: Path, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ ROUTES = {
     "POST /api/v1/hosts/{host}/push": "g",
     "POST /api/v1/hosts/{host}/tasks/{task}": "g",
     "GET /api/v1/health": "v",
+    "GET /api/v1/status": "v",
     "GET /health/live": "-",
     "GET /health/ready": "-",
 }

@@ -29,10 +29,16 @@ class Cluster:
     def describe_cluster(self, **_options: Any) -> SimpleNamespace:
         return SimpleNamespace(result=self._result)
 
-    def _result(self, _timeout_s: float) -> None:
+    def _result(self, _timeout_s: float) -> SimpleNamespace:
         self.asked += 1
         if self.error is not None:
             raise self.error
+        return SimpleNamespace(nodes=[1, 2, 3])
+
+    def describe_topics(self, _topics: Any, **_options: Any) -> dict[str, SimpleNamespace]:
+        partitions = [SimpleNamespace(isr=[1], replicas=[1, 2]), SimpleNamespace(isr=[1], replicas=[1])]
+        described = SimpleNamespace(partitions=partitions)
+        return {"log": SimpleNamespace(result=lambda _timeout_s: described)}
 
     def await_requests(self, count: int) -> None:
         seen = self.asked
@@ -67,6 +73,24 @@ def test_an_answer_is_any_word_of_a_broker(
     watch.stop()
     assert not watch.is_away
     assert watch.was_silent_within(60) is silent, "requests that were sent before may still fail"
+
+
+def test_each_change_of_what_kafka_answers_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(monkeypatch)
+    events: list[dict[str, Any]] = []
+    watch = KafkaWatch(KAFKA, lambda _name, **fields: events.append(fields), log="log", every_s=0.001)
+    watch.start()
+    cluster.await_requests(3)
+    cluster.error = TimeoutError()
+    cluster.await_requests(3)
+    cluster.error = None
+    cluster.await_requests(3)
+    watch.stop()
+    assert [(event["silent_since"] is None, event["brokers"], event["under_replicated"]) for event in events] == [
+        (True, 3, 1),
+        (False, 3, 1),
+        (True, 3, 1),
+    ]
 
 
 def test_the_wait_ends_with_an_answer_or_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:

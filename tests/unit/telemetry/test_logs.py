@@ -187,5 +187,5 @@ def test_a_setting_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, capsys: 
         main()
     assert ended.value.code == 11
     shown = capsys.readouterr().err
-    assert "CLONOS_LOG_FORMAT: Input should be 'console' or 'json'" in shown
+    assert "CLONOS_LOG_FORMAT: must be 'console' or 'json'" in shown
     assert "What to do: correct or unset them." in shown

@@ -1,0 +1,96 @@
+"""Reads the rows of the store from which a board is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.resources.hosts import HostState
+from clonos_api.store import hosts as store_hosts
+from clonos_api.store import recoveries
+from clonos_api.store.db.clock import now
+from clonos_api.store.lease import NAME as LEADER
+from clonos_api.store.standbys import WAITING
+from clonos_api.store.tables import CounterRow, HostRow, JobRow, LeaseRow, RecoveryRow, RunRow, StandbyRow
+
+# Margin for the leader, which checks leases periodically and may itself just have failed over.
+_UNLED: Final = timedelta(seconds=10)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A standby that can be promoted, for the board: the name of its host, its state, and the start of its run."""
+
+    host: str
+    state: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The rows of one read."""
+
+    at: datetime
+    jobs: list[JobRow]
+    hosts: list[HostRow]
+    used: Mapping[str, int]  # host id → number of used slots
+    drivers: Mapping[str, tuple[str, str]]  # run id → name of its host, state
+    standbys: Mapping[str, list[Waiting]]  # job id → its standbys, oldest first
+    recoveries: Mapping[str, RecoveryRow]  # job id → its newest recovery
+    diverged: Mapping[str, int]  # job id → number of lanes that differed in a replay
+    led: bool
+    disconnected: frozenset[str] = frozenset()  # names of hosts with an expired lease that are not LOST yet
+    lost: frozenset[str] = frozenset()  # names of LOST hosts
+    pool_available: frozenset[str] = field(default_factory=frozenset)  # names of hosts with a warm pool driver
+
+
+async def read_facts(session: AsyncSession) -> Facts:
+    """Read the rows of all jobs that are not deleted, and of all hosts."""
+    jobs = list(await session.scalars(select(JobRow).where(JobRow.deleted_at.is_(None))))
+    hosts = await store_hosts.every(session)
+    names = {host.id: host.name for host in hosts}
+    drivers = (
+        select(RunRow.id, RunRow.host, RunRow.state)
+        .join(JobRow, JobRow.run == RunRow.id)
+        .where(JobRow.deleted_at.is_(None), RunRow.ended_at.is_(None))
+    )
+    waiting = (
+        select(StandbyRow.job, StandbyRow.host, StandbyRow.state, RunRow.created_at, StandbyRow.since)
+        .outerjoin(RunRow, RunRow.id == StandbyRow.id)
+        .where(StandbyRow.state.in_(WAITING))
+        .order_by(StandbyRow.id)
+    )
+    standbys: dict[str, list[Waiting]] = {}
+    for job, host, state, created_at, since in await session.execute(waiting):
+        standbys.setdefault(job or "", []).append(Waiting(names.get(host, host), state, created_at or since))
+    diverged = select(CounterRow.job, CounterRow.value).where(CounterRow.name == "diverged_lanes", CounterRow.value > 0)
+    at = await now(session)
+    lease = (await session.execute(select(LeaseRow.expires_at).where(LeaseRow.name == LEADER))).scalar()
+    return Facts(
+        at=at,
+        jobs=jobs,
+        hosts=hosts,
+        used=await store_hosts.loads(session),
+        drivers={run: (names.get(host, host), state) for run, host, state in await session.execute(drivers)},
+        standbys=standbys,
+        recoveries={row.job: row for row in await session.scalars(recoveries.newest_of_jobs())},
+        diverged=dict((await session.execute(diverged)).all()),
+        led=lease is not None and lease > at - _UNLED,
+        disconnected=frozenset(host.name for host in hosts if _is_disconnected(host, at)),
+        lost=frozenset(host.name for host in hosts if host.state == HostState.LOST),
+        pool_available=frozenset(host.name for host in hosts if host.pool_available and host.state == HostState.READY),
+    )
+
+
+def queries_of(job: JobRow) -> list[Mapping[str, Any]]:
+    """The metrics of each query of a job."""
+    return list(((job.metrics or {}).get("queries") or {}).values())
+
+
+def _is_disconnected(row: HostRow, at: datetime) -> bool:
+    return row.state in (HostState.READY, HostState.DRAINING) and row.lease_until < at - _UNLED

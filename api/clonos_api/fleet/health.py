@@ -1,0 +1,156 @@
+"""The health of a job, and the reasons for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from clonos.resources.jobs import DesiredState, JobState
+from clonos.standby.states import StandbyState
+from clonos_api.fleet.facts import Facts, queries_of
+from clonos_api.fleet.lines import DISCONNECTED, Dependencies, Health, Last, Line, Seat, Stall
+from clonos_api.fleet.stalls import stall_of
+from clonos_api.fleet.takeovers import Estimates, takeover_of
+from clonos_api.store.tables import JobRow, RecoveryRow
+
+# Longer than the transactions of an epoch usually last, including retries.
+_STAYS_OPEN: Final = timedelta(minutes=5)
+# A cold start takes less; a longer transition needs attention.
+_CHANGES_OVER: Final = timedelta(minutes=2)
+_WORKS: Final = (JobState.RUNNING, JobState.RECOVERING, JobState.STARTING)
+
+
+def line_of(job: JobRow, facts: Facts, estimates: Estimates, rate: float | None) -> Line:
+    """The row of a job; `rate` is the number of records that it publishes per second."""
+    seats = _seats(job, facts)
+    doubts = _doubts(job, facts)
+    lags = [sum(query["lag"].values()) for query in queries_of(job) if query.get("lag")]
+    weak = (*doubts, *_unguarded(job, seats, facts))
+    stall = stall_of(job, facts)
+    recovery = facts.recoveries.get(job.id)
+    return Line(
+        id=job.id,
+        name=job.name,
+        created_by=job.created_by,
+        state=job.state,
+        since=job.state_since,
+        health=_health(job, weak, stall, seats, facts.at),
+        seats=tuple(seats),
+        weak=weak,
+        failure=str(job.failure["what"]) if job.failure else None,
+        last=_last(recovery) if recovery is not None else None,
+        restarts=job.restarts,
+        lag=sum(lags) if lags and job.state == JobState.RUNNING else None,
+        out_per_s=rate if job.state == JobState.RUNNING else None,
+        exact=not doubts,
+        alone=job.state == JobState.RUNNING and _wanted(job) == 0,
+        stall=stall,
+        takeover=takeover_of(job, facts, estimates),
+    )
+
+
+_ORDER: Final = {"bad": 0, "busy": 1, "weak": 2, "good": 3, "idle": 4}
+
+
+def attention(line: Line) -> tuple[int, str]:
+    """The sort key of a row: jobs that need attention first, jobs that need no driver last."""
+    return (_ORDER[line.health] if line.health in ("bad", "busy") else 2 if line.health != "idle" else 3, line.name)
+
+
+def dependencies_of(jobs: Iterable[JobRow]) -> Dependencies:
+    """The systems on which jobs depend, as the drivers of running jobs report them."""
+    reports = {job.name: job.metrics or {} for job in jobs if job.state == JobState.RUNNING}
+    kafka = {name: metrics["kafka"] for name, metrics in reports.items() if metrics.get("kafka")}
+    return Dependencies(
+        drivers=len(kafka),
+        brokers=min((int(seen["brokers"]) for seen in kafka.values()), default=None),
+        silent=tuple(sorted(name for name, seen in kafka.items() if seen.get("silent_since"))),
+        waiting=tuple(sorted(name for name, metrics in reports.items() if metrics.get("waiting"))),
+        under_replicated=sum(int(seen.get("under_replicated", 0)) for seen in kafka.values()),
+        open_transactions=len(
+            {topic for metrics in reports.values() for topic in metrics.get("open_transactions") or {}}
+        ),
+    )
+
+
+def _seats(job: JobRow, facts: Facts) -> list[Seat]:
+    seats = []
+    if (
+        job.run is not None
+        and job.run in facts.drivers
+        and job.state in (*_WORKS, JobState.STOPPING, JobState.CANCELLING)
+    ):
+        host, state = facts.drivers[job.run]
+        seats.append(Seat(host, "driver", state))
+    seats += [Seat(standby.host, "standby", standby.state) for standby in facts.standbys.get(job.id, [])]
+    unreachable = facts.disconnected | facts.lost
+    return [Seat(seat.host, seat.role, DISCONNECTED) if seat.host in unreachable else seat for seat in seats]
+
+
+def _last(row: RecoveryRow) -> Last:
+    return Last(row.id, row.body["cause"], row.started_at, row.body.get("downtime_ms"), row.ended_at is None)
+
+
+def _doubts(job: JobRow, facts: Facts) -> list[str]:
+    """Reasons why records may be published twice, or differently in a replay."""
+    # The running driver decides: its code may override the specification, which may also be of a later version.
+    spec, metrics = job.spec.get("spec") or {}, job.metrics or {}
+    delivery = metrics.get("delivery") or {"": spec.get("delivery", "exactly-once")}
+    reasons = []
+    if "at-least-once" in delivery.values():
+        sinks = ", ".join(sorted(sink for sink, mode in delivery.items() if sink and mode == "at-least-once"))
+        reasons.append(f"delivers at least once{f' ({sinks})' if sinks else ''}, as configured")
+    if str(metrics.get("sharing_depth") or spec.get("sharingDepth", "full")) == "0":
+        reasons.append("no causal log (sharingDepth 0): clock and service reads are not replayed")
+    if facts.diverged.get(job.id):
+        reasons.append(f"{facts.diverged[job.id]} lanes differed in a replay")
+    return reasons
+
+
+def _unguarded(job: JobRow, seats: list[Seat], facts: Facts) -> list[str]:
+    """Reasons that leave the guarantee intact: records that may be deleted unread, or a slow recovery."""
+    close = {topic: share for query in queries_of(job) for topic, share in (query.get("retention") or {}).items()}
+    reasons = [
+        f"{share} % of the records in {topic} are unread, and its retention deletes records: unread records may be lost"
+        for topic, share in sorted(close.items())
+    ]
+    if job.state == JobState.RUNNING:
+        reasons += [
+            f"readers of {topic} wait for a long open transaction"
+            for topic, since in sorted(((job.metrics or {}).get("open_transactions") or {}).items())
+            if facts.at - datetime.fromisoformat(since) > _STAYS_OPEN
+        ]
+        wanted = _wanted(job) or 0
+        waiting = [seat for seat in seats if seat.role == "standby"]
+        ready = sum(seat.state == StandbyState.READY for seat in waiting)
+        if ready < wanted:
+            reasons.append(f"{ready} of {wanted} standbys ready: a failure may lead to a cold restart")
+        drivers = {seat.host for seat in seats if seat.role == "driver"}
+        if wanted and ready and all(seat.host in drivers for seat in waiting):
+            reasons.append("the standby is on the driver's host: a host failure takes both")
+        if _wanted(job) is None and not facts.pool_available - drivers:
+            reasons.append("no pool driver on another host: a failure leads to a cold restart")
+    return reasons
+
+
+def _wanted(job: JobRow) -> int | None:
+    """Number of standbys that the specification requests; None: it uses the warm pool."""
+    asked = (job.spec.get("spec") or {}).get("standby") or {}
+    mode = asked.get("mode", "dedicated")
+    return None if mode == "pool" else int(asked.get("replicas", 0)) if mode == "dedicated" else 0
+
+
+def _health(job: JobRow, weak: tuple[str, ...], stall: Stall | None, seats: list[Seat], moment: datetime) -> Health:
+    late = moment - job.state_since > _CHANGES_OVER
+    if job.state == JobState.FAILED or stall is not None:
+        return "bad"
+    if job.state in (JobState.RECOVERING, JobState.STARTING, JobState.STOPPING, JobState.CANCELLING):
+        return "bad" if late else "busy"
+    if job.state == JobState.RUNNING:
+        if not any(seat.role == "driver" and seat.state != DISCONNECTED for seat in seats):
+            return "bad" if late else "busy"
+        return "weak" if weak else "good"
+    if job.state in (JobState.CREATED, JobState.STOPPED) and job.desired_state == DesiredState.RUNNING:
+        return "bad" if late or job.failure else "busy"
+    return "idle"

@@ -1,0 +1,161 @@
+"""What a board contains: rows of jobs, columns of hosts, and the systems on which jobs depend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Literal, get_args
+
+# The state of a host whose lease has expired, until the leader marks it LOST; of a driver or standby, on both.
+DISCONNECTED: Final = "DISCONNECTED"
+
+Health = Literal["good", "weak", "busy", "bad", "idle"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A job's driver or standby on a host."""
+
+    host: str
+    role: Literal["driver", "standby"]
+    state: str  # of the run or of the standby; DISCONNECTED if the host is
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """A job's newest recovery: `at` is its start, `open` whether it is in progress."""
+
+    id: str
+    cause: str
+    at: datetime
+    downtime_ms: float | None
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A job that should publish and does not.
+
+    Attributes:
+        since: Its last output, or the failure if that was later.
+        why: What happens now, as a clause: ``the standby on host-3 claims the log``.
+    """
+
+    since: datetime
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """What happens if the driver of a running job fails now.
+
+    Attributes:
+        warm: Whether a standby is READY on another host.
+        host: The host of that standby, or of the one that warms up; empty: there is none.
+        estimate_s: Expected time without output in seconds, from earlier recoveries; None: there were none.
+        ready_in_s: Expected time until the standby is READY; None: unknown, or it is READY.
+    """
+
+    warm: bool
+    host: str = ""
+    estimate_s: float | None = None
+    ready_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The row of one job."""
+
+    id: str
+    name: str
+    created_by: str
+    state: str
+    since: datetime  # time when the job entered its state
+    health: Health  # weak: degraded guarantee; busy: changes its state; bad: needs attention; idle: needs no driver
+    seats: tuple[Seat, ...]  # the job's driver and standbys, with their hosts
+    weak: tuple[str, ...]  # reasons why the job's guarantee is degraded; empty if it is not
+    failure: str | None  # why the job does not make progress
+    last: Last | None  # the newest recovery; None if the job had none
+    restarts: int
+    lag: int | None  # unread records of the job's sources; None: not reported yet, or the job is not RUNNING
+    out_per_s: float | None  # records published per second, over about 10 seconds; None: not measured yet
+    # whether exactly-once delivery holds in spite of the reasons in `weak`, and a replay computes equal records
+    exact: bool = True
+    alone: bool = False  # the job runs without a standby because its specification requests none
+    stall: Stall | None = None  # None: the job publishes, has no input, or is not to run
+    takeover: Takeover | None = None  # None: the job does not run
+
+    def shape(self) -> Line:
+        """The line with restarts, lag, published records and the time until a standby is READY cleared, because these
+        change constantly.
+        """
+        takeover = replace(self.takeover, ready_in_s=None) if self.takeover is not None else None
+        return replace(self, restarts=0, lag=None, out_per_s=None, takeover=takeover)
+
+    def at(self, host: str) -> tuple[Seat, ...]:
+        """The job's driver and standbys on the host with this name."""
+        return tuple(seat for seat in self.seats if seat.host == host)
+
+    def words(self) -> str:
+        """The text in which the overview's filter searches: name, owner, state and hosts, in lower case."""
+        return " ".join((self.name, self.created_by, self.state, *(seat.host for seat in self.seats))).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The overview's column of one host: its state, and its used and total slots."""
+
+    name: str
+    state: str
+    failure_domain: str
+    used: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """The systems on which running jobs depend, as their drivers see them.
+
+    Attributes:
+        drivers: Number of drivers that have reported what they see of Kafka.
+        brokers: Smallest number of brokers that a driver sees; None: no driver has reported it.
+        silent: Names of the jobs whose driver gets no answer of Kafka.
+        waiting: Names of the jobs whose driver waits for another system, such as a Schema Registry.
+        under_replicated: Number of partitions of causal logs without all of their replicas in sync.
+        open_transactions: Number of topics whose readers wait for an open transaction.
+    """
+
+    drivers: int = 0
+    brokers: int | None = None
+    silent: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    under_replicated: int = 0
+    open_transactions: int = 0
+
+    @property
+    def health(self) -> Health:
+        """``bad`` if jobs cannot publish, ``weak`` if a further failure may block them, ``idle`` without drivers."""
+        if self.silent or self.waiting:
+            return "bad"
+        if self.under_replicated or self.open_transactions:
+            return "weak"
+        return "good" if self.drivers else "idle"
+
+
+@dataclass(frozen=True)
+class Board:
+    """All jobs at one moment."""
+
+    number: int  # sequence number of the board, from 1
+    at: datetime
+    hosts: tuple[Head, ...]
+    lines: tuple[Line, ...]  # rows of the jobs: those that need attention first, then by name
+    led: bool = True  # whether a replica is the leader, so that failures are handled
+    dependencies: Dependencies = Dependencies()
+
+    def counts(self) -> dict[Health, int]:
+        """Number of jobs by health."""
+        counts: dict[Health, int] = dict.fromkeys(get_args(Health), 0)
+        for line in self.lines:
+            counts[line.health] += 1
+        return counts

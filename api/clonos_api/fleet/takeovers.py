@@ -1,0 +1,99 @@
+"""What happens if the driver of a job fails now, estimated from earlier recoveries and standbys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from statistics import median
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.resources.jobs import JobState
+from clonos.standby.states import StandbyState
+from clonos_api.fleet.facts import Facts, Waiting
+from clonos_api.fleet.lines import Takeover
+from clonos_api.store.recoveries import PLANNED
+from clonos_api.store.tables import EventRow, JobRow, RecoveryRow, RunRow
+
+_NEWEST: Final = 500  # recoveries, and states of standbys, that an estimate uses
+_OF_JOB: Final = 5  # newest recoveries of a job that its own estimate uses
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Medians of what happened before; None: it never happened.
+
+    Attributes:
+        warm_s: Job id → time without output until a standby had taken over, in seconds.
+        cold_s: The same until a new driver process had started.
+        any_warm_s: As `warm_s`, over all jobs; `any_cold_s` likewise.
+        ready_s: Time from the placement of a standby until it was READY.
+    """
+
+    warm_s: dict[str, float] = field(default_factory=dict)
+    cold_s: dict[str, float] = field(default_factory=dict)
+    any_warm_s: float | None = None
+    any_cold_s: float | None = None
+    ready_s: float | None = None
+
+
+async def read_estimates(session: AsyncSession) -> Estimates:
+    """Read the newest recoveries and standbys, and compute the medians."""
+    rows = select(RecoveryRow.job, RecoveryRow.body).where(RecoveryRow.ended_at.is_not(None))
+    warm: list[tuple[str, float]] = []
+    cold: list[tuple[str, float]] = []
+    for job, body in await session.execute(rows.order_by(RecoveryRow.started_at.desc()).limit(_NEWEST)):
+        if body.get("outcome") != "COMPLETED" or body["cause"] in (*PLANNED, "restart"):
+            continue  # a restart of the queries in their process is neither
+        (warm if body.get("standby") else cold).append((job, float(body["downtime_ms"]) / 1000))
+    states = select(EventRow.at, EventRow.data).where(EventRow.type == "standby.state").order_by(EventRow.seq.desc())
+    ready = {data["standby"]: at for at, data in await session.execute(states.limit(_NEWEST)) if _is_ready(data)}
+    placed = select(RunRow.id, RunRow.created_at).where(RunRow.id.in_(ready))
+    took = [(ready[run] - created).total_seconds() for run, created in await session.execute(placed)] if ready else []
+    return Estimates(
+        _by_job(warm),
+        _by_job(cold),
+        _median([seconds for _, seconds in warm]),
+        _median([seconds for _, seconds in cold]),
+        _median(took),
+    )
+
+
+def takeover_of(job: JobRow, facts: Facts, estimates: Estimates) -> Takeover | None:
+    """What happens if the driver of `job` fails now; None if the job does not run."""
+    if job.state != JobState.RUNNING:
+        return None
+    unreachable = facts.lost | facts.disconnected
+    standbys = [standby for standby in facts.standbys.get(job.id, ()) if standby.host not in unreachable]
+    ready = [standby for standby in standbys if standby.state == StandbyState.READY]
+    if ready:
+        return Takeover(True, ready[0].host, estimates.warm_s.get(job.id, estimates.any_warm_s))
+    cold_s = estimates.cold_s.get(job.id, estimates.any_cold_s)
+    if not standbys:
+        return Takeover(False, estimate_s=cold_s)
+    return Takeover(False, standbys[0].host, cold_s, _ready_in_s(standbys, estimates, facts.at))
+
+
+def _ready_in_s(standbys: Sequence[Waiting], estimates: Estimates, at: datetime) -> float | None:
+    if estimates.ready_s is None:
+        return None
+    left = max(estimates.ready_s - (at - standby.created_at).total_seconds() for standby in standbys[:1])
+    return left if left > 0 else None  # it takes longer than usual
+
+
+def _is_ready(data: dict[str, str]) -> bool:
+    return data.get("state") == StandbyState.READY
+
+
+def _by_job(samples: Iterable[tuple[str, float]]) -> dict[str, float]:
+    of_job: dict[str, list[float]] = {}
+    for job, seconds in samples:
+        of_job.setdefault(job, []).append(seconds)
+    return {job: median(seconds[:_OF_JOB]) for job, seconds in of_job.items()}
+
+
+def _median(seconds: Sequence[float]) -> float | None:
+    return median(seconds) if seconds else None

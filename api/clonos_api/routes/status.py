@@ -1,0 +1,74 @@
+"""REST route for the state of all jobs, as the dashboard's overview shows it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from clonos.resources.figures import age
+from clonos.resources.service import Dependencies, JobHealth, JobStatus, Status, Takeover
+from clonos_api.fleet import Health, Line
+from clonos_api.fleet.verdict import verdict_of
+from clonos_api.http.checked_json import CheckedRoute
+from clonos_api.replica import ReplicaDep
+from clonos_api.routes.access import API, Viewer
+
+router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/status", tags=["health"])
+
+_WORDS: Final[dict[Health, JobHealth]] = {
+    "good": "healthy",
+    "weak": "degraded",
+    "busy": "changing",
+    "bad": "failing",
+    "idle": "not running",
+}
+
+
+@router.get("")
+async def get_status(caller: Viewer, replica: ReplicaDep) -> Status:
+    """Get the state of all jobs, hosts and Kafka, at most a few seconds old."""
+    board = await replica.boards.newest()
+    verdict, kafka = verdict_of(board), board.dependencies
+    stalls = [
+        f"{line.name}: no output for {age(line.stall.since, board.at)}; {line.stall.why}."
+        for line in verdict.stalled
+        if line.stall is not None
+    ]
+    return Status(
+        at=board.at,
+        health=_WORDS[verdict.health],
+        summary=" ".join(filter(None, [*stalls, verdict.headline, verdict.detail])),
+        led=board.led,
+        counts={_WORDS[health]: count for health, count in board.counts().items()},
+        hosts={head.name: head.state for head in board.hosts},
+        dependencies=Dependencies(
+            brokers=kafka.brokers,
+            silent=list(kafka.silent),
+            waiting=list(kafka.waiting),
+            under_replicated=kafka.under_replicated,
+            open_transactions=kafka.open_transactions,
+        ),
+        jobs=[_status(line) for line in board.lines],
+    )
+
+
+def _status(line: Line) -> JobStatus:
+    takeover = line.takeover
+    reasons = [*([line.stall.why] if line.stall is not None else []), *([line.failure] if line.failure else [])]
+    return JobStatus(
+        id=line.id,
+        name=line.name,
+        state=line.state,
+        health=_WORDS[line.health],
+        reasons=[*reasons, *line.weak] if line.health not in ("good", "idle") else [],
+        silent_since=line.stall.since if line.stall is not None else None,
+        takeover=Takeover(
+            warm=takeover.warm,
+            host=takeover.host or None,
+            estimate_s=takeover.estimate_s,
+            ready_in_s=takeover.ready_in_s,
+        )
+        if takeover is not None
+        else None,
+    )

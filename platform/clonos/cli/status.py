@@ -1,0 +1,88 @@
+"""``clonos status``: the state of all jobs, as the dashboard's banner shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from clonos.cli.options import Api, Listed, Listing, Output, Token, connect
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from clonos.resources.base import Page
+    from clonos.resources.service import Dependencies, JobStatus
+
+_STYLES = {"healthy": "bold green", "failing": "bold red", "not running": "bold"}
+
+
+def status(output: Listed = Output.TABLE, api: Api = None, token: Token = None) -> None:
+    """Show whether all jobs publish, what needs attention, and what a failure would cost now.
+
+    Exit code 1 if a job, a host or Kafka needs attention.
+
+    Example: clonos status || notify-me
+    """
+    from clonos.cli import show
+
+    with connect(api, token) as client:
+        state = client.health.status()
+    if output is Output.JSON:
+        show.show_json(state)
+    else:
+        console = show.console()
+        console.print(_word(state.health), show.plain(state.summary))
+        if state.jobs:
+            console.print()
+            show.show_list(
+                _page(state.jobs),
+                Listing.TABLE,
+                {
+                    "job": lambda job: job.name,
+                    "state": lambda job: show.state(job.state),
+                    "health": lambda job: _word(job.health),
+                    "if it fails now": _takeover,
+                    "why": lambda job: show.short("; ".join(job.reasons), 120),
+                },
+                lambda job: job.name,
+                none="",
+            )
+        hosts = ", ".join(f"{name} {host}" for name, host in state.hosts.items())
+        console.print(show.plain(f"\nHosts: {hosts or 'none'}. {_kafka(state.dependencies)}"))
+    if state.health == "failing":
+        raise typer.Exit(1)
+
+
+def _page(jobs: list[JobStatus]) -> Page[JobStatus]:
+    from clonos.resources.base import Page
+
+    return Page(data=jobs)
+
+
+def _word(health: str) -> Text:
+    from rich.text import Text
+
+    return Text(health, _STYLES.get(health, "bold yellow"))
+
+
+def _takeover(job: JobStatus) -> str | None:
+    from clonos.cli.show import duration
+
+    now = job.takeover
+    if now is None:
+        return None
+    about = f" about {duration(1000 * now.estimate_s)}" if now.estimate_s is not None else ""
+    if now.warm:
+        return f"standby on {now.host}{about}"
+    ready = f", READY in about {duration(1000 * now.ready_in_s)}" if now.ready_in_s is not None else ""
+    return f"cold restart{about}" + (f" (warming up on {now.host}{ready})" if now.host else "")
+
+
+def _kafka(seen: Dependencies) -> str:
+    if seen.silent:
+        return f"Kafka does not answer the drivers of {', '.join(seen.silent)}."
+    if seen.brokers is None:
+        return "Kafka: no driver reports it."
+    missing = f", {seen.under_replicated} partitions of causal logs miss a replica" if seen.under_replicated else ""
+    return f"Kafka: {seen.brokers} broker{'' if seen.brokers == 1 else 's'}{missing}."

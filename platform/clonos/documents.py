@@ -1,0 +1,148 @@
+"""Reads YAML documents into pydantic models, and explains all problems of a document at once."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from clonos.errors import SpecError
+
+T = TypeVar("T", bound=BaseModel)
+
+_Place = tuple[str | int, ...]
+# What users write for a field that has another place or a quite different name.
+_OFTEN: Final[Mapping[str, str]] = {
+    "standbys": "standby.replicas",
+    "replicas": "standby.replicas",
+    "conf": "sparkConf",
+    "parallelism": "shufflePartitions",
+    "partitions": "shufflePartitions",
+    "checkpointLocation": "checkpoint",
+}
+_CLOSE: Final = 0.6
+
+
+def read_yaml(path: Path, model: type[T], described: str) -> T:
+    """Read a YAML file into a pydantic model.
+
+    Args:
+        path: The file.
+        model: The model.
+        described: What the file should be, for errors: ``a job specification``.
+
+    Raises:
+        SpecError: The file is missing or invalid; the message names the line and the field of each problem.
+    """
+    try:
+        text = path.read_text()
+        return model.model_validate(yaml.safe_load(text))
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+    except yaml.MarkedYAMLError as error:
+        raise SpecError(f"{path}{_position(error)} is not YAML: {error.problem or error}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} is not YAML: {error}.") from error
+    except ValidationError as error:
+        problems = explain(error, model, _lines(text))
+        raise SpecError(f"{path} is not {described}: {problems}.") from error
+
+
+def explain(
+    error: ValidationError, model: type[BaseModel] | None = None, lines: Mapping[_Place, int] | None = None
+) -> str:
+    """Explain all problems of an invalid document in one line.
+
+    Args:
+        error: The problems.
+        model: The model of the document, for suggestions.
+        lines: Path of a field → its line in the document.
+
+    Returns:
+        For example ``line 6, spec.standbys: unknown field; did you mean standby.replicas?``, separated by semicolons.
+    """
+    items = error.errors(include_url=False, include_context=False)
+    places = [_line(item["loc"], lines or {}) + (".".join(map(str, item["loc"])) or "the file") for item in items]
+    return "; ".join(f"{place}: {describe_problem(item, model)}" for place, item in zip(places, items, strict=True))
+
+
+def describe_problem(item: Mapping[str, Any], model: type[BaseModel] | None = None) -> str:
+    """What is wrong with one field.
+
+    Args:
+        item: An item of `ValidationError.errors`.
+        model: The model of the whole document, for suggestions.
+    """
+    kind, message, place = item["type"], str(item["msg"]), item["loc"]
+    if kind == "extra_forbidden":
+        suggestion = _suggestion(str(place[-1]), model, place[:-1]) if place else ""
+        return f"unknown field{f'; did you mean {suggestion}?' if suggestion else ''}"
+    if kind == "missing":
+        return "is required"
+    return message.removeprefix("Value error, ").replace("Input should be", "must be", 1)
+
+
+def _suggestion(name: str, model: type[BaseModel] | None, place: _Place) -> str:
+    names = list(_fields(model, place)) if model is not None else []
+    close = difflib.get_close_matches(name, names, 1, _CLOSE)
+    often = _OFTEN.get(name, "")
+    return often if often.partition(".")[0] in names else next(iter(close), "")
+
+
+def _fields(model: type[BaseModel], place: _Place) -> Iterator[str]:
+    """The names of the fields at a place of a document."""
+    for part in place:
+        field = next(
+            (field for name, field in model.model_fields.items() if part in (name, field.alias)),
+            None,
+        )
+        inner = _model_in(field.annotation) if field is not None else None
+        if inner is None:
+            return
+        model = inner
+    for name, field in model.model_fields.items():
+        yield field.alias or name
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model in a field's type, such as that in ``Model | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, typing.get_args(annotation))), None)
+
+
+def _position(error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark
+    return f", line {mark.line + 1}, column {mark.column + 1}," if mark is not None else ""
+
+
+def _line(place: _Place, lines: Mapping[_Place, int]) -> str:
+    """The line of a field, or of the innermost field around it that the document has."""
+    for length in range(len(place), 0, -1):
+        if place[:length] in lines:
+            return f"line {lines[place[:length]]}, "
+    return ""
+
+
+def _lines(text: str) -> dict[_Place, int]:
+    """Path of each field → its line."""
+    lines: dict[_Place, int] = {}
+
+    def walk(node: yaml.Node | None, place: _Place) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                inner = (*place, str(key.value))
+                lines[inner] = key.start_mark.line + 1
+                walk(value, inner)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                lines[*place, index] = value.start_mark.line + 1
+                walk(value, (*place, index))
+
+    walk(yaml.compose(text, yaml.SafeLoader), ())
+    return lines

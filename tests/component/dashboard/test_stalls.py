@@ -1,0 +1,245 @@
+"""The overview's health follows the output of jobs: pages, ``GET /status``, and the reasons."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.resources.service import Role
+from clonos.testing.harness import eventually
+from clonos_api.fleet import Board, Boards, Line
+from clonos_api.store.db.database import Database
+from clonos_api.store.db.rows import new_id
+from clonos_api.store.tables import EventRow, JobRow, RecoveryRow, StandbyRow
+from support.serving import Served, write
+from support.stored import EventFile, host_row, ingest, job_row, run_row
+
+Browser = Callable[..., httpx.Client]
+DAY = timedelta(days=1)
+
+
+def board(api: Served) -> Board:
+    async def read() -> Board:
+        database = Database(api.settings.database)
+        try:
+            return await Boards(database).newest()
+        finally:
+            await database.close()
+
+    return asyncio.run(read())
+
+
+def line_of(api: Served, job: str) -> Line:
+    return next(line for line in board(api).lines if line.id == job)
+
+
+def page_with(client: httpx.Client, text: str) -> str:
+    """The overview, once its board is new enough to contain `text`."""
+
+    def shown() -> str | None:
+        page = " ".join(client.get("/").text.split())
+        return page if text in page else None
+
+    return eventually(shown, f"the overview has {text!r}")
+
+
+def running(name: str, **metrics: Any) -> Callable[[AsyncSession], Any]:
+    """A RUNNING job without standbys; the control plane receives its epochs for another day."""
+
+    async def make(session: AsyncSession) -> tuple[str, str]:
+        job, host = await job_row(session, name), await host_row(session)
+        run = await run_row(session, job, host)
+        job.state, job.run, run.state = "RUNNING", run.id, "RUNNING"
+        job.state_since = datetime.now(UTC) - DAY
+        tomorrow = (datetime.now(UTC) + DAY).isoformat()
+        queries = {"out": {"epoch": 46, "records_out": 50, "lag": {"in": 12}}}
+        job.metrics = {"queries": queries, "received_at": tomorrow, **metrics}
+        return job.id, run.id
+
+    return make
+
+
+def recovery(job: str, *, ended: bool = False, **body: Any) -> Callable[[AsyncSession], Any]:
+    async def make(session: AsyncSession) -> None:
+        began = datetime.now(UTC) - timedelta(seconds=4)
+        fields = {"cause": "crash", "failed_generation": 1, "from_host": "host-1", "phases": [], **body}
+        row = RecoveryRow(id=new_id(), job=job, started_at=began, ended_at=began if ended else None, body=fields)
+        session.add(row)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({}, "a new driver is being placed"),
+        ({"to_host": "host-3", "standby": "s"}, "the standby on host-3 starts to claim the causal log"),
+        ({"to_host": "host-3"}, "a new driver on host-3 starts to claim the causal log"),
+        ({"to_host": "host-3", "standby": "s", "generation": 2}, "generation 2 on host-3 computes epoch 47"),
+    ],
+)
+def test_an_open_recovery_is_red_at_once(
+    api: Served, browser: Browser, name: str, body: dict[str, Any], why: str
+) -> None:
+    job, _ = write(api, running(name))
+    assert line_of(api, job).health == "good"
+    write(api, recovery(job, **body))
+    line = line_of(api, job)
+    assert line.health == "bad"
+    assert line.stall is not None
+    assert line.stall.why == why
+    with browser(Role.VIEWER) as client:
+        shown = page_with(client, why)
+    assert f"{name}</a>: no output for" in shown or "more jobs have no output" in shown
+    assert '<p class="why">no output for' in shown
+
+
+def test_a_planned_move_is_no_stall(api: Served, name: str) -> None:
+    job, _ = write(api, running(name))
+    write(api, recovery(job, cause="upgrade"))
+    assert line_of(api, job).stall is None
+
+
+def report(job: str, **metrics: Any) -> Callable[[AsyncSession], Any]:
+    async def change(session: AsyncSession) -> None:
+        row = await session.get_one(JobRow, job)
+        row.metrics = {**(row.metrics or {}), **metrics}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("age_s", "slow_ms", "interval", "lag", "stalled"),
+    [
+        (60, 100.0, "0s", 12, True),
+        (60, 100.0, "0s", 0, False),  # no input
+        (60, 25_000.0, "0s", 12, False),  # its epochs take that long
+        (60, 100.0, "2min", 12, False),  # its next epoch is not due
+    ],
+)
+def test_records_that_wait_without_an_epoch_are_a_stall(
+    api: Served, name: str, age_s: float, slow_ms: float, interval: str, lag: int, stalled: bool
+) -> None:
+    job, _ = write(api, running(name))
+    received = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat()
+    queries = {"out": {"epoch": 46, "lag": {"in": lag}}}
+    write(api, report(job, received_at=received, slow_epoch_ms=slow_ms, queries=queries))
+
+    async def trigger(session: AsyncSession) -> None:
+        row = await session.get_one(JobRow, job)
+        row.spec = {**row.spec, "spec": {**row.spec["spec"], "trigger": {"interval": interval}}}
+
+    write(api, trigger)
+    line = line_of(api, job)
+    assert (line.stall is not None) is stalled
+    assert (line.health == "bad") is stalled
+
+
+def test_the_events_of_a_driver_that_kafka_does_not_answer(api: Served, browser: Browser, name: str) -> None:
+    job, run = write(api, running(name))
+    file = EventFile()
+    file.start(1)
+    file.write_event("kafka", silent_since=None, brokers=3, under_replicated=2)
+
+    def push() -> Line:
+        async def change(session: AsyncSession) -> None:
+            await ingest(session, run, 0, file.lines)
+
+        write(api, change)
+        return line_of(api, job)
+
+    assert push().stall is None
+    with browser(Role.VIEWER) as client:
+        page_with(client, "2 partitions of causal logs miss a replica")
+    file.write_event("kafka", silent_since=file.at, brokers=3, under_replicated=2)
+    stall = push().stall
+    assert stall is not None
+    assert stall.why == "Kafka does not answer its driver"
+    assert name in board(api).dependencies.silent
+    with browser(Role.VIEWER) as client:
+        page_with(client, "Kafka does not answer 1 of")
+        status = client.get("/api/v1/status").json()
+    assert name in status["dependencies"]["silent"]
+    shown = next(entry for entry in status["jobs"] if entry["name"] == name)
+    assert (status["health"], shown["health"]) == ("failing", "failing")
+    assert f"{name}: no output for" in status["summary"]
+    file.write_event("kafka", silent_since=None, brokers=3, under_replicated=0)
+    file.write_event("state", state="WAITING")
+    file.write_event("waiting", error="registry-unavailable", what="The registry is away.", kept="k", hint="h")
+    stall = push().stall
+    assert stall is not None
+    assert stall.why == "its driver waits: The registry is away."
+    file.write_event("state", state="RUNNING")
+    assert push().stall is None
+
+
+def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, running(name))
+    other, _ = write(api, running(f"{name}-2"))
+    done = {"outcome": "COMPLETED", "generation": 2}
+    for downtime_ms, standby in ((600.0, "s"), (700.0, "s"), (800.0, "s"), (12_000.0, None)):
+        write(api, recovery(other, ended=True, downtime_ms=downtime_ms, standby=standby, **done))
+    write(api, recovery(other, ended=True, cause="restart", downtime_ms=1.0, **done))
+    cold = line_of(api, job).takeover
+    assert cold is not None
+    assert (cold.warm, cold.host, cold.estimate_s) == (False, "", 12.0)
+
+    async def place(session: AsyncSession) -> str:
+        host = await host_row(session)
+        ready = await run_row(session, await session.get_one(JobRow, other), host)
+        session.add(
+            EventRow(at=ready.created_at + DAY, type="standby.state", data={"standby": ready.id, "state": "READY"})
+        )
+        warming = await run_row(session, await session.get_one(JobRow, job), host)
+        row = {"mode": "dedicated", "state": "WARMING", "since": datetime.now(UTC), "body": {}}
+        session.add(StandbyRow(id=warming.id, job=job, host=host.id, **row))
+        return host.name
+
+    host = write(api, place)
+    warming = line_of(api, job).takeover
+    assert warming is not None
+    assert (warming.warm, warming.host, warming.estimate_s) == (False, host, 12.0)
+    assert warming.ready_in_s is not None
+    assert 0 < warming.ready_in_s <= DAY.total_seconds()
+    with browser(Role.VIEWER) as client:
+        page_with(client, f"warming up on {host}")
+
+    async def ready(session: AsyncSession) -> None:
+        run = (await session.get_one(JobRow, job)).run
+        for row in [row for row in await _standbys(session) if row.job == job and row.id != run]:
+            row.state = "READY"
+
+    write(api, ready)
+    warm = line_of(api, job).takeover
+    assert warm is not None
+    assert (warm.warm, warm.host, warm.estimate_s, warm.ready_in_s) == (True, host, 0.7, None)
+
+
+async def _standbys(session: AsyncSession) -> list[StandbyRow]:
+    return list(await session.scalars(select(StandbyRow)))
+
+
+def test_slow_epochs_are_a_maximum_that_falls(api: Served, name: str) -> None:
+    job, run = write(api, running(name))
+    file = EventFile()
+    file.start(1)
+    for number, duration_ms in enumerate((100, 4_000, *[100] * 35)):
+        file.write_event("epoch", query="out", epoch=number, replay=False, duration_ms=duration_ms)
+
+    async def push(session: AsyncSession) -> dict[str, Any]:
+        await ingest(session, run, 0, file.lines)
+        metrics: dict[str, Any] = (await session.get_one(JobRow, job, populate_existing=True)).metrics or {}
+        return metrics
+
+    metrics = write(api, push)
+    assert 1_900 < metrics["slow_epoch_ms"] < 2_050
+    assert datetime.fromisoformat(metrics["received_at"]) > datetime.fromisoformat(metrics["at"])
+    with api.client() as client:
+        assert client.get(f"/jobs/{job}/metrics").json()["slow_epoch_ms"] == metrics["slow_epoch_ms"]
