@@ -33,6 +33,7 @@ from clonos.cli import (
     status,
     submit,
     transactions,
+    verify,
 )
 from clonos.errors import ClonosError, SpecError
 
@@ -57,6 +58,7 @@ app.command("pool-driver", hidden=True)(run.pool_driver)
 app.command("lint", rich_help_panel=_HERE)(lint.lint)
 app.add_typer(kafka.app, name="kafka", rich_help_panel=_HERE)
 app.add_typer(causal_log.app, name="causal-log", rich_help_panel=_HERE)
+app.command("verify", rich_help_panel=_HERE)(verify.verify)
 app.add_typer(transactions.app, name="transactions", rich_help_panel=_HERE)
 app.command("apply", rich_help_panel=_SERVICE)(apply.apply)
 app.command("submit", rich_help_panel=_SERVICE)(submit.submit)

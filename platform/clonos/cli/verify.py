@@ -1,0 +1,49 @@
+"""``clonos verify``: compare a job's output with the markers of its causal log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clonos.cli.options import Listed, Output
+
+
+def verify(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="A topic to which the job publishes; name all of them (default: those in the causal log)."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to observe a running job.")] = 10.0,
+    output: Listed = Output.TABLE,
+) -> None:
+    """Verify from outside that each epoch of a job was published once: no record is missing, repeated or changed.
+
+    Reads the output with isolation level read_committed in the configured (else the embedded) Kafka, and compares it
+    with the markers. Exit code 1 if nothing could be verified, or if the output contradicts the markers.
+
+    Example: clonos verify wordcount --topic words
+    """
+    import msgspec
+
+    from clonos.embedded.reachable import reachable_kafka
+    from clonos.log.audit import audit
+    from clonos.settings import Settings
+
+    result = audit(reachable_kafka(Settings()), job, topics=topic or (), seconds=seconds)
+    if output is Output.JSON:
+        typer.echo(msgspec.json.encode({"job": job, "clean": result.clean, **msgspec.to_builtins(result)}))
+    else:
+        for query, (first, last) in sorted(result.verified.items()):
+            typer.echo(f"{query}: verified from epoch {first} through epoch {last}.")
+        if result.verified:
+            typer.echo(f"{result.records} records: 0 duplicates, 0 missing, 0 changed.")
+        for lane in result.repeated:
+            typer.echo(f"Published twice: {lane}.")
+        for epoch in result.incomplete:
+            typer.echo(f"Markers are missing: {epoch}.")
+        if result.reason:
+            typer.echo(f"Not verified. {result.reason}")
+    if not result.clean:
+        raise typer.Exit(1)

@@ -1,0 +1,386 @@
+"""Audits a job's output from outside: what `read_committed` readers see must be what the markers say was published.
+
+Each marker holds the number of records of its lane and their multiset digest, which is a sum. So the sum over the
+markers of some epochs equals the digest of the records that these epochs published. A reader does not see where an
+epoch ends. The auditor therefore compares the state of the output at several moments, *snapshots*, with the sums up to
+each committed epoch. Two snapshots that have the same distance from two epochs prove all epochs between these: a record
+that was published twice, or not at all, or with other content, would change the distance.
+
+If neither the log nor the output was truncated, the beginning of both is the first such pair.
+
+The digest follows `clonos.RecordDigest` (Java). Incremental hashes of multisets: Clarke et al., ASIACRYPT 2003. XXH64
+does not resist an adversary: who may write to the output topic could forge records with an equal sum.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import xxhash
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from clonos.errors import BrokerUnavailable
+from clonos.kafka import client_config, unanswered
+from clonos.log.history import Entered, History
+from clonos.log.records import Claim, EpochCommitted, Marker, Plan
+from clonos.log.topic import CONTROL
+from clonos.settings import KafkaSettings
+
+_SEEDS: Final = (42, 0x9E3779B97F4A7C15)
+_MODULUS: Final = 1 << 128
+_NOTHING: Final = struct.pack("<i", -1)
+_DEFAULT: Final = struct.pack("<q", -1)
+_TIMEOUT_S: Final = 20.0
+_PAUSE_S: Final = 0.2
+# Whether rows name their partition, and their timestamp: the digest has -1 for what Kafka chose.
+_VARIANTS: Final = tuple(itertools.product((False, True), repeat=2))
+
+
+class Sum(NamedTuple):
+    """The number of some records, and their multiset digest as a number."""
+
+    records: int = 0
+    digest: int = 0
+
+    def plus(self, other: Sum) -> Sum:
+        """The sum of two multisets."""
+        return Sum(self.records + other.records, (self.digest + other.digest) % _MODULUS)
+
+    def minus(self, other: Sum) -> Sum:
+        """The distance from another multiset."""
+        return Sum(self.records - other.records, (self.digest - other.digest) % _MODULUS)
+
+
+class Ended(NamedTuple):
+    """A committed epoch of the causal log, and the sum of the markers of all epochs up to it."""
+
+    query: str
+    epoch: int
+    total: Sum
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The result of an audit.
+
+    Attributes:
+        verified: Query → first and last epoch that is proved. Empty: none.
+        records: Number of records that these epochs published.
+        repeated: Lanes that have two markers for one epoch, as ``query epoch N lane M``: they were published twice.
+        incomplete: Committed epochs whose markers have fewer records than their commit, as ``query epoch N``.
+        distance: For an output and a log that are complete: number of records that were published more (above 0) or
+            less than the markers say. None: unknown, or 0.
+        reason: Why nothing was proved; empty if something was.
+    """
+
+    verified: dict[str, tuple[int, int]] = field(default_factory=dict)
+    records: int = 0
+    repeated: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+    distance: int | None = None
+    reason: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """Whether epochs are proved, and nothing contradicts the log."""
+        return bool(self.verified) and not (self.repeated or self.incomplete or self.distance)
+
+
+def record_sums(message: Message) -> list[Sum]:
+    """The sum of one record, for each combination of chosen and default partition and timestamp."""
+    timestamp = message.timestamp()[1]
+    partition = struct.pack("<q", message.partition() or 0)
+    topic = (message.topic() or "").encode()
+    sums = [0] * len(_VARIANTS)
+    for position, seed in enumerate(_SEEDS):
+        shared = _field(message.value(), _field(message.key(), _field(topic, seed)))
+        for number, (names_partition, names_time) in enumerate(_VARIANTS):
+            state = xxhash.xxh64_intdigest(partition if names_partition else _DEFAULT, shared)
+            state = xxhash.xxh64_intdigest(struct.pack("<q", timestamp) if names_time else _DEFAULT, state)
+            for header in message.headers() or []:
+                state = _field(header[1], _field(header[0], state))
+            sums[number] += state << (64 * (1 - position))
+    return [Sum(1, value % _MODULUS) for value in sums]
+
+
+def _field(data: bytes | str | None, seed: int) -> int:
+    """The hash of one field: its length, then its bytes."""
+    if data is None:
+        return xxhash.xxh64_intdigest(_NOTHING, seed)
+    raw = data.encode() if isinstance(data, str) else data
+    return xxhash.xxh64_intdigest(raw, xxhash.xxh64_intdigest(struct.pack("<i", len(raw)), seed))
+
+
+class _Output:
+    """Reads the topics from their first offsets, and adds up what it has read."""
+
+    def __init__(self, kafka: KafkaSettings, topics: Collection[str]) -> None:
+        self._topics = sorted(topics)
+        self._consumer = Consumer(
+            client_config(
+                kafka,
+                group_id="clonos-audit",  # never joined, never committed
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                enable_partition_eof=True,
+                auto_offset_reset="error",
+            )
+        )
+        self._positions: dict[tuple[str, int], int] = {}
+        self.sums = [Sum()] * len(_VARIANTS)
+        self.complete = True  # whether the topics hold all records that were ever written to them
+        for topic, partition in self._partitions():
+            low, _ = self._bounds(topic, partition)
+            self._positions[topic, partition] = low
+            self.complete = self.complete and low == 0
+
+    def _partitions(self) -> Iterator[tuple[str, int]]:
+        for topic in self._topics:
+            try:
+                metadata = self._consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+            except KafkaException as error:
+                raise unanswered("Kafka did not answer", error.args[0]) from error
+            for partition in metadata.partitions:
+                yield topic, partition
+
+    def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        try:
+            low, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            raise unanswered(f"{topic}[{partition}] cannot be read", error.args[0]) from error
+        return low, end
+
+    def snapshot(self) -> tuple[Sum, ...]:
+        """Read up to the last stable offsets of now; the sum of all records so far, for each variant."""
+        ends = {place: self._bounds(*place)[1] for place in self._positions}
+        due = {place: end for place, end in ends.items() if self._positions[place] < end}
+        if due:
+            self._consumer.assign([TopicPartition(*place, self._positions[place]) for place in due])
+            deadline = time.monotonic() + _TIMEOUT_S
+            while due:
+                for message in self._consumer.consume(num_messages=500, timeout=0.1):
+                    deadline = time.monotonic() + _TIMEOUT_S
+                    self._take(message, due)
+                if time.monotonic() > deadline:
+                    raise BrokerUnavailable(f"{sorted(due)[0][0]} was not read to its end in {_TIMEOUT_S:.0f} s.")
+            self._consumer.unassign()
+        return tuple(self.sums)
+
+    def _take(self, message: Message, due: dict[tuple[str, int], int]) -> None:
+        place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise unanswered(f"{place[0]}[{place[1]}] cannot be read", error)
+        end = due.get(place)
+        if end is None:
+            return
+        if error is None and offset < end:
+            self.sums = [total.plus(one) for total, one in zip(self.sums, record_sums(message), strict=True)]
+        self._positions[place] = min(end, offset if error is not None else offset + 1)
+        if self._positions[place] >= end:
+            self._positions[place] = end
+            del due[place]
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class _Log:
+    """The committed epochs of a job's causal log, in the order of their commits, with the sums of their markers."""
+
+    def __init__(self, kafka: KafkaSettings, job: str) -> None:
+        self._history = History(kafka, job)
+        self._markers: dict[tuple[str, int], dict[int, Marker]] = {}
+        self._waiting: list[EpochCommitted] = []
+        self._counted: set[tuple[int, str, int]] = set()
+        self.delivers_twice = False  # whether a query delivers at least once: it writes no markers
+        self.ended = [Ended("", -1, Sum())]
+        self.repeated: list[str] = []
+        self.incomplete: list[str] = []
+        self.topics: set[str] = set()
+        self._sources: set[str] = set()
+        self._lineage = 0
+        self.complete = False
+
+    def update(self) -> None:
+        """Read what was written since the last call."""
+        commits: list[EpochCommitted] = []
+        first = len(self.ended) == 1 and not self._markers
+
+        def take(entered: Entered) -> bool:
+            record = entered.record
+            if first and entered.partition == CONTROL and entered.offset == 0:
+                self.complete = isinstance(record, Claim)
+            if record is None or entered.void:
+                return False
+            match record:
+                case Claim():
+                    self.topics |= record.topic_ids.keys()
+                    self._begin(record.owner.lineage)
+                    if record.marker is not None:
+                        self._add(record.marker)
+                case Plan():
+                    self.topics |= record.topic_ids.keys()
+                    self.delivers_twice |= record.delivery == "at-least-once"
+                    self._sources |= {part.topic for scan in record.scans for part in scan}
+                case Marker():
+                    self._add(record)
+                case EpochCommitted():
+                    # A truncation repeats the commits of queries without new epochs.
+                    if (record.owner.lineage, record.query, record.epoch) not in self._counted:
+                        commits.append(record)
+            return False
+
+        self._history.read(take)
+        self._waiting += commits
+        self._count()
+
+    def _begin(self, lineage: int) -> None:
+        if lineage > self._lineage > 0:
+            self.complete = False  # a start from an older point publishes epochs again
+        self._lineage = max(self._lineage, lineage)
+
+    def _add(self, marker: Marker) -> None:
+        if (marker.owner.lineage, marker.query, marker.epoch) in self._counted:
+            return
+        lanes = self._markers.setdefault((marker.query, marker.epoch), {})
+        known = lanes.get(marker.lane)
+        # A claim repeats the newest marker as it is.
+        if known is not None and known != marker and known.owner.lineage == marker.owner.lineage:
+            self.repeated.append(f"{marker.query} epoch {marker.epoch} lane {marker.lane}")
+        lanes[marker.lane] = marker
+
+    def _count(self) -> None:
+        """Add the committed epochs whose markers are visible."""
+        if not self.complete and len(self.ended) == 1:
+            # The markers of the oldest commits were truncated.
+            known = [self._published(commit).records >= commit.records > 0 for commit in self._waiting]
+            del self._waiting[: known.index(True) if True in known else len(known)]
+        while self._waiting:
+            commit = self._waiting[0]
+            published = self._published(commit)
+            if published.records < commit.records:
+                return
+            del self._waiting[0]
+            self._markers.pop((commit.query, commit.epoch), None)
+            self._counted.add((commit.owner.lineage, commit.query, commit.epoch))
+            self.ended.append(Ended(commit.query, commit.epoch, self.ended[-1].total.plus(published)))
+
+    def _published(self, commit: EpochCommitted) -> Sum:
+        published = Sum()
+        for marker in self._markers.get((commit.query, commit.epoch), {}).values():
+            published = published.plus(Sum(marker.records, int.from_bytes(marker.digest)))
+        return published
+
+    def give_up(self) -> None:
+        """Count the epochs that still miss markers as incomplete."""
+        self.incomplete += [f"{commit.query} epoch {commit.epoch}" for commit in self._waiting]
+
+    @property
+    def outputs(self) -> set[str]:
+        """The topics to which the job's sinks publish, as far as the log names them."""
+        return self.topics - self._sources
+
+    def close(self) -> None:
+        self._history.close()
+
+
+def audit(kafka: KafkaSettings, job: str, *, topics: Collection[str] = (), seconds: float = 10.0) -> Audit:
+    """Audit the output of a job.
+
+    Args:
+        kafka: The cluster of the log and of the output.
+        job: The job's name.
+        topics: All topics to which the job publishes; empty: those that the causal log names. No other program may
+            write to them.
+        seconds: How long to observe a running job. A log and an output that are complete need one look.
+
+    Raises:
+        CausalLogMissing: The job has no log.
+        BrokerUnavailable: Kafka did not answer.
+
+    Example:
+        >>> audit(KafkaSettings(), "words").clean  # doctest: +SKIP
+        True
+    """
+    log = _Log(kafka, job)
+    try:
+        log.update()
+        names = set(topics) or log.outputs
+        if not names:
+            return Audit(reason="The causal log names no topic of a sink.")
+        if log.delivers_twice:
+            return Audit(reason="The job delivers at least once, as configured: it writes no markers.")
+        output = _Output(kafka, names)
+        try:
+            return _observe(log, output, seconds)
+        finally:
+            output.close()
+    finally:
+        log.close()
+
+
+def _observe(log: _Log, output: _Output, seconds: float) -> Audit:
+    snapshots: list[tuple[Sum, ...]] = [(Sum(),) * len(_VARIANTS)] if output.complete else []
+    deadline = time.monotonic() + seconds
+    while True:
+        snapshots.append(output.snapshot())
+        log.update()
+        result = _compare(log, snapshots)
+        whole = log.complete and output.complete
+        if (whole and result.verified and result.distance is None) or time.monotonic() > deadline:
+            break
+        time.sleep(_PAUSE_S)
+    log.give_up()
+    return _compare(log, snapshots, final=True, whole=log.complete and output.complete)
+
+
+def _compare(log: _Log, snapshots: Sequence[tuple[Sum, ...]], *, final: bool = False, whole: bool = False) -> Audit:
+    """Find the pairs of a snapshot and an epoch with the same distance, of the variant that has most of them."""
+    best: list[Ended] = []
+    for variant in range(len(_VARIANTS)):
+        states = dict.fromkeys(snapshot[variant] for snapshot in snapshots)
+        distances: dict[Sum, list[Ended]] = {}
+        for ended in log.ended:
+            for state in states:
+                distances.setdefault(state.minus(ended.total), []).append(ended)
+        longest = max(distances.values(), key=_span, default=[])
+        if _span(longest) > _span(best):
+            best = longest
+    repeated, incomplete = tuple(log.repeated), tuple(log.incomplete)
+    if _span(best):
+        first, last = (log.ended.index(ended) for ended in (best[0], best[-1]))
+        proved = log.ended[first + 1 : last + 1]
+        records = best[-1].total.records - best[0].total.records
+        return Audit(_ranges(proved), records, repeated, incomplete)
+    distance = snapshots[-1][0].records - log.ended[-1].total.records if whole else None
+    reason = "" if not final else _reason(log, snapshots, distance)
+    return Audit({}, 0, repeated, incomplete, distance or None, reason)
+
+
+def _reason(log: _Log, snapshots: Sequence[tuple[Sum, ...]], distance: int | None) -> str:
+    if distance:
+        return f"The output has {abs(distance)} records {'more' if distance > 0 else 'less'} than the markers say."
+    if len(log.ended) == 1:
+        return "No committed epoch is in the causal log."
+    if len(set(snapshots)) == 1:
+        return "Nothing was published during the audit, and older records or markers were deleted."
+    return "No moment of the output fits the markers: another program may write to the topics, or records differ."
+
+
+def _span(pairs: Sequence[Ended]) -> int:
+    """The number of records between the first and the last of the pairs."""
+    return pairs[-1].total.records - pairs[0].total.records if pairs else 0
+
+
+def _ranges(epochs: Iterable[Ended]) -> dict[str, tuple[int, int]]:
+    ranges: dict[str, tuple[int, int]] = {}
+    for ended in epochs:
+        first, _ = ranges.get(ended.query, (ended.epoch, 0))
+        ranges[ended.query] = (first, ended.epoch)
+    return ranges

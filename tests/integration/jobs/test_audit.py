@@ -1,0 +1,144 @@
+"""`clonos verify`: the output is compared with the markers, on real jobs and a real broker."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import functions as F
+
+from clonos.jobs.context import JobContext
+from clonos.kafka import client_config
+from clonos.log.audit import audit
+from clonos.log.claiming import claim
+from clonos.log.truncation import truncate
+from clonos.settings import KafkaSettings
+from clonos.testing.harness import eventually
+
+MakeTopic = Callable[..., str]
+
+
+def feed(kafka: KafkaSettings, topic: str, start: int, count: int = 10) -> None:
+    producer = Producer(client_config(kafka))
+    for number in range(start, start + count):
+        producer.produce(topic, f"{number}".encode(), f"k{number}".encode(), partition=number % 2)
+    assert producer.flush(30) == 0
+
+
+def copying(source: str, out: str) -> Callable[[JobContext], None]:
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source).select("key", "value", F.lit("a").alias("header"))
+        ctx.sink(records.drop("header"), topic=out, name="out")
+
+    return job
+
+
+@pytest.fixture(params=["driver", "partition"])
+def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLONOS_LANES", request.param)
+
+
+@pytest.mark.usefixtures("lanes")
+def test_epochs_are_verified_through_failures(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, fail_at: Any
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    job = copying(source, out)
+    feed(kafka, source, 0)
+    run_job(job, name)
+    fail_at("epoch-committed")
+    feed(kafka, source, 10)
+    run_job(job, name)
+    result = audit(kafka, name, seconds=1)
+    assert result.clean, result
+    assert (result.verified, result.records) == ({"out": (0, 1)}, 20)
+
+
+def test_more_and_fewer_records_than_the_markers_say(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    feed(kafka, source, 0)
+    run_job(copying(source, out), name)
+    producer = Producer(client_config(kafka))
+    producer.produce(out, b"3", b"k3", partition=1)  # as Spark's own sink does after a crash
+    assert producer.flush(30) == 0
+    result = audit(kafka, name, seconds=1)
+    assert not result.clean
+    assert (result.verified, result.distance) == ({}, 1)
+    assert "1 records more than" in result.reason
+
+
+def test_an_output_with_records_of_others_is_not_verified(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out, other = make_topic(2, "in"), make_topic(1, "out"), make_topic(1, "other")
+    feed(kafka, source, 0)
+    run_job(copying(source, out), name)
+    feed(kafka, source, 10)
+    run_job(copying(source, out), f"{name}-other", checkpoint="other")
+    for topic in (other, source):
+        result = audit(kafka, name, topics=[topic], seconds=1)
+        assert not result.clean
+    assert not audit(kafka, name, seconds=1).clean, "another job writes to the topic"
+
+
+def test_values_that_rows_choose(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
+    """Partition, timestamp and headers of rows are part of the digest."""
+    source, out = make_topic(2, "in"), make_topic(3, "out")
+    feed(kafka, source, 0)
+
+    def job(ctx: JobContext) -> None:
+        records = ctx.source(source)
+        header = F.array(F.struct(F.lit("trace").alias("key"), F.col("value").alias("value")))
+        ctx.sink(
+            records.select(
+                F.when(F.col("offset") > 0, F.col("value")).alias("value"),
+                (F.col("offset") % 3).cast("int").alias("partition"),
+                "timestamp",
+                header.alias("headers"),
+            ),
+            topic=out,
+            name="out",
+        )
+
+    run_job(job, name)
+    result = audit(kafka, name, seconds=1)
+    assert result.clean, result
+    assert result.records == 10
+
+
+def test_epochs_after_a_truncation_are_verified_while_the_job_runs(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    job, numbers = copying(source, out), itertools.count(0, 10)
+
+    def run_epoch() -> None:
+        feed(kafka, source, next(numbers))
+        run_job(job, name)
+
+    for _ in range(4):
+        run_epoch()
+    own = claim(kafka, name)
+    assert truncate(own, retained=1)
+    own.control.dispose()
+    admin = AdminClient(client_config(kafka))
+    admin.delete_records([TopicPartition(out, 0, 5)])[TopicPartition(out, 0, 5)].result(30)
+    result = audit(kafka, name, seconds=1)
+    assert not result.clean
+    assert "Nothing was published during the audit" in result.reason
+
+    def verified() -> bool:
+        with ThreadPoolExecutor(1) as pool:
+            auditing = pool.submit(audit, kafka, name, seconds=10)
+            while not auditing.done():
+                run_epoch()
+            return auditing.result().clean
+
+    eventually(verified, "two moments of the output fit the markers", timeout_s=300)
