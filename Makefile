@@ -11,9 +11,12 @@ SELECTION := --tests $(CLONOS_TESTS) $(if $(filter ci,$(CLONOS_TESTS)),--turn $(
 CONTAINERS = $(PYTEST) tests/integration/contracts tests/integration/jobs/test_exactly_once.py tests/integration/containers \
 	-v --kafka container --tests core
 SUMMARY := build/tests.txt
-# What `make test` runs, three at a time, the longest first. Two would leave two cores idle for 40 % of the time,
-# because tests wait for brokers, restarts and leases. A suite that fails keeps no other from running.
-SUITES := integration chaos component-rest component-api containers-slice browser contracts lint unit
+# What `make test` runs, three at a time. Two would leave two cores idle for 40 % of the time, because tests wait for
+# brokers, restarts and leases. A suite that fails keeps no other from running.
+# First what needs no start-up caches, beside their preparation: make starts a suite that waits for them last.
+FIRST := lint unit .venv/.cached
+# Then the longest first.
+SUITES := integration chaos component-rest component-api containers-slice browser contracts
 LABELLED = $(if $(LABEL), 2>&1 | sed --unbuffered 's/^/$@: /')
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo $(BIN)/docker-compose) --file docker/compose.yaml
 NAME ?= orders
@@ -61,7 +64,9 @@ example: setup ## One example, killed and checked: NAME=orders (or enrich, wordc
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
 test: .venv/.prepared begin-summary ## Lint and the core tests; CLONOS_TESTS=all: all of them
 	@ended=0; \
-	$(MAKE) --no-print-directory --keep-going --jobs 3 LABEL=yes $(SUITES) || ended=$$?; \
+	for suites in "$(FIRST)" "$(SUITES)"; do \
+		$(MAKE) --no-print-directory --keep-going --jobs 3 LABEL=yes $$suites || ended=$$?; \
+	done; \
 	printf '\nWhat ran:\n'; sed 's/^/  /' $(SUMMARY); \
 	$(if $(filter-out all,$(CLONOS_TESTS)),echo "CLONOS_TESTS=all make test runs the tests that were left out.";) exit $$ended
 

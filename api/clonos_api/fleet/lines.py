@@ -134,10 +134,12 @@ class Dependencies:
 
     @property
     def health(self) -> Health:
-        """``bad`` if jobs cannot publish, ``weak`` if a further failure may block them, ``idle`` without drivers."""
-        if self.silent or self.waiting:
+        """Of Kafka: ``bad`` if drivers get no answer, ``weak`` if a further failure may block them, ``idle`` if no
+        driver has reported it.
+        """
+        if self.silent:
             return "bad"
-        if self.under_replicated or self.open_transactions:
+        if self.under_replicated:
             return "weak"
         return "good" if self.drivers else "idle"
 

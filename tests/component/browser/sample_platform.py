@@ -133,6 +133,7 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
     job.desired_state = "STOPPED" if job.state == "STOPPED" else "RUNNING"
     job.metrics = {"open_transactions": hangs, "at": reported_at, "restarts": 1, "queries": {"out": counted}}
     job.metrics |= {"delivery": {"out": "exactly-once"}, "sharing_depth": "full"}
+    job.metrics["kafka"] = {"brokers": 3, "under_replicated": 2 if number == 4 else 0, "silent_since": None}
     if job.state == "FAILED":
         identity = EpochIdentity(job.name, f"clonos.{job.name}.log", "out", 109, Owner(1, 3, "a"), replay=True)
         kept = "the lanes not yet published were not published."
@@ -157,6 +158,10 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
     for _ in range(chance.randint(0, 2)):
         at = now - timedelta(minutes=chance.randint(1, 500))
         session.add(_recovery(job, at, here.name, there.name, chance))
+    if job.state == "RECOVERING":
+        body = {"cause": "crash", "failed_generation": 3, "from_host": here.name, "to_host": there.name, "phases": []}
+        body |= {"standby": new_id(), "generation": 4}
+        session.add(RecoveryRow(id=new_id(), job=job.id, started_at=now - timedelta(seconds=4), body=body))
     if number < 3:
         _epochs(session, job, chance, now)
 
