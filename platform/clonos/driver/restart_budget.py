@@ -15,6 +15,7 @@ from clonos.errors import (
     RestartsExhausted,
     SourceOffsetsExpired,
 )
+from clonos.jobs.code_failures import error_line, has_traceback, python_failure, refused_query
 from clonos.jobs.spec import RestartPolicy
 
 _PYTHON_FAILED: Final = re.compile("PythonException|PYTHON_EXCEPTION")  # in the text of another exception
@@ -40,13 +41,13 @@ def classify(failure: BaseException) -> ClonosError:
     if carried is not None:
         return carried
     if type(failure).__name__ in {"AnalysisException", "ParseException"}:
-        return JobCodeError(f"Spark refuses the query: {_last_lines(text)}", kept="nothing was started.")
-    raised_by_user = "Traceback (most recent call last)" in text and "exited unexpectedly" not in text
+        return JobCodeError(f"Spark refuses the query: {refused_query(text)}", kept="nothing was started.")
+    raised_by_user = has_traceback(text) and "exited unexpectedly" not in text
     if raised_by_user and (type(failure).__name__ == "PythonException" or _PYTHON_FAILED.search(text)):
-        error = _last_lines(text)
-        if _SHORT_OF.match(error.rpartition(" | ")[2]):
+        error = error_line(text)
+        if _SHORT_OF.match(error):
             return EpochFailed(f"A Python worker ran out of memory, processes or file descriptors: {error}")
-        return JobCodeError(error)
+        return JobCodeError(f"{python_failure(text)}.")
     if any(sign in text for sign in _LOST_INPUT):
         return SourceOffsetsExpired(f"The source lost records that an epoch needs: {_last_lines(text)}")
     if "CANNOT_LOAD_STATE_STORE.CANNOT_READ" in text or "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED" in text:

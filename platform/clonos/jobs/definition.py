@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from clonos.causal.naming import forget_uses
 from clonos.documents import explain
 from clonos.errors import ClonosError, JobCodeError, SpecError
+from clonos.jobs.code_failures import refused_query
 from clonos.jobs.context import JobContext
 from clonos.jobs.importing import line_in
 from clonos.jobs.spec import JobSpec, Metadata, Spec
@@ -76,9 +77,11 @@ class Job:
             ) from failure
         if failure is not None:
             where = line_in(Path(self.function.__code__.co_filename), failure)
+            what = f"raised {type(failure).__name__}: {failure}"
+            if type(failure).__name__ in {"AnalysisException", "ParseException"}:
+                what = f"has a query that Spark refuses: {refused_query(str(failure))}"
             raise JobCodeError(
-                f"The job function of {self.spec.name}{where} raised {type(failure).__name__}: {failure}",
-                kept="nothing was started.",
+                f"The job function of {self.spec.name}{where} {what}", kept="nothing was started."
             ) from failure
         if not context.queries:
             raise SpecError(f"The job {self.spec.name} has no sink.", hint="call ctx.sink(df, topic=…) in it.")

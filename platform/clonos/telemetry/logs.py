@@ -22,6 +22,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Fields = Callable[[], Mapping[str, object]]
 
 _Event = MutableMapping[str, Any]
+# PySpark writes each refused query as JSON with the JVM's whole stack. The job's own error says the same.
+_REPEATING_LIBRARY: Final = "DataFrameQueryContextLogger"
 # They log every call from the JVM, or every request, at level INFO.
 _VERBOSE_LIBRARIES: Final = ("py4j", "httpx")
 
@@ -79,6 +81,7 @@ def configure_logs(log_format: LogFormat, level: LogLevel, *, fields: Fields | N
         root.setLevel(number)
         for name in _VERBOSE_LIBRARIES:
             logging.getLogger(name).setLevel(max(number, logging.WARNING))
+        logging.getLogger(_REPEATING_LIBRARY).disabled = True
 
 
 def _redact_event(_logger: Any, _method: str, event: _Event) -> _Event:

@@ -209,7 +209,7 @@ def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser
     assert warming.ready_in_s is not None
     assert 0 < warming.ready_in_s <= DAY.total_seconds()
     with browser(Role.VIEWER) as client:
-        page_with(client, "cold, 12 s</span><br><span class=\"dim\">warming up")
+        page_with(client, 'cold, 12 s</span><br><span class="dim">warming up')
 
     async def ready(session: AsyncSession) -> None:
         run = (await session.get_one(JobRow, job)).run

@@ -154,6 +154,9 @@ def test_only_whole_texts_are_left_out() -> None:
     assert left_out("Your hostname, vm, resolves to a loopback address: 127.0.0.1; using 192.0.2.2 instead (on eth0)")
     assert left_out("Set SPARK_LOCAL_IP if you need to bind to another address")
     assert not left_out("Lost task 0.0 in stage 1.0 (TID 1) (127.0.0.1 executor driver): something")
+    assert left_out("[queryId = 1] Lost task 0.0 in stage 1.0 (TID 1): PythonException: [PYTHON_EXCEPTION] x\nFile y")
+    assert left_out("Exception in task 0.0 in stage 0.0 (TID 0)")
+    assert left_out("[batchId = 0] Task 0 in stage 0.0 failed 1 times; aborting job")
     assert not left_out("Query words terminated with error")
     assert not left_out("No AQE: Disabling AQE since AQE is not supported in stateful workloads.")
 
