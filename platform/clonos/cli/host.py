@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import Api, Limit, Listing, Lists, Token, connect
-from clonos.errors import NotFound
+from clonos.cli.options import Api, JobArgument, Limit, Listed, Listing, Lists, Output, Token, Wait, connect
+from clonos.errors import NotFound, StateConflict
 
 if TYPE_CHECKING:
     from clonos.client import Client
 
 app = typer.Typer(no_args_is_help=True, help="Manage hosts; each runs one agent.")
-standbys = typer.Typer(no_args_is_help=True, help="Show standbys: warm drivers that take over after a failure.")
+standbys = typer.Typer(
+    no_args_is_help=True, help="Show and promote standbys: warm drivers that take over after a failure."
+)
 
 Hosts = Annotated[list[str], typer.Argument(metavar="HOST…", help="Names of hosts.")]
 
@@ -111,6 +113,37 @@ def list_standbys(
         lambda row: row.id,
         none="There are no standbys.",
     )
+
+
+@standbys.command()
+def promote(
+    job: JobArgument,
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Promote the standby on this host (default: any READY one).")
+    ] = None,
+    wait: Wait = True,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """Let a READY standby take over now; the driver finishes its epoch first. The same as `clonos job move --to`.
+
+    Example: clonos standby promote wordcount
+    """
+    from clonos.cli.job import operate
+    from clonos.resources.jobs import MoveRequest
+    from clonos.standby.states import StandbyState
+
+    with connect(api, token) as client:
+        ready = client.jobs.standbys(job, states={StandbyState.READY}).data
+        chosen = next((standby.host for standby in ready if host in (None, standby.host)), None)
+        if chosen is None:
+            raise StateConflict(
+                f"Job {job} has no READY standby{f' on {host}' if host else ''}.",
+                kept="nothing was changed.",
+                hint=f"see `clonos standby ls --job {job}`; `clonos job move {job}` prepares one first.",
+            )
+        operate(client, job, lambda name: client.jobs.move(name, MoveRequest(to=chosen)), wait=wait, output=output)
 
 
 def _names(client: Client, jobs: set[str]) -> dict[str, str]:

@@ -201,6 +201,26 @@ def stop(
 
 
 @app.command()
+def pause(
+    job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
+) -> None:
+    """Pause a job after its epoch in progress: the same as `clonos job stop`. `clonos job resume` continues it."""
+    from clonos.resources.jobs import StopRequest
+
+    with connect(api, token) as client:
+        operate(client, job, lambda name: client.jobs.stop(name, StopRequest()), wait=wait, output=output)
+
+
+@app.command()
+def resume(
+    job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
+) -> None:
+    """Continue a paused or stopped job where it ended: the same as `clonos job start`."""
+    with connect(api, token) as client:
+        operate(client, job, client.jobs.start, wait=wait, output=output)
+
+
+@app.command()
 def restart(
     job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
 ) -> None:

@@ -355,6 +355,10 @@ class FakeService:
         async def delete_savepoint(name: str) -> Response:
             return self._begin("delete-savepoint", None)
 
+        @app.get(f"{root}/jobs/{{name}}/standbys")
+        async def standbys_of_job(name: str, state: Annotated[list[str] | None, Query()] = None) -> Page[Standby]:
+            return Page(data=[row for row in self.standbys if row.job == name and (not state or row.state in state)])
+
         @app.get(f"{root}/standbys")
         async def standbys(state: Annotated[list[str] | None, Query()] = None, limit: int = 50) -> Page[Standby]:
             return Page(data=[row for row in self.standbys if state is None or row.state in state][:limit])

@@ -111,6 +111,25 @@ def test_stop_restart_cancel_and_rm_wait_for_the_operation(clonos: Clonos, servi
         clonos("job", "stop", "wordcount", "--mode", "fast")
 
 
+def test_pause_and_resume(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount")
+    assert "wordcount is STOPPED" in clonos("job", "pause", "wordcount").stdout
+    assert "wordcount is RUNNING" in clonos("job", "resume", "wordcount").stdout
+
+
+def test_promote_moves_the_job_to_a_ready_standby(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount")
+    with pytest.raises(errors.StateConflict, match="no READY standby"):
+        clonos("standby", "promote", "wordcount")
+    common: dict[str, Any] = {"job": "wordcount", "mode": "dedicated", "since": NOW, "placement_reason": "far"}
+    service.standbys.append(Standby(id="s1", host="host-3", state="READY", **common))
+    clonos("standby", "promote", "wordcount")
+    ((_, _, sent),) = service.requests("POST", "/jobs/wordcount/move")
+    assert json.loads(sent)["to"] == "host-3"
+    with pytest.raises(errors.StateConflict, match="on host-4"):
+        clonos("standby", "promote", "wordcount", "--host", "host-4")
+
+
 def test_move_and_upgrade_send_their_options(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
     job = service.add("wordcount")
     assert body(clonos("job", "move", "wordcount", "--to", "host-2", "-o", "json"))["kind"] == "move"
