@@ -16,7 +16,9 @@ SUMMARY := build/tests.txt
 # First what needs no start-up caches, beside their preparation: make starts a suite that waits for them last.
 FIRST := lint unit .venv/.cached
 # Then the longest first.
-SUITES := integration chaos component-rest component-api containers-slice browser contracts
+SUITES := integration chaos component-rest component-api browser contracts
+# Alone: the platform's fourteen containers leave nothing to other suites.
+LAST := containers-slice
 LABELLED = $(if $(LABEL), 2>&1 | sed --unbuffered 's/^/$@: /')
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo $(BIN)/docker-compose) --file docker/compose.yaml
 NAME ?= orders
@@ -64,7 +66,7 @@ example: setup ## One example, killed and checked: NAME=orders (or enrich, wordc
 test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
 test: .venv/.prepared begin-summary ## Lint and the core tests; CLONOS_TESTS=all: all of them
 	@ended=0; \
-	for suites in "$(FIRST)" "$(SUITES)"; do \
+	for suites in "$(FIRST)" "$(SUITES)" "$(LAST)"; do \
 		$(MAKE) --no-print-directory --keep-going --jobs 3 LABEL=yes $$suites || ended=$$?; \
 	done; \
 	printf '\nWhat ran:\n'; sed 's/^/  /' $(SUMMARY); \
