@@ -3,7 +3,8 @@
 For one lane of epoch *e* under owner *o* (the same steps as in `docs/protocol.md`):
 
 1. The driver reads the newest producer of the lane's transactional id, and then checks that *o* still owns the job. So
-   a later owner cannot have opened that producer.
+   a later owner cannot have opened that producer. It reads ahead, after the lane's last transaction, and reads again if
+   a claim followed (`clonos_sinks.kafka.read_ahead`).
 2. The task opens a new producer (``init_transactions``, KIP-98), and checks that it is the next one after that of step
    1. Otherwise another owner may have opened the lane in between: the epoch fails. A producer that the task's JVM kept
    from the lane's last transaction needs no check (KIP-890): nobody has fenced it since.
@@ -30,9 +31,10 @@ from clonos.extend.lanes import require_job
 from clonos.extend.sink import LaneReport, SinkEpoch
 from clonos.kafka import java_options
 from clonos.log.records import marker_head
-from clonos.spark.kafka_clients import NewestProducer, ProducerFailed, newest_producers, transaction_version
+from clonos.spark.kafka_clients import NewestProducer, ProducerFailed
 from clonos.spark.partition_lanes import LanePass, TaskLane, TaskOutcome, write_lanes
 from clonos_sinks.kafka.lane import EPOCH_PER_TRANSACTION, Lane, buffer_bytes, producer_options, timeout_options
+from clonos_sinks.kafka.read_ahead import ReadAhead
 
 _UNKNOWN: Final = NewestProducer(-1, -1)
 
@@ -44,12 +46,14 @@ class PartitionedEpoch:
         epoch: The epoch.
         lanes: Its lanes, by number.
         topic: Topic of rows without one.
+        ahead: What was read of the lanes since the last epoch.
     """
 
-    def __init__(self, epoch: SinkEpoch, lanes: tuple[Lane, ...], topic: str | None) -> None:
+    def __init__(self, epoch: SinkEpoch, lanes: tuple[Lane, ...], topic: str | None, ahead: ReadAhead) -> None:
         self._epoch = epoch
         self._lanes = lanes
         self._topic = topic
+        self._ahead = ahead
         self._published = {
             lane.number: marker for lane in lanes if (marker := lane.published_marker(lane.assigned.marker))
         }
@@ -80,20 +84,27 @@ class PartitionedEpoch:
         newest = self._newest_producers(frame, due)
         try:
             outcomes = write_lanes(frame, self._pass(frame, due, newest), self._reach if faults.armed() else None)
-        except (EpochFailed, EpochTooLarge) as error:
+        except BaseException as error:
+            self._ahead.forget()
+            if not isinstance(error, EpochFailed | EpochTooLarge):
+                raise
             require_job(msgspec.structs.replace(self._epoch, plan_offset=-1))  # a takeover fences the producers
             if isinstance(error, EpochTooLarge) and not self._epoch.attempt:
                 raise EpochFailed(error.what) from error  # the next attempt has the longest time
             raise
         by_task = {outcome.task: outcome for outcome in outcomes}
+        if newest:
+            offsets = {lane.transactional_id: by_task[lane.assigned.task].marker_offset for lane in due}
+            committed = {name: offset for name, offset in offsets.items() if offset >= 0}
+            self._ahead.begin(frame.sparkSession, java_options(self._epoch.kafka), committed)
         return [self._report(lane, by_task[lane.assigned.task], lane in due) for lane in self._lanes]
 
     def _newest_producers(self, frame: DataFrame, due: list[Lane]) -> dict[str, NewestProducer]:
         """The newest producer of each lane that is due; step 1."""
         if not due or not due[0].transactional:
             return {}
-        names = [lane.transactional_id for lane in due]
-        newest = newest_producers(frame.sparkSession, java_options(self._epoch.kafka), names)
+        offsets = {lane.transactional_id: lane.assigned.tail_offset for lane in due}
+        newest = self._ahead.producers(frame.sparkSession, java_options(self._epoch.kafka), offsets)
         require_job(self._epoch)
         return newest
 
@@ -102,7 +113,7 @@ class PartitionedEpoch:
         kept = False
         if newest:
             try:
-                kept = transaction_version(frame.sparkSession, connection) >= EPOCH_PER_TRANSACTION
+                kept = self._ahead.version(frame.sparkSession, connection) >= EPOCH_PER_TRANSACTION
             except ProducerFailed as failure:
                 raise failure.typed("Kafka did not describe its version", EpochFailed) from failure
         tasks = []

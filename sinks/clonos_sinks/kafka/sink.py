@@ -23,6 +23,7 @@ from clonos_sinks.kafka.limits import Limits, broker_settings, read_limits
 
 if TYPE_CHECKING:
     from clonos.spark.spooling import DriverLane
+    from clonos_sinks.kafka.read_ahead import ReadAhead
 
 _MAX_TIMEOUT_MS: Final = 900_000  # Kafka's default of ``transaction.max.timeout.ms``
 _OPTIONS: Final = {"compression.type": "none|gzip|snappy|lz4|zstd", "linger.ms": "[0-9]{1,4}"}
@@ -72,6 +73,7 @@ class KafkaSink:
         self._limit_ms = transaction_timeout_ms
         self._limits = Limits()
         self._spools = False
+        self._ahead: ReadAhead | None = None
 
     def check(self, kafka: KafkaSettings) -> None:
         """Fail at start if the topic does not exist or the broker does not allow the transaction timeout.
@@ -133,6 +135,7 @@ class KafkaSink:
     def write(self, frame: DataFrame, epoch: SinkEpoch) -> list[LaneReport]:
         """Publish the lanes of `epoch` that are not published yet; returns one report for each lane."""
         from clonos_sinks.kafka.partitioned import PartitionedEpoch
+        from clonos_sinks.kafka.read_ahead import ReadAhead
 
         if not epoch.lanes:
             return []
@@ -146,7 +149,8 @@ class KafkaSink:
             Lane(epoch, assigned, timeout_ms, self._limit_ms, self._limits, self.producer, transactional)
             for assigned in epoch.lanes
         )
-        attempt = PartitionedEpoch(epoch, lanes, self.topic)
+        self._ahead = self._ahead or ReadAhead()
+        attempt = PartitionedEpoch(epoch, lanes, self.topic, self._ahead)
         return publish_rest(frame, epoch, set(attempt.published), attempt.run)
 
 

@@ -32,7 +32,7 @@ from clonos.spark import kafka_clients
 from clonos.spark.internals import jvm_of
 from clonos.spark.kafka_clients import NewestProducer
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
-from clonos_sinks.kafka import KafkaSink, partitioned
+from clonos_sinks.kafka import KafkaSink, partitioned, read_ahead
 from clonos_sinks.kafka.lane import Lane
 from support.lanes import Row, epoch_of, publish, publish_with, with_tail
 
@@ -117,13 +117,13 @@ def test_without_the_check_of_the_owner_a_superseded_driver_would_publish(
     leader that Kafka has replaced, the offset of the marker shows that there is a claim before it.
     """
     out = make_topic()
-    read = partitioned.newest_producers
+    read = read_ahead.newest_producers
 
     def late(*arguments: Any) -> Any:
         claim(kafka, name)
         return read(*arguments)
 
-    monkeypatch.setattr(partitioned, "newest_producers", late)
+    monkeypatch.setattr(read_ahead, "newest_producers", late)
     with pytest.raises(Superseded):
         publish(spark, claim(kafka, name), rows(out))
     monkeypatch.setattr(partitioned, "require_job", lambda _epoch: None)
@@ -203,6 +203,42 @@ def test_a_producer_is_kept_while_its_marker_is_the_newest_record(
     assert len(values(kafka, out)) == 9
 
 
+def test_the_newest_producer_is_read_ahead_until_a_claim_follows(
+    spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = make_topic()
+    own = claim(kafka, name)
+    sink = KafkaSink("out")
+    sink.check(kafka)
+    waiting: list[str] = []
+    read = read_ahead.newest_producers
+
+    def newest(*arguments: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            waiting.extend(arguments[2])
+        return read(*arguments)
+
+    monkeypatch.setattr(read_ahead, "newest_producers", newest)
+
+    def publish_next(epoch: int, offset: int) -> tuple[int, int]:
+        """Number of questions for which the epoch waited, and the offset of its marker."""
+        waiting.clear()
+        planned = with_tail(epoch_of(own, epoch, replay=False), offset)
+        marker = publish_with(spark, sink, own, rows(out, epoch), planned).marker_offset
+        return len(waiting), marker
+
+    asked, marker = publish_next(0, -1)
+    assert asked == 1
+    asked, marker = publish_next(1, marker)
+    assert asked == 0
+    own.claim_lanes([LaneAssignment("out", 0, 1)])  # as before a truncation: it opens the lane
+    asked, marker = publish_next(2, own.tail_offsets[1])
+    assert asked == 1, "a claim follows the marker"
+    with faults.acting("lane-produced", lambda: claim(kafka, name)), pytest.raises(Superseded):
+        publish_next(3, marker)
+    assert len(values(kafka, out)) == 9
+
+
 def test_more_producers_are_kept_than_twice_the_cores_of_a_small_machine(
     spark: SparkSession, kafka: KafkaSettings, name: str, make_topic: MakeTopic
 ) -> None:
@@ -250,7 +286,7 @@ def test_a_lane_whose_transactional_id_has_expired_is_published(
     monkeypatch.setattr(Lane, "transactional_id", unused)
     assert publish(spark, own, rows(out), epoch).outcome == "published"
     # Kafka now knows a producer, which is not the first one.
-    monkeypatch.setattr(partitioned, "newest_producers", lambda *_: {unused: NewestProducer(-1, -1)})
+    monkeypatch.setattr(read_ahead, "newest_producers", lambda *_: {unused: NewestProducer(-1, -1)})
     with pytest.raises(EpochFailed, match="opened more than once"):
         publish(spark, own, rows(out, 1), epoch_of(own, 1, replay=False))
     assert len(values(kafka, out)) == 3
