@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 _STYLES = {"healthy": "bold green", "failing": "bold red", "not running": "bold"}
 
 
-def status(output: Listed = Output.TABLE, api: Api = None, token: Token = None) -> None:
+def status(
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with code 1 if a job, a host or Kafka needs attention.")
+    ] = False,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+) -> None:
     """Show whether all jobs publish, what needs attention, and what a failure would cost now.
 
-    Exit code 1 if a job, a host or Kafka needs attention.
-
-    Example: clonos status || notify-me
+    Example: clonos status --check || notify-me
     """
     from clonos.cli import show
 
@@ -50,7 +55,7 @@ def status(output: Listed = Output.TABLE, api: Api = None, token: Token = None) 
             )
         hosts = ", ".join(f"{name} {host}" for name, host in state.hosts.items())
         console.print(show.plain(f"\nHosts: {hosts or 'none'}. {_kafka(state.dependencies)}"))
-    if state.health == "failing":
+    if check and state.health == "failing":
         raise typer.Exit(1)
 
 

@@ -37,6 +37,7 @@ _NOTHING: Final = struct.pack("<i", -1)
 _DEFAULT: Final = struct.pack("<q", -1)
 _TIMEOUT_S: Final = 20.0
 _PAUSE_S: Final = 0.2
+_MOST_TOPICS: Final = 4  # the combinations of their variants grow with the power of their number
 # Whether rows name their partition, and their timestamp: the digest has -1 for what Kafka chose.
 _VARIANTS: Final = tuple(itertools.product((False, True), repeat=2))
 
@@ -54,6 +55,10 @@ class Sum(NamedTuple):
     def minus(self, other: Sum) -> Sum:
         """The distance from another multiset."""
         return Sum(self.records - other.records, (self.digest - other.digest) % _MODULUS)
+
+
+# For each topic, the sum of its records for each variant.
+Snapshot = tuple[tuple[Sum, ...], ...]
 
 
 class Ended(NamedTuple):
@@ -132,7 +137,7 @@ class _Output:
             )
         )
         self._positions: dict[tuple[str, int], int] = {}
-        self.sums = [Sum()] * len(_VARIANTS)
+        self._sums = {topic: (Sum(),) * len(_VARIANTS) for topic in self._topics}
         self.complete = True  # whether the topics hold all records that were ever written to them
         for topic, partition in self._partitions():
             low, _ = self._bounds(topic, partition)
@@ -155,8 +160,8 @@ class _Output:
             raise unanswered(f"{topic}[{partition}] cannot be read", error.args[0]) from error
         return low, end
 
-    def snapshot(self) -> tuple[Sum, ...]:
-        """Read up to the last stable offsets of now; the sum of all records so far, for each variant."""
+    def snapshot(self) -> Snapshot:
+        """Read up to the last stable offsets of now; the sums of all records so far."""
         ends = {place: self._bounds(*place)[1] for place in self._positions}
         due = {place: end for place, end in ends.items() if self._positions[place] < end}
         if due:
@@ -169,7 +174,7 @@ class _Output:
                 if time.monotonic() > deadline:
                     raise BrokerUnavailable(f"{sorted(due)[0][0]} was not read to its end in {_TIMEOUT_S:.0f} s.")
             self._consumer.unassign()
-        return tuple(self.sums)
+        return tuple(self._sums.values())
 
     def _take(self, message: Message, due: dict[tuple[str, int], int]) -> None:
         place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
@@ -180,11 +185,17 @@ class _Output:
         if end is None:
             return
         if error is None and offset < end:
-            self.sums = [total.plus(one) for total, one in zip(self.sums, record_sums(message), strict=True)]
+            sums = zip(self._sums[place[0]], record_sums(message), strict=True)
+            self._sums[place[0]] = tuple(total.plus(record) for total, record in sums)
         self._positions[place] = min(end, offset if error is not None else offset + 1)
         if self._positions[place] >= end:
             self._positions[place] = end
             del due[place]
+
+    @property
+    def nothing(self) -> Snapshot:
+        """The snapshot of empty topics."""
+        return ((Sum(),) * len(_VARIANTS),) * len(self._topics)
 
     def close(self) -> None:
         self._consumer.close()
@@ -203,7 +214,7 @@ class _Log:
         self.repeated: list[str] = []
         self.incomplete: list[str] = []
         self.topics: set[str] = set()
-        self._sources: set[str] = set()
+        self._sources: dict[str, set[str]] = {}
         self._lineage = 0
         self.complete = False
 
@@ -227,7 +238,8 @@ class _Log:
                 case Plan():
                     self.topics |= record.topic_ids.keys()
                     self.delivers_twice |= record.delivery == "at-least-once"
-                    self._sources |= {part.topic for scan in record.scans for part in scan}
+                    read = self._sources.setdefault(record.query, set())
+                    read |= {part.topic for scan in record.scans for part in scan}
                 case Marker():
                     self._add(record)
                 case EpochCommitted():
@@ -283,8 +295,12 @@ class _Log:
 
     @property
     def outputs(self) -> set[str]:
-        """The topics to which the job's sinks publish, as far as the log names them."""
-        return self.topics - self._sources
+        """The topics to which the job's sinks publish, as far as the log names them; empty if one query may read what
+        another publishes.
+        """
+        sources = set[str]().union(*self._sources.values())
+        alike = all(read == sources for read in self._sources.values())
+        return self.topics - sources if alike else set()
 
     def close(self) -> None:
         self._history.close()
@@ -313,7 +329,11 @@ def audit(kafka: KafkaSettings, job: str, *, topics: Collection[str] = (), secon
         log.update()
         names = set(topics) or log.outputs
         if not names:
-            return Audit(reason="The causal log names no topic of a sink.")
+            return Audit(
+                reason="The causal log does not show which topics are the sinks': name all of them with --topic."
+            )
+        if len(names) > _MOST_TOPICS:
+            return Audit(reason=f"An audit can have {_MOST_TOPICS} topics, and these are {len(names)}.")
         if log.delivers_twice:
             return Audit(reason="The job delivers at least once, as configured: it writes no markers.")
         output = _Output(kafka, names)
@@ -326,7 +346,7 @@ def audit(kafka: KafkaSettings, job: str, *, topics: Collection[str] = (), secon
 
 
 def _observe(log: _Log, output: _Output, seconds: float) -> Audit:
-    snapshots: list[tuple[Sum, ...]] = [(Sum(),) * len(_VARIANTS)] if output.complete else []
+    snapshots = [output.nothing] if output.complete else []
     deadline = time.monotonic() + seconds
     while True:
         snapshots.append(output.snapshot())
@@ -340,11 +360,12 @@ def _observe(log: _Log, output: _Output, seconds: float) -> Audit:
     return _compare(log, snapshots, final=True, whole=log.complete and output.complete)
 
 
-def _compare(log: _Log, snapshots: Sequence[tuple[Sum, ...]], *, final: bool = False, whole: bool = False) -> Audit:
+def _compare(log: _Log, snapshots: Sequence[Snapshot], *, final: bool = False, whole: bool = False) -> Audit:
     """Find the pairs of a snapshot and an epoch with the same distance, of the variant that has most of them."""
     best: list[Ended] = []
-    for variant in range(len(_VARIANTS)):
-        states = dict.fromkeys(snapshot[variant] for snapshot in snapshots)
+    topics = len(snapshots[0])
+    for variants in itertools.product(range(len(_VARIANTS)), repeat=topics):  # rows of each topic are alike
+        states = dict.fromkeys(_total(snapshot, variants) for snapshot in snapshots)
         distances: dict[Sum, list[Ended]] = {}
         for ended in log.ended:
             for state in states:
@@ -358,12 +379,21 @@ def _compare(log: _Log, snapshots: Sequence[tuple[Sum, ...]], *, final: bool = F
         proved = log.ended[first + 1 : last + 1]
         records = best[-1].total.records - best[0].total.records
         return Audit(_ranges(proved), records, repeated, incomplete)
-    distance = snapshots[-1][0].records - log.ended[-1].total.records if whole else None
+    published = sum(sums[0].records for sums in snapshots[-1])
+    distance = published - log.ended[-1].total.records if whole else None
     reason = "" if not final else _reason(log, snapshots, distance)
     return Audit({}, 0, repeated, incomplete, distance or None, reason)
 
 
-def _reason(log: _Log, snapshots: Sequence[tuple[Sum, ...]], distance: int | None) -> str:
+def _total(snapshot: Snapshot, variants: Sequence[int]) -> Sum:
+    """The sum of all topics, with the variant of each."""
+    total = Sum()
+    for sums, variant in zip(snapshot, variants, strict=True):
+        total = total.plus(sums[variant])
+    return total
+
+
+def _reason(log: _Log, snapshots: Sequence[Snapshot], distance: int | None) -> str:
     if distance:
         return f"The output has {abs(distance)} records {'more' if distance > 0 else 'less'} than the markers say."
     if len(log.ended) == 1:

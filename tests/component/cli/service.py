@@ -50,7 +50,17 @@ from clonos.resources.jobs import (
     StopRequest,
     UpgradeRequest,
 )
-from clonos.resources.service import Event, Health, Operation, Role, Token, TokenCreate, TokenCreated
+from clonos.resources.service import (
+    Dependencies,
+    Event,
+    Health,
+    Operation,
+    Role,
+    Status,
+    Token,
+    TokenCreate,
+    TokenCreated,
+)
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TOKEN = "clonos_abc_secret"
@@ -82,6 +92,16 @@ class FakeService:
         self.savepoints: list[Savepoint] = []
         self.hosts: list[Host] = []
         self.standbys: list[Standby] = []
+        self.status = Status(
+            at=NOW,
+            health="healthy",
+            summary="All running jobs deliver exactly once.",
+            led=True,
+            counts={"healthy": 1},
+            hosts={"host-1": "READY"},
+            dependencies=Dependencies(brokers=3, silent=[], waiting=[], under_replicated=0, open_transactions=0),
+            jobs=[],
+        )
         self.application: dict[str, Any] = {}
         self.tokens: list[Token] = []
         self.events: list[Event] = []
@@ -354,6 +374,10 @@ class FakeService:
         @app.delete(f"{root}/savepoints/{{name}}")
         async def delete_savepoint(name: str) -> Response:
             return self._begin("delete-savepoint", None)
+
+        @app.get(f"{root}/status")
+        async def status() -> Status:
+            return self.status
 
         @app.get(f"{root}/jobs/{{name}}/standbys")
         async def standbys_of_job(name: str, state: Annotated[list[str] | None, Query()] = None) -> Page[Standby]:

@@ -22,7 +22,7 @@ from clonos.client.credentials import Credentials, resolve
 from clonos.jobs.spec import JobSpec, Standbys
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import Executor, Executors, Failure, JobException, JobState
-from clonos.resources.service import Event
+from clonos.resources.service import Dependencies, Event, JobStatus, Takeover
 from clonos.testing.harness import eventually
 from component.cli.conftest import Clonos
 from component.cli.service import NOW, TOKEN, FakeService, host, problem, recovery, savepoint
@@ -109,6 +109,22 @@ def test_stop_restart_cancel_and_rm_wait_for_the_operation(clonos: Clonos, servi
     assert "deleted" in clonos("job", "rm", "wordcount").stdout
     with pytest.raises(errors.SpecError, match="--mode fast"):
         clonos("job", "stop", "wordcount", "--mode", "fast")
+
+
+def test_status_shows_what_needs_attention(clonos: Clonos, service: FakeService) -> None:
+    assert "healthy All running jobs" in clonos("status", "--check").stdout
+    takeover = Takeover(warm=False, host="host-2", estimate_s=12.0, ready_in_s=35.0)
+    row = JobStatus(id="1", name="fraud", state="RUNNING", health="failing", reasons=["it waits"], takeover=takeover)
+    seen = Dependencies(brokers=3, silent=["fraud"], waiting=[], under_replicated=0, open_transactions=0)
+    changed = {"health": "failing", "summary": "fraud: no output for 4.2 s.", "jobs": [row], "dependencies": seen}
+    service.status = service.status.model_copy(update=changed)
+    shown = " ".join(clonos("status").stdout.split())
+    assert "failing fraud: no output for 4.2 s." in shown
+    assert "cold restart about 12 s (warming up on host-2, READY in about 35 s) it waits" in shown
+    assert "Kafka does not answer the drivers of fraud." in shown
+    assert body(clonos("status", "-o", "json"))["health"] == "failing"
+    assert clonos("status").exit_code == 0
+    assert clonos("status", "--check").exit_code == 1
 
 
 def test_pause_and_resume(clonos: Clonos, service: FakeService) -> None:

@@ -113,6 +113,25 @@ def test_values_that_rows_choose(kafka: KafkaSettings, run_job: Any, name: str, 
     assert result.records == 10
 
 
+def test_topics_with_and_without_chosen_values_of_queries_that_read_each_other(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, first, second = make_topic(2, "in"), make_topic(1, "first"), make_topic(1, "second")
+    feed(kafka, source, 0)
+
+    def job(ctx: JobContext) -> None:
+        chosen = F.lit(0).alias("partition")
+        ctx.sink(ctx.source(source).select("key", "value", chosen), topic=first, name="first")
+        ctx.sink(ctx.source(first).select("value"), topic=second, name="second")
+
+    run_job(job, name)
+    run_job(job, name)  # the second query may have ended before the first one published
+    assert "--topic" in audit(kafka, name, seconds=1).reason
+    result = audit(kafka, name, topics=[first, second], seconds=1)
+    assert result.clean, result
+    assert result.verified.keys() == {"first", "second"}
+
+
 def test_epochs_after_a_truncation_are_verified_while_the_job_runs(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
 ) -> None:
