@@ -39,8 +39,10 @@ function put(rows, order) {
       body.append(row);
       continue;
     }
-    for (const cell of old.querySelectorAll("[data-figure]"))
-      row.querySelector(`[data-figure="${cell.dataset.figure}"]`).textContent = cell.textContent;
+    for (const cell of old.querySelectorAll("[data-figure]")) {
+      const same = row.querySelector(`[data-figure="${cell.dataset.figure}"]`);
+      if (same) same.textContent = cell.textContent; // a row has the figure of its standby only while that warms up
+    }
     const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     old.replaceWith(row);
     if (focused) row.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
