@@ -16,9 +16,9 @@ from clonos.standby.states import StandbyState
 from clonos_api.fleet.facts import Facts, Waiting
 from clonos_api.fleet.lines import Takeover
 from clonos_api.store.recoveries import PLANNED
-from clonos_api.store.tables import EventRow, JobRow, RecoveryRow, RunRow
+from clonos_api.store.tables import JobRow, RecoveryRow, RunRow, StandbyRow
 
-_NEWEST: Final = 500  # recoveries, and states of standbys, that an estimate uses
+_NEWEST: Final = 500  # recoveries that an estimate uses
 _OF_JOB: Final = 5  # newest recoveries of a job that its own estimate uses
 
 
@@ -30,7 +30,7 @@ class Estimates:
         warm_s: Job id → time without output until a standby had taken over, in seconds.
         cold_s: The same until a new driver process had started.
         any_warm_s: As `warm_s`, over all jobs; `any_cold_s` likewise.
-        ready_s: Time from the placement of a standby until it was READY.
+        ready_s: Time from the placement of a standby until it was READY, of those that are READY now.
     """
 
     warm_s: dict[str, float] = field(default_factory=dict)
@@ -49,10 +49,12 @@ async def read_estimates(session: AsyncSession) -> Estimates:
         if body.get("outcome") != "COMPLETED" or body["cause"] in (*PLANNED, "restart"):
             continue  # a restart of the queries in their process is neither
         (warm if body.get("standby") else cold).append((job, float(body["downtime_ms"]) / 1000))
-    states = select(EventRow.at, EventRow.data).where(EventRow.type == "standby.state").order_by(EventRow.seq.desc())
-    ready = {data["standby"]: at for at, data in await session.execute(states.limit(_NEWEST)) if _is_ready(data)}
-    placed = select(RunRow.id, RunRow.created_at).where(RunRow.id.in_(ready))
-    took = [(ready[run] - created).total_seconds() for run, created in await session.execute(placed)] if ready else []
+    ready = (
+        select(StandbyRow.since, RunRow.created_at)
+        .join(RunRow, RunRow.id == StandbyRow.id)
+        .where(StandbyRow.state == StandbyState.READY)
+    )
+    took = [(since - created).total_seconds() for since, created in await session.execute(ready)]
     return Estimates(
         _by_job(warm),
         _by_job(cold),
@@ -82,10 +84,6 @@ def _ready_in_s(standbys: Sequence[Waiting], estimates: Estimates, at: datetime)
         return None
     left = max(estimates.ready_s - (at - standby.created_at).total_seconds() for standby in standbys[:1])
     return left if left > 0 else None  # it takes longer than usual
-
-
-def _is_ready(data: dict[str, str]) -> bool:
-    return data.get("state") == StandbyState.READY
 
 
 def _by_job(samples: Iterable[tuple[str, float]]) -> dict[str, float]:

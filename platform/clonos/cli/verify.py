@@ -28,17 +28,17 @@ def verify(
     import msgspec
 
     from clonos.embedded.reachable import reachable_kafka
-    from clonos.log.audit import audit
+    from clonos.log.output_audit import audit_output
     from clonos.settings import Settings
 
-    result = audit(reachable_kafka(Settings()), job, topics=topic or (), seconds=seconds)
+    result = audit_output(reachable_kafka(Settings()), job, topics=topic or (), seconds=seconds)
     if output is Output.JSON:
         typer.echo(msgspec.json.encode({"job": job, "clean": result.clean, **msgspec.to_builtins(result)}))
     else:
         for query, (first, last) in sorted(result.verified.items()):
             typer.echo(f"{query}: verified from epoch {first} through epoch {last}.")
         if result.verified:
-            typer.echo(f"{result.records} records: 0 duplicates, 0 missing, 0 changed.")
+            typer.echo(f"{result.records} records of these epochs: 0 repeated, 0 missing, 0 changed.")
         for lane in result.repeated:
             typer.echo(f"Published twice: {lane}.")
         for epoch in result.incomplete:

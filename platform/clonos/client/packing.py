@@ -75,7 +75,10 @@ def largest_files(packed: Packed, count: int = 3) -> list[tuple[str, int]]:
 
 def _ignored(folder: Path) -> GitIgnoreSpec:
     file = folder / _IGNORE
-    return GitIgnoreSpec.from_lines(file.read_text().splitlines() if file.is_file() else [])
+    try:
+        return GitIgnoreSpec.from_lines(file.read_text().splitlines() if file.is_file() else [])
+    except (OSError, ValueError) as error:  # also of a wrong encoding or pattern
+        raise SpecError(f"{file} cannot be read: {error}.", hint="write it in the format of a .gitignore.") from error
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -105,7 +105,7 @@ class KafkaWatch:
     def _report(self) -> None:
         silent = self._silent_since
         state = (silent is not None, self._brokers, self._under_replicated)
-        if self._emit is None or state == self._reported:
+        if self._emit is None or state == self._reported or self._stopped.is_set():
             return
         self._reported = state
         since = None if silent is None else time.time() - (time.monotonic() - silent)

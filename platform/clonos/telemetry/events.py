@@ -62,6 +62,8 @@ class Events:
         """Write one event with this name and these fields to the file, and pass it to the handlers."""
         record = {"event": event, "job": self._job, "generation": self.generation, **fields, "at": time.time()}
         with self._lock:
+            if self._closed.is_set():
+                return  # a watch that was stopped had a request in progress
             # A full disk or a closed pipe must not fail a published epoch.
             with contextlib.suppress(OSError):
                 if self._out:
@@ -83,9 +85,9 @@ class Events:
                 os.utime(path)
 
     def close(self) -> None:
-        """Close the event file."""
-        self._closed.set()
-        with contextlib.suppress(OSError):
+        """Close the event file; later events are dropped."""
+        with self._lock, contextlib.suppress(OSError):
+            self._closed.set()
             if self._out:
                 self._out.close()
 

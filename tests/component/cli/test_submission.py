@@ -64,6 +64,13 @@ def test_an_ignore_file_leaves_files_out(folder: Path) -> None:
         read_submission(folder)
 
 
+@pytest.mark.parametrize("content", [b"!\n", b"\xff\xfe"])
+def test_an_ignore_file_that_cannot_be_used_is_refused(folder: Path, content: bytes) -> None:
+    (folder / ".clonosignore").write_bytes(content)
+    with pytest.raises(SpecError, match=r"\.clonosignore cannot be read"):
+        read_submission(folder)
+
+
 def test_the_largest_files_are_named(folder: Path) -> None:
     (folder / "model.bin").write_bytes(b"x" * 5000)
     packed = read_submission(folder).packed

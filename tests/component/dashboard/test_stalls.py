@@ -17,7 +17,7 @@ from clonos.testing.harness import eventually
 from clonos_api.fleet import Board, Boards, Line
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
-from clonos_api.store.tables import EventRow, JobRow, RecoveryRow, StandbyRow
+from clonos_api.store.tables import JobRow, RecoveryRow, StandbyRow
 from support.serving import Served, write
 from support.stored import EventFile, host_row, ingest, job_row, run_row
 
@@ -194,11 +194,10 @@ def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser
     async def place(session: AsyncSession) -> str:
         host = await host_row(session)
         ready = await run_row(session, await session.get_one(JobRow, other), host)
-        session.add(
-            EventRow(at=ready.created_at + DAY, type="standby.state", data={"standby": ready.id, "state": "READY"})
-        )
+        row = {"mode": "dedicated", "state": "READY", "since": ready.created_at + DAY, "body": {}}
+        session.add(StandbyRow(id=ready.id, job=other, host=host.id, **row))
         warming = await run_row(session, await session.get_one(JobRow, job), host)
-        row = {"mode": "dedicated", "state": "WARMING", "since": datetime.now(UTC), "body": {}}
+        row |= {"state": "WARMING", "since": datetime.now(UTC)}
         session.add(StandbyRow(id=warming.id, job=job, host=host.id, **row))
         return host.name
 

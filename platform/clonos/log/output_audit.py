@@ -37,6 +37,7 @@ _NOTHING: Final = struct.pack("<i", -1)
 _DEFAULT: Final = struct.pack("<q", -1)
 _TIMEOUT_S: Final = 20.0
 _PAUSE_S: Final = 0.2
+_GRACE_S: Final = 10.0  # after the observation, for a snapshot between two epochs
 _MOST_TOPICS: Final = 4  # the combinations of their variants grow with the power of their number
 # Whether rows name their partition, and their timestamp: the digest has -1 for what Kafka chose.
 _VARIANTS: Final = tuple(itertools.product((False, True), repeat=2))
@@ -61,7 +62,7 @@ class Sum(NamedTuple):
 Snapshot = tuple[tuple[Sum, ...], ...]
 
 
-class Ended(NamedTuple):
+class CommittedEpoch(NamedTuple):
     """A committed epoch of the causal log, and the sum of the markers of all epochs up to it."""
 
     query: str
@@ -70,7 +71,7 @@ class Ended(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Audit:
+class OutputAudit:
     """The result of an audit.
 
     Attributes:
@@ -78,9 +79,9 @@ class Audit:
         records: Number of records that these epochs published.
         repeated: Lanes that have two markers for one epoch, as ``query epoch N lane M``: they were published twice.
         incomplete: Committed epochs whose markers have fewer records than their commit, as ``query epoch N``.
-        distance: For an output and a log that are complete: number of records that were published more (above 0) or
-            less than the markers say. None: unknown, or 0.
-        reason: Why nothing was proved; empty if something was.
+        distance: For an output and a log that are complete, and contradict each other: number of records that were
+            published more (above 0) or less than the markers say; 0: as many, with other content. None otherwise.
+        reason: Why nothing was proved, or not the newest epochs; empty if everything observed was.
     """
 
     verified: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -92,8 +93,8 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Whether epochs are proved, and nothing contradicts the log."""
-        return bool(self.verified) and not (self.repeated or self.incomplete or self.distance)
+        """Whether epochs are proved up to the newest one, and nothing contradicts the log."""
+        return bool(self.verified) and not (self.repeated or self.incomplete or self.reason)
 
 
 def record_sums(message: Message) -> list[Sum]:
@@ -201,16 +202,23 @@ class _Output:
         self._consumer.close()
 
 
+_EpochKey = tuple[int, str, int]  # lineage, query, epoch
+
+
+def _key(record: Marker | EpochCommitted) -> _EpochKey:
+    return record.owner.lineage, record.query, record.epoch
+
+
 class _Log:
     """The committed epochs of a job's causal log, in the order of their commits, with the sums of their markers."""
 
     def __init__(self, kafka: KafkaSettings, job: str) -> None:
         self._history = History(kafka, job)
-        self._markers: dict[tuple[str, int], dict[int, Marker]] = {}
+        self._markers: dict[_EpochKey, dict[int, Marker]] = {}
         self._waiting: list[EpochCommitted] = []
-        self._counted: set[tuple[int, str, int]] = set()
-        self.delivers_twice = False  # whether a query delivers at least once: it writes no markers
-        self.ended = [Ended("", -1, Sum())]
+        self._counted: set[_EpochKey] = set()
+        self.at_least_once = False  # whether a query delivers so: it writes no markers
+        self.epochs = [CommittedEpoch("", -1, Sum())]
         self.repeated: list[str] = []
         self.incomplete: list[str] = []
         self.topics: set[str] = set()
@@ -221,7 +229,7 @@ class _Log:
     def update(self) -> None:
         """Read what was written since the last call."""
         commits: list[EpochCommitted] = []
-        first = len(self.ended) == 1 and not self._markers
+        first = self._lineage == 0  # the first record of a log is a claim
 
         def take(entered: Entered) -> bool:
             record = entered.record
@@ -237,14 +245,14 @@ class _Log:
                         self._add(record.marker)
                 case Plan():
                     self.topics |= record.topic_ids.keys()
-                    self.delivers_twice |= record.delivery == "at-least-once"
+                    self.at_least_once |= record.delivery == "at-least-once"
                     read = self._sources.setdefault(record.query, set())
                     read |= {part.topic for scan in record.scans for part in scan}
                 case Marker():
                     self._add(record)
                 case EpochCommitted():
                     # A truncation repeats the commits of queries without new epochs.
-                    if (record.owner.lineage, record.query, record.epoch) not in self._counted:
+                    if _key(record) not in self._counted:
                         commits.append(record)
             return False
 
@@ -258,18 +266,17 @@ class _Log:
         self._lineage = max(self._lineage, lineage)
 
     def _add(self, marker: Marker) -> None:
-        if (marker.owner.lineage, marker.query, marker.epoch) in self._counted:
+        if _key(marker) in self._counted:
             return
-        lanes = self._markers.setdefault((marker.query, marker.epoch), {})
+        lanes = self._markers.setdefault(_key(marker), {})
         known = lanes.get(marker.lane)
-        # A claim repeats the newest marker as it is.
-        if known is not None and known != marker and known.owner.lineage == marker.owner.lineage:
+        if known is not None and known != marker:  # a claim repeats the newest marker as it is
             self.repeated.append(f"{marker.query} epoch {marker.epoch} lane {marker.lane}")
         lanes[marker.lane] = marker
 
     def _count(self) -> None:
         """Add the committed epochs whose markers are visible."""
-        if not self.complete and len(self.ended) == 1:
+        if not self.complete and len(self.epochs) == 1:
             # The markers of the oldest commits were truncated.
             known = [self._published(commit).records >= commit.records > 0 for commit in self._waiting]
             del self._waiting[: known.index(True) if True in known else len(known)]
@@ -279,13 +286,13 @@ class _Log:
             if published.records < commit.records:
                 return
             del self._waiting[0]
-            self._markers.pop((commit.query, commit.epoch), None)
-            self._counted.add((commit.owner.lineage, commit.query, commit.epoch))
-            self.ended.append(Ended(commit.query, commit.epoch, self.ended[-1].total.plus(published)))
+            self._markers.pop(_key(commit), None)
+            self._counted.add(_key(commit))
+            self.epochs.append(CommittedEpoch(commit.query, commit.epoch, self.epochs[-1].total.plus(published)))
 
     def _published(self, commit: EpochCommitted) -> Sum:
         published = Sum()
-        for marker in self._markers.get((commit.query, commit.epoch), {}).values():
+        for marker in self._markers.get(_key(commit), {}).values():
             published = published.plus(Sum(marker.records, int.from_bytes(marker.digest)))
         return published
 
@@ -306,7 +313,7 @@ class _Log:
         self._history.close()
 
 
-def audit(kafka: KafkaSettings, job: str, *, topics: Collection[str] = (), seconds: float = 10.0) -> Audit:
+def audit_output(kafka: KafkaSettings, job: str, *, topics: Collection[str] = (), seconds: float = 10.0) -> OutputAudit:
     """Audit the output of a job.
 
     Args:
@@ -321,7 +328,7 @@ def audit(kafka: KafkaSettings, job: str, *, topics: Collection[str] = (), secon
         BrokerUnavailable: Kafka did not answer.
 
     Example:
-        >>> audit(KafkaSettings(), "words").clean  # doctest: +SKIP
+        >>> audit_output(KafkaSettings(), "words").clean  # doctest: +SKIP
         True
     """
     log = _Log(kafka, job)
@@ -329,13 +336,13 @@ def audit(kafka: KafkaSettings, job: str, *, topics: Collection[str] = (), secon
         log.update()
         names = set(topics) or log.outputs
         if not names:
-            return Audit(
+            return OutputAudit(
                 reason="The causal log does not show which topics are the sinks': name all of them with --topic."
             )
         if len(names) > _MOST_TOPICS:
-            return Audit(reason=f"An audit can have {_MOST_TOPICS} topics, and these are {len(names)}.")
-        if log.delivers_twice:
-            return Audit(reason="The job delivers at least once, as configured: it writes no markers.")
+            return OutputAudit(reason=f"An audit can have {_MOST_TOPICS} topics, and these are {len(names)}.")
+        if log.at_least_once:
+            return OutputAudit(reason="The job delivers at least once, as configured: it writes no markers.")
         output = _Output(kafka, names)
         try:
             return _observe(log, output, seconds)
@@ -345,44 +352,58 @@ def audit(kafka: KafkaSettings, job: str, *, topics: Collection[str] = (), secon
         log.close()
 
 
-def _observe(log: _Log, output: _Output, seconds: float) -> Audit:
+def _observe(log: _Log, output: _Output, seconds: float) -> OutputAudit:
     snapshots = [output.nothing] if output.complete else []
     deadline = time.monotonic() + seconds
     while True:
         snapshots.append(output.snapshot())
         log.update()
-        result = _compare(log, snapshots)
+        late = time.monotonic() > deadline
         whole = log.complete and output.complete
-        if (whole and result.verified and result.distance is None) or time.monotonic() > deadline:
-            break
+        if whole or late:
+            fit = _fit(log.epochs, snapshots, whole=whole)
+            # The newest snapshot may be in the middle of an epoch: then another one is taken.
+            if fit.newest or time.monotonic() > deadline + _GRACE_S:
+                log.give_up()
+                return _result(log, snapshots, fit, whole=whole)
         time.sleep(_PAUSE_S)
-    log.give_up()
-    return _compare(log, snapshots, final=True, whole=log.complete and output.complete)
 
 
-def _compare(log: _Log, snapshots: Sequence[Snapshot], *, final: bool = False, whole: bool = False) -> Audit:
-    """Find the pairs of a snapshot and an epoch with the same distance, of the variant that has most of them."""
-    best: list[Ended] = []
-    topics = len(snapshots[0])
-    for variants in itertools.product(range(len(_VARIANTS)), repeat=topics):  # rows of each topic are alike
+class _Fit(NamedTuple):
+    """The snapshots and epochs of one distance: the epochs, in order, and whether the newest snapshot is among them."""
+
+    epochs: list[CommittedEpoch]
+    newest: bool
+
+
+def _fit(epochs: Sequence[CommittedEpoch], snapshots: Sequence[Snapshot], *, whole: bool) -> _Fit:
+    """The distance that spans the most records; with `whole`, the distance 0."""
+    best = _Fit([], newest=False)
+    # The rows of a topic are alike, those of two topics may differ.
+    for variants in itertools.product(range(len(_VARIANTS)), repeat=len(snapshots[0])):
         states = dict.fromkeys(_total(snapshot, variants) for snapshot in snapshots)
-        distances: dict[Sum, list[Ended]] = {}
-        for ended in log.ended:
+        newest = _total(snapshots[-1], variants)
+        fits: dict[Sum, list[CommittedEpoch]] = {}
+        for epoch in epochs:
             for state in states:
-                distances.setdefault(state.minus(ended.total), []).append(ended)
-        longest = max(distances.values(), key=_span, default=[])
-        if _span(longest) > _span(best):
-            best = longest
+                fits.setdefault(state.minus(epoch.total), []).append(epoch)
+        for distance, same in fits.items():
+            if _span(same) > _span(best.epochs) and (distance == Sum() or not whole):
+                best = _Fit(same, newest=newest.minus(same[-1].total) == distance)
+    return best
+
+
+def _result(log: _Log, snapshots: Sequence[Snapshot], fit: _Fit, *, whole: bool) -> OutputAudit:
     repeated, incomplete = tuple(log.repeated), tuple(log.incomplete)
-    if _span(best):
-        first, last = (log.ended.index(ended) for ended in (best[0], best[-1]))
-        proved = log.ended[first + 1 : last + 1]
-        records = best[-1].total.records - best[0].total.records
-        return Audit(_ranges(proved), records, repeated, incomplete)
-    published = sum(sums[0].records for sums in snapshots[-1])
-    distance = published - log.ended[-1].total.records if whole else None
-    reason = "" if not final else _reason(log, snapshots, distance)
-    return Audit({}, 0, repeated, incomplete, distance or None, reason)
+    distance = None
+    if whole and not fit.newest and len(log.epochs) > 1:
+        distance = sum(sums[0].records for sums in snapshots[-1]) - log.epochs[-1].total.records
+    if not _span(fit.epochs):
+        return OutputAudit({}, 0, repeated, incomplete, distance, _reason(log, snapshots, distance))
+    first, last = (log.epochs.index(epoch) for epoch in (fit.epochs[0], fit.epochs[-1]))
+    reason = "" if fit.newest else f"Of later epochs, no moment of the output fits. {_reason(log, snapshots, distance)}"
+    records = fit.epochs[-1].total.records - fit.epochs[0].total.records
+    return OutputAudit(_ranges(log.epochs[first + 1 : last + 1]), records, repeated, incomplete, distance, reason)
 
 
 def _total(snapshot: Snapshot, variants: Sequence[int]) -> Sum:
@@ -394,21 +415,23 @@ def _total(snapshot: Snapshot, variants: Sequence[int]) -> Sum:
 
 
 def _reason(log: _Log, snapshots: Sequence[Snapshot], distance: int | None) -> str:
-    if distance:
-        return f"The output has {abs(distance)} records {'more' if distance > 0 else 'less'} than the markers say."
-    if len(log.ended) == 1:
+    if len(log.epochs) == 1:
         return "No committed epoch is in the causal log."
+    if distance == 0:
+        return "The output has as many records as the markers say, with other content."
+    if distance is not None:
+        return f"The output has {abs(distance)} records {'more' if distance > 0 else 'less'} than the markers say."
     if len(set(snapshots)) == 1:
         return "Nothing was published during the audit, and older records or markers were deleted."
     return "No moment of the output fits the markers: another program may write to the topics, or records differ."
 
 
-def _span(pairs: Sequence[Ended]) -> int:
+def _span(pairs: Sequence[CommittedEpoch]) -> int:
     """The number of records between the first and the last of the pairs."""
     return pairs[-1].total.records - pairs[0].total.records if pairs else 0
 
 
-def _ranges(epochs: Iterable[Ended]) -> dict[str, tuple[int, int]]:
+def _ranges(epochs: Iterable[CommittedEpoch]) -> dict[str, tuple[int, int]]:
     ranges: dict[str, tuple[int, int]] = {}
     for ended in epochs:
         first, _ = ranges.get(ended.query, (ended.epoch, 0))

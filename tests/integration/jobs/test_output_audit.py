@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
-from clonos.log.audit import audit
 from clonos.log.claiming import claim
+from clonos.log.output_audit import audit_output
 from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually
@@ -54,7 +54,7 @@ def test_epochs_are_verified_through_failures(
     fail_at("epoch-committed")
     feed(kafka, source, 10)
     run_job(job, name)
-    result = audit(kafka, name, seconds=1)
+    result = audit_output(kafka, name, seconds=1)
     assert result.clean, result
     assert (result.verified, result.records) == ({"out": (0, 1)}, 20)
 
@@ -68,10 +68,45 @@ def test_more_and_fewer_records_than_the_markers_say(
     producer = Producer(client_config(kafka))
     producer.produce(out, b"3", b"k3", partition=1)  # as Spark's own sink does after a crash
     assert producer.flush(30) == 0
-    result = audit(kafka, name, seconds=1)
+    result = audit_output(kafka, name, seconds=1)
     assert not result.clean
     assert (result.verified, result.distance) == ({}, 1)
     assert "1 records more than" in result.reason
+
+
+def test_a_record_that_is_repeated_while_the_job_is_observed(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    """Epochs before and after it fit each other, and the beginning does not fit them."""
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    job = copying(source, out)
+    feed(kafka, source, 0)
+    run_job(job, name)
+    assert audit_output(kafka, name, seconds=1).clean
+    producer = Producer(client_config(kafka))
+    producer.produce(out, b"3", b"k3")
+    assert producer.flush(30) == 0
+    for epoch in (1, 2):
+        feed(kafka, source, 10 * epoch)
+        run_job(job, name)
+    result = audit_output(kafka, name, seconds=1)
+    assert not result.clean
+    assert result.distance == 1
+
+
+def test_a_record_with_other_content_is_found(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out, changed = make_topic(2, "in"), make_topic(1, "out"), make_topic(1, "changed")
+    feed(kafka, source, 0)
+    run_job(copying(source, out), name)
+    producer = Producer(client_config(kafka))
+    for number in range(10):
+        producer.produce(changed, b"x" if number == 7 else f"{number}".encode(), f"k{number}".encode())
+    assert producer.flush(30) == 0
+    result = audit_output(kafka, name, topics=[changed], seconds=1)
+    assert (result.clean, result.distance) == (False, 0)
+    assert "with other content" in result.reason
 
 
 def test_an_output_with_records_of_others_is_not_verified(
@@ -83,9 +118,9 @@ def test_an_output_with_records_of_others_is_not_verified(
     feed(kafka, source, 10)
     run_job(copying(source, out), f"{name}-other", checkpoint="other")
     for topic in (other, source):
-        result = audit(kafka, name, topics=[topic], seconds=1)
+        result = audit_output(kafka, name, topics=[topic], seconds=1)
         assert not result.clean
-    assert not audit(kafka, name, seconds=1).clean, "another job writes to the topic"
+    assert not audit_output(kafka, name, seconds=1).clean, "another job writes to the topic"
 
 
 def test_values_that_rows_choose(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
@@ -108,7 +143,7 @@ def test_values_that_rows_choose(kafka: KafkaSettings, run_job: Any, name: str, 
         )
 
     run_job(job, name)
-    result = audit(kafka, name, seconds=1)
+    result = audit_output(kafka, name, seconds=1)
     assert result.clean, result
     assert result.records == 10
 
@@ -126,8 +161,8 @@ def test_topics_with_and_without_chosen_values_of_queries_that_read_each_other(
 
     run_job(job, name)
     run_job(job, name)  # the second query may have ended before the first one published
-    assert "--topic" in audit(kafka, name, seconds=1).reason
-    result = audit(kafka, name, topics=[first, second], seconds=1)
+    assert "--topic" in audit_output(kafka, name, seconds=1).reason
+    result = audit_output(kafka, name, topics=[first, second], seconds=1)
     assert result.clean, result
     assert result.verified.keys() == {"first", "second"}
 
@@ -149,13 +184,13 @@ def test_epochs_after_a_truncation_are_verified_while_the_job_runs(
     own.control.dispose()
     admin = AdminClient(client_config(kafka))
     admin.delete_records([TopicPartition(out, 0, 5)])[TopicPartition(out, 0, 5)].result(30)
-    result = audit(kafka, name, seconds=1)
+    result = audit_output(kafka, name, seconds=1)
     assert not result.clean
     assert "Nothing was published during the audit" in result.reason
 
     def verified() -> bool:
         with ThreadPoolExecutor(1) as pool:
-            auditing = pool.submit(audit, kafka, name, seconds=10)
+            auditing = pool.submit(audit_output, kafka, name, seconds=10)
             while not auditing.done():
                 run_epoch()
             return auditing.result().clean
