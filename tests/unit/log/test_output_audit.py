@@ -6,9 +6,9 @@ import pytest
 
 from clonos.log.output_audit import CommittedEpoch, Snapshot, Sum, _fit
 
-EPOCHS = [CommittedEpoch("", -1, Sum())] + [
-    CommittedEpoch("out", number, Sum(10 * (number + 1), 1000 * (number + 1))) for number in range(3)
-]
+# Epochs of different sizes: equal ones have the same distance from each other.
+TOTALS = [Sum(), Sum(10, 1000), Sum(25, 2600), Sum(31, 3333)]
+EPOCHS = [CommittedEpoch("out", number - 1, total) for number, total in enumerate(TOTALS)]
 
 
 def snapshot(records: int, digest: int) -> Snapshot:
@@ -16,9 +16,9 @@ def snapshot(records: int, digest: int) -> Snapshot:
     return ((Sum(records, digest),) * 4,)
 
 
-NOTHING, FIRST, SECOND, THIRD = (snapshot(epoch.total.records, epoch.total.digest) for epoch in EPOCHS)
+NOTHING, FIRST, SECOND, THIRD = (snapshot(*total) for total in TOTALS)
 IN_BETWEEN = snapshot(14, 1400)
-SECOND_TWICE_3, THIRD_TWICE_3 = snapshot(21, 2007), snapshot(31, 3007)
+SECOND_TWICE_3, THIRD_TWICE_3 = snapshot(26, 2607), snapshot(32, 3340)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ SECOND_TWICE_3, THIRD_TWICE_3 = snapshot(21, 2007), snapshot(31, 3007)
         ([FIRST, SECOND, THIRD_TWICE_3], False, [0, 1], False),
         ([NOTHING, SECOND, THIRD_TWICE_3], True, [-1, 1], False),
         # As many records, one of them with other content.
-        ([NOTHING, snapshot(30, 3001)], True, [], False),
+        ([NOTHING, snapshot(31, 3334)], True, [], False),
     ],
 )
 def test_only_the_same_distance_proves_epochs(
