@@ -130,7 +130,7 @@ def _surroundings(board: Board) -> tuple[object, ...]:
 
 def figures(line: Line) -> list[str]:
     """The figures of a row as texts: lag, records published per second, and the time until a standby is READY."""
-    ready_in_s = line.takeover.ready_in_s if line.takeover is not None else None
+    ready_in_s = line.forecast.ready_in_s if line.forecast is not None else None
     ready = f", READY in about {duration(1000 * ready_in_s)}" if ready_in_s is not None else ""
     return [number(line.lag) or _NONE, rate(line.out_per_s) or _NONE, ready]
 

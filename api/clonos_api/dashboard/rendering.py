@@ -15,7 +15,7 @@ from clonos.resources.figures import age, clock, duration, number, size
 from clonos.resources.service import Role
 from clonos_api.auth import Principal
 from clonos_api.dashboard import assets
-from clonos_api.fleet.verdict import verdict_of
+from clonos_api.fleet.banner import banner_of
 from clonos_api.replica import replica_of
 
 # Pages load scripts, styles and data only from this service, and cannot be framed.
@@ -118,7 +118,7 @@ _TEMPLATES: Final = Environment(
 )
 _TEMPLATES.globals["asset"] = assets.address
 _TEMPLATES.filters.update(
-    verdict=verdict_of,
+    banner=banner_of,
     time=_time,
     since=_since,
     duration=lambda ms: _or_none(duration(ms)),

@@ -3,7 +3,7 @@
 - `clonos_api.fleet.lines`: what a board contains.
 - `clonos_api.fleet.facts`: reads the rows of the store from which a board is computed.
 - `clonos_api.fleet.stalls`: which jobs should publish and do not, and why.
-- `clonos_api.fleet.takeovers`: what would happen if a job's driver failed now, with estimates.
+- `clonos_api.fleet.forecasts`: what would happen if a job's driver failed now, with estimates.
 - `clonos_api.fleet.health`: the health of a job, and the reasons.
 - `clonos_api.fleet.board`: caches the newest board for all viewers of a replica.
 
@@ -12,6 +12,6 @@ must not import routes, the dashboard or the reconciler.
 """
 
 from clonos_api.fleet.board import Boards
-from clonos_api.fleet.lines import Board, Dependencies, Head, Health, Last, Line, Seat, Stall, Takeover
+from clonos_api.fleet.lines import Board, Dependencies, Forecast, Head, Health, Last, Line, Seat, Stall
 
-__all__ = ["Board", "Boards", "Dependencies", "Head", "Health", "Last", "Line", "Seat", "Stall", "Takeover"]
+__all__ = ["Board", "Boards", "Dependencies", "Forecast", "Head", "Health", "Last", "Line", "Seat", "Stall"]

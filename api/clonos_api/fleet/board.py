@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from clonos_api.fleet.facts import Facts, queries_of, read_facts
+from clonos_api.fleet.forecasts import Estimates, read_estimates
 from clonos_api.fleet.health import attention, dependencies_of, line_of
 from clonos_api.fleet.lines import DISCONNECTED, Board, Head
-from clonos_api.fleet.takeovers import Estimates, read_estimates
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import HostRow
 

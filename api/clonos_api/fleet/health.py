@@ -9,9 +9,9 @@ from typing import Final
 from clonos.resources.jobs import DesiredState, JobState
 from clonos.standby.states import StandbyState
 from clonos_api.fleet.facts import Facts, queries_of
+from clonos_api.fleet.forecasts import Estimates, forecast_of
 from clonos_api.fleet.lines import DISCONNECTED, Dependencies, Health, Last, Line, Seat, Stall
 from clonos_api.fleet.stalls import stall_of
-from clonos_api.fleet.takeovers import Estimates, takeover_of
 from clonos_api.store.tables import JobRow, RecoveryRow
 
 # Longer than the transactions of an epoch usually last, including retries.
@@ -46,7 +46,7 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rate: float | None)
         exact=not doubts,
         alone=job.state == JobState.RUNNING and _wanted(job) == 0,
         stall=stall,
-        takeover=takeover_of(job, facts, estimates),
+        forecast=forecast_of(job, facts, estimates),
     )
 
 

@@ -46,7 +46,7 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class Takeover:
+class Forecast:
     """What happens if the driver of a running job fails now.
 
     Attributes:
@@ -83,14 +83,14 @@ class Line:
     exact: bool = True
     alone: bool = False  # the job runs without a standby because its specification requests none
     stall: Stall | None = None  # None: the job publishes, has no input, or is not to run
-    takeover: Takeover | None = None  # None: the job does not run
+    forecast: Forecast | None = None  # None: the job does not run
 
     def shape(self) -> Line:
         """The line with restarts, lag, published records and the time until a standby is READY cleared, because these
         change constantly.
         """
-        takeover = replace(self.takeover, ready_in_s=None) if self.takeover is not None else None
-        return replace(self, restarts=0, lag=None, out_per_s=None, takeover=takeover)
+        forecast = replace(self.forecast, ready_in_s=None) if self.forecast is not None else None
+        return replace(self, restarts=0, lag=None, out_per_s=None, forecast=forecast)
 
     def at(self, host: str) -> tuple[Seat, ...]:
         """The job's driver and standbys on the host with this name."""

@@ -7,9 +7,9 @@ from typing import Final
 from fastapi import APIRouter
 
 from clonos.resources.figures import age
-from clonos.resources.service import Dependencies, JobHealth, JobStatus, Status, Takeover
+from clonos.resources.status import Dependencies, Forecast, JobHealth, JobStatus, Status
 from clonos_api.fleet import Health, Line
-from clonos_api.fleet.verdict import verdict_of
+from clonos_api.fleet.banner import banner_of
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import ReplicaDep
 from clonos_api.routes.access import API, Viewer
@@ -29,16 +29,16 @@ _WORDS: Final[dict[Health, JobHealth]] = {
 async def get_status(caller: Viewer, replica: ReplicaDep) -> Status:
     """Get the state of all jobs, hosts and Kafka, at most a few seconds old."""
     board = await replica.boards.newest()
-    verdict, kafka = verdict_of(board), board.dependencies
+    banner, kafka = banner_of(board), board.dependencies
     stalls = [
         f"{line.name}: no output for {age(line.stall.since, board.at)}; {line.stall.why}."
-        for line in verdict.stalled
+        for line in banner.stalled
         if line.stall is not None
     ]
     return Status(
         at=board.at,
-        health=_WORDS[verdict.health],
-        summary=" ".join(filter(None, [*stalls, verdict.headline, verdict.detail])),
+        health=_WORDS[banner.health],
+        summary=" ".join(filter(None, [*stalls, banner.headline, banner.detail])),
         led=board.led,
         counts={_WORDS[health]: count for health, count in board.counts().items()},
         hosts={head.name: head.state for head in board.hosts},
@@ -54,7 +54,7 @@ async def get_status(caller: Viewer, replica: ReplicaDep) -> Status:
 
 
 def _status(line: Line) -> JobStatus:
-    takeover = line.takeover
+    forecast = line.forecast
     reasons = [*([line.stall.why] if line.stall is not None else []), *([line.failure] if line.failure else [])]
     return JobStatus(
         id=line.id,
@@ -63,12 +63,12 @@ def _status(line: Line) -> JobStatus:
         health=_WORDS[line.health],
         reasons=[*reasons, *line.weak] if line.health not in ("good", "idle") else [],
         silent_since=line.stall.since if line.stall is not None else None,
-        takeover=Takeover(
-            warm=takeover.warm,
-            host=takeover.host or None,
-            estimate_s=takeover.estimate_s,
-            ready_in_s=takeover.ready_in_s,
+        forecast=Forecast(
+            warm=forecast.warm,
+            host=forecast.host or None,
+            estimate_s=forecast.estimate_s,
+            ready_in_s=forecast.ready_in_s,
         )
-        if takeover is not None
+        if forecast is not None
         else None,
     )

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clonos.cli.lint import require_repeatable
-from clonos.cli.options import AllowLint, Api, Listed, Output, Token, Wait, connect, pairs
+from clonos.cli.options import (
+    AllowLint,
+    Api,
+    ClusterName,
+    JobName,
+    JobPath,
+    Listed,
+    Output,
+    Params,
+    StandbyCount,
+    Token,
+    Wait,
+    connect,
+    pairs,
+)
 from clonos.errors import NotFound, StateConflict
 
 if TYPE_CHECKING:
     from clonos.client import Client
     from clonos.client.submission import Submission
-    from clonos.jobs.spec import JobSpec
     from clonos.resources.jobs import Job, JobPatch, UpgradeRequest
 
 
 def apply(
-    path: Annotated[Path, typer.Argument(help="The job file (.py), its specification (.yaml), or their folder.")],
-    param: Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the job (default: the specification's).")] = None,
-    standbys: Annotated[
-        int | None,
-        typer.Option(min=0, max=8, help="Number of standbys (`standby.replicas`).", show_default=False),
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="Name of a Spark cluster, in place of the specified master or cluster.")
-    ] = None,
+    path: JobPath,
+    param: Params = None,
+    name: JobName = None,
+    standbys: StandbyCount = None,
+    cluster: ClusterName = None,
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start the job if it does not run.")] = True,
     timeout: Annotated[
         float,
@@ -62,72 +67,38 @@ def apply(
         except NotFound:
             _create(client, submission, start=start, output=output)
             return
-        changed = Changed.of(current, submission).upload(client)
-        _change(client, current, changed, start=start, timeout_s=timeout, wait=wait, output=output)
+        change = change_of(client, current, submission)
+        _change(client, current, change, start=start, timeout_s=timeout, wait=wait, output=output)
 
 
-@dataclass(frozen=True)
-class Changed:
-    """The code and specification on disk, for an existing job.
+def change_of(client: Client, current: Job, submission: Submission) -> JobPatch:
+    """Upload the code of a submission, and return what it makes of an existing job.
 
-    Attributes:
-        current: The job.
-        spec: The specification. It keeps the job's standbys if the one on disk names none.
-        submission: What was read from disk.
+    The job keeps its standbys if the specification on disk names none.
     """
+    from clonos.resources.jobs import JobPatch
 
-    current: Job
-    spec: JobSpec
-    submission: Submission
-
-    @classmethod
-    def read(cls, current: Job, path: Path, *, params: Mapping[str, str]) -> Self:
-        """Read the code and specification at `path` for a job."""
-        from clonos.client.submission import read_submission
-
-        return cls.of(current, read_submission(path, name=current.name, params=params))
-
-    @classmethod
-    def of(cls, current: Job, submission: Submission) -> Self:
-        """What `submission` changes in a job."""
-        spec, standby = submission.spec, submission.spec.spec.standby
-        if not standby.model_fields_set & {"replicas", "mode"}:
-            before = current.spec.spec.standby
-            same = {"replicas": before.replicas, "mode": before.mode}
-            standby = standby.model_copy(update=same) if standby.model_fields_set else before
-            spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"standby": standby})})
-        return cls(current, spec, submission)
-
-    def upload(self, client: Client) -> Uploaded:
-        """Upload the code, unless the control plane has it."""
-        return Uploaded(self.current, self.spec, client.artifacts.upload(self.submission.packed).id)
+    spec, standby = submission.spec, submission.spec.spec.standby
+    if not standby.model_fields_set & {"replicas", "mode"}:
+        before = current.spec.spec.standby
+        same = {"replicas": before.replicas, "mode": before.mode}
+        standby = standby.model_copy(update=same) if standby.model_fields_set else before
+        spec = spec.model_copy(update={"spec": spec.spec.model_copy(update={"standby": standby})})
+    return JobPatch(spec=spec, artifact=client.artifacts.upload(submission.packed).id)
 
 
-@dataclass(frozen=True)
-class Uploaded:
-    """A changed job whose code is on the control plane."""
+def upgrade_to(change: JobPatch, timeout_s: float) -> UpgradeRequest:
+    """The request that stores a change and upgrades the running driver to it."""
+    from clonos.resources.jobs import UpgradeRequest
 
-    current: Job
-    spec: JobSpec
-    artifact: str
+    return UpgradeRequest(spec=change.spec, artifact=change.artifact, timeout_s=timeout_s)
 
-    @property
-    def differs(self) -> bool:
-        """Whether specification or code differ from the job's newest version."""
-        # With defaults: the control plane returns a specification with them.
-        return self.artifact != self.current.artifact or self.spec.model_dump() != self.current.spec.model_dump()
 
-    def patch(self) -> JobPatch:
-        """The request that stores the change as the newest version."""
-        from clonos.resources.jobs import JobPatch
-
-        return JobPatch(spec=self.spec, artifact=self.artifact)
-
-    def upgrade(self, timeout_s: float) -> UpgradeRequest:
-        """The request that also upgrades the running driver."""
-        from clonos.resources.jobs import UpgradeRequest
-
-        return UpgradeRequest(spec=self.spec, artifact=self.artifact, timeout_s=timeout_s)
+def _differs(current: Job, change: JobPatch) -> bool:
+    """Whether specification or code differ from the job's newest version."""
+    assert change.spec is not None
+    # With defaults: the control plane returns a specification with them.
+    return change.artifact != current.artifact or change.spec.model_dump() != current.spec.model_dump()
 
 
 def _create(client: Client, submission: Submission, *, start: bool, output: Output) -> None:
@@ -144,7 +115,7 @@ def _create(client: Client, submission: Submission, *, start: bool, output: Outp
 
 
 def _change(
-    client: Client, current: Job, uploaded: Uploaded, *, start: bool, timeout_s: float, wait: bool, output: Output
+    client: Client, current: Job, change: JobPatch, *, start: bool, timeout_s: float, wait: bool, output: Output
 ) -> None:
     from clonos.cli.job import operate
     from clonos.cli.show import show_json
@@ -158,14 +129,14 @@ def _change(
             if current.state == "STOPPING"
             else f"a cancelled job cannot run again: delete it with `clonos job rm {name}`, and repeat the command.",
         )
-    runs = current.state == "RUNNING"
-    if runs and uploaded.differs:
-        request = uploaded.upgrade(timeout_s)
+    runs, differs = current.state == "RUNNING", _differs(current, change)
+    if runs and differs:
+        request = upgrade_to(change, timeout_s)
         operate(client, name, lambda job: jobs.upgrade(job, request, version=current.version), wait=wait, output=output)
         return
-    if uploaded.differs:
-        stored = jobs.patch(current.id, uploaded.patch(), version=current.version)
-        typer.echo(f"{name} has the new version {stored.version} (code {uploaded.artifact[:12]}).", err=True)
+    if differs:
+        stored = jobs.patch(current.id, change, version=current.version)
+        typer.echo(f"{name} has the new version {stored.version} (code {(change.artifact or '')[:12]}).", err=True)
         current = stored
     elif runs and current.observed_version == current.version:
         if output is Output.JSON:
@@ -176,7 +147,7 @@ def _change(
     if runs:
         operate(client, name, jobs.upgrade, wait=wait, output=output)
     elif current.state in ("STARTING", "RECOVERING"):
-        operate(client, name, jobs.restart if uploaded.differs else jobs.start, wait=wait, output=output)
+        operate(client, name, jobs.restart if differs else jobs.start, wait=wait, output=output)
     elif start:
         operate(client, name, jobs.start, wait=wait, output=output)
     else:

@@ -151,6 +151,7 @@ def watch(
 
 
 @app.command()
+@app.command("resume")
 def start(
     job: JobArgument,
     start_from: Annotated[
@@ -179,6 +180,7 @@ def start(
 
 
 @app.command()
+@app.command("pause")
 def stop(
     job: JobArgument,
     mode: Annotated[
@@ -198,26 +200,6 @@ def stop(
     request = StopRequest(mode=StopMode(mode), timeout_s=timeout)
     with connect(api, token) as client:
         operate(client, job, lambda name: client.jobs.stop(name, request), wait=wait, output=output)
-
-
-@app.command()
-def pause(
-    job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
-) -> None:
-    """Pause a job after its epoch in progress: the same as `clonos job stop`. `clonos job resume` continues it."""
-    from clonos.resources.jobs import StopRequest
-
-    with connect(api, token) as client:
-        operate(client, job, lambda name: client.jobs.stop(name, StopRequest()), wait=wait, output=output)
-
-
-@app.command()
-def resume(
-    job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
-) -> None:
-    """Continue a paused or stopped job where it ended: the same as `clonos job start`."""
-    with connect(api, token) as client:
-        operate(client, job, client.jobs.start, wait=wait, output=output)
 
 
 @app.command()
@@ -267,8 +249,9 @@ def upgrade(
     The driver works until the new version is ready. If the new version fails before its first committed epoch, the job
     is rolled back. A refused upgrade stores nothing; `clonos apply` also changes jobs that do not run.
     """
-    from clonos.cli.apply import Changed
+    from clonos.cli.apply import change_of, upgrade_to
     from clonos.cli.lint import require_repeatable
+    from clonos.client.submission import read_submission
     from clonos.resources.jobs import UpgradeRequest
 
     request = UpgradeRequest(timeout_s=timeout)
@@ -278,9 +261,9 @@ def upgrade(
         version = None
         if path is not None:
             current = client.jobs.get(job)
-            changed = Changed.read(current, path, params=pairs(param or [], "--param"))
-            require_repeatable(changed.submission.file, allowed=allow_lint)
-            request, version = changed.upload(client).upgrade(timeout), current.version
+            submission = read_submission(path, name=current.name, params=pairs(param or [], "--param"))
+            require_repeatable(submission.file, allowed=allow_lint)
+            request, version = upgrade_to(change_of(client, current, submission), timeout), current.version
         operate(client, job, lambda name: client.jobs.upgrade(name, request, version=version), wait=wait, output=output)
 
 

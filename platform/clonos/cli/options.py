@@ -50,6 +50,19 @@ Lists = Annotated[Listing, typer.Option("--output", "-o", help="Output format.")
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of results (default: all).")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the operation is complete.")]
 AllowLint = Annotated[bool, typer.Option("--allow-lint", help="Accept code that a replay may contradict.")]
+JobPath = Annotated[
+    Path, typer.Argument(metavar="PATH", help="The job file (.py), its specification (.yaml), or their folder.")
+]
+Params = Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")]
+JobName = Annotated[str | None, typer.Option("--name", help="Name of the job (default: the specification's).")]
+StandbyCount = Annotated[
+    int | None,
+    typer.Option("--standbys", min=0, max=8, help="Number of standbys (`standby.replicas`).", show_default=False),
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Option("--cluster", help="Name of a Spark cluster, in place of the specified master or cluster."),
+]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name or id of the job.")]
 
 _PANEL = "Control plane"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from clonos.resources.base import Page
-    from clonos.resources.service import Dependencies, JobStatus
+    from clonos.resources.status import Dependencies, JobStatus
 
 _STYLES = {"healthy": "bold green", "failing": "bold red", "not running": "bold"}
 
@@ -47,7 +47,7 @@ def status(
                     "job": lambda job: job.name,
                     "state": lambda job: show.state(job.state),
                     "health": lambda job: _word(job.health),
-                    "if it fails now": _takeover,
+                    "if it fails now": _forecast,
                     "why": lambda job: show.short("; ".join(job.reasons), 120),
                 },
                 lambda job: job.name,
@@ -71,10 +71,10 @@ def _word(health: str) -> Text:
     return Text(health, _STYLES.get(health, "bold yellow"))
 
 
-def _takeover(job: JobStatus) -> str | None:
+def _forecast(job: JobStatus) -> str | None:
     from clonos.cli.show import duration
 
-    now = job.takeover
+    now = job.forecast
     if now is None:
         return None
     about = f" about {duration(1000 * now.estimate_s)}" if now.estimate_s is not None else ""

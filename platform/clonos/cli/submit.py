@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from clonos.cli.lint import require_repeatable
-from clonos.cli.options import AllowLint, Api, Listed, Output, Token, connect, pairs
+from clonos.cli.options import (
+    AllowLint,
+    Api,
+    ClusterName,
+    JobName,
+    JobPath,
+    Listed,
+    Output,
+    Params,
+    StandbyCount,
+    Token,
+    connect,
+    pairs,
+)
 
 
 def submit(
-    path: Annotated[Path, typer.Argument(help="The job file (.py), its specification (.yaml), or their folder.")],
+    path: JobPath,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Watch the job until it ends or Ctrl-C.")] = False,
-    param: Annotated[list[str] | None, typer.Option("--param", "-p", help="Job parameter: name=value.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the job (default: the specification's).")] = None,
-    standbys: Annotated[
-        int | None,
-        typer.Option(min=0, max=8, help="Number of standbys (`standby.replicas`).", show_default=False),
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="Name of a Spark cluster, in place of the specified master or cluster.")
-    ] = None,
+    param: Params = None,
+    name: JobName = None,
+    standbys: StandbyCount = None,
+    cluster: ClusterName = None,
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start the job.")] = True,
     start_from: Annotated[
         str | None,

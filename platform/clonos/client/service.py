@@ -23,13 +23,13 @@ from clonos.resources.service import (
     Event,
     Health,
     Operation,
-    Status,
     Token,
     TokenCreate,
     TokenCreated,
     ValidateRequest,
     Validation,
 )
+from clonos.resources.status import Status
 
 _FIRST_POLL_S: Final = 0.05
 _LONGEST_POLL_S: Final = 1.0

@@ -51,16 +51,15 @@ from clonos.resources.jobs import (
     UpgradeRequest,
 )
 from clonos.resources.service import (
-    Dependencies,
     Event,
     Health,
     Operation,
     Role,
-    Status,
     Token,
     TokenCreate,
     TokenCreated,
 )
+from clonos.resources.status import Dependencies, Status
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TOKEN = "clonos_abc_secret"

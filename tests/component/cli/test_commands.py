@@ -22,7 +22,8 @@ from clonos.client.credentials import Credentials, resolve
 from clonos.jobs.spec import JobSpec, Standbys
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import Executor, Executors, Failure, JobException, JobState
-from clonos.resources.service import Dependencies, Event, JobStatus, Takeover
+from clonos.resources.service import Event
+from clonos.resources.status import Dependencies, Forecast, JobStatus
 from clonos.testing.harness import eventually
 from component.cli.conftest import Clonos
 from component.cli.service import NOW, TOKEN, FakeService, host, problem, recovery, savepoint
@@ -113,8 +114,8 @@ def test_stop_restart_cancel_and_rm_wait_for_the_operation(clonos: Clonos, servi
 
 def test_status_shows_what_needs_attention(clonos: Clonos, service: FakeService) -> None:
     assert "healthy All running jobs" in clonos("status", "--check").stdout
-    takeover = Takeover(warm=False, host="host-2", estimate_s=12.0, ready_in_s=35.0)
-    row = JobStatus(id="1", name="fraud", state="RUNNING", health="failing", reasons=["it waits"], takeover=takeover)
+    forecast = Forecast(warm=False, host="host-2", estimate_s=12.0, ready_in_s=35.0)
+    row = JobStatus(id="1", name="fraud", state="RUNNING", health="failing", reasons=["it waits"], forecast=forecast)
     seen = Dependencies(brokers=3, silent=["fraud"], waiting=[], under_replicated=0, open_transactions=0)
     changed = {"health": "failing", "summary": "fraud: no output for 4.2 s.", "jobs": [row], "dependencies": seen}
     service.status = service.status.model_copy(update=changed)

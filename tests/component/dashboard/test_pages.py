@@ -193,8 +193,8 @@ def test_a_standby_on_a_lost_host_does_not_count(api: Served, name: str) -> None
     write(api, lose)
     line = next(entry for entry in board(api).lines if entry.id == job)
     assert [seat.state for seat in line.seats if seat.role == "standby"] == ["DISCONNECTED"]
-    assert line.takeover is not None
-    assert not line.takeover.warm
+    assert line.forecast is not None
+    assert not line.forecast.warm
 
 
 def test_the_banner_shows_that_no_replica_leads(tmp_path: Path) -> None:

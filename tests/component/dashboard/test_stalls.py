@@ -187,7 +187,7 @@ def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser
     for downtime_ms, standby in ((600.0, "s"), (700.0, "s"), (800.0, "s"), (12_000.0, None)):
         write(api, recovery(other, ended=True, downtime_ms=downtime_ms, standby=standby, **done))
     write(api, recovery(other, ended=True, cause="restart", downtime_ms=1.0, **done))
-    cold = line_of(api, job).takeover
+    cold = line_of(api, job).forecast
     assert cold is not None
     assert (cold.warm, cold.host, cold.estimate_s) == (False, "", 12.0)
 
@@ -202,7 +202,7 @@ def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser
         return host.name
 
     host = write(api, place)
-    warming = line_of(api, job).takeover
+    warming = line_of(api, job).forecast
     assert warming is not None
     assert (warming.warm, warming.host, warming.estimate_s) == (False, host, 12.0)
     assert warming.ready_in_s is not None
@@ -216,7 +216,7 @@ def test_a_takeover_is_estimated_from_earlier_ones(api: Served, browser: Browser
             row.state = "READY"
 
     write(api, ready)
-    warm = line_of(api, job).takeover
+    warm = line_of(api, job).forecast
     assert warm is not None
     assert (warm.warm, warm.host, warm.estimate_s, warm.ready_in_s) == (True, host, 0.7, None)
 

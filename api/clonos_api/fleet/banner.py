@@ -8,7 +8,7 @@ from clonos_api.fleet.lines import DISCONNECTED, Board, Health, Line
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Banner:
     """The state of all jobs.
 
     Attributes:
@@ -24,24 +24,24 @@ class Verdict:
     detail: str
 
 
-def verdict_of(board: Board) -> Verdict:
-    """The verdict of a board."""
+def banner_of(board: Board) -> Banner:
+    """The banner of a board."""
     counts, total = board.counts(), len(board.lines)
     stalled = tuple(sorted((line for line in board.lines if line.stall is not None), key=_since))
     if not total:
-        return Verdict("idle", (), "There are no jobs.", "")
+        return Banner("idle", (), "There are no jobs.", "")
     trouble = _trouble(board, counts["bad"] - len(stalled))
     if trouble or stalled:
-        return Verdict("bad", stalled, " ".join(trouble), _promise(board))
+        return Banner("bad", stalled, " ".join(trouble), _promise(board))
     if counts["busy"]:
-        return Verdict("busy", (), f"{_jobs(counts['busy'], total)} changing state.", _promise(board))
+        return Banner("busy", (), f"{_jobs(counts['busy'], total)} changing state.", _promise(board))
     if counts["weak"]:
         states = f"All jobs are in their desired state; {counts['weak']} of {total} {_be(counts['weak'])} degraded."
-        return Verdict("weak", (), states, _promise(board))
+        return Banner("weak", (), states, _promise(board))
     if counts["idle"] == total:
-        return Verdict("idle", (), "No job is set to run.", "")
+        return Banner("idle", (), "No job is set to run.", "")
     good = "All running jobs publish, deliver exactly once, and all their standbys are ready."
-    return Verdict("good", (), good, _alone(board))
+    return Banner("good", (), good, _alone(board))
 
 
 def _since(line: Line) -> str:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resources.jobs import JobState
 from clonos.standby.states import StandbyState
 from clonos_api.fleet.facts import Facts, Waiting
-from clonos_api.fleet.lines import Takeover
+from clonos_api.fleet.lines import Forecast
 from clonos_api.store.recoveries import PLANNED
 from clonos_api.store.tables import JobRow, RecoveryRow, RunRow, StandbyRow
 
@@ -64,7 +64,7 @@ async def read_estimates(session: AsyncSession) -> Estimates:
     )
 
 
-def takeover_of(job: JobRow, facts: Facts, estimates: Estimates) -> Takeover | None:
+def forecast_of(job: JobRow, facts: Facts, estimates: Estimates) -> Forecast | None:
     """What happens if the driver of `job` fails now; None if the job does not run."""
     if job.state != JobState.RUNNING:
         return None
@@ -72,11 +72,11 @@ def takeover_of(job: JobRow, facts: Facts, estimates: Estimates) -> Takeover | N
     standbys = [standby for standby in facts.standbys.get(job.id, ()) if standby.host not in unreachable]
     ready = [standby for standby in standbys if standby.state == StandbyState.READY]
     if ready:
-        return Takeover(True, ready[0].host, estimates.warm_s.get(job.id, estimates.any_warm_s))
+        return Forecast(True, ready[0].host, estimates.warm_s.get(job.id, estimates.any_warm_s))
     cold_s = estimates.cold_s.get(job.id, estimates.any_cold_s)
     if not standbys:
-        return Takeover(False, estimate_s=cold_s)
-    return Takeover(False, standbys[0].host, cold_s, _ready_in_s(standbys, estimates, facts.at))
+        return Forecast(False, estimate_s=cold_s)
+    return Forecast(False, standbys[0].host, cold_s, _ready_in_s(standbys, estimates, facts.at))
 
 
 def _ready_in_s(standbys: Sequence[Waiting], estimates: Estimates, at: datetime) -> float | None:

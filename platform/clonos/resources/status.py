@@ -1,0 +1,84 @@
+"""Bodies for ``GET /status``: the health of all jobs, and the systems on which they depend."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from clonos.resources.base import Moment, Resource
+
+JobHealth = Literal["healthy", "degraded", "changing", "failing", "not running"]
+
+
+class Forecast(Resource):
+    """What happens if the driver of a running job fails now.
+
+    Attributes:
+        warm: Whether a standby is READY on a reachable host; otherwise a new driver starts.
+        host: The host of that standby, or of the one that warms up; None: there is none.
+        estimate_s: Expected time without output in seconds, the median of earlier recoveries; None: there were none.
+        ready_in_s: Expected seconds until the standby is READY; None: it is, or the time is unknown.
+    """
+
+    warm: bool
+    host: str | None = None
+    estimate_s: float | None = None
+    ready_in_s: float | None = None
+
+
+class JobStatus(Resource):
+    """The health of one job.
+
+    Attributes:
+        reasons: Why it is not healthy; empty if it is.
+        silent_since: Last output of a job that should publish and does not; None: it publishes, has no input, or is
+            not to run.
+        forecast: What happens if its driver fails now; None: it does not run.
+    """
+
+    id: str
+    name: str
+    state: str
+    health: JobHealth
+    reasons: list[str]
+    silent_since: Moment | None = None
+    forecast: Forecast | None = None
+
+
+class Dependencies(Resource):
+    """Kafka and other systems, as the drivers of running jobs see them.
+
+    Attributes:
+        brokers: Smallest number of brokers that a driver sees; None: no driver has reported it.
+        silent: Jobs whose driver gets no answer of Kafka.
+        waiting: Jobs whose driver waits for another system, such as a Schema Registry.
+        under_replicated: Number of partitions of causal logs without all of their replicas in sync.
+        open_transactions: Number of topics whose readers wait for an open transaction.
+    """
+
+    brokers: int | None
+    silent: list[str]
+    waiting: list[str]
+    under_replicated: int
+    open_transactions: int
+
+
+class Status(Resource):
+    """The state of all jobs, as on the dashboard's overview.
+
+    Attributes:
+        health: The worst of all jobs, hosts and dependencies.
+        summary: The same in sentences.
+        led: Whether a replica of the control plane leads. Without one, nothing takes over, starts or stops.
+        counts: Number of jobs by health.
+        hosts: Name → state; DISCONNECTED: its lease has expired, and it is not LOST yet.
+        jobs: The jobs; those that need attention first.
+    """
+
+    at: Moment
+    health: JobHealth
+    summary: str
+    led: bool
+    counts: dict[JobHealth, int]
+    hosts: dict[str, str]
+    dependencies: Dependencies
+    jobs: list[JobStatus]
