@@ -170,6 +170,29 @@ def change_code(job: ScriptedJob, code: bytes = CODE + b"# newer\n") -> None:
     assert answer.status_code == 200, answer.text
 
 
+def test_an_upgrade_takes_the_new_code_unless_it_is_refused(job: ScriptedJob) -> None:
+    primary, run, _, waiting = job.start_with_standby()
+    body = {"artifact": upload(job.client, CODE + b"# newer\n")}
+    path = f"/jobs/{job.name}/upgrade"
+    assert job.client.post(path, json=body).status_code == 428
+    assert job.client.post(path, json=body, headers={"If-Match": '"7"'}).status_code == 412
+    assert job.fetch()["version"] == 1
+    answer = job.client.post(path, json=body, headers={"If-Match": '"1"'})
+    assert answer.status_code == 202, answer.text
+    assert (job.fetch()["version"], job.fetch()["artifact"]) == (2, body["artifact"])
+    host, new = await_upgraded_standby(job, run, waiting, state="WARMING")
+    job.report(host, new, "EXITED", exit_code=14, final=True, failure=BROKEN)
+    assert finished(job, answer.json())["failure"]["error"] == "move-failed"
+    assert job.runs(primary) == {run: "RUNNING"}
+
+    job.client.post(f"/jobs/{job.name}/stop")
+    eventually(lambda: job.fetch()["state"] != "RUNNING", "the job is stopping")
+    body = {"artifact": upload(job.client, CODE + b"# newest\n")}
+    refused = job.client.post(path, json=body, headers={"If-Match": '"2"'})
+    assert refused.status_code == 409
+    assert job.fetch()["version"] == 2, "a refused upgrade stores nothing"
+
+
 def await_upgraded_standby(job: ScriptedJob, old: str, waiting: str, state: str = "READY") -> tuple[str, str]:
     """Wait for a standby of the new version and report its state: its host and run."""
 
