@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=8
 CLONOS_TESTS ?= core
 SELECTION := --tests $(CLONOS_TESTS) $(if $(filter ci,$(CLONOS_TESTS)),--turn $(or $(shell git rev-parse --short=8 HEAD),0))
 CONTAINERS = $(PYTEST) tests/integration/contracts tests/integration/jobs/test_exactly_once.py tests/integration/containers \
-	-v --kafka container --tests core
+	-v --kafka container
 SUMMARY := build/tests.txt
 # What `make test` runs, three at a time. Two would leave two cores idle for 40 % of the time, because tests wait for
 # brokers, restarts and leases. A suite that fails keeps no other from running.
@@ -118,7 +118,7 @@ containers: setup ## Contracts, exactly-once jobs, the platform by compose; in c
 # No $(MAKE) here: an engine that this starts would inherit the jobserver of `make test`, which would then wait for it.
 containers-slice: setup
 	@{ if { docker/engine $(or $(CLONOS_TEST_ENGINE),status) && docker/base-image; } 2>build/engine.txt; then \
-		$(CONTAINERS); \
+		$(CONTAINERS) $(SELECTION); \
 	else \
 		echo "Kafka in containers: not run, because $$(tail -n 1 build/engine.txt)" | tee -a $(SUMMARY); \
 	fi; }$(LABELLED)

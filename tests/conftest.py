@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -117,7 +118,8 @@ def _has_leaders(admin: AdminClient, topic: str) -> bool:
     return metadata.error is None and all(partition.leader >= 0 for partition in metadata.partitions.values())
 
 
-TURNS = 5  # tests marked turn(0) to turn(4), of some minutes each
+KINDS = ("core", "turn", "ci", "full")
+TURNS = 8  # CI runs the tests of one turn; a commit's hash decides which (docs/testing.md)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -147,14 +149,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     turn = config.getoption("--turn") % TURNS
 
     def kind(item: pytest.Item) -> str:
-        """A mark of a test in a module marked full has priority over that of the module."""
-        if mark := item.get_closest_marker("turn"):
-            if mark.args not in [(number,) for number in range(TURNS)]:
-                raise pytest.UsageError(
-                    f"{item.nodeid}: turn{mark.args} never comes; use turn(0) to turn({TURNS - 1})."
-                )
-            return "ci" if mark.args == (turn,) else "full"
-        return next((mark for mark in ("ci", "full") if item.get_closest_marker(mark)), "core")
+        """The closest of the marks: a test's own has priority over that of its module."""
+        marks = [(node, mark) for node, mark in item.iter_markers_with_node() if mark.name in KINDS]
+        closest = [mark for node, mark in marks if node is marks[0][0]]
+        mark = min(closest, key=lambda mark: KINDS.index(mark.name), default=None)
+        if mark is None or mark.name != "turn":
+            return mark.name if mark else "core"
+        (number,) = mark.args or (zlib.crc32(item.nodeid.encode()) % TURNS,)
+        if number not in range(TURNS):
+            raise pytest.UsageError(f"{item.nodeid}: turn({number}) never comes; use turn(0) to turn({TURNS - 1}).")
+        return "ci" if number == turn else "full"
 
     for mark, out in (
         ("embedded", [item for item in items if in_containers and item.get_closest_marker("embedded")]),

@@ -138,6 +138,7 @@ def test_a_job_survives_the_loss_of_hosts_control_plane_and_standbys(
     plain.check()
 
 
+@pytest.mark.turn
 @pytest.mark.chaos(
     fault="SIGKILL, loss of the disk", target="control plane, then host", topology="control plane, 2 hosts"
 )

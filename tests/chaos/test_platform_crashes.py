@@ -28,6 +28,7 @@ def process_paused(pid: int) -> Iterator[None]:
         process.resume()
 
 
+@pytest.mark.ci
 @pytest.mark.chaos(fault="SIGKILL, SIGSTOP", target="driver, control plane, agent", topology="clonos up")
 def test_a_job_survives_crashes_of_driver_control_plane_and_host(stack: Stack, tmp_path: Path) -> None:
     stack.up()

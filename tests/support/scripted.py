@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 
-from clonos.testing.harness import eventually
 from clonos_api.store import hosts, jobs, runs, savepoints
 from clonos_api.store.db.database import Database
 from support.serving import Served
@@ -80,7 +78,7 @@ class ScriptedAgent:
     def work(self, after: int | None = None, wait_s: float = 0.0) -> dict[str, Any]:
         """Poll for work."""
         query = {"wait_s": wait_s, **({} if after is None else {"after": after})}
-        answer = self._answered(lambda: self.client.get(f"/hosts/{self.id}/work", params=query))
+        answer = self.client.get(f"/hosts/{self.id}/work", params=query)
         assert answer.status_code == 200, answer.text
         work: dict[str, Any] = answer.json()
         return work
@@ -106,24 +104,15 @@ class ScriptedAgent:
     def task_done(self, task: str, **result: Any) -> None:
         """Report that a task succeeded."""
         body = {"instance": self.instance, "ok": True, "result": result}
-        answer = self._answered(lambda: self.client.post(f"/hosts/{self.id}/tasks/{task}", json=body))
+        answer = self.client.post(f"/hosts/{self.id}/tasks/{task}", json=body)
         assert answer.status_code == 204, answer.text
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = self._answered(lambda: self.client.post(path, json=body))
+        answer = self.client.post(path, json=body)
         assert answer.status_code in (200, 201), answer.text
         body = answer.json()
         assert isinstance(body, dict)
         return body
-
-    def _answered(self, send: Callable[[], httpx.Response]) -> httpx.Response:
-        """Send a request until the database is available, as agents do: that of a busy machine may time out."""
-
-        def sent() -> httpx.Response | None:
-            answer = send()
-            return None if answer.status_code == 503 else answer
-
-        return eventually(sent, "the database is available", poll_s=0.5)
 
 
 async def placed(served: Served, job: str, agent: str) -> str:

@@ -47,12 +47,31 @@ class Served:
     admin: str
     app: FastAPI | None = None
 
-    def client(self, token: str | None = None, **how: Any) -> httpx.Client:
-        """A client with a token, by default the admin's."""
+    def client(self, token: str | None = None, *, retry: bool = True) -> httpx.Client:
+        """A client with a token, by default the admin's.
+
+        Args:
+            retry: Repeat requests while the database is unavailable, as the command line does. PostgreSQL ends the
+                transaction of a replica that a busy machine does not run for two seconds.
+        """
         headers = {"Authorization": f"Bearer {token or self.admin}"}
         # To create a TLS context takes longer than most requests.
-        how = {"verify": False, **how}
-        return httpx.Client(base_url=self.url + API, headers=headers, timeout=20.0, trust_env=False, **how)
+        transport = _Retrying(verify=False) if retry else httpx.HTTPTransport(verify=False)
+        return httpx.Client(
+            base_url=self.url + API, headers=headers, timeout=20.0, trust_env=False, transport=transport
+        )
+
+
+class _Retrying(httpx.HTTPTransport):
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        deadline = time.monotonic() + 60
+        while True:
+            response = super().handle_request(request)
+            if response.status_code != 503 or time.monotonic() > deadline:
+                return response
+            if not response.read() or not response.json().get("type", "").endswith("/database-unavailable"):
+                return response
+            time.sleep(0.1)
 
 
 Change = Callable[[AsyncSession], Coroutine[Any, Any, Any]]

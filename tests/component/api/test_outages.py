@@ -234,6 +234,7 @@ def _retry_after_sent(load: Load) -> Iterator[None]:
     assert len(load.away) > before, "no request got Retry-After"
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("how", [pytest.param("restarted", marks=pytest.mark.full), "killed"])
 def test_replicas_recover_from_a_database_restart(
     world: World, postgres: PostgresServer, record_property: Callable[[str, object], None], how: str
@@ -266,6 +267,7 @@ def test_replicas_recover_from_a_database_outage(
     world.nothing_is_lost()
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize(
     "how",
     [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.full)],

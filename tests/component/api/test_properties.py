@@ -340,6 +340,7 @@ def _name_known(case: Case, service: Service) -> None:
         case.headers["If-Match"] = "*"
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 @pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
 def test_each_role_gets_documented_statuses(request: pytest.FixtureRequest, backend: str, name: str) -> None:
@@ -365,6 +366,7 @@ def test_many_requests_get_documented_statuses(on_postgresql: Service, name: str
         assert 200 in service.statuses[name], "all was refused: nothing was tried"
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize(("backend", "walks"), [("sqlite", 15), pytest.param("postgresql", 40, marks=pytest.mark.full)])
 def test_resources_in_responses_can_be_requested(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, backend: str, walks: int

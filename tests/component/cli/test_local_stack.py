@@ -163,7 +163,10 @@ def test_an_agent_that_is_not_ready_in_time_fails_the_start(plan: Plan) -> None:
     assert [process for process in processes if process.find() is not None] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(number, marks=pytest.mark.turn) for number in (signal.SIGINT, signal.SIGHUP))],
+)
 def test_a_signal_stops_the_platform(plan: Plan, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "clonos.local", plan.model_dump_json()], stdout=subprocess.DEVNULL
@@ -248,7 +251,7 @@ def test_a_reused_process_id_is_never_stopped(plan: Plan) -> None:
         bystander.wait()
 
 
-@pytest.mark.ci
+@pytest.mark.turn
 def test_a_spark_cluster_is_supervised_and_registered(plan: Plan) -> None:
     """Its real master, a real worker and the real control plane, without agents."""
     control_plane = Plan.model_fields["control_plane"].default

@@ -64,7 +64,7 @@ def test_a_request_that_lost_the_database_can_be_repeated_at_once(
             await inner(*given)
         raise DatabaseUnavailable("The database does not answer.")
 
-    with service.client() as admin:
+    with service.client(retry=False) as admin:
         assert admin.post("/jobs", json=wanted(admin, name)).status_code == 201
         monkeypatch.setattr(actions, "changing", broken)
         assert admin.post(f"/jobs/{name}/start", headers={KEY: name}).status_code == 503

@@ -101,7 +101,7 @@ def test_a_reader_never_sees_a_part_of_an_epoch(
     assert len(end_offsets(kafka, log_topic(name))) == 2, "one lane beside control"
 
 
-@pytest.mark.ci
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 def test_nothing_is_visible_before_the_commit(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path

@@ -59,7 +59,7 @@ from clonos.log.truncation import truncate
 from clonos.settings import KafkaSettings, Settings
 from clonos.testing.harness import eventually, read_committed
 
-pytestmark = pytest.mark.ci
+pytestmark = pytest.mark.turn
 
 PER_EPOCH = 4
 Item = Callable[["Bench"], None]

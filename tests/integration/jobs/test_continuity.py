@@ -165,6 +165,7 @@ def test_a_log_topic_that_is_created_again_is_noticed_while_the_job_runs(
         ids.stop()
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 def test_a_sink_topic_that_was_created_again_in_mid_epoch_is_refused_until_decided(
     kafka: KafkaSettings,
@@ -299,6 +300,7 @@ def sources(kafka: KafkaSettings, topic: str) -> Counter[str]:
     return Counter(text.partition("/")[0] for text in copied(kafka, topic).elements())
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 def test_the_published_lanes_are_kept(
     kafka: KafkaSettings, run_job: Any, name: str, feed: Feed, diverged: Diverged
@@ -315,6 +317,7 @@ def test_the_published_lanes_are_kept(
     assert resolved == [(0, "keep")]
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 def test_the_epoch_is_published_again(
     kafka: KafkaSettings, run_job: Any, name: str, diverged: Diverged, fail_at: Callable[[str], None]
@@ -327,6 +330,7 @@ def test_the_epoch_is_published_again(
     assert sum(sources(kafka, diverged.out).values()) == 20 + diverged.published
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 def test_the_other_lanes_become_dead_letters(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, diverged: Diverged

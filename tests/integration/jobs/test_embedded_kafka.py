@@ -57,6 +57,7 @@ def texts(kafka: KafkaSettings, topic: str, count: int) -> list[str]:
         consumer.close()
 
 
+@pytest.mark.turn
 def test_one_broker_from_start_to_stop(jars: Jars, tmp_path: Path) -> None:
     home = tmp_path / "kafka"
     runner, environment = CliRunner(), {"CLONOS_HOME": str(tmp_path)}
@@ -114,6 +115,7 @@ def test_the_error_of_a_failed_start_names_the_cause(jars: Jars, tmp_path: Path)
     assert not cluster.status().running
 
 
+@pytest.mark.turn
 def test_two_of_three_brokers_accept_records(jars: Jars, tmp_path: Path) -> None:
     with EmbeddedKafka(tmp_path / "kafka", brokers=3, jars=jars) as cluster:
         create(cluster.kafka, "safe")

@@ -131,6 +131,7 @@ def test_lost_worker_with_a_lane_published(
     assert all(len(replies) == 1 for replies in answers.values())
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_computed_rows_that_are_lost_fail_the_epoch(
@@ -172,6 +173,7 @@ def test_computed_rows_that_are_lost_fail_the_epoch(
     assert reasons[1:] == ["Spark lost rows of the epoch that were computed."], reasons
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 def test_audit_catches_raw_random(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
@@ -207,6 +209,7 @@ class NoDedupSink(KafkaSink):
         return []
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 def test_the_checker_fails_without_dedup(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
@@ -304,6 +307,7 @@ def test_changed_code_in_doubt_is_refused_until_accepted(
     run_job(plain_job(source, out), name, code="newer")  # no epoch is in doubt: code may change
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("lanes", ["driver", "partition"])
 def test_older_checkpoint_replays_its_plans_and_is_refused_once_they_are_gone(
     kafka: KafkaSettings,
@@ -361,6 +365,7 @@ def test_expired_source_offsets_are_refused(
     assert words(kafka, out) == sent
 
 
+@pytest.mark.turn
 def test_truncation_keeps_what_a_replay_needs(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -516,6 +521,7 @@ def test_a_udf_is_evaluated_once(kafka: KafkaSettings, run_job: Any, name: str, 
     assert all(record["keep"] for record in records)
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 def test_two_uses_of_a_udf_have_answers_of_their_own(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
@@ -550,6 +556,7 @@ def test_a_user_requests_a_new_lineage(kafka: KafkaSettings, run_job: Any, name:
     assert words(kafka, out) == sent
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 @pytest.mark.parametrize(
     "shape",

@@ -196,6 +196,7 @@ def test_a_query_continues_with_more_and_with_fewer_partitions(
     check(kafka, out, query, fed)
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("point", RESCALE_POINTS)
 @pytest.mark.parametrize("query", ["counted", pytest.param("grouped", marks=pytest.mark.full)])
 def test_a_crash_while_rescaling_is_repeated(
@@ -222,6 +223,7 @@ def test_a_crash_while_rescaling_is_repeated(
     assert not list((tmp_path / "checkpoint").glob(".rescale-*"))
 
 
+@pytest.mark.turn
 @pytest.mark.usefixtures("partition_lanes")
 @pytest.mark.parametrize("point", ["plan-committed", pytest.param("epoch-committed", marks=pytest.mark.full)])
 def test_an_epoch_in_doubt_is_finished_with_the_partitions_of_its_plan(
@@ -240,6 +242,7 @@ def test_an_epoch_in_doubt_is_finished_with_the_partitions_of_its_plan(
     check(kafka, out, "counted", fed)
 
 
+@pytest.mark.turn
 def test_a_first_epoch_in_doubt_is_finished_first(
     kafka: KafkaSettings, run: Callable[..., str], run_job: Any, fed: Fed, fail_at: Any
 ) -> None:
@@ -254,6 +257,7 @@ def test_a_first_epoch_in_doubt_is_finished_first(
     check(kafka, out, "counted", fed)
 
 
+@pytest.mark.turn
 def test_an_older_checkpoint_replays_the_epochs_around_a_rescale(
     kafka: KafkaSettings, run: Callable[..., str], run_job: Any, fed: Fed, tmp_path: Path
 ) -> None:
@@ -307,6 +311,7 @@ def test_a_state_that_cannot_be_repartitioned_is_refused(
     assert run_job.events_of("rescaled") == []
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("point", ["plan-committed", "epoch-committed"])
 def test_a_source_topic_grows_while_an_epoch_is_in_doubt(
     kafka: KafkaSettings, run: Callable[..., str], run_job: Any, fed: Fed, fail_at: Any, point: str

@@ -51,7 +51,7 @@ class FilesContract(SinkContract):
         return [Seen(**json.loads(line)) for file in files for line in file.read_text().splitlines()]
 
 
-@pytest.mark.ci
+@pytest.mark.turn
 class TestKafkaSink(KafkaContract):
     pass
 

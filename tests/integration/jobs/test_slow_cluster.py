@@ -54,6 +54,7 @@ def throttle(spark: SparkSession, kafka: KafkaSettings, bytes_per_s: int) -> Non
     admin.close()
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("lanes", ["driver", "partition"])
 def test_a_throttled_epoch_commits_at_its_first_attempt(
     slow: KafkaSettings,
@@ -79,6 +80,7 @@ def test_a_throttled_epoch_commits_at_its_first_attempt(
     assert sorted(map(int, published)) == list(range(RECORDS))
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("lanes", ["driver", "partition"])
 def test_an_epoch_that_never_fits_stops_the_job(
     slow: KafkaSettings,
@@ -116,6 +118,7 @@ def initialised(producer: JvmProducer) -> bool:
     return True
 
 
+@pytest.mark.turn
 def test_a_broker_that_is_away_does_not_make_an_epoch_too_large(spark: SparkSession, tmp_path: Path) -> None:
     """The transaction times out, but Kafka has not acknowledged a record in that time."""
     with SeveredCluster(tmp_path / "kafka") as cluster:

@@ -152,6 +152,7 @@ def test_an_epoch_in_doubt_with_a_lane_for_each_partition_is_finished_with_them(
     assert published[-1] == 1
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("point", POINTS)
 def test_an_epoch_that_fails_at_a_point_is_published_once(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, published: list[int], point: str
@@ -324,6 +325,7 @@ def test_the_last_failed_attempt_leaves_no_open_transaction(
     assert read_committed(kafka, out) == []
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize("compared", [True, False], ids=["compared", "mutant"])
 def test_a_claim_that_the_read_of_the_tail_missed_is_detected_by_the_markers_offset(
     kafka: KafkaSettings,
@@ -366,6 +368,7 @@ def downgrade_transactions(spark: SparkSession, kafka: KafkaSettings, version: i
     admin.close()
 
 
+@pytest.mark.turn
 @pytest.mark.parametrize(("version", "kept"), [(2, False), (1, False), (1, True)], ids=["kip-890", "older", "mutant"])
 def test_a_delayed_end_of_an_older_transaction_changes_nothing(
     run_on: Callable[[KafkaSettings], Any],
@@ -456,6 +459,7 @@ def test_epochs_without_output_open_one_producer(
     assert values(kafka, out) == Counter([b"6", b"7"])
 
 
+@pytest.mark.turn
 def test_a_sink_topic_deleted_between_epochs_is_not_created_again(
     run_on: Callable[[KafkaSettings], Any], tmp_path: Path, name: str
 ) -> None:
