@@ -232,32 +232,30 @@ class ExampleRun:
             options = f"--name {name}{with_standby}{on_cluster}"
             self.screen.say(f"{title}: clonos submit examples/{self.example.name} {options}")
             job = HostedJob(self.client, self.example.directory, name, params, standbys=standbys, cluster=cluster)
-            outcome = self._run(title, topics, job, plan, job.counters).run()
+            outcome = self._run(title, topics, job, plan, job.counters, log=name).run()
             for number, recovery in enumerate(job.recoveries(), start=1):
                 self.screen.say(f"{title}: {_describe(number, recovery)}")
             return outcome
         events = self._directory / "events.jsonl"
         specification = self.example.directory / "job.yaml"
+        log = f"{self.prefix}{self.example.name}"
         if self.prefix:
             # On a Kafka that lives on, the job needs a name of its own: its causal log is named after it.
             shipped = yaml.safe_load(specification.read_text(encoding="utf-8"))
-            shipped["metadata"]["name"] = f"{self.prefix}{self.example.name}"
+            shipped["metadata"]["name"] = log
             shipped["spec"]["main"] = str(self.example.directory / "job.py")
             specification = self._directory / "job.yaml"
             specification.write_text(yaml.safe_dump(shipped), encoding="utf-8")
         command = [sys.executable, "-m", "clonos", "run", str(specification), "--events", str(events)]
         for name, value in {**self._server, **topics.params()}.items():
             command += ["-p", f"{name}={value}"]
-        return self._run(
-            title, topics, self._direct(title, command, "job.log"), cold(delays), partial(event_counters, events)
-        ).run()
+        process = self._direct(title, command, "job.log")
+        plan = planned(delays, before, standby=False, executors=False)
+        return self._run(title, topics, process, plan, partial(event_counters, events), log=log).run()
 
     def plain(self, kills: int) -> Outcome | None:
         """Run the same job on plain Spark with `kills` kills; None if the run failed, so that it has no verdict."""
-        self.screen.say(
-            "now plain Spark, killed only right after new output, when its epoch is likely to be in doubt "
-            "(about half of the kills before were of that kind)"
-        )
+        self.screen.say("now plain Spark, killed right after new output, when its epoch is likely to be in doubt")
         topics = Topics(f"{self.prefix}{self.example.name}-plain-", self.example.topics)
         checkpoints = self._directory / "plain-checkpoints"
         command = [sys.executable, "-m", self.example.plain, "--checkpoints", str(checkpoints)]
@@ -288,6 +286,8 @@ class ExampleRun:
         job: KillableJob,
         kills: Sequence[Kill],
         counters: Callable[[], Counters] | None,
+        *,
+        log: str = "",
     ) -> Run:
         topics.create(self.kafka, PARTITIONS)
         return Run(
@@ -296,6 +296,7 @@ class ExampleRun:
             kafka=self.kafka,
             topics=topics,
             job=job,
+            log=log,
             producer=SteadyProducer(
                 self.kafka,
                 topics.of(self.example.source),
@@ -317,6 +318,8 @@ def cold(delays: Sequence[float]) -> list[Kill]:
 def planned(delays: Sequence[float], before: int = 0, *, standby: bool, executors: bool) -> list[Kill]:
     """A kill after each of `delays` (seconds after new output), in turns.
 
+    In every second round, drivers are killed while an epoch is in doubt.
+
     Args:
         delays: Seconds after new output.
         before: Number of earlier kills, after which the turns continue.
@@ -326,7 +329,13 @@ def planned(delays: Sequence[float], before: int = 0, *, standby: bool, executor
     turns: list[tuple[bool, Target]] = [(False, "driver")]
     turns += [(False, "executor")] if executors else []
     turns += [(True, "driver")] if standby else []
-    return [Kill(delay, *turns[number % len(turns)]) for number, delay in enumerate(delays, start=before)]
+    kills = []
+    for number, delay in enumerate(delays, start=before):
+        round_number, turn = divmod(number, len(turns))
+        waits, target = turns[turn]
+        in_doubt = target == "driver" and round_number % 2 == 0
+        kills.append(Kill(delay, waits, target, in_doubt))
+    return kills
 
 
 def _describe(number: int, recovery: Recovery) -> str:

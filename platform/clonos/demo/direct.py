@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from clonos.demo.gaps import Target
-from clonos.testing.harness import ChildProcess, Killed
+from clonos.testing.harness import ChildProcess, Killed, ProcessGroup
 
 
 class KillableJob(Protocol):
@@ -28,6 +28,9 @@ class KillableJob(Protocol):
         """Allow or prevent a standby of the job; returns whether the job is ready for the kill: a standby is READY, or
         none exists.
         """
+
+    def driver(self) -> ProcessGroup | None:
+        """The processes of the job's driver; None if none runs."""
 
     def kill(self, target: Target = "driver") -> Killed:
         """Kill the job's driver, or an executor of its, and all child processes with SIGKILL."""
@@ -80,6 +83,10 @@ class DirectJob:
     def taken_over(self) -> bool:
         """Always False, because a job without a control plane has no standby."""
         return False
+
+    def driver(self) -> ProcessGroup | None:
+        """The command with all its child processes; None before the start."""
+        return self._process
 
     def kill(self, target: Target = "driver") -> Killed:
         """Kill the command and all its child processes with SIGKILL."""

@@ -23,6 +23,7 @@ class Kill:
     delay_s: float  # seconds between the arrival of new output and the kill
     standby: bool = False  # True: wait until a standby is READY; False: wait until none exists
     target: Target = "driver"
+    in_doubt: bool = False  # after the delay, wait until an epoch is in doubt with a published lane
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from clonos.local.plan import Plan
 from clonos.local.stack import down
 from clonos.resources.jobs import JobCreate, Recovery
 from clonos.settings import Settings
-from clonos.testing.harness import Killed, PlatformJob
+from clonos.testing.harness import Killed, PlatformJob, ProcessGroup
 
 _LINES: Final = 15
 _STOP_TIMEOUT_S: Final = 60.0
@@ -122,6 +122,10 @@ class HostedJob:
     def taken_over(self) -> bool:
         """Whether a standby took over after the last kill: it is the current driver."""
         return self.job.get().run in self._waiting
+
+    def driver(self) -> ProcessGroup | None:
+        """The processes of the job's driver; None if none runs."""
+        return self.job.driver_process() if self._submitted else None
 
     def kill(self, target: Target = "driver") -> Killed:
         """Kill the job's driver, or one of its executors, and all child processes with SIGKILL."""

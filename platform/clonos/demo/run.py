@@ -12,6 +12,7 @@ from clonos.demo.environment import Topics
 from clonos.demo.evidence import Answer, Evidence, Sent
 from clonos.demo.example import Example
 from clonos.demo.gaps import RECOVERY_KINDS, Gap, Kill, RecoveryKind
+from clonos.demo.in_doubt import EpochInDoubt
 from clonos.demo.producer import SteadyProducer
 from clonos.demo.reader import OutputReader, longest_gap
 from clonos.demo.screen import SECONDS_SHOWN, Counters, Outcome, Progress, Screen
@@ -51,6 +52,7 @@ class Run:
     kafka: KafkaSettings
     topics: Topics
     job: KillableJob
+    log: str  # name of the job in its causal log; empty: the job has no log
     producer: SteadyProducer
     kills: Sequence[Kill]
     counters: Callable[[], Counters] | None  # reads the job's own counters; None: the job has none
@@ -62,6 +64,7 @@ class Run:
         self._gaps: list[Gap] = []
         outputs = [self.topics.of(name) for name in self.example.outputs]
         self._reader = OutputReader(self.kafka, dict.fromkeys(outputs, PARTITIONS), watched=outputs[0])
+        self._in_doubt: EpochInDoubt | None = None
 
     def run(self) -> Outcome:
         """Run the job to its verdict."""
@@ -71,6 +74,8 @@ class Run:
             self.job.kill()
             self.producer.abandon()
             self._reader.stop()
+            if self._in_doubt is not None:
+                self._in_doubt.close()
 
     def _run_to_verdict(self) -> Outcome:
         self._reader.start()
@@ -101,12 +106,14 @@ class Run:
 
     def _kill(self, number: int, kill: Kill) -> None:
         """Kill the job, and wait for its next output."""
+        in_doubt = kill.in_doubt and self._freeze_in_doubt()
         killed = self.job.kill(kill.target)
         self._killed_at.append(killed.at)
         self.job.start()
         self.screen.say(
-            f"{self.title}: kill -9 number {number} of {len(self.kills)}, {kill.delay_s:.2f} s after new output: "
-            f"{killed.processes} processes of the {kill.target} died"
+            f"{self.title}: kill -9 number {number} of {len(self.kills)}, "
+            + ("while an epoch is in doubt: " if in_doubt else f"{kill.delay_s:.2f} s after new output: ")
+            + f"{killed.processes} processes of the {kill.target} died"
             + ("; a standby is READY" if kill.standby else ""),
             style="red",
         )
@@ -121,6 +128,14 @@ class Run:
             f"{self.title}: {RECOVERY_KINDS[gap.kind]}: a reader waited {gap.seconds:.2f} s for the next record",
             style="cyan",
         )
+
+    def _freeze_in_doubt(self) -> bool:
+        """Freeze the driver while an epoch is in doubt; returns whether that succeeded."""
+        driver = self.job.driver()
+        if driver is None or not self.log:
+            return False
+        self._in_doubt = self._in_doubt or EpochInDoubt(self.kafka, self.log, self._reader.await_more)
+        return self._in_doubt.freeze(driver)
 
     def _await_claim(self, killed_at: float) -> float:
         """Wait until the next driver's first output differs from that of the killed one; return that moment."""

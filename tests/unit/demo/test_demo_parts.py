@@ -134,6 +134,12 @@ def test_on_a_cluster_executors_are_killed_in_turn() -> None:
     assert not any(kill.standby for kill in kills)
 
 
+def test_in_every_second_round_drivers_are_killed_while_an_epoch_is_in_doubt() -> None:
+    kills = planned([1.0] * 6, standby=True, executors=True)
+    assert [kill.in_doubt for kill in kills] == [True, False, True, False, False, False]
+    assert [kill.in_doubt for kill in planned([1.0] * 5, standby=False, executors=False)] == [True, False] * 2 + [True]
+
+
 GAPS = (Gap("cold", 12.0), Gap("standby", 0.5), Gap("cold", 14.0), Gap("standby", 0.6), Gap("standby", 3.0))
 
 

@@ -1,0 +1,75 @@
+"""Kills a driver while an epoch is in doubt: at least one of its lanes is published, and it is not committed.
+
+Such a kill makes duplicates without causal logging. The moment lasts some milliseconds, and nothing outside of the
+driver can hit it by chance. So the demo freezes the driver after new output, reads the causal log, and lets the driver
+continue unless the log shows such an epoch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import psutil
+
+from clonos.log.control import ControlFollower
+from clonos.log.reading import LogReader
+from clonos.log.topic import log_topic
+from clonos.settings import KafkaSettings
+from clonos.testing.harness import ProcessGroup
+
+_WITHIN_S: Final = 15.0
+
+
+class EpochInDoubt:
+    """Freezes drivers of one job while an epoch is in doubt.
+
+    Args:
+        kafka: The cluster of the job's causal log.
+        job: The job's name.
+        await_output: Waits for a new record of the output, at most this number of seconds; returns whether one arrived.
+    """
+
+    def __init__(self, kafka: KafkaSettings, job: str, await_output: Callable[[float], bool]) -> None:
+        self._reader = LogReader(kafka, log_topic(job))
+        self._control = ControlFollower()
+        self._await_output = await_output
+
+    def freeze(self, driver: ProcessGroup) -> bool:
+        """Stop all processes of a driver with SIGSTOP while an epoch is in doubt.
+
+        Returns:
+            Whether they are stopped. False: in 15 s there was no such moment, and they run.
+        """
+        deadline = time.monotonic() + _WITHIN_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            self._control.catch_up(self._reader)
+            members = driver.members()
+            if not self._await_output(left_s):
+                return False
+            _send_all(members, psutil.Process.suspend)
+            if self._exists():
+                return True
+            _send_all(members, psutil.Process.resume)
+        return False
+
+    def _exists(self) -> bool:
+        state = self._control.catch_up(self._reader)
+        for (sink, _), partition in state.lanes.items():
+            epoch, tail = state.newest_plan(sink), self._reader.tail(partition)
+            published = tail.marker.epoch if tail is not None and tail.marker is not None else -1
+            if epoch > state.committed.get(sink, -1) and published == epoch:
+                return True
+        return False
+
+    def close(self) -> None:
+        """Close the Kafka consumer."""
+        self._reader.close()
+
+
+def _send_all(processes: list[psutil.Process], send: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            send(process)
