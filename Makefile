@@ -98,7 +98,7 @@ chaos: setup ## Real drivers, killed and stopped at named points: a selection (1
 	$(PYTEST) tests/chaos -v --capture=no $(SELECTION)$(LABELLED)
 
 browser: setup ## The dashboard in Chromium (apt-get install -y chromium), over real jobs that are killed (3 minutes)
-	$(PYTEST) tests/component/browser -v --capture=no$(LABELLED)
+	$(PYTEST) tests/component/browser -v --capture=no $(SELECTION)$(LABELLED)
 
 screenshots: setup ## Take the pictures of the dashboard's pages in docs/img
 	PYTHONPATH=tests $(BIN)/python tests/component/browser/screenshots.py docs/img

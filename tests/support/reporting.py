@@ -10,6 +10,8 @@ import pytest
 # Backends by name (`Kafka`, `PostgreSQL`): descriptions of those used, reasons for those missing.
 USED = pytest.StashKey[dict[str, set[str]]]()
 MISSING = pytest.StashKey[dict[str, str]]()
+# Durations by name, for the reader: no test depends on them.
+MEASURED = pytest.StashKey[dict[str, str]]()
 # Number of deselected tests by mark.
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
@@ -17,6 +19,11 @@ LEFT_OUT = pytest.StashKey[dict[str, int]]()
 def used(config: pytest.Config, what: str, description: str) -> None:
     """Record that tests ran on a cluster or server."""
     config.stash.setdefault(USED, {}).setdefault(what, set()).add(description)
+
+
+def measured(config: pytest.Config, what: str, seconds: float) -> None:
+    """Record a duration."""
+    config.stash.setdefault(MEASURED, {})[what] = f"{seconds:.1f} s"
 
 
 def missing(config: pytest.Config, what: str, reason: str) -> None:
@@ -42,6 +49,7 @@ def summarise(reporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     lines += [
         f"{backend}: not run. {reason}" for backend, reason in sorted(config.stash.setdefault(MISSING, {}).items())
     ]
+    lines += [f"{what}: {text}" for what, text in config.stash.setdefault(MEASURED, {}).items()]
     for line in lines:
         reporter.write_line(line)
     file = os.environ.get("CLONOS_TEST_SUMMARY")

@@ -125,7 +125,7 @@ class HostedJob:
 
     def driver(self) -> ProcessGroup | None:
         """The processes of the job's driver; None if none runs."""
-        return self.job.driver_process() if self._submitted else None
+        return self.job.driver() if self._submitted else None
 
     def kill(self, target: Target = "driver") -> Killed:
         """Kill the job's driver, or one of its executors, and all child processes with SIGKILL."""

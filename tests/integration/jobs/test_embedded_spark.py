@@ -51,7 +51,7 @@ with build_session("test", master="local[2]") as session:
     def write(frame, epoch):
         found.update({row["key"]: row["count"] for row in frame.collect()})
     query = counted.writeStream.outputMode("update").option("checkpointLocation", folder).foreachBatch(write)
-    query.trigger(availableNow=True).start().awaitTermination(60)
+    query.trigger(availableNow=True).start().awaitTermination(300)
     assert found == {0: 10, 1: 10, 2: 10}, found
     kept = os.listdir(os.environ["TMPDIR"])
     for kind in ("blockmgr-", "librocksdbjni", "spark-"):

@@ -176,7 +176,7 @@ def test_a_query_reports_that_another_owner_superseded_it(
     claim(kafka, name)
     feed(kafka, source, 1, 1)
     with pytest.raises(Superseded):
-        query.awaitTermination(timeout=60)
+        query.awaitTermination(timeout=300)
     assert query.state == "SUPERSEDED"
     assert words(kafka, out) == Counter()
 
@@ -314,7 +314,7 @@ def test_a_checkpoint_of_plain_spark_is_refused_without_a_new_lineage(
     df = clonos.source(spark, source, kafka=kafka).select("value")
     checkpoint = str(tmp_path / "checkpoint")
     plain = df.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True)
-    plain.start().awaitTermination(60)
+    plain.start().awaitTermination(300)
     query = start(df, KafkaSink("out", topic=out))
     with pytest.raises(CausalLogDamaged, match="only -1"):
         query.awaitTermination()

@@ -227,11 +227,6 @@ class PlatformJob:
         Returns:
             The number of killed processes (0 if no driver runs), and the time of the kill.
         """
-        driver = self.driver_process()
-        return driver.kill() if driver is not None else Killed.nothing()
-
-    def driver_process(self) -> ProcessGroup | None:
-        """The driver's process on this machine, with its children; None if no driver runs."""
 
         def current() -> tuple[ProcessGroup | None] | None:
             run = self.driver_run()
@@ -244,8 +239,8 @@ class PlatformJob:
         try:
             (driver,) = eventually(current, "the driver's process is reported", timeout_s=_STALE_PID_S, poll_s=_POLL_S)
         except TimeoutError:
-            return None
-        return driver
+            driver = None
+        return driver.kill() if driver is not None else Killed.nothing()
 
     def executors(self) -> list[psutil.Process]:
         """The live executors of the driver's Spark application on this machine; empty with a local master."""
