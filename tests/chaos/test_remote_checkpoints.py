@@ -97,7 +97,7 @@ def host_task(kind: str, **arguments: Any) -> dict[str, Any]:
     """Execute a host task as the agent does."""
     task = HostTask.model_validate({"task": "t", "kind": kind, "arguments": arguments})
     done = subprocess.run(
-        [sys.executable, "-m", "clonos.agent.savepoints"],
+        [sys.executable, "-m", "clonos.agent.task_process"],
         input=task.model_dump_json(),
         capture_output=True,
         text=True,

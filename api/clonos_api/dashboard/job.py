@@ -28,6 +28,7 @@ from clonos_api.store import (
     recoveries,
     savepoints,
     standbys,
+    verifications,
     views,
 )
 from clonos_api.store.db.paging import Window
@@ -59,6 +60,7 @@ async def show_job(
             "job": shown,
             "deleted": row.deleted_at,
             "moving": row.moving,
+            "proof": (await verifications.newest(session, job=row.id)).get(row.id),
             "is_owner": caller.subject == row.created_by,
             "metrics": await progress.metrics(session, row),
             "offsets": await progress.offsets(session, row),

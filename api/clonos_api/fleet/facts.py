@@ -11,8 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostState
+from clonos.resources.verification import Verification
 from clonos_api.store import hosts as store_hosts
-from clonos_api.store import recoveries
+from clonos_api.store import recoveries, verifications
 from clonos_api.store.db.clock import now
 from clonos_api.store.lease import NAME as LEADER
 from clonos_api.store.standbys import WAITING
@@ -43,6 +44,7 @@ class Facts:
     standbys: Mapping[str, list[Waiting]]  # job id → its standbys, oldest first
     recoveries: Mapping[str, RecoveryRow]  # job id → its newest recovery
     diverged: Mapping[str, int]  # job id → number of lanes that differed in a replay
+    verifications: Mapping[str, Verification]  # job id → the newest verification of its output
     led: bool
     disconnected: frozenset[str] = frozenset()  # names of hosts with an expired lease that are not LOST yet
     lost: frozenset[str] = frozenset()  # names of LOST hosts
@@ -80,6 +82,7 @@ async def read_facts(session: AsyncSession) -> Facts:
         standbys=standbys,
         recoveries={row.job: row for row in await session.scalars(recoveries.newest_of_jobs())},
         diverged=dict((await session.execute(diverged)).all()),
+        verifications=await verifications.newest(session),
         led=lease is not None and lease > at - _UNLED,
         disconnected=frozenset(host.name for host in hosts if _is_disconnected(host, at)),
         lost=frozenset(host.name for host in hosts if host.state == HostState.LOST),

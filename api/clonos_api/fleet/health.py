@@ -10,7 +10,7 @@ from clonos.resources.jobs import DesiredState, JobState
 from clonos.standby.states import StandbyState
 from clonos_api.fleet.facts import Facts, queries_of
 from clonos_api.fleet.forecasts import Estimates, forecast_of
-from clonos_api.fleet.lines import DISCONNECTED, Dependencies, Health, Last, Line, Seat, Stall
+from clonos_api.fleet.lines import DISCONNECTED, Dependencies, Health, Last, Line, Proof, Seat, Stall
 from clonos_api.fleet.stalls import stall_of
 from clonos_api.store.tables import JobRow, RecoveryRow
 
@@ -29,6 +29,7 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rate: float | None)
     weak = (*doubts, *_unguarded(job, seats, facts))
     stall = stall_of(job, facts)
     recovery = facts.recoveries.get(job.id)
+    proof = facts.verifications.get(job.id)
     return Line(
         id=job.id,
         name=job.name,
@@ -47,6 +48,7 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rate: float | None)
         alone=job.state == JobState.RUNNING and _wanted(job) == 0,
         stall=stall,
         forecast=forecast_of(job, facts, estimates),
+        proof=Proof(proof.at, proof.clean, proof.contradicted) if proof is not None else None,
     )
 
 
@@ -105,6 +107,9 @@ def _doubts(job: JobRow, facts: Facts) -> list[str]:
         reasons.append("no causal log (sharingDepth 0): clock and service reads are not replayed")
     if facts.diverged.get(job.id):
         reasons.append(f"{facts.diverged[job.id]} lanes differed in a replay")
+    proof = facts.verifications.get(job.id)
+    if proof is not None and proof.contradicted:
+        reasons.append("its output contradicts its causal log, as a verification found")
     return reasons
 
 

@@ -63,6 +63,21 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """The newest verification of a job's output.
+
+    Attributes:
+        at: End of the observation.
+        clean: Whether epochs are proved up to the newest one of that time.
+        contradicted: Whether the output contradicts the causal log.
+    """
+
+    at: datetime
+    clean: bool
+    contradicted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """The row of one job."""
 
@@ -84,6 +99,7 @@ class Line:
     alone: bool = False  # the job runs without a standby because its specification requests none
     stall: Stall | None = None  # None: the job publishes, has no input, or is not to run
     forecast: Forecast | None = None  # None: the job does not run
+    proof: Proof | None = None  # None: the output was not verified in the last days
 
     def shape(self) -> Line:
         """The line with restarts, lag, published records and the time until a standby is READY cleared, because these
@@ -154,6 +170,14 @@ class Board:
     lines: tuple[Line, ...]  # rows of the jobs: those that need attention first, then by name
     led: bool = True  # whether a replica is the leader, so that failures are handled
     dependencies: Dependencies = Dependencies()
+
+    def proofs(self) -> list[Proof]:
+        """The newest verifications of the jobs' outputs, oldest first."""
+        return sorted((line.proof for line in self.lines if line.proof is not None), key=lambda proof: proof.at)
+
+    def contradicted(self) -> list[str]:
+        """Names of the jobs whose output contradicts their causal log."""
+        return [line.name for line in self.lines if line.proof is not None and line.proof.contradicted]
 
     def counts(self) -> dict[Health, int]:
         """Number of jobs by health."""

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import JobState
+from clonos.resources.verification import VERIFY
 from clonos_api.reconcile.deadlines import RECOVER_S
 from clonos_api.reconcile.saving import IN_PROGRESS
 from clonos_api.reconcile.states.failures import savepoint_given_up
@@ -47,7 +48,7 @@ async def _tasks(session: AsyncSession, needed: set[str]) -> int:
     ended = 0
     for task in (await session.scalars(select(TaskRow).where(TaskRow.ended_at.is_(None)))).all():
         savepoint = await session.get(SavepointRow, str(task.arguments.get("savepoint")))
-        waits = task.kind == clusters.CHECK or (savepoint is not None and savepoint.state in IN_PROGRESS)
+        waits = task.kind in (clusters.CHECK, VERIFY) or (savepoint is not None and savepoint.state in IN_PROGRESS)
         if not waits or (task.operation is not None and task.operation not in needed):
             ended += await tasks.end(session, task)
     return ended

@@ -1,4 +1,4 @@
-"""REST routes for actions on a job: start, stop, restart, move, upgrade, resolve, cancel.
+"""REST routes for actions on a job: start, stop, restart, move, upgrade, resolve, cancel, verify.
 
 Each responds 202 with an operation.
 """
@@ -22,6 +22,7 @@ from clonos.resources.jobs import (
     UpgradeRequest,
 )
 from clonos.resources.service import Operation
+from clonos.resources.verification import VerifyRequest
 from clonos_api.admission import job_changes, planned_moves, start_points
 from clonos_api.auth import Principal
 from clonos_api.guards.idempotency import Once, OnceDep
@@ -31,7 +32,7 @@ from clonos_api.replica import DatabaseDep, SettingsDep
 from clonos_api.routes.access import API, Operator, OwnJob, changing
 from clonos_api.routes.documented import LOCATION, problems
 from clonos_api.routes.operations import accepted
-from clonos_api.store import jobs, operations
+from clonos_api.store import jobs, operations, verifications
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow, OperationRow
 
@@ -181,3 +182,20 @@ async def resolve_job(action: ActionDep, body: ResolveRequest) -> Response:
 async def cancel_job(action: ActionDep) -> Response:
     """Cancel a job permanently: its driver is killed, and the job cannot be started again."""
     return await action.desire("cancel", DesiredState.CANCELED, _CANCEL_S)
+
+
+@router.post("/{job}/verify", **_ANSWERS)
+async def verify_job(
+    action: ActionDep,
+    body: Annotated[VerifyRequest | None, Body()] = None,
+) -> Response:
+    """Compare what readers see of a job's output with the markers in its causal log, on a host.
+
+    The result of the operation is a `Verification`.
+    """
+    request = body or VerifyRequest()
+
+    async def begin(session: AsyncSession, row: JobRow) -> OperationRow:
+        return await verifications.begin(session, row, request, by=action.caller.subject)
+
+    return await action.begin(begin)

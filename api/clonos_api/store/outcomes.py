@@ -1,8 +1,8 @@
-"""Applies the result of a host task to its savepoint or cluster, and to the operation that waits for it."""
+"""Applies the result of a host task to its savepoint or cluster, and to its operation."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,6 +13,7 @@ from clonos.jobs.cluster import ClusterReport
 from clonos.resources.clusters import ClusterState
 from clonos.resources.hosts import TaskResult
 from clonos.resources.jobs import Failure
+from clonos.resources.verification import VERIFY, Verification
 from clonos_api.store import clusters, operations, savepoints
 from clonos_api.store.tables import ClusterRow, TaskRow
 
@@ -38,6 +39,9 @@ async def settle(session: AsyncSession, task: TaskRow, result: TaskResult) -> No
     """
     if task.kind == clusters.CHECK:
         await _settle_check(session, task, result)
+        return
+    if task.kind == VERIFY:
+        await _settle_verification(session, task, result)
         return
     savepoint = await savepoints.get(session, str(task.arguments["savepoint"]))
     failure = None if result.ok else (result.failure or _NO_REASON)
@@ -70,6 +74,20 @@ async def _settle_check(session: AsyncSession, task: TaskRow, result: TaskResult
         await _end(session, task.operation, {"cluster": row.name, "state": row.state}, failure)
 
 
+async def _settle_verification(session: AsyncSession, task: TaskRow, result: TaskResult) -> None:
+    failure = None if result.ok else (result.failure or _NO_REASON)
+    if task.operation is not None:
+        verified = _verified(result).model_dump(mode="json") if failure is None else {}
+        await _end(session, task.operation, verified, failure)
+
+
+def _verified(result: TaskResult) -> Verification:
+    try:
+        return Verification.model_validate(result.result)
+    except ValidationError as error:
+        raise SpecError(f"Invalid result of a verification: {explain(error)}.", kept="nothing was changed.") from error
+
+
 def _reported(result: TaskResult) -> ClusterReport:
     try:
         return ClusterReport.model_validate(result.result)
@@ -86,13 +104,13 @@ def _copied(result: TaskResult) -> Copied:
         ) from error
 
 
-async def _end(session: AsyncSession, operation: str, result: dict[str, str], failure: Failure | None) -> None:
+async def _end(session: AsyncSession, operation: str, result: dict[str, Any], failure: Failure | None) -> None:
     try:
         row = await operations.get(session, operation)
         if row.state != "IN_PROGRESS":
             return  # it expired before
         if failure is None:
-            await operations.complete(session, row, dict(result))
+            await operations.complete(session, row, result)
         else:
             await operations.fail(session, row, failure)
     except (ConcurrentUpdate, NotFound):

@@ -365,7 +365,7 @@ class TaskRow(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     host: Mapped[str] = mapped_column(ForeignKey("hosts.id"))
     operation: Mapped[str | None] = mapped_column(Id)  # id of the operation that waits for the task
-    kind: Mapped[str] = mapped_column(String(32))  # ``savepoint``, ``delete-savepoint`` or ``check-cluster``
+    kind: Mapped[str] = mapped_column(String(32))  # as in `clonos.resources.hosts.HostTask`
     # of the owner of the savepoint's job, or of the subject that added the cluster
     owner_number: Mapped[int] = mapped_column(default=0)
     arguments: Mapped[dict[str, Any]]  # as in `HostTask`

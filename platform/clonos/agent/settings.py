@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from clonos.resources.archives import LIMITS, Limits
 from clonos.settings import Settings
 
-TASK_COMMAND: Final = (sys.executable, "-m", "clonos.agent.savepoints")
+TASK_COMMAND: Final = (sys.executable, "-m", "clonos.agent.task_process")
 CLUSTER_CHECK_COMMAND: Final = (sys.executable, "-m", "clonos.driver.cluster_check")
 RUN_COMMAND: Final = (
     *(sys.executable, "-m", "clonos", "run", "{spec}", "--events", "{events}"),

@@ -339,6 +339,45 @@ def resolve(
 
 
 @app.command()
+def verify(
+    job: JobArgument,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="A topic to which the job publishes; name all of them (default: those in the causal log)."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to observe a running job.")] = 10.0,
+    wait: Wait = True,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """Verify on a host that each epoch of a job was published once; the dashboard shows the result.
+
+    As clonos verify, which reads Kafka from this machine. Exit code 1 if the output is not verified.
+
+    Example: clonos job verify wordcount --topic words
+    """
+    from clonos.cli import show
+    from clonos.cli.verify import print_verification
+    from clonos.resources.verification import Verification, VerifyRequest
+
+    request = VerifyRequest(topics=topic or [], seconds=seconds)
+    with connect(api, token) as client:
+        operation = client.jobs.verify(job, request)
+        if not wait:
+            typer.echo(f"The operation is {operation.id}.", err=True)
+            return
+        operation = client.operations.wait(operation)
+    verification = Verification.model_validate(operation.result)
+    if output is Output.JSON:
+        show.show_json(verification)
+    else:
+        print_verification(verification)
+    if not verification.clean:
+        raise typer.Exit(1)
+
+
+@app.command()
 def cancel(
     job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
 ) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clonos.cli.options import Listed, Output
+
+if TYPE_CHECKING:
+    from clonos.log.output_audit import OutputAudit
+    from clonos.resources.verification import Verification
 
 
 def verify(
@@ -35,15 +39,20 @@ def verify(
     if output is Output.JSON:
         typer.echo(msgspec.json.encode({"job": job, "clean": result.clean, **msgspec.to_builtins(result)}))
     else:
-        for query, (first, last) in sorted(result.verified.items()):
-            typer.echo(f"{query}: verified from epoch {first} through epoch {last}.")
-        if result.verified:
-            typer.echo(f"{result.records} records of these epochs: 0 repeated, 0 missing, 0 changed.")
-        for lane in result.repeated:
-            typer.echo(f"Published twice: {lane}.")
-        for epoch in result.incomplete:
-            typer.echo(f"Markers are missing: {epoch}.")
-        if result.reason:
-            typer.echo(f"Not verified. {result.reason}")
+        print_verification(result)
     if not result.clean:
         raise typer.Exit(1)
+
+
+def print_verification(result: OutputAudit | Verification) -> None:
+    """Print what an audit of a job's output proved and found."""
+    for query, (first, last) in sorted(result.verified.items()):
+        typer.echo(f"{query}: verified from epoch {first} through epoch {last}.")
+    if result.verified:
+        typer.echo(f"{result.records} records of these epochs: 0 repeated, 0 missing, 0 changed.")
+    for lane in result.repeated:
+        typer.echo(f"Published twice: {lane}.")
+    for epoch in result.incomplete:
+        typer.echo(f"Markers are missing: {epoch}.")
+    if result.reason:
+        typer.echo(f"Not verified. {result.reason}")

@@ -34,6 +34,7 @@ from clonos.resources.jobs import (
     UpgradeRequest,
 )
 from clonos.resources.service import JobValidation, Operation
+from clonos.resources.verification import VerifyRequest
 from clonos.standby.states import StandbyState
 
 ENDED: Final = frozenset({JobState.STOPPED, JobState.CANCELED, JobState.FAILED, JobState.FINISHED})
@@ -179,6 +180,21 @@ class Jobs(Routes):
             >>> client.jobs.resolve("orders", ResolveRequest(query="output", epoch=12, decision="keep"))
         """
         return decode(Operation, self._transport.post(f"/jobs/{job}/resolve", request))
+
+    def verify(self, job: str, request: VerifyRequest | None = None) -> Operation:
+        """Compare what readers see of a job's output with the markers in its causal log, on a host.
+
+        Args:
+            job: The job.
+            request: The topics of the output, and how long to observe a running job; default 10 s.
+
+        Returns:
+            The operation. Its result has the fields of `clonos.resources.verification.Verification`.
+
+        Raises:
+            StateConflict: No host is READY.
+        """
+        return decode(Operation, self._transport.post(f"/jobs/{job}/verify", request))
 
     def cancel(self, job: str) -> Operation:
         """Cancel a job permanently: kill its driver. The job stays, with its history, until it is deleted."""

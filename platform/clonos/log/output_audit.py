@@ -420,7 +420,8 @@ def _reason(log: _Log, snapshots: Sequence[Snapshot], distance: int | None) -> s
     if distance == 0:
         return "The output has as many records as the markers say, with other content."
     if distance is not None:
-        return f"The output has {abs(distance)} records {'more' if distance > 0 else 'less'} than the markers say."
+        records = "1 record" if abs(distance) == 1 else f"{abs(distance)} records"
+        return f"The output has {records} {'more' if distance > 0 else 'less'} than the markers say."
     if len(set(snapshots)) == 1:
         return "Nothing was published during the audit, and older records or markers were deleted."
     return "No moment of the output fits the markers: another program may write to the topics, or records differ."

@@ -147,19 +147,19 @@ class RunSpec(Resource):
 
 
 class HostTask(Resource):
-    """One-time work for the agent of a host: ``savepoint`` (copy a checkpoint), ``delete-savepoint`` or
-    ``check-cluster``.
+    """One-time work for the agent of a host: ``savepoint`` (copy a checkpoint), ``delete-savepoint``,
+    ``check-cluster`` or ``verify``.
 
     Attributes:
         arguments: Id of the ``savepoint``, the ``location`` to copy or delete, and for a copy the ``target``. With
             a location on HDFS or S3 also ``storage``: the job's ``spec``, its ``owner`` and its ``cluster``. For a
             check the id of the ``cluster``, its description (``spec``, a `ClusterSpec`), the ``version`` of that, and
-            ``timeout_s``, after which the agent ends the check.
+            ``timeout_s``, after which the agent ends the check. For ``verify`` those of `VerifyTask`.
         owner_number: Number of the job's owner, as in `RunSpec`; for a check, of the subject that added the cluster.
     """
 
     task: str
-    kind: Literal["savepoint", "delete-savepoint", "check-cluster"]
+    kind: Literal["savepoint", "delete-savepoint", "check-cluster", "verify"]
     arguments: dict[str, Any] = Field(default_factory=dict)
     owner_number: int = 0
 

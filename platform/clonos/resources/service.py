@@ -34,10 +34,10 @@ class Operation(Resource):
 
     Attributes:
         kind: ``start``, ``stop``, ``restart``, ``cancel``, ``move``, ``upgrade``, ``savepoint``, ``delete-savepoint``,
-            ``delete``, ``check-cluster``.
+            ``delete``, ``check-cluster``, ``verify``.
         result: For a start, restart, move or upgrade: ``run`` and ``generation`` of the job's driver; for a savepoint,
             its deletion, or a stop that takes one: its id as ``savepoint``; for a check of a cluster: ``cluster`` (its
-            name) and its ``state``. Empty until the operation is completed.
+            name) and its ``state``; for ``verify`` the fields of `Verification`. Empty until the operation is complete.
         deadline: Time at which the operation fails if it is still in progress.
     """
 

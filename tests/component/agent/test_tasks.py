@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clonos.agent.restoring import require_unpublished, restore
-from clonos.agent.savepoints import execute
+from clonos.agent.task_process import execute
 from clonos.driver.checkpoint_owner import OWNER_FILE
 from clonos.errors import CheckpointForeign, SavepointMissing, SpecError, WouldPublishAgain
 from clonos.log.control import ControlState

@@ -221,10 +221,10 @@ def test_the_banner_names_the_first_degraded_job() -> None:
 @pytest.mark.parametrize(
     ("state", "buttons"),
     [
-        ("RUNNING", ["Stop", "Restart", "Savepoint", "Move", "Cancel"]),
+        ("RUNNING", ["Stop", "Restart", "Savepoint", "Verify", "Move", "Cancel"]),
         ("STOPPING", ["Cancel"]),
-        ("STOPPED", ["Start"]),
-        ("FAILED", ["Start"]),
+        ("STOPPED", ["Start", "Verify"]),
+        ("FAILED", ["Start", "Verify"]),
         ("CANCELED", []),
     ],
 )

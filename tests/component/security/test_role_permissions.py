@@ -44,6 +44,7 @@ ROUTES = {
     "POST /api/v1/jobs/{job}/stop": "O",
     "POST /api/v1/jobs/{job}/restart": "O",
     "POST /api/v1/jobs/{job}/move": "O",
+    "POST /api/v1/jobs/{job}/verify": "O",
     "POST /api/v1/jobs/{job}/upgrade": "O",
     "POST /api/v1/jobs/{job}/resolve": "O",
     "POST /api/v1/jobs/{job}/cancel": "O",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,11 +14,14 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
+from clonos.agent.settings import AgentSettings
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
 from clonos.log.output_audit import audit_output
 from clonos.log.truncation import truncate
+from clonos.resources.hosts import HostTask, TaskResult
+from clonos.resources.verification import Verification, VerifyTask
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually
 
@@ -59,6 +64,34 @@ def test_epochs_are_verified_through_failures(
     assert (result.verified, result.records) == ({"out": (0, 1)}, 20)
 
 
+def test_the_task_of_a_host_verifies_the_output(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    source, out = make_topic(2, "in"), make_topic(2, "out")
+    feed(kafka, source, 0)
+    run_job(copying(source, out), name)
+    environment = {**os.environ, "CLONOS_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+
+    def verify(job: str) -> TaskResult:
+        task = HostTask(task="t", kind="verify", arguments=VerifyTask(job=job, seconds=1).model_dump(mode="json"))
+        ended = subprocess.run(
+            AgentSettings.model_fields["task_command"].default,
+            input=task.model_dump_json(),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return TaskResult.model_validate_json(ended.stdout)
+
+    result = Verification.model_validate(verify(name).result)
+    assert (result.clean, result.verified, result.records) == (True, {"out": (0, 0)}, 10)
+    missing = verify(f"{name}-never").failure
+    assert missing is not None
+    assert missing.error == "causal-log-missing"
+
+
 def test_more_and_fewer_records_than_the_markers_say(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
 ) -> None:
@@ -71,7 +104,7 @@ def test_more_and_fewer_records_than_the_markers_say(
     result = audit_output(kafka, name, seconds=1)
     assert not result.clean
     assert (result.verified, result.distance) == ({}, 1)
-    assert "1 records more than" in result.reason
+    assert "1 record more than" in result.reason
 
 
 def test_a_record_that_is_repeated_while_the_job_is_observed(

@@ -1,18 +1,26 @@
-"""Executes a host task (copy or delete a savepoint) in its own process: it may start a JVM, run long, and be killed.
+"""Executes a host task in its own process, because it may start a JVM, run long, and be killed.
 
-``python -m clonos.agent.savepoints``: the `HostTask` on standard input, a `TaskResult` on standard output.
+It copies or deletes a savepoint, or verifies the output of a job.
+
+``python -m clonos.agent.task_process``: the `HostTask` on standard input, a `TaskResult` on standard output.
 """
 
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from clonos.driver import stored_savepoint
 from clonos.driver.savepoint import delete_savepoint, take_savepoint
 from clonos.errors import ClonosError, SpecError
+from clonos.log.output_audit import audit_output
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
+from clonos.resources.verification import Verification, VerifyTask
+from clonos.settings import Settings
 from clonos.spark.file_systems import file_systems, is_folder_of_host
 
 
@@ -26,6 +34,8 @@ def execute(task: HostTask) -> TaskResult:
 
 
 def _execute(task: HostTask) -> dict[str, Any]:
+    if task.kind == "verify":
+        return _verify(VerifyTask.model_validate(task.arguments))
     names = ("location", "target", "job") if task.kind == "savepoint" else ("location",)
     missing = [name for name in names if not isinstance(task.arguments.get(name), str)]
     if missing:
@@ -42,6 +52,12 @@ def _execute(task: HostTask) -> dict[str, Any]:
         return take_savepoint(*locations, job=task.arguments["job"])._asdict()
     delete_savepoint(*locations)
     return {}
+
+
+def _verify(task: VerifyTask) -> dict[str, Any]:
+    audit = audit_output(Settings().kafka, task.job, topics=task.topics, seconds=task.seconds)
+    fields = msgspec.to_builtins(audit)
+    return Verification(at=datetime.now(UTC), clean=audit.clean, **fields).model_dump(mode="json")
 
 
 if __name__ == "__main__":

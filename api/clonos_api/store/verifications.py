@@ -1,0 +1,60 @@
+"""Verifications of jobs' outputs: operations, each with one host task. The newest result of a job is shown."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.errors import StateConflict
+from clonos.resources.hosts import HostState
+from clonos.resources.verification import VERIFY, Verification, VerifyRequest, VerifyTask
+from clonos_api.store import hosts, operations, owners, tasks
+from clonos_api.store.tables import JobRow, OperationRow, RunRow
+
+# An audit reads all records of the topics first.
+_READING_S: Final = 900.0
+
+
+async def begin(session: AsyncSession, job: JobRow, request: VerifyRequest, *, by: str) -> OperationRow:
+    """Begin a verification on the host of the job's driver, or else on any READY host.
+
+    Raises:
+        StateConflict: No host is READY.
+    """
+    host = await _host(session, job)
+    operation = await operations.begin(
+        session,
+        VERIFY,
+        job=job.id,
+        arguments=request.model_dump(mode="json"),
+        timeout_s=request.seconds + _READING_S,
+        by=by,
+    )
+    arguments = VerifyTask(job=job.name, **request.model_dump()).model_dump(mode="json")
+    number = await owners.number_of_job(session, job.id)
+    await tasks.create(session, host, VERIFY, arguments, operation=operation.id, owner_number=number)
+    return operation
+
+
+async def _host(session: AsyncSession, job: JobRow) -> str:
+    ready = [host for host in await hosts.every(session) if host.state == HostState.READY]
+    if not ready:
+        raise StateConflict(
+            f"No host is READY, so the output of {job.name} cannot be verified.",
+            kept="nothing was changed.",
+            hint="start an agent, or use clonos verify, which reads Kafka itself.",
+        )
+    run = await session.get(RunRow, job.run) if job.run else None
+    at_driver = [host for host in ready if run is not None and host.id == run.host]
+    return min(at_driver or ready, key=lambda host: host.name).id
+
+
+async def newest(session: AsyncSession, *, job: str | None = None) -> dict[str, Verification]:
+    """The newest result of each job that has one, or only of one `job`: id of the job → verification."""
+    ended = select(func.max(OperationRow.id)).where(OperationRow.kind == VERIFY, OperationRow.state == "COMPLETED")
+    if job is not None:
+        ended = ended.where(OperationRow.job == job)
+    rows = await session.scalars(select(OperationRow).where(OperationRow.id.in_(ended.group_by(OperationRow.job))))
+    return {str(row.job): Verification.model_validate(row.result) for row in rows}

@@ -1,0 +1,61 @@
+"""Bodies of the verification of a job's output (`clonos.log.output_audit`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from clonos.resources.base import Moment, Resource
+
+VERIFY: Final = "verify"  # kind of the operations and host tasks
+
+TopicName = Annotated[str, Field(min_length=1, max_length=249)]
+
+
+class VerifyRequest(Resource):
+    """The request to verify a job's output.
+
+    Attributes:
+        topics: All topics to which the job publishes; default: those that the causal log names.
+        seconds: How long to observe a running job.
+    """
+
+    topics: list[TopicName] = Field(default_factory=list, max_length=16)
+    seconds: float = Field(10.0, ge=0.1, le=300)
+
+
+class VerifyTask(VerifyRequest):
+    """The arguments of the host task that verifies the output of `job` (its name)."""
+
+    job: str
+
+
+class Verification(Resource):
+    """What readers saw of a job's output, compared with the markers in its causal log.
+
+    Attributes:
+        at: End of the observation.
+        clean: Whether epochs are proved up to the newest one, and nothing contradicts the log.
+        verified: Query → first and last epoch that is proved.
+        records: Number of records that these epochs published.
+        repeated: Lanes that were published twice.
+        incomplete: Committed epochs with missing markers.
+        distance: Number of records that were published more (above 0) or less than the markers say; 0: as many, with
+            other content. None: no contradiction was found.
+        reason: Why nothing was proved, or not the newest epochs. Empty: everything observed was.
+    """
+
+    at: Moment
+    clean: bool
+    verified: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    records: int = 0
+    repeated: list[str] = Field(default_factory=list)
+    incomplete: list[str] = Field(default_factory=list)
+    distance: int | None = None
+    reason: str = ""
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the output contradicts the log; otherwise it is clean, or nothing was proved."""
+        return bool(self.repeated or self.incomplete or self.distance is not None)
