@@ -67,8 +67,11 @@ test: export CLONOS_TEST_SUMMARY := $(CURDIR)/$(SUMMARY)
 test: .venv/.prepared begin-summary ## Lint and the core tests; CLONOS_TESTS=all: all of them
 	@ended=0; \
 	for suites in "$(FIRST)" "$(SUITES)" "$(LAST)"; do \
+		began=$$SECONDS; \
 		$(MAKE) --no-print-directory --keep-going --jobs 3 LABEL=yes $$suites || ended=$$?; \
+		echo "$$suites: $$((SECONDS - began)) s" >>$(SUMMARY); \
 	done; \
+	echo "CPU time on $$(nproc) cores, user and system: $$(times | tail -n 1)" >>$(SUMMARY); \
 	printf '\nWhat ran:\n'; sed 's/^/  /' $(SUMMARY); \
 	$(if $(filter-out all,$(CLONOS_TESTS)),echo "CLONOS_TESTS=all make test runs the tests that were left out.";) exit $$ended
 

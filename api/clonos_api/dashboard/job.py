@@ -10,9 +10,8 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resolve_command import named_epoch
-from clonos.resources.checkpoints import EpochCheckpoint, Savepoint
+from clonos.resources.checkpoints import Savepoint
 from clonos.resources.clusters import Cluster
-from clonos.resources.figures import size
 from clonos.resources.jobs import JobException, JobVersion, Run
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.replica import DatabaseDep
@@ -22,6 +21,7 @@ from clonos_api.store import (
     counters,
     generations,
     job_exceptions,
+    job_series,
     jobs,
     lookups,
     progress,
@@ -39,7 +39,7 @@ router = APIRouter(include_in_schema=False)
 Tab = Literal[
     "epochs", "recoveries", "checkpoints", "log", "sinks", "standbys", "executors", "exceptions", "logs", "spec"
 ]
-_EPOCHS: Final = Window(120)
+_EPOCHS: Final = Window(30)
 _ROWS: Final = Window(50)
 
 
@@ -87,22 +87,7 @@ async def _run(session: AsyncSession, row: JobRow, names: dict[str, str]) -> Run
 
 
 async def _epochs(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    epochs = (await progress.page(session, row.id, _EPOCHS)).rows
-    return {"epochs": epochs, "timeline": [_point(epoch) for epoch in reversed(epochs)]}
-
-
-def _point(epoch: EpochCheckpoint) -> dict[str, Any]:
-    return {
-        "epoch": epoch.epoch,
-        "query": epoch.query,
-        "at": epoch.completed_at.isoformat(),
-        "ms": round(epoch.duration_ms, 1),
-        "in": epoch.records_in,
-        "out": epoch.records_out,
-        "size": size(epoch.size_bytes) or "size unknown",
-        "lanes": epoch.published_lanes,
-        "replay": epoch.trigger == "REPLAY",
-    }
+    return {"epochs": (await progress.page(session, row.id, _EPOCHS)).rows, "ranges": list(job_series.RANGES)}
 
 
 async def _recoveries(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 
 from clonos.errors import NotFound
 from clonos.resources.base import Page
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import CausalLog, Generation, JobException, Metrics, Offsets, Recovery, Run
+from clonos.resources.series import Series, SeriesRange
 from clonos_api.http.bodies import StandbyStates
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep
@@ -22,7 +23,17 @@ from clonos_api.routes.access import (
     Viewer,
     WindowDep,
 )
-from clonos_api.store import generations, job_exceptions, lookups, progress, recoveries, runs, standbys, views
+from clonos_api.store import (
+    generations,
+    job_exceptions,
+    job_series,
+    lookups,
+    progress,
+    recoveries,
+    runs,
+    standbys,
+    views,
+)
 from clonos_api.store.db import paging
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["history"])
@@ -93,6 +104,21 @@ async def get_metrics(caller: Viewer, database: DatabaseDep, row: KnownJob) -> M
     """Get the metrics of a job: for each query totals, current rates, epoch durations and lag."""
     async with database.reading() as session:
         return await progress.metrics(session, row)
+
+
+@router.get("/{job}/series")
+async def get_series(
+    caller: Viewer,
+    database: DatabaseDep,
+    row: KnownJob,
+    span: Annotated[SeriesRange, Query(alias="range", description="How far back the figures begin.")] = "1h",
+) -> Series:
+    """Get a job's figures over time: records per second, durations of epochs and lag of each query, in intervals.
+
+    An interval without epochs has no point. Recoveries, versions and savepoints of the range are listed beside.
+    """
+    async with database.reading() as session:
+        return await job_series.of_job(session, row.id, span)
 
 
 @router.get("/{job}/offsets")

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import ClonosError, NotFound, SpecError
 from clonos.resources.hosts import EventsBatch
 from clonos.resources.jobs import OperatorMetrics, QueryMetrics
-from clonos_api.store import counters, generations, job_exceptions, recoveries, standbys
+from clonos_api.store import counters, generations, job_exceptions, recoveries, series, standbys
 from clonos_api.store.db.bulk import insert_all, update_all
 from clonos_api.store.ingest import (
     Claimed,
@@ -41,6 +41,7 @@ from clonos_api.store.ingest import (
     read_lines,
 )
 from clonos_api.store.pushed import Locked, LockedRun
+from clonos_api.store.series import Place, Tally, duration_class, places
 from clonos_api.store.tables import EpochRow, GenerationRow, HostRow, JobRow, RunRow
 
 # Maximum number of operators of a query; more indicate a corrupt file.
@@ -101,6 +102,7 @@ class _Ingestion:
     epochs: dict[_Key, dict[str, Any]] = field(default_factory=dict)  # rows to write
     finished: Counter[tuple[int, int]] = field(default_factory=Counter)
     published: Counter[tuple[int, int]] = field(default_factory=Counter)
+    series: dict[Place, Tally] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
     last_at: datetime | None = None
     truncated_at: datetime | None = None
@@ -125,6 +127,7 @@ class _Ingestion:
                     self._open(fact.generation, {})
                 case Lag():
                     self._query(fact.query).update(lag=fact.topics, partition_lag=fact.partitions)
+                    self._count(fact.query, fact.at, Tally(lag=fact.topics))
                 case Retention():
                     self._query(fact.query)["retention"] = fact.topics
                 case OpenTransactions():
@@ -225,6 +228,17 @@ class _Ingestion:
         if not new:
             # The epoch had finished: its records were published and counted before.
             figures |= {"records_in": 0, "records_out": 0, "published_lanes": 0}
+        self._count(
+            epoch.query,
+            done.at,
+            Tally(
+                epochs=1,
+                replayed=int(done.replay),
+                records_in=figures["records_in"],
+                records_out=figures["records_out"],
+                durations=Counter({duration_class(epoch.duration_ms): 1}),
+            ),
+        )
         self.sums.update(figures)
         self.sums.update(epochs_timed=1, epochs_ms=round(epoch.duration_ms))
         self.sums["epochs"] += new
@@ -267,6 +281,10 @@ class _Ingestion:
         if generation >= self.generation:
             self.metrics |= metrics
 
+    def _count(self, query: str, at: datetime, figures: Tally) -> None:
+        for place in places(self.job, query, at):
+            self.series.setdefault(place, Tally()).add(figures)
+
     def _query(self, name: str) -> dict[str, Any]:
         # Metrics of earlier versions lack some fields.
         query: dict[str, Any] = QueryMetrics().model_dump(mode="json") | self.queries.get(name, {})
@@ -293,6 +311,7 @@ async def _write(session: AsyncSession, jobs: list[_Ingestion]) -> None:
         for (lineage, generation), epochs in ingestion.finished.items()
     }
     await generations.count_epochs(session, finished)
+    await series.add(session, {place: tally for ingestion in jobs for place, tally in ingestion.series.items()})
     await counters.add(session, {ingestion.job: ingestion.sums for ingestion in jobs})
     for ingestion in jobs:
         if ingestion.truncated_at is not None:

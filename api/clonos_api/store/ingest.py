@@ -117,6 +117,7 @@ class Ended:
 class Lag:
     """Fact: the number of unread records of a query."""
 
+    at: datetime
     query: str
     topics: dict[str, int]  # topic → unread records
     partitions: dict[str, dict[str, int]]  # topic → partition → unread records
@@ -314,7 +315,7 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
         case "lag":
             topics = _named(event, "topics")
             partitions = {topic: _numbers(lags, _BIG) for topic, lags in _named(event, "partitions").items()}
-            return [Lag(_short(event["query"]), _numbers(topics, _BIG), partitions)]
+            return [Lag(_moment(at), _short(event["query"]), _numbers(topics, _BIG), partitions)]
         case "retention":
             topics = _named(event, "topics")
             return [Retention(_short(event["query"]), _numbers(topics, 101))]

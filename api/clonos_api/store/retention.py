@@ -15,6 +15,7 @@ from clonos.standby.states import FINAL_STATES
 from clonos_api.store.db.clock import clock
 from clonos_api.store.db.database import Database
 from clonos_api.store.logs import KEPT_BYTES
+from clonos_api.store.series import KEPT_S
 from clonos_api.store.tables import (
     ArtifactPartRow,
     ArtifactRow,
@@ -33,6 +34,7 @@ from clonos_api.store.tables import (
     RecoveryRow,
     RunRow,
     SavepointRow,
+    SeriesRow,
     StandbyRow,
     TaskRow,
     TokenRow,
@@ -152,6 +154,8 @@ class _Pruning:
         await self._delete(
             TaskRow, or_(TaskRow.ended_at < ended, TaskRow.created_at < clock(-2 * limits.ended_operations_s))
         )
+        for width_s, kept_s in KEPT_S.items():
+            await self._delete(SeriesRow, and_(SeriesRow.width_s == width_s, SeriesRow.start < clock(-kept_s)))
         await self._delete(IdempotencyRow, IdempotencyRow.created_at < clock(-limits.idempotency_s))
         over = clock(-limits.ended_tokens_s)
         await self._delete(TokenRow, or_(TokenRow.expires_at < over, TokenRow.revoked_at < over))

@@ -291,6 +291,19 @@ class EpochRow(Base):
     body: Mapped[dict[str, Any]]  # the `EpochCheckpoint`
 
 
+class SeriesRow(Base):
+    """Figures of one query in one interval (`clonos_api.store.series`)."""
+
+    __tablename__ = "series"
+    __table_args__ = (Index("ix_series_width_s_start", "width_s", "start"),)
+
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    query: Mapped[str] = mapped_column(String(100), primary_key=True)
+    width_s: Mapped[int] = mapped_column(primary_key=True)  # length of the interval in seconds
+    start: Mapped[datetime] = mapped_column(primary_key=True)  # its beginning
+    body: Mapped[dict[str, Any]]  # a `clonos_api.store.series.Tally`
+
+
 class CounterRow(Base):
     """A counter of a job, such as its number of finished epochs.
 

@@ -33,6 +33,7 @@ from clonos.resources.jobs import (
     StopRequest,
     UpgradeRequest,
 )
+from clonos.resources.series import Series, SeriesRange
 from clonos.resources.service import JobValidation, Operation
 from clonos.resources.verification import VerifyRequest
 from clonos.standby.states import StandbyState
@@ -231,6 +232,10 @@ class Jobs(Routes):
     def metrics(self, job: str) -> Metrics:
         """Get the metrics of each query of a job: totals, rates per second and latencies in milliseconds."""
         return self._transport.get(Metrics, f"/jobs/{job}/metrics")
+
+    def series(self, job: str, span: SeriesRange = "1h") -> Series:
+        """A job's figures over time: records per second, durations of epochs and lag, in intervals."""
+        return self._transport.get(Series, f"/jobs/{job}/series", {"range": span})
 
     def offsets(self, job: str) -> Page[Offsets]:
         """List the source offsets of each query of a job, and its lag in records."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,11 +21,20 @@ from clonos.log.records import EpochIdentity, Owner
 from clonos.resources.clusters import ClusterState
 from clonos.resources.jobs import Failure
 from clonos.telemetry.events import error_fields
-from clonos_api.store import clusters, counters
+from clonos_api.store import clusters, counters, series
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.lease import NAME as LEADER
-from clonos_api.store.tables import EpochRow, ExceptionRow, HostRow, JobRow, LeaseRow, RecoveryRow, StandbyRow
+from clonos_api.store.tables import (
+    EpochRow,
+    ExceptionRow,
+    HostRow,
+    JobRow,
+    LeaseRow,
+    RecoveryRow,
+    SeriesRow,
+    StandbyRow,
+)
 from support.serving import Served, served
 from support.stored import host_row, job_row, run_row, run_spec
 
@@ -164,6 +175,7 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
         session.add(RecoveryRow(id=new_id(), job=job.id, started_at=now - timedelta(seconds=4), body=body))
     if number < 3:
         _epochs(session, job, chance, now)
+        _figures(session, job, chance, now)
 
 
 def _recovery(job: JobRow, at: datetime, here: str, there: str, chance: random.Random) -> RecoveryRow:
@@ -178,6 +190,21 @@ def _recovery(job: JobRow, at: datetime, here: str, there: str, chance: random.R
     body |= {"standby": new_id() if warm else None, "downtime_ms": (moment - at).total_seconds() * 1000}
     body |= {"replayed_records": 800, "skipped_lanes": 1, "replayed_determinants": 20}
     return RecoveryRow(id=new_id(), job=job.id, started_at=at, ended_at=moment, body=body)
+
+
+def _figures(session: AsyncSession, job: JobRow, chance: random.Random, now: datetime) -> None:
+    """An hour in short intervals and a week in long ones, with a pause of a few minutes."""
+    for width_s, length_s in ((series.SHORT_S, 3600), (series.LONG_S, 7 * DAY_S)):
+        for back_s in range(0, length_s, width_s):
+            if 1500 < back_s < 1800:
+                continue
+            daily = 1 + 0.5 * math.sin(2 * math.pi * back_s / min(DAY_S, length_s))
+            records = round(width_s * 400 * daily * chance.uniform(0.9, 1.1))
+            durations = [chance.lognormvariate(4.8, 0.3) for _ in range(20)]
+            tally = series.Tally(20, 0, records, records, Counter(map(series.duration_class, durations)))
+            tally.lag = {"in": round(120 * daily * chance.uniform(0.5, 2))}
+            start = datetime.fromtimestamp((now.timestamp() - back_s) // width_s * width_s, UTC)
+            session.add(SeriesRow(job=job.id, query="out", width_s=width_s, start=start, body=tally.body()))
 
 
 def _epochs(session: AsyncSession, job: JobRow, chance: random.Random, now: datetime) -> None:

@@ -1,0 +1,143 @@
+"""Figures of jobs over time: sums of short intervals (`SHORT_S`) for the last hours, and of long ones for a week.
+
+The figures of an epoch belong to the interval in which it finished. An interval without epochs has no row, so that a
+chart shows a gap. Durations are counted in classes, each 19 % longer than the one before (`duration_class`): the sums
+of classes give percentiles of any range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import select, tuple_
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos_api.store.db.bulk import insert_all
+from clonos_api.store.tables import SeriesRow
+
+SHORT_S: Final = 10
+LONG_S: Final = 600
+# Interval → how long its rows are stored, in seconds.
+KEPT_S: Final = {SHORT_S: 2 * 3600.0, LONG_S: 8 * 86_400.0}
+_PER_DOUBLING: Final = 4
+_CHUNK: Final = 100  # SQLite limits the number of parameters
+
+
+class Place(NamedTuple):
+    """The interval of one query to which figures belong."""
+
+    job: str
+    query: str
+    width_s: int
+    start: datetime
+
+
+@dataclass
+class Tally:
+    """The figures of one interval.
+
+    Attributes:
+        durations: Class of a duration → number of epochs.
+        lag: Source topic → unread records at the end of the interval; empty: not reported in it.
+    """
+
+    epochs: int = 0
+    replayed: int = 0
+    records_in: int = 0
+    records_out: int = 0
+    durations: Counter[str] = field(default_factory=Counter)
+    lag: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Tally:
+        """The figures of a stored row."""
+        return cls(**{**body, "durations": Counter(body["durations"])})
+
+    def add(self, later: Tally) -> None:
+        """Add the figures of a later part of the interval."""
+        self.epochs += later.epochs
+        self.replayed += later.replayed
+        self.records_in += later.records_in
+        self.records_out += later.records_out
+        self.durations.update(later.durations)
+        self.lag = {**self.lag, **later.lag}
+
+    def duration_ms(self, share: float) -> float | None:
+        """The duration below which this share of the epochs is, in ms; None without epochs."""
+        left = math.ceil(share * self.durations.total())
+        for number in sorted(map(int, self.durations)):
+            left -= self.durations[str(number)]
+            if left <= 0:
+                return float(2 ** (number / _PER_DOUBLING))
+        return None
+
+    def body(self) -> dict[str, Any]:
+        """The figures as a stored row has them."""
+        return {**vars(self), "durations": dict(self.durations)}
+
+
+def duration_class(duration_ms: float) -> str:
+    """The class of a duration: its longest one is 2^(n/4) ms.
+
+    Example:
+        >>> duration_class(100.0)
+        '27'
+    """
+    return str(math.ceil(_PER_DOUBLING * math.log2(max(1.0, duration_ms))))
+
+
+def places(job: str, query: str, at: datetime) -> Iterator[Place]:
+    """The intervals of a moment: the short one, and the long one."""
+    for width_s in KEPT_S:
+        yield Place(job, query, width_s, datetime.fromtimestamp(at.timestamp() // width_s * width_s, UTC))
+
+
+async def add(session: AsyncSession, tallies: Mapping[Place, Tally]) -> None:
+    """Add figures to their intervals. The transaction has locked the rows of the jobs."""
+    due = sorted(tallies)
+    stored: dict[Place, Tally] = {}
+    keys = (SeriesRow.job, SeriesRow.query, SeriesRow.width_s, SeriesRow.start)
+    for at in range(0, len(due), _CHUNK):
+        rows = select(*keys, SeriesRow.body).where(tuple_(*keys).in_(due[at : at + _CHUNK]))
+        for *key, body in await session.execute(rows):
+            stored[Place(*key)] = Tally.of(body)
+    changed = []
+    for place in due:
+        tally = stored.get(place, Tally())
+        tally.add(tallies[place])
+        changed.append({**place._asdict(), "body": tally.body()})
+    names = ("job", "query", "width_s", "start")
+    await insert_all(session, SeriesRow, changed, keys=names, replace=("body",))
+
+
+async def read(session: AsyncSession, job: str, *, width_s: int, since: datetime, wider: int = 1) -> list[Interval]:
+    """The figures of a job since a moment, by query and time.
+
+    Args:
+        session: A session.
+        job: Id of the job.
+        width_s: Length of the stored intervals: `SHORT_S` or `LONG_S`.
+        since: Beginning of the oldest interval.
+        wider: Number of stored intervals that are added up to one.
+    """
+    rows = select(SeriesRow).where(SeriesRow.job == job, SeriesRow.width_s == width_s, SeriesRow.start >= since)
+    intervals: dict[tuple[str, datetime], Tally] = {}
+    length_s = width_s * wider
+    for row in await session.scalars(rows.order_by(SeriesRow.query, SeriesRow.start)):
+        start = datetime.fromtimestamp(row.start.timestamp() // length_s * length_s, UTC)
+        intervals.setdefault((row.query, start), Tally()).add(Tally.of(row.body))
+    return [Interval(query, start, timedelta(seconds=length_s), tally) for (query, start), tally in intervals.items()]
+
+
+class Interval(NamedTuple):
+    """The figures of one query in one interval."""
+
+    query: str
+    start: datetime
+    length: timedelta
+    tally: Tally
