@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.resolve_command import named_epoch
 from clonos.resources.checkpoints import Savepoint
 from clonos.resources.clusters import Cluster
+from clonos.resources.incidents import sentence
 from clonos.resources.jobs import JobException, JobVersion, Run
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.replica import DatabaseDep
@@ -95,7 +96,7 @@ async def _recoveries(session: AsyncSession, row: JobRow, version: int | None) -
     claims = (await generations.page(session, row.id, _ROWS)).rows
     hosts = await lookups.hosts_of_runs(session, [claim.run for claim in claims])
     return {
-        "recoveries": [views.recovery(recovery) for recovery in rows],
+        "recoveries": [(recovery, sentence(recovery)) for recovery in map(views.recovery, rows)],
         "generations": [views.generation(claim, hosts.get(claim.run, "")) for claim in claims],
     }
 

@@ -46,6 +46,7 @@ class Around(NamedTuple):
     head: Markup  # column heads
     banner: Markup  # whether the jobs are healthy, in a sentence
     counts: Markup  # number of jobs by health, and of hosts
+    strip: Markup  # recoveries of the last 24 hours
 
 
 @dataclass
@@ -117,6 +118,8 @@ class Drawn:
                 "gone": gone,
                 "order": [line.id for line in board.lines],
             }
+            if before.strip == board.strip:
+                del changed["strip"]  # it may be as large as all rows
             events += format_sse_event(data_str=json.dumps(changed), event="rows", id=str(board.number))
         if moved:
             events += format_sse_event(data_str=json.dumps(moved), event="figures", id=str(board.number))
@@ -125,7 +128,7 @@ class Drawn:
 
 def _surroundings(board: Board) -> tuple[object, ...]:
     """What the parts outside of the rows show, besides the rows themselves."""
-    return board.hosts, board.led, board.dependencies
+    return board.hosts, board.led, board.dependencies, board.strip
 
 
 def figures(line: Line) -> list[str]:

@@ -1,4 +1,4 @@
-"""The page of a recovery: its phases as a waterfall, and the job's other recoveries."""
+"""The page of a recovery: what happened, its phases, what was lost, and the job's other recoveries."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.resources.incidents import post_mortem, sentence
 from clonos.resources.jobs import Phase, Recovery
-from clonos.resources.recovery_descriptions import CAUSES, OUTCOMES, PHASES
+from clonos.resources.recovery_descriptions import PHASES
 from clonos_api.dashboard.rendering import Page, render
+from clonos_api.fleet.strip import health_of
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import IdPath, KnownJob, Viewer
-from clonos_api.store import recoveries, views
+from clonos_api.store import incidents, recoveries, views
 from clonos_api.store.db.paging import Window
 from clonos_api.store.tables import EpochRow
 
@@ -99,19 +101,21 @@ async def show_recovery(
 ) -> Response:
     """Show the page of one recovery."""
     async with database.reading() as session:
-        view = views.recovery(await recoveries.get(session, row.id, recovery))
-        offsets = await _positions(session, view)
+        incident = await incidents.get(session, row, recovery)
+        offsets = await _positions(session, incident)
         others = [views.recovery(listed) for listed in (await recoveries.page(session, row.id, _EARLIER)).rows]
     longest = max((other.downtime_ms or 0.0 for other in others), default=0.0)
     values = {
         "job": row,
-        "recovery": view,
-        "bars": waterfall(view),
+        "recovery": incident,
+        # A script counts the seconds of a recovery in progress, so its sentence has none.
+        "lead": sentence(incident, row.name, loss=incident.loss),
+        "health": health_of(incident),
+        "post_mortem": post_mortem(incident),
+        "bars": waterfall(incident),
         "offsets": offsets,
-        "whole_ms": sum(phase.duration_ms for phase in view.phases),
-        "others": others,
+        "whole_ms": sum(phase.duration_ms for phase in incident.phases),
+        "others": [(other, sentence(other)) for other in others],
         "longest": longest,
-        "causes": CAUSES,
-        "outcomes": OUTCOMES,
     }
     return render(request, Page("recovery.html", f"Recovery of {row.name}"), values)

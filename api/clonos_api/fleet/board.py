@@ -15,7 +15,8 @@ from typing import Final
 from clonos_api.fleet.facts import Facts, queries_of, read_facts
 from clonos_api.fleet.forecasts import Estimates, read_estimates
 from clonos_api.fleet.health import attention, dependencies_of, line_of
-from clonos_api.fleet.lines import DISCONNECTED, Board, Head
+from clonos_api.fleet.lines import DISCONNECTED, Board, Head, Strip
+from clonos_api.fleet.strip import RecentRecoveries, strip_of
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import HostRow
 
@@ -38,6 +39,7 @@ class Boards:
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _estimates: Estimates = field(default_factory=Estimates)
     _estimated_at: float = -_ESTIMATES_S
+    _recent: RecentRecoveries = field(default_factory=RecentRecoveries)
     _published: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)
 
     async def newest(self) -> Board:
@@ -49,7 +51,8 @@ class Boards:
                     facts = await read_facts(session)
                     if begun >= self._estimated_at + _ESTIMATES_S:
                         self._estimates, self._estimated_at = await read_estimates(session), begun
-                self._newest = self._board(facts)
+                    strip = strip_of(await self._recent.read(session, facts), facts)
+                self._newest = self._board(facts, strip)
                 self._read_at = time.monotonic()
                 self._cost_s = self._read_at - begun
             return self._newest
@@ -58,7 +61,7 @@ class Boards:
         """Maximum age of the cached board, in seconds."""
         return min(_OLDEST_S, max(_YOUNGEST_S, self._cost_s / _SHARE))
 
-    def _board(self, facts: Facts) -> Board:
+    def _board(self, facts: Facts, strip: Strip) -> Board:
         moment = time.monotonic()
         totals = {job.id: sum(query.get("records_out", 0) for query in queries_of(job)) for job in facts.jobs}
         while self._published and self._published[0][0] <= moment - 3 * _RATE_S:
@@ -77,7 +80,8 @@ class Boards:
         lines = sorted((line_of(job, facts, self._estimates, rates.get(job.id)) for job in facts.jobs), key=attention)
         number = self._newest.number + 1 if self._newest is not None else 1
         heads = tuple(_head(host, facts) for host in facts.hosts)
-        return Board(number, facts.at, heads, tuple(lines), led=facts.led, dependencies=dependencies_of(facts.jobs))
+        dependencies = dependencies_of(facts.jobs)
+        return Board(number, facts.at, heads, tuple(lines), led=facts.led, dependencies=dependencies, strip=strip)
 
 
 def _head(row: HostRow, facts: Facts) -> Head:

@@ -12,10 +12,10 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import JobState
+from clonos.resources.recovery_descriptions import PLANNED
 from clonos.standby.states import StandbyState
 from clonos_api.fleet.facts import Facts, Waiting
 from clonos_api.fleet.lines import Forecast
-from clonos_api.store.recoveries import PLANNED
 from clonos_api.store.tables import JobRow, RecoveryRow, RunRow, StandbyRow
 
 _NEWEST: Final = 500  # recoveries that an estimate uses

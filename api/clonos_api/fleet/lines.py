@@ -160,6 +160,52 @@ class Dependencies:
         return "good" if self.drivers else "idle"
 
 
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The recoveries of one job that began in the same half hour, as one bar of the strip.
+
+    Attributes:
+        slot: Number of the half hour, from 0.
+        health: Of the worst of them: ``bad``: in progress, or without an epoch; ``weak``: a cold restart; ``good``: a
+            takeover, or a restart of a query; ``busy``: planned; ``idle``: no failure.
+        height: From the longest time without output, 1 to 10.
+        recovery: Id of the worst of them.
+        text: What happened, as a sentence.
+    """
+
+    slot: int
+    health: Health
+    height: int
+    recovery: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The bars of one job."""
+
+    job: str
+    name: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The recoveries of the last 24 hours.
+
+    Attributes:
+        until: End of the newest half hour.
+        summary: Their number and the longest time without output, as a sentence.
+        lanes: The jobs with recoveries, those with the worst first.
+        more: Number of further jobs with recoveries.
+    """
+
+    until: datetime
+    summary: str
+    lanes: tuple[Lane, ...] = ()
+    more: int = 0
+
+
 @dataclass(frozen=True)
 class Board:
     """All jobs at one moment."""
@@ -170,6 +216,7 @@ class Board:
     lines: tuple[Line, ...]  # rows of the jobs: those that need attention first, then by name
     led: bool = True  # whether a replica is the leader, so that failures are handled
     dependencies: Dependencies = Dependencies()
+    strip: Strip | None = None  # None: not read
 
     def proofs(self) -> list[Proof]:
         """The newest verifications of the jobs' outputs, oldest first."""

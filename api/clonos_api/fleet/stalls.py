@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from clonos.resources.jobs import DesiredState, JobState
+from clonos.resources.recovery_descriptions import PLANNED
 from clonos.units import parse_duration
 from clonos_api.fleet.facts import Facts, queries_of
 from clonos_api.fleet.lines import Stall
-from clonos_api.store.recoveries import PLANNED
 from clonos_api.store.tables import JobRow, RecoveryRow
 
 # Without output for this time a job stalls, if it has input and its epochs usually take less.

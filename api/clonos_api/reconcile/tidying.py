@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import JobState
+from clonos.resources.recovery_descriptions import PLANNED
 from clonos.resources.verification import VERIFY
 from clonos_api.reconcile.deadlines import RECOVER_S
 from clonos_api.reconcile.saving import IN_PROGRESS
@@ -88,7 +89,7 @@ async def _outcome(session: AsyncSession, row: RecoveryRow, job: JobRow, moment:
     failed, newest = row.body["failed_generation"], await recoveries.newest_since(session, row)
     # Its first epoch was reported before its begin, or the generation that was reported as failed continues.
     alive = newest == failed == job.generation and job.state == JobState.RUNNING
-    if alive and job.moving is not None and row.body["cause"] in recoveries.PLANNED:
+    if alive and job.moving is not None and row.body["cause"] in PLANNED:
         return None  # the driver runs until the standby claims the log
     if newest >= (row.body.get("generation") or failed + 1) or alive:
         return "OVERTAKEN"

@@ -20,6 +20,7 @@ from clonos_api.routes.access import API, JobQuery, Viewer
 from clonos_api.routes.documented import STREAM, problems
 from clonos_api.store import events, jobs, views
 from clonos_api.store.db import paging
+from clonos_api.store.event_views import EventViews
 from clonos_api.streams.feed import EventFilter
 
 router = APIRouter(prefix=f"{API}/events", tags=["events"])
@@ -82,11 +83,11 @@ async def list_events(
             # Read first: an event in between is then returned twice instead of never, with the same number.
             _, newest = await events.bounds(session)
             rows = await events.after(session, after, **query, limit=tail, newest=True)
-            return Page(
-                data=[views.resource(Event, row) for row in rows], next=str(max(newest, *(row.seq for row in rows), 0))
-            )
+            last = str(max(newest, *(row.seq for row in rows), 0))
+            return Page(data=await EventViews().of(session, rows), next=last)
         rows = await events.after(session, after, **query, limit=limit + 1)
-    return views.page(Event, paging.cut(rows, paging.Window(limit), lambda row: str(row.seq)))
+        page = paging.cut(rows, paging.Window(limit), lambda row: str(row.seq))
+        return views.listed(await EventViews().of(session, page.rows), page.next)
 
 
 async def start_after(replica: Replica, asked: int) -> tuple[int, bytes]:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query
 from clonos.errors import NotFound
 from clonos.resources.base import Page
 from clonos.resources.hosts import Standby
+from clonos.resources.incidents import Incident
 from clonos.resources.jobs import CausalLog, Generation, JobException, Metrics, Offsets, Recovery, Run
 from clonos.resources.series import Series, SeriesRange
 from clonos_api.http.bodies import StandbyStates
@@ -25,6 +26,7 @@ from clonos_api.routes.access import (
 )
 from clonos_api.store import (
     generations,
+    incidents,
     job_exceptions,
     job_series,
     lookups,
@@ -84,10 +86,10 @@ async def list_recoveries(caller: Viewer, database: DatabaseDep, row: KnownJob, 
 
 
 @router.get("/{job}/recoveries/{recovery}")
-async def get_recovery(recovery: RecoveryPath, caller: Viewer, database: DatabaseDep, row: KnownJob) -> Recovery:
-    """Get one recovery by its id, with its phases."""
+async def get_recovery(recovery: RecoveryPath, caller: Viewer, database: DatabaseDep, row: KnownJob) -> Incident:
+    """Get one recovery by its id: its phases, a sentence, what was lost, and earlier recoveries in comparison."""
     async with database.reading() as session:
-        return views.recovery(await recoveries.get(session, row.id, recovery))
+        return await incidents.get(session, row, recovery)
 
 
 @router.get("/{job}/exceptions")

@@ -171,7 +171,7 @@ class _Ingestion:
             )
         order = (await session.execute(select(RunRow.order).where(RunRow.id == self.run))).scalar_one()
         attempt = int(order.get("earlier_attempts", 0)) + claim.attempt
-        await generations.record_claim(session, job, self.run, claim, attempt, cause)
+        await generations.record_claim(session, job, self.run, claim, host=self.host, attempt=attempt, cause=cause)
         await recoveries.record_claim(session, job, claim.generation, self.host)
         if claim.generation > self.generation:
             self.generation = claim.generation

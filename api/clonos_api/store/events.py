@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import func, insert, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.resources.event_sentences import EventType
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.commit_hooks import before_commit
 from clonos_api.store.db.notifier import notify
@@ -26,7 +27,7 @@ _APPENDED: Final = "clonos.events"
 
 def append(
     session: AsyncSession,
-    kind: str,
+    kind: EventType,
     *,
     job: str | None = None,
     host: str | None = None,

@@ -16,10 +16,13 @@ from clonos_api.store.ingest import Claimed
 from clonos_api.store.tables import GenerationRow
 
 
-async def record_claim(session: AsyncSession, job: str, run: str, claim: Claimed, attempt: int, cause: str) -> None:
+async def record_claim(
+    session: AsyncSession, job: str, run: str, claim: Claimed, *, host: str, attempt: int, cause: str
+) -> None:
     """Record a driver's claim as a new generation, which ends the job's older generations.
 
-    `attempt` and `cause` replace those of `claim`, which are derived from the events of one run only.
+    `host` is the name of the driver's host. `attempt` and `cause` replace those of `claim`, which are derived from the
+    events of one run only.
     """
     newer = select(func.min(GenerationRow.claimed_at)).where(
         GenerationRow.job == job, GenerationRow.generation > claim.generation
@@ -41,7 +44,7 @@ async def record_claim(session: AsyncSession, job: str, run: str, claim: Claimed
         return
     older = GenerationRow.generation < claim.generation
     await _close(session, GenerationRow.job == job, older, at=claim.at)
-    data = {"generation": claim.generation, "lineage": claim.lineage, "run": run, "cause": cause}
+    data = {"generation": claim.generation, "lineage": claim.lineage, "run": run, "host": host, "cause": cause}
     events.append(session, "job.generation", job=job, data=data)
 
 

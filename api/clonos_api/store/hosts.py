@@ -13,6 +13,7 @@ from sqlalchemy import case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import ConcurrentUpdate, StateConflict
+from clonos.resources.event_sentences import EventType
 from clonos.resources.hosts import HostRegister, HostState
 from clonos_api.store import audit, events
 from clonos_api.store.db.clock import clock, now
@@ -190,9 +191,9 @@ async def drain(session: AsyncSession, host: HostRow, drained: bool) -> HostRow:
     """Drain a host, so that no run is placed on it (`drained`), or end that."""
     state = _present(drained) if host.state in _ALIVE else host.state
     row = await swap(session, host, drained=drained, state=state)
-    what = "drained" if drained else "undrained"
-    events.append(session, f"host.{what}", host=row.id, data={"name": row.name})
-    await audit.asked(session, f"host.{what}", row.id, name=row.name)
+    kind: EventType = "host.drained" if drained else "host.undrained"
+    events.append(session, kind, host=row.id, data={"name": row.name})
+    await audit.asked(session, kind, row.id, name=row.name)
     return row
 
 

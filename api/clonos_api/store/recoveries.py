@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import Failure, Phase
+from clonos.resources.recovery_descriptions import PLANNED
 from clonos_api.store import events
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
@@ -22,7 +23,6 @@ from clonos_api.store.db.rows import new_id, require_row
 from clonos_api.store.ingest import EpochDone
 from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
 
-PLANNED = frozenset({"move", "upgrade"})
 Outcome = Literal["COMPLETED", "SUPERSEDED", "OVERTAKEN", "IDLE", "ABANDONED"]
 # Marks of a claim, and the recovery phase that each mark ends.
 _PHASES = (("claiming", "start"), ("claimed", "claim"), ("running", "restore"))

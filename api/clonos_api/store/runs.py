@@ -38,7 +38,7 @@ async def create(session: AsyncSession, job: JobRow, host: HostRow, order: RunSp
     session.add(row)
     await session.flush()
     hosts.bump(session, host.id)
-    data = {"run": row.id, "host": host.name, "version": order.version, "why": why}
+    data = {"run": row.id, "host": host.name, "version": order.version, "standby": order.standby, "why": why}
     events.append(session, "run.created", job=job.id, host=host.id, data=data)
     return row
 
@@ -211,6 +211,7 @@ def _append_state(session: AsyncSession, row: RunRow) -> None:
         "exit_code": row.exit_code,
         "attempts": row.attempts,
         "ended": row.ended_at is not None,
+        "standby": row.order.get("standby", False),
     }
     events.append(session, "run.state", job=row.job, host=row.host, data=data)
 

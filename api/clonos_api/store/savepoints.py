@@ -15,6 +15,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import NameTaken, StateConflict
+from clonos.resources.event_sentences import EventType
 from clonos.resources.jobs import Failure
 from clonos_api.store import audit, events
 from clonos_api.store.db.clock import now
@@ -43,7 +44,7 @@ async def create(session: AsyncSession, job: JobRow, *, name: str, location: str
     )
     if row is None:
         raise NameTaken(f"Job {job.name} already has a savepoint {name!r}.")
-    _append_event(session, row, "created")
+    _append_event(session, row, "savepoint.created")
     await audit.asked(session, "savepoint.create", row.id, job=job.id, name=name)
     return row
 
@@ -54,14 +55,14 @@ async def complete(
     """Mark a savepoint as completely written, with its `epochs` (query → newest finished epoch) and its size."""
     done = {"state": "COMPLETED", "epochs": dict(epochs), "size_bytes": size_bytes, "completed_at": await now(session)}
     row = await swap(session, savepoint, SavepointRow.state == "IN_PROGRESS", **done)
-    _append_event(session, row, "completed")
+    _append_event(session, row, "savepoint.completed")
     return row
 
 
 async def fail(session: AsyncSession, savepoint: SavepointRow, failure: Failure) -> SavepointRow:
     """Mark the creation or deletion of a savepoint as failed. Jobs cannot start from it; it can be deleted (again)."""
     row = await swap(session, savepoint, state="FAILED", failure=failure.model_dump(mode="json"))
-    _append_event(session, row, "failed")
+    _append_event(session, row, "savepoint.failed")
     return row
 
 
@@ -72,7 +73,7 @@ async def begin_delete(session: AsyncSession, savepoint: SavepointRow) -> Savepo
     if savepoint.state == "DELETING":
         raise StateConflict(f"Savepoint {savepoint.name} is being deleted.", hint="wait until it is removed or FAILED.")
     row = await swap(session, savepoint, state="DELETING", failure=None)
-    _append_event(session, row, "deleting")
+    _append_event(session, row, "savepoint.deleting")
     await audit.asked(session, "savepoint.delete", row.id, job=row.job, name=row.name)
     return row
 
@@ -81,7 +82,7 @@ async def remove(session: AsyncSession, savepoint: SavepointRow) -> None:
     """Remove the row of a savepoint after its files were deleted."""
     row = await swap(session, savepoint, SavepointRow.state == "DELETING")
     await session.execute(delete(SavepointRow).where(SavepointRow.id == row.id))
-    _append_event(session, row, "deleted")
+    _append_event(session, row, "savepoint.deleted")
 
 
 async def get(session: AsyncSession, savepoint: str) -> SavepointRow:
@@ -97,6 +98,6 @@ async def page(session: AsyncSession, window: Window = FIRST, *, job: str | None
     return await by_time(session, query, SavepointRow.created_at, SavepointRow.id, window)
 
 
-def _append_event(session: AsyncSession, row: SavepointRow, change: str) -> None:
+def _append_event(session: AsyncSession, row: SavepointRow, kind: EventType) -> None:
     data = {"savepoint": row.id, "name": row.name}
-    events.append(session, f"savepoint.{change}", job=row.job, data=data)
+    events.append(session, kind, job=row.job, data=data)

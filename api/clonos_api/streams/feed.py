@@ -22,9 +22,8 @@ from clonos.errors import DatabaseUnavailable
 from clonos.resources.service import Event
 from clonos_api.store import events
 from clonos_api.store.db.database import Database
+from clonos_api.store.event_views import EventViews
 from clonos_api.store.lookups import ends_of_logs
-from clonos_api.store.tables import EventRow
-from clonos_api.store.views import resource
 
 _CAPACITY: Final = 2_000
 _READ: Final = 500
@@ -57,10 +56,9 @@ class EncodedEvent:
     encoded: bytes
 
     @classmethod
-    def of(cls, row: EventRow) -> EncodedEvent:
-        """Encodes an event's row as a server-sent event, with its JSON as ``data`` and its number as ``id``."""
-        body = resource(Event, row)
-        return cls(body, format_sse_event(data_str=body.model_dump_json(), event=body.type, id=str(body.seq)))
+    def of(cls, event: Event) -> EncodedEvent:
+        """Encodes an event as a server-sent event, with its JSON as ``data`` and its number as ``id``."""
+        return cls(event, format_sse_event(data_str=event.model_dump_json(), event=event.type, id=str(event.seq)))
 
 
 class _Bell:
@@ -94,6 +92,7 @@ class EventFeed:
         self.newest = 0  # number of the newest event; by default, streams start after it
         self.closed = False  # the service is stopping; streams end
         self._database = database
+        self._views = EventViews()
         self._on_event = on_event
         self._recent: deque[EncodedEvent] = deque(maxlen=capacity)
         self._complete_after = 0  # `_recent` has all events after this number
@@ -133,7 +132,8 @@ class EventFeed:
             return [entry for entry in self._recent_after(seq) if entry.event in selected], max(seq, self.newest)
         committed = self.newest  # this event and all before it are committed before the read
         async with self._database.reading() as session:
-            page = [EncodedEvent.of(row) for row in await events.after(session, seq, job=selected.job, limit=_READ)]
+            rows = await events.after(session, seq, job=selected.job, limit=_READ)
+            page = [EncodedEvent.of(event) for event in await self._views.of(session, rows)]
         end = page[-1].event.seq if len(page) == _READ else max(seq, committed, *(entry.event.seq for entry in page))
         return [entry for entry in page if entry.event in selected], end
 
@@ -150,12 +150,13 @@ class EventFeed:
     async def _read(self, announced: int) -> None:
         async with self._database.reading() as session:
             rows = await events.after(session, self.newest, limit=_READ)
-        for row in rows:
+            new = await self._views.of(session, rows)
+        for event in new:
             if len(self._recent) == self._recent.maxlen:
                 self._complete_after = self._recent[0].event.seq
-            self._recent.append(EncodedEvent.of(row))
+            self._recent.append(EncodedEvent.of(event))
             if self._on_event is not None:
-                self._on_event(self._recent[-1].event)
+                self._on_event(event)
         # Numbers up to `announced` that a short page does not have were removed by retention.
         self.newest = rows[-1].seq if len(rows) == _READ else max(self.newest, announced, *(row.seq for row in rows))
         self._bell.ring()

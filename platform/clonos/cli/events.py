@@ -63,16 +63,9 @@ def events(
 
 
 def line_of(event: Event) -> Text:
-    """One event as readable text."""
+    """One event as a line: number, time, type and sentence."""
     from rich.text import Text
 
-    from clonos.cli.show import clock, short
+    from clonos.cli.show import clock
 
-    details = " ".join(f"{name}={short(str(value), 80)}" for name, value in event.data.items() if value is not None)
-    subject = " ".join(filter(None, (event.job, event.host)))
-    return Text.assemble(
-        (f"{event.seq:>6}  {clock(event.at)}  ", "dim"),
-        (f"{event.type:<18} ", "bold"),
-        (f"{subject}  ", "dim"),
-        details,
-    )
+    return Text.assemble((f"{event.seq:>6}  {clock(event.at)}  {event.type:<18}  ", "dim"), event.text)

@@ -8,14 +8,14 @@ import typer
 
 from clonos.cli.options import Api, JobArgument, Limit, Listed, Listing, Lists, Output, Token, connect
 from clonos.errors import NotFound
-from clonos.resources.recovery_descriptions import CAUSES, OUTCOMES, PHASES
+from clonos.resources.recovery_descriptions import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import RenderableType
 
-    from clonos.resources.jobs import Recovery
+    from clonos.resources.incidents import Incident
 
 app = typer.Typer(no_args_is_help=True, help="Show the recoveries of a job.")
 
@@ -57,78 +57,68 @@ def explain(
         str | None,
         typer.Argument(metavar="[RECOVERY]", help="Id of the recovery (default: the newest).", show_default=False),
     ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a post-mortem as Markdown.")] = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Explain one recovery phase by phase."""
+    """Explain one recovery: what happened, its phases, what was lost, and how it compares with earlier ones.
+
+    Example: clonos recovery explain fraud --markdown > post-mortem.md
+    """
     from rich.console import Group
 
     from clonos.cli import show
+    from clonos.resources.incidents import post_mortem
 
     with connect(api, token) as client:
-        if recovery is not None:
-            shown = client.jobs.recovery(job, recovery)
-        else:
+        if recovery is None:
             newest = client.jobs.recoveries(job, limit=1).data
             if not newest:
                 raise NotFound(f"The job {job} has no recoveries.", hint="nothing to do.")
-            shown = newest[0]
+            recovery = newest[0].id
+        incident = client.jobs.recovery(job, recovery)
     if output is Output.JSON:
-        show.show_json(shown)
+        show.show_json(incident)
+    elif markdown:
+        typer.echo(post_mortem(incident), nl=False)
     else:
-        show.console().print(Group(*_lines(shown)))
+        show.console().print(Group(*_lines(incident)))
 
 
-def _lines(recovery: Recovery) -> Iterator[RenderableType]:
+def _lines(incident: Incident) -> Iterator[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
     from clonos.cli import show
 
-    cause = CAUSES.get(recovery.cause, recovery.cause)
-    yield Text.assemble(
-        f"{show.clock(recovery.started_at)}: generation {recovery.failed_generation} on {recovery.from_host} failed: ",
-        (f"{cause}.", "bold yellow"),
-    )
-    if recovery.failure is not None:
-        yield Text(f"Its error was {recovery.failure.error}: {recovery.failure.what}")
-    if recovery.generation is None:
-        yield Text("No newer generation has claimed the causal log yet, so nothing is published.")
-    else:
-        host = "the same host" if recovery.to_host in (None, recovery.from_host) else f"{recovery.to_host}"
-        driver = "a standby" if recovery.standby else "a new driver"
-        yield Text(f"Generation {recovery.generation}, {driver} on {host}, took over and fenced the old generation.")
-        yield Text(_replayed(recovery))
-    yield Text()
-    longest = max((phase.duration_ms for phase in recovery.phases), default=0.0)
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_column(min_width=20)
-    table.add_column(style="dim")
-    for phase in recovery.phases:
-        bar = "█" * max(1, round(20 * phase.duration_ms / longest)) if longest else ""
-        table.add_row(phase.name, show.duration(phase.duration_ms), bar, PHASES.get(phase.name, ""))
-    if recovery.phases:
-        yield table
+    yield Text(f"{incident.summary}.", "bold")
+    started = f"Started {show.clock(incident.started_at)}; generation {incident.failed_generation}"
+    yield Text(f"{started} → {incident.generation or '…'}; recovery {incident.id}", "dim")
+    if incident.failure is not None:
+        yield Text(f"Error: {incident.failure.error}: {incident.failure.what}")
+    if incident.phases:
+        longest = max(phase.duration_ms for phase in incident.phases)
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold")
+        table.add_column(justify="right")
+        table.add_column(min_width=20)
+        table.add_column(style="dim")
+        for phase in incident.phases:
+            bar = _bar(phase.duration_ms / longest) if longest else ""
+            table.add_row(phase.name, show.duration(phase.duration_ms), bar, PHASES.get(phase.name, ""))
         yield Text()
-    if recovery.ended_at is None:
-        yield Text(f"In progress for {show.age(recovery.started_at)}.", "bold yellow")
-    elif recovery.downtime_ms is None:
-        yield Text(f"Outcome: {OUTCOMES.get(recovery.outcome or '', recovery.outcome)}.")
-    else:
-        yield Text.assemble("Downtime: ", (str(show.duration(recovery.downtime_ms)), "bold"), ".")
+        yield table
+    yield Text()
+    yield Text.assemble(("Lost: ", "bold"), f"{incident.loss.summary}.")
+    for sentence in incident.loss.evidence:
+        yield Text(f"  {sentence}", "dim")
+    yield Text.assemble(("Compared: ", "bold"), incident.comparison.summary)
+    if incident.ended_at is None:
+        yield Text(f"In progress for {show.age(incident.started_at, incident.at)}.", "bold yellow")
 
 
-def _replayed(recovery: Recovery) -> str:
-    from clonos.cli.show import number
-
-    if not recovery.replayed_records and not recovery.skipped_lanes:
-        return "No epoch was in doubt; the job continued after the last committed epoch."
-    text = f"The epoch in doubt ({number(recovery.replayed_records)} records) was replayed"
-    if recovery.replayed_determinants:
-        text += f" with {number(recovery.replayed_determinants)} determinants"
-    if recovery.skipped_lanes:
-        text += f"; {number(recovery.skipped_lanes)} lanes were already published and were skipped"
-    return text + "."
+def _bar(share: float) -> str:
+    """A bar of at most 20 characters, to an eighth of a character."""
+    eighths = max(1, round(160 * share))
+    return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")

@@ -12,6 +12,7 @@ from clonos.client.transport import Routes
 from clonos.resources.base import Page
 from clonos.resources.checkpoints import Checkpoints, EpochCheckpoint, Savepoint, SavepointCreate
 from clonos.resources.hosts import Standby
+from clonos.resources.incidents import Incident
 from clonos.resources.jobs import (
     CausalLog,
     Generation,
@@ -221,9 +222,9 @@ class Jobs(Routes):
         """List the recoveries of a job, newest first."""
         return self._transport.pages(Recovery, f"/jobs/{job}/recoveries", limit=limit)
 
-    def recovery(self, job: str, recovery: str) -> Recovery:
-        """Get a recovery by its id, with its phases."""
-        return self._transport.get(Recovery, f"/jobs/{job}/recoveries/{recovery}")
+    def recovery(self, job: str, recovery: str) -> Incident:
+        """Get a recovery by its id, with its explanation."""
+        return self._transport.get(Incident, f"/jobs/{job}/recoveries/{recovery}")
 
     def exceptions(self, job: str, *, limit: int | None = None) -> Page[JobException]:
         """List the errors that the job's drivers reported, newest first."""

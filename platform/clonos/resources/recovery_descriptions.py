@@ -1,4 +1,4 @@
-"""Texts that explain the causes, phases and outcomes of recoveries, for `clonos recovery explain` and the dashboard."""
+"""Texts that explain the causes, phases and outcomes of recoveries, for incidents, events and reports."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ PHASES: Final = {
     "epoch": "until the first epoch was published; no epoch was in doubt",
     "commit": "until that epoch was committed",
 }
+# Causes of recoveries in which the old driver works until its successor takes over.
+PLANNED: Final = frozenset({"move", "upgrade"})
 OUTCOMES: Final = {
     "SUPERSEDED": "the next failure occurred before the first epoch",
     "OVERTAKEN": "the job continued before the failure was noticed",

@@ -63,6 +63,7 @@ class Event(Resource):
     Attributes:
         type: Type, such as ``job.state``.
         job: Id of the job; `host`: id of the host; None: the event is not about one.
+        text: The event as a sentence, with names of jobs and hosts.
         data: Further fields, by type.
     """
 
@@ -71,6 +72,7 @@ class Event(Resource):
     type: str
     job: str | None = None
     host: str | None = None
+    text: str = ""
     data: dict[str, Any] = Field(default_factory=dict)
 
 

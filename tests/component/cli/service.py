@@ -27,7 +27,9 @@ from clonos.resources.checkpoints import (
     Savepoint,
     Span,
 )
+from clonos.resources.event_sentences import sentence_of
 from clonos.resources.hosts import Host, HostRegister, HostState, Standby
+from clonos.resources.incidents import QueryContinuity, compare, incident, loss_of
 from clonos.resources.jobs import (
     DesiredState,
     Failure,
@@ -181,7 +183,8 @@ class FakeService:
         self.jobs[job.id] = job.model_copy(update=fields)
 
     def add_event(self, kind: str, job: str | None = None, **data: Any) -> Event:
-        event = Event(seq=len(self.events) + 1, at=NOW, type=kind, job=job, data=data)
+        text = sentence_of(kind, data, job=job or "")
+        event = Event(seq=len(self.events) + 1, at=NOW, type=kind, job=job, text=text, data=data)
         self.events.append(event)
         return event
 
@@ -334,9 +337,13 @@ class FakeService:
             return Page(data=self.recoveries[:limit])
 
         @app.get(f"{root}/jobs/{{name}}/recoveries/{{recovery_id}}")
-        async def recovery(name: str, recovery_id: str) -> Response:
+        async def explained_recovery(name: str, recovery_id: str) -> Response:
             match = next((row for row in self.recoveries if row.id == recovery_id), None)
-            return shown(match) if match else missing(recovery_id)
+            if match is None:
+                return missing(recovery_id)
+            loss = loss_of(match, [QueryContinuity("words", 41, 42)], exactly_once=True, diverged=0)
+            comparison = compare(match, [recovery(id="rec-00", downtime_ms=1000.0)])
+            return shown(incident(match, name, loss, comparison, at=NOW, last_output=NOW))
 
         @app.get(f"{root}/jobs/{{name}}/exceptions")
         async def exceptions(name: str, limit: int = 50) -> Page[JobException]:
@@ -499,6 +506,7 @@ def recovery(**more: Any) -> Recovery:
         "to_host": "host-2",
         "started_at": NOW,
         "ended_at": NOW,
+        "outcome": "COMPLETED",
         "replayed_records": 120,
         "skipped_lanes": 3,
         "replayed_determinants": 17,

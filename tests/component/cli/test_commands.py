@@ -405,17 +405,25 @@ def test_checkpoint_ls_and_inspect(clonos: Clonos) -> None:
 
 
 def test_recovery_explain_and_ls(clonos: Clonos, service: FakeService) -> None:
-    service.recoveries += [recovery(), recovery(id="rec-0", generation=None, downtime_ms=None, ended_at=None)]
+    running = recovery(id="rec-0", generation=None, downtime_ms=None, ended_at=None, outcome=None)
+    service.recoveries += [recovery(), running]
     output = clonos("recovery", "explain", "wordcount").stdout
     for part in (
-        "Generation 2, a new driver on host-2, took over",
-        "120 records",
-        "17 determinants",
-        "3 lanes",
-        "2.3 s",
+        "wordcount: the driver on host-1 crashed; a new driver on host-2 took over; no output for 2.3 s; ",
+        "nothing was lost.",
+        "generation 1 → 2",
+        "detect",
+        "Lost: nothing was lost.",
+        "The epoch in doubt (120 records) was replayed with 17 recorded determinants.",
+        "3 lanes of it were already published",
+        "Compared: The job's only earlier cold restart took 1.0 s. This one took 2.3 s: the longest of 2.",
     ):
         assert part in output, part
     assert "In progress" in clonos("recovery", "explain", "wordcount", "rec-0").stdout
+    markdown = clonos("recovery", "explain", "wordcount", "--markdown").stdout
+    assert markdown.startswith("# wordcount: recovery at ")
+    assert "## Timeline (UTC)" in markdown
+    assert json.loads(clonos("recovery", "explain", "wordcount", "-o", "json").stdout)["loss"]["records"] == 0
     assert "1 → 2" in clonos("recovery", "ls", "wordcount").stdout
     service.recoveries.clear()
     with pytest.raises(errors.NotFound, match="no recoveries"):
@@ -443,11 +451,12 @@ def test_token_commands_print_the_secret_once(clonos: Clonos, service: FakeServi
 
 
 def test_events_selects_the_newest_events(clonos: Clonos, service: FakeService) -> None:
-    for number in range(5):
-        service.add_event("job.state", "wordcount", number=number)
+    for _ in range(5):
+        service.add_event("job.state", "wordcount", **{"from": "STARTING", "to": "RUNNING"})
     lines = clonos("events", "--tail", "2", "-o", "json").stdout.splitlines()
     assert [json.loads(line)["seq"] for line in lines] == [4, 5]
-    assert clonos("events").stdout.count("job.state") == 5
+    shown = clonos("events").stdout
+    assert shown.count("job.state") == shown.count("wordcount changed from STARTING to RUNNING") == 5
     history = service.requests("GET", "/events/history")
     assert len(history) == 2  # only the newest page
     assert clonos("events", "--all").stdout.count("job.state") == 5

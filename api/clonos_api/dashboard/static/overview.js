@@ -58,10 +58,13 @@ function put(rows, order) {
 }
 
 function frame(update) {
-  for (const part of ["head", "banner", "counts"]) {
-    if (around[part] === update[part]) continue;
+  for (const part of ["head", "banner", "counts", "strip"]) {
+    if (!(part in update) || around[part] === update[part]) continue;
     around[part] = update[part];
-    document.getElementById(part).innerHTML = update[part];
+    const element = document.getElementById(part);
+    const link = element.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    element.innerHTML = update[part];
+    if (link) element.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus();
   }
   document.getElementById("none").hidden = update.order.length > 0;
   document.getElementById("some").hidden = update.order.length === 0;

@@ -1,0 +1,78 @@
+"""Reads what explains a recovery: the epochs on both sides of the failure, and the job's earlier recoveries."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import case, func, not_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.resources.incidents import Incident, QueryContinuity, compare, incident, loss_of
+from clonos.resources.jobs import Recovery
+from clonos_api.store import counters, recoveries, views
+from clonos_api.store.db.clock import now
+from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
+
+_EARLIER: Final = 200  # as many as retention keeps
+
+
+async def get(session: AsyncSession, job: JobRow, recovery: str) -> Incident:
+    """A recovery of a job with its explanation, by the recovery's id."""
+    shown = views.recovery(await recoveries.get(session, job.id, recovery))
+    at = await now(session)
+    queries = await _queries(session, shown)
+    diverged = (await counters.of_job(session, job.id)).get("diverged_lanes", 0)
+    loss = loss_of(shown, queries, exactly_once=_exactly_once(job), diverged=diverged)
+    comparison = compare(shown, await _earlier(session, shown))
+    return incident(shown, job.name, loss, comparison, at=at, last_output=_last_output(job, shown))
+
+
+def _last_output(job: JobRow, recovery: Recovery) -> datetime:
+    """The job's last output; of a recovery in progress, that before the failure."""
+    reported = (job.metrics or {}).get("at")
+    return datetime.fromisoformat(reported) if reported else recovery.started_at
+
+
+def _exactly_once(job: JobRow) -> bool:
+    """Whether the newest driver, or else the specification, delivers exactly once and keeps a causal log."""
+    spec, metrics = job.spec.get("spec") or {}, job.metrics or {}
+    delivery = metrics.get("delivery") or {"": spec.get("delivery", "exactly-once")}
+    depth = str(metrics.get("sharing_depth") or spec.get("sharingDepth", "full"))
+    return "at-least-once" not in delivery.values() and depth != "0"
+
+
+async def _earlier(session: AsyncSession, recovery: Recovery) -> list[Recovery]:
+    rows = (
+        select(RecoveryRow)
+        .where(RecoveryRow.job == recovery.job, RecoveryRow.started_at < recovery.started_at)
+        .order_by(RecoveryRow.started_at.desc())
+        .limit(_EARLIER)
+    )
+    return [views.recovery(row) for row in await session.scalars(rows)]
+
+
+async def _queries(session: AsyncSession, recovery: Recovery) -> list[QueryContinuity]:
+    """The epochs of each query before and after the failure.
+
+    The generations that finished them decide. If none is newer than the failed one, it continued: then the times of the
+    epochs decide, once the recovery has ended.
+    """
+    epoch, generation = EpochRow.epoch, EpochRow.body["generation"].as_integer()
+    claimed, earlier = generation > recovery.failed_generation, EpochRow.completed_at < recovery.started_at
+    rows = (
+        select(
+            EpochRow.query,
+            func.max(case((not_(claimed), epoch))).label("older"),
+            func.min(case((claimed, epoch))).label("newer"),
+            func.max(case((earlier, epoch))).label("earlier"),
+            func.min(case((not_(earlier), epoch))).label("later"),
+        )
+        .where(EpochRow.job == recovery.job)
+        .group_by(EpochRow.query)
+        .order_by(EpochRow.query)
+    )
+    sides = (await session.execute(rows)).all()
+    if recovery.ended_at is None or any(side.newer is not None for side in sides):
+        return [QueryContinuity(side.query, side.older, side.newer) for side in sides]
+    return [QueryContinuity(side.query, side.earlier, side.later) for side in sides]

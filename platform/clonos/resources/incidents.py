@@ -1,0 +1,373 @@
+"""Explains a recovery as an incident: a sentence, what was lost, how it compares with earlier ones, a post-mortem.
+
+REST, the dashboard and `clonos recovery explain` take all these texts from here. The functions are pure: the control
+plane reads the epochs and earlier recoveries (`clonos_api.store.incidents`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from statistics import median
+from typing import Final, Literal
+
+from pydantic import Field
+
+from clonos.resources.base import Moment, Resource
+from clonos.resources.figures import age, clock, duration, number
+from clonos.resources.jobs import Recovery
+from clonos.resources.recovery_descriptions import CAUSES, OUTCOMES, PHASES, PLANNED
+
+Kind = Literal["takeover", "cold restart", "query restart", "planned move"]
+_KINDS: Final[dict[Kind, tuple[str, str]]] = {
+    "takeover": ("takeover by a standby", "takeovers by a standby"),
+    "cold restart": ("cold restart", "cold restarts"),
+    "query restart": ("restart of a query", "restarts of a query"),
+    "planned move": ("planned move", "planned moves"),
+}
+_KILLED: Final = re.compile(r"was killed by (SIG[A-Z0-9]+|signal \d+)")
+
+
+class Loss(Resource):
+    """What a recovery lost of a job's output, as far as the control plane knows.
+
+    Attributes:
+        verdict: ``nothing``; ``duplicates``: nothing was lost, but records may be published twice, as configured;
+            ``pending``: no epoch has finished since the failure; ``unknown``: see `evidence`.
+        summary: The same as a clause.
+        records: Number of lost records; None: unknown. `epochs` likewise.
+        evidence: How this is known, in sentences.
+    """
+
+    verdict: Literal["nothing", "duplicates", "pending", "unknown"]
+    summary: str
+    records: int | None = None
+    epochs: int | None = None
+    evidence: list[str] = Field(default_factory=list)
+
+
+class Comparison(Resource):
+    """A recovery beside the job's earlier completed recoveries of the same kind.
+
+    Attributes:
+        earlier: Number of these; `median_ms`: their median downtime, None without any.
+        rank: Position by downtime among them and this one, 1 for the shortest; None: this one has no downtime.
+        summary: The same in sentences.
+    """
+
+    kind: Kind
+    earlier: int
+    median_ms: float | None = None
+    rank: int | None = None
+    summary: str
+
+
+class Incident(Recovery):
+    """A recovery with its explanation.
+
+    Attributes:
+        job_name: Name of the job.
+        at: Time of the explanation, up to which the duration of a recovery in progress counts.
+        silent_since: Last output of a recovery in progress; None: it has ended, or the old driver still publishes.
+        summary: What happened, as a sentence without a full stop.
+    """
+
+    job_name: str
+    at: Moment
+    silent_since: Moment | None = None
+    summary: str
+    loss: Loss
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class QueryContinuity:
+    """The epochs of a query on both sides of a failure.
+
+    Attributes:
+        before: Newest epoch before it; None: none is stored.
+        after: First epoch after it; None: none has finished.
+    """
+
+    query: str
+    before: int | None
+    after: int | None
+
+
+def incident(
+    recovery: Recovery, job_name: str, loss: Loss, comparison: Comparison, *, at: datetime, last_output: datetime
+) -> Incident:
+    """Combine a recovery with its explanation; `last_output` is that before the failure, `at` the current time."""
+    silent_since = min(last_output, recovery.started_at) if is_silent(recovery) else None
+    silent_for = age(silent_since, at)
+    fields = {name: getattr(recovery, name) for name in Recovery.model_fields}
+    return Incident(
+        **fields,
+        job_name=job_name,
+        at=at,
+        silent_since=silent_since,
+        summary=sentence(recovery, job_name, silent_for=silent_for, loss=loss),
+        loss=loss,
+        comparison=comparison,
+    )
+
+
+def is_silent(recovery: Recovery) -> bool:
+    """Whether a recovery is in progress and no driver publishes."""
+    return recovery.ended_at is None and (recovery.cause not in PLANNED or recovery.generation is not None)
+
+
+def sentence(recovery: Recovery, job_name: str = "", *, silent_for: str | None = None, loss: Loss | None = None) -> str:
+    """What happened in a recovery, as a sentence without a full stop.
+
+    Args:
+        recovery: The recovery.
+        job_name: Name of its job; empty: the sentence leaves it out.
+        silent_for: Time without output of a recovery in progress; None: the sentence leaves it out.
+        loss: What was lost; None: the sentence leaves it out.
+
+    Returns:
+        For instance ``fraud: the driver on host-1 was killed by SIGKILL; the standby on host-3 took over; no output
+        for 800 ms; nothing was lost``.
+    """
+    clauses = [failed(recovery), _successor(recovery), _gap(recovery, silent_for)]
+    if loss is not None and loss.verdict != "pending":
+        clauses.append(loss.summary)
+    return f"{job_name}: {'; '.join(clauses)}" if job_name else "; ".join(clauses)
+
+
+def failed(recovery: Recovery) -> str:
+    """What failed, as a clause."""
+    host, failure = recovery.from_host, recovery.failure
+    on_host = f" on {host}" if host else ""
+    match recovery.cause:
+        case "host-lost":
+            return f"{host or 'the host'} was lost"
+        case "restart":
+            return f"a query{on_host} failed{f' ({failure.error})' if failure else ''}"
+        case "move" | "upgrade":
+            return f"the driver{on_host} handed over in a planned {recovery.cause}"
+        case "crash":
+            killed = _KILLED.search(failure.what) if failure else None
+            if killed:
+                return f"the driver{on_host} was killed by {killed[1]}"
+            if failure and failure.error != "driver-crashed":
+                return f"the driver{on_host} failed ({failure.error})"
+            return f"the driver{on_host} crashed"
+        case _:
+            return f"generation {recovery.failed_generation}{on_host} ended"
+
+
+def _successor(recovery: Recovery) -> str:
+    host = recovery.to_host
+    if recovery.cause == "restart":
+        return "the driver restarts its queries" if recovery.ended_at is None else "the driver restarted its queries"
+    if recovery.generation is None and recovery.ended_at is not None:
+        return "no driver took over"
+    if host is None:
+        return "a new driver is being placed"
+    place = "the same host" if host == recovery.from_host else host
+    driver = f"the standby on {place}" if recovery.standby else f"a new driver on {place}"
+    return f"{driver} {'starts to claim the causal log' if recovery.generation is None else 'took over'}"
+
+
+def _gap(recovery: Recovery, silent_for: str | None) -> str:
+    if recovery.ended_at is None:
+        if not is_silent(recovery):
+            return "the old driver still publishes"
+        return f"no output for {silent_for} so far" if silent_for else "no output yet"
+    if recovery.downtime_ms is not None:
+        return f"no output for {duration(recovery.downtime_ms)}"
+    return OUTCOMES.get(recovery.outcome or "", "it ended without an epoch")
+
+
+def loss_of(recovery: Recovery, queries: Sequence[QueryContinuity], *, exactly_once: bool, diverged: int) -> Loss:
+    """What a recovery lost, from the epochs on both sides of the failure.
+
+    Args:
+        recovery: The recovery.
+        queries: The epochs of each query of the job.
+        exactly_once: Whether all sinks of the job deliver exactly once, with a causal log.
+        diverged: Number of lanes that differed in replays of this job.
+    """
+    evidence = [_continuity(query) for query in queries] + list(_replay(recovery))
+    finished = [query for query in queries if query.after is not None]
+    missing = sum(_missing(query) for query in queries)
+    if diverged:
+        evidence.append(f"{_count(diverged, 'lane')} of replays of this job differed from what was published.")
+        return Loss(verdict="unknown", summary="a replay differed from what was published", evidence=evidence)
+    if missing:
+        what = f"{_count(missing, 'epoch')} {'was' if missing == 1 else 'were'} not reported"
+        return Loss(verdict="unknown", summary=what, evidence=evidence)
+    if not finished and recovery.outcome != "COMPLETED":
+        evidence.append("Published records are unchanged. The causal log keeps the epoch in doubt until its replay.")
+        return Loss(verdict="pending", summary="no epoch has finished since the failure", evidence=evidence)
+    if not finished or any(query.before is None and query.after for query in queries):
+        evidence.append("The epochs before the failure are no longer stored.")
+        return Loss(verdict="unknown", summary="its epochs are no longer stored", evidence=evidence)
+    if not exactly_once:
+        evidence.append("The job is configured to deliver at least once, or without a causal log.")
+        what = "nothing was lost, but records may be published twice"
+        return Loss(verdict="duplicates", summary=what, records=0, epochs=0, evidence=evidence)
+    return Loss(verdict="nothing", summary="nothing was lost", records=0, epochs=0, evidence=evidence)
+
+
+def _missing(query: QueryContinuity) -> int:
+    """Number of epochs between those on both sides of the failure."""
+    return 0 if query.before is None or query.after is None else max(0, query.after - query.before - 1)
+
+
+def _continuity(query: QueryContinuity) -> str:
+    before, after, name = query.before, query.after, query.query
+    if after is None:
+        return f"{name}: no epoch has finished since the failure; the newest one is epoch {before}."
+    if before is None:
+        return f"{name}: epoch {after} is the first one that is stored."
+    if _missing(query):
+        gap = f"epoch {after - 1}" if after == before + 2 else f"epochs {before + 1} to {after - 1}"
+        return f"{name}: the control plane has no report of {gap}."
+    return f"{name}: epoch {before} before the failure and epoch {after} after it are consecutive."
+
+
+def _replay(recovery: Recovery) -> Iterator[str]:
+    if recovery.generation is not None and recovery.cause != "restart":
+        yield f"Generation {recovery.failed_generation} is fenced: it cannot publish any more."
+    if recovery.outcome != "COMPLETED":
+        return
+    if not recovery.replayed_records and not recovery.skipped_lanes:
+        yield "No epoch was in doubt: the job continued after the last committed epoch."
+        return
+    replayed = f"The epoch in doubt ({_count(recovery.replayed_records, 'record')}) was replayed"
+    if recovery.replayed_determinants:
+        replayed += f" with {_count(recovery.replayed_determinants, 'recorded determinant')}"
+    yield f"{replayed}."
+    if recovery.skipped_lanes:
+        lanes, verb = _count(recovery.skipped_lanes, "lane"), "was" if recovery.skipped_lanes == 1 else "were"
+        yield f"{lanes} of it {verb} already published, as markers prove, and {verb} skipped."
+
+
+def kind_of(recovery: Recovery) -> Kind:
+    """The kind of a recovery: only recoveries of one kind are compared."""
+    if recovery.cause in PLANNED:
+        return "planned move"
+    if recovery.cause == "restart":
+        return "query restart"
+    return "takeover" if recovery.standby else "cold restart"
+
+
+def compare(recovery: Recovery, earlier: Sequence[Recovery]) -> Comparison:
+    """Compare a recovery with the job's earlier ones; only completed ones of the same kind count."""
+    kind = kind_of(recovery)
+    singular, plural = _KINDS[kind]
+    sample = [
+        other.downtime_ms
+        for other in earlier
+        if other.outcome == "COMPLETED" and other.downtime_ms is not None and kind_of(other) == kind
+    ]
+    if not sample:
+        first = f"The job had no completed {singular} before, so there is nothing to compare with."
+        rank = None if recovery.downtime_ms is None else 1
+        return Comparison(kind=kind, earlier=0, rank=rank, summary=first)
+    middle, total = median(sample), len(sample) + 1
+    if len(sample) == 1:
+        before = f"The job's only earlier {singular} took {duration(middle)}."
+    else:
+        before = f"The job's {number(len(sample))} earlier {plural} had a median downtime of {duration(middle)}."
+    if recovery.downtime_ms is None:
+        return Comparison(kind=kind, earlier=len(sample), median_ms=middle, summary=before)
+    rank = 1 + sum(downtime_ms < recovery.downtime_ms for downtime_ms in sample)
+    place = "the shortest" if rank == 1 else "the longest" if rank == total else f"number {rank}, from the shortest,"
+    text = f"{before} This one took {duration(recovery.downtime_ms)}: {place} of {total}."
+    return Comparison(kind=kind, earlier=len(sample), median_ms=middle, rank=rank, summary=text)
+
+
+def post_mortem(incident: Incident) -> str:
+    """A post-mortem of an incident as Markdown: summary, timeline in UTC, impact, cause, actions, numbers."""
+    parts = [
+        f"# {incident.job_name}: recovery at {clock(incident.started_at)}",
+        f"{_capital(incident.summary.removeprefix(f'{incident.job_name}: '))}.",
+        "## Timeline (UTC)",
+        _table(("time", "what"), ((_instant(at), what) for at, what in timeline(incident))),
+        "## Impact",
+        "\n".join(f"- {line}" for line in _impact(incident)),
+        "## Cause",
+        _cause(incident),
+        "## What happened automatically",
+        "\n".join(f"{position}. {line}" for position, line in enumerate(_actions(incident), 1)),
+        "## Numbers",
+        _table(("figure", "value"), _numbers(incident)),
+        incident.comparison.summary,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def timeline(incident: Recovery) -> list[tuple[datetime, str]]:
+    """The failure, and the end of each phase, as sentences with their times."""
+    steps = [(incident.started_at, f"{_capital(failed(incident))}.")]
+    for phase in incident.phases:
+        what = PHASES.get(phase.name, f"until the phase {phase.name} ended").removeprefix("until ")
+        steps.append((phase.started_at + timedelta(milliseconds=phase.duration_ms), f"{_capital(what)}."))
+    if incident.ended_at is not None and incident.outcome not in (None, "COMPLETED"):
+        steps.append((incident.ended_at, f"The recovery ended: {OUTCOMES.get(incident.outcome, incident.outcome)}."))
+    return steps
+
+
+def _impact(incident: Incident) -> Iterator[str]:
+    if incident.downtime_ms is not None:
+        yield f"Readers got no output for {duration(incident.downtime_ms)}."
+    else:
+        yield f"Readers: {_gap(incident, age(incident.silent_since, incident.at))}."
+    loss = incident.loss
+    counts = f" ({loss.records} records, {loss.epochs} epochs)" if loss.records is not None else ""
+    yield f"Lost: {loss.summary}{counts}."
+    yield from loss.evidence
+    yield f"To check the published records against the markers: `clonos verify {incident.job_name}`."
+
+
+def _cause(incident: Incident) -> str:
+    text = f"{_capital(CAUSES.get(incident.cause, incident.cause))}."
+    if incident.failure is None:
+        return text
+    # In a fence, so that no text of a driver is Markdown; one line, so that none ends the fence.
+    return f"{text}\n\n~~~text\n{incident.failure.error}: {' '.join(incident.failure.what.split())}\n~~~"
+
+
+def _actions(incident: Incident) -> Iterator[str]:
+    took = {phase.name: duration(phase.duration_ms) for phase in incident.phases}
+    if "detect" in took:
+        yield f"The failure was detected after {took['detect']}."
+    yield f"{_capital(_successor(incident))}."
+    if incident.generation is not None:
+        yield f"Generation {incident.generation} claimed the causal log."
+    yield from _replay(incident)
+
+
+def _numbers(incident: Incident) -> Iterator[tuple[str, str]]:
+    yield "downtime of readers", duration(incident.downtime_ms) or "–"
+    yield "generation", f"{incident.failed_generation} → {incident.generation or '…'}"
+    yield "hosts", f"{incident.from_host} → {incident.to_host or '…'}"
+    yield "replayed records", number(incident.replayed_records) or "0"
+    yield "replayed determinants", number(incident.replayed_determinants) or "0"
+    yield "skipped lanes", number(incident.skipped_lanes) or "0"
+    for phase in incident.phases:
+        yield f"phase {phase.name}", duration(phase.duration_ms) or "–"
+    yield "recovery", incident.id
+
+
+def _table(head: tuple[str, str], rows: Iterator[tuple[str, str]]) -> str:
+    lines = [head, ("---", "---"), *rows]
+    return "\n".join(f"| {left} | {right.replace('|', chr(92) + '|')} |" for left, right in lines)
+
+
+def _instant(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{number(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
