@@ -287,6 +287,7 @@ def post_mortem(incident: Incident) -> str:
     """A post-mortem of an incident as Markdown: summary, timeline in UTC, impact, cause, actions, numbers."""
     parts = [
         f"# {incident.job_name}: recovery at {clock(incident.started_at)}",
+        "## Summary",
         f"{_capital(incident.summary.removeprefix(f'{incident.job_name}: '))}.",
         "## Timeline (UTC)",
         _table(("time", "what"), ((_instant(at), what) for at, what in timeline(incident))),

@@ -223,9 +223,12 @@ def test_an_unfinished_recovery_has_no_rank() -> None:
 
 def test_the_post_mortem() -> None:
     text = post_mortem(explained(recovery(), CONSECUTIVE, *taking(600.0, 700.0)))
-    assert text.startswith("# fraud: recovery at 2026-01-01 12:00:00Z\n\nThe driver on host-1 was killed by SIGKILL; ")
+    assert text.startswith(
+        "# fraud: recovery at 2026-01-01 12:00:00Z\n\n## Summary\n\nThe driver on host-1 was killed by SIGKILL; "
+    )
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings == [
+        "## Summary",
         "## Timeline (UTC)",
         "## Impact",
         "## Cause",
