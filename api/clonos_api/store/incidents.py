@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.incidents import Incident, QueryContinuity, compare, incident, loss_of
 from clonos.resources.jobs import Recovery
-from clonos_api.store import counters, recoveries, views
+from clonos_api.store import counters, recoveries, verifications, views
 from clonos_api.store.db.clock import now
 from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
 
@@ -23,7 +23,9 @@ async def get(session: AsyncSession, job: JobRow, recovery: str) -> Incident:
     at = await now(session)
     queries = await _queries(session, shown)
     diverged = (await counters.of_job(session, job.id)).get("diverged_lanes", 0)
-    loss = loss_of(shown, queries, exactly_once=_exactly_once(job), diverged=diverged)
+    verification = (await verifications.newest(session, job=job.id)).get(job.id)
+    exactly_once = _exactly_once(job)
+    loss = loss_of(shown, queries, exactly_once=exactly_once, diverged=diverged, verification=verification)
     comparison = compare(shown, await _earlier(session, shown))
     return incident(shown, job.name, loss, comparison, at=at, last_output=_last_output(job, shown))
 

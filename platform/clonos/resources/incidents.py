@@ -19,6 +19,7 @@ from clonos.resources.base import Moment, Resource
 from clonos.resources.figures import age, clock, duration, number
 from clonos.resources.jobs import Recovery
 from clonos.resources.recovery_descriptions import CAUSES, OUTCOMES, PHASES, PLANNED
+from clonos.resources.verification import Verification
 
 Kind = Literal["takeover", "cold restart", "query restart", "planned move"]
 _KINDS: Final[dict[Kind, tuple[str, str]]] = {
@@ -183,7 +184,14 @@ def _gap(recovery: Recovery, silent_for: str | None) -> str:
     return OUTCOMES.get(recovery.outcome or "", "it ended without an epoch")
 
 
-def loss_of(recovery: Recovery, queries: Sequence[QueryContinuity], *, exactly_once: bool, diverged: int) -> Loss:
+def loss_of(
+    recovery: Recovery,
+    queries: Sequence[QueryContinuity],
+    *,
+    exactly_once: bool,
+    diverged: int,
+    verification: Verification | None = None,
+) -> Loss:
     """What a recovery lost, from the epochs on both sides of the failure.
 
     Args:
@@ -191,8 +199,13 @@ def loss_of(recovery: Recovery, queries: Sequence[QueryContinuity], *, exactly_o
         queries: The epochs of each query of the job.
         exactly_once: Whether all sinks of the job deliver exactly once, with a causal log.
         diverged: Number of lanes that differed in replays of this job.
+        verification: The newest verification of the job's output; None: there is none.
     """
     evidence = [_continuity(query) for query in queries] + list(_replay(recovery))
+    if verification is not None:
+        evidence += _verified(queries, verification)
+        if verification.contradicted:
+            return Loss(verdict="unknown", summary="the output contradicts the causal log", evidence=evidence)
     finished = [query for query in queries if query.after is not None]
     missing = sum(_missing(query) for query in queries)
     if diverged:
@@ -229,6 +242,17 @@ def _continuity(query: QueryContinuity) -> str:
         gap = f"epoch {after - 1}" if after == before + 2 else f"epochs {before + 1} to {after - 1}"
         return f"{name}: the control plane has no report of {gap}."
     return f"{name}: epoch {before} before the failure and epoch {after} after it are consecutive."
+
+
+def _verified(queries: Sequence[QueryContinuity], verification: Verification) -> Iterator[str]:
+    if verification.contradicted:
+        yield f"A verification at {clock(verification.at)} found that the output contradicts the causal log."
+        return
+    for query in queries:
+        first, last = verification.verified.get(query.query, (0, -1))
+        if query.after is not None and first <= query.after <= last:
+            read = f"A verification at {clock(verification.at)} read the output of {query.query}"
+            yield f"{read}: epochs {first} to {last} were published once and completely."
 
 
 def _replay(recovery: Recovery) -> Iterator[str]:

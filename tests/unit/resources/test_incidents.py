@@ -18,6 +18,7 @@ from clonos.resources.incidents import (
     sentence,
 )
 from clonos.resources.jobs import Failure, Phase, Recovery
+from clonos.resources.verification import Verification
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 KILLED = Failure(error="driver-crashed", what="The driver was killed by SIGKILL.")
@@ -182,6 +183,20 @@ def test_a_recovery_in_progress_counts_from_the_last_output() -> None:
         (CONSECUTIVE, {}, {}, "nothing", "1 lane of it was already published, as markers prove, and was skipped."),
         (CONSECUTIVE, {"replayed_records": 0, "skipped_lanes": 0}, {}, "nothing", "No epoch was in doubt"),
         (CONSECUTIVE, {}, {}, "nothing", "Generation 2 is fenced"),
+        (
+            CONSECUTIVE,
+            {},
+            {"verification": Verification(at=AT, clean=True, verified={"out": (40, 50)})},
+            "nothing",
+            "A verification at 2026-01-01 12:00:00Z read the output of out: epochs 40 to 50 were published once",
+        ),
+        (
+            CONSECUTIVE,
+            {},
+            {"verification": Verification(at=AT, clean=False, repeated=["out/47/0"])},
+            "unknown",
+            "A verification at 2026-01-01 12:00:00Z found that the output contradicts the causal log.",
+        ),
     ],
 )
 def test_what_was_lost_and_how_it_is_known(
@@ -192,6 +207,11 @@ def test_what_was_lost_and_how_it_is_known(
     assert said in " ".join(loss.evidence)
     known = verdict in ("nothing", "duplicates")
     assert (loss.records, loss.epochs) == ((0, 0) if known else (None, None))
+
+
+def test_a_verification_of_other_epochs_is_no_evidence() -> None:
+    older = Verification(at=AT, clean=True, verified={"out": (1, 46)})
+    assert "verification" not in " ".join(explained(recovery(), CONSECUTIVE, verification=older).loss.evidence)
 
 
 def taking(*downtimes_ms: float, **fields: Any) -> list[Recovery]:
