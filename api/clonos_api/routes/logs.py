@@ -1,28 +1,38 @@
-"""REST route for the log of a job's drivers: its newest lines, the lines after a cursor, or a stream."""
+"""REST route for the log of a job's drivers: its newest lines, the lines after a cursor, a stream, or a text file."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query
 from fastapi.sse import format_sse_event
-from starlette.responses import Response
+from pydantic_core import to_json
+from starlette.responses import Response, StreamingResponse
 
 from clonos.errors import DatabaseUnavailable
+from clonos.resources.base import Moment
 from clonos.resources.jobs import LogLines
+from clonos.telemetry.log_entries import Level, LogFilter
 from clonos_api.auth import Principal
 from clonos_api.http.sse import HEARTBEAT_EVENT, EventStream
 from clonos_api.replica import Replica, ReplicaDep
 from clonos_api.routes.access import API, KnownJob, Viewer
 from clonos_api.routes.documented import STREAM
 from clonos_api.store import logs
+from clonos_api.store.log_entries import LogPart, LogReader
 
 router = APIRouter(prefix=f"{API}/jobs", tags=["logs"])
 
-_LINES = 1000
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"model": LogLines, "content": STREAM[200]["content"], "description": "Lines, or a stream of lines."}
+_LINES: Final = 1000
+_OLDEST: Final = "0:0"
+_TEXT: Final = "text/plain; charset=utf-8"
+_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "model": LogLines,
+        "content": {**STREAM[200]["content"], "text/plain": {"schema": {"type": "string"}}},
+        "description": "Lines or entries, a stream of them, or a text file.",
+    }
 }
 
 Cursor = Annotated[str | None, Query(pattern=logs.CURSOR, description="`next` of the previous response.")]
@@ -33,44 +43,76 @@ async def get_logs(
     caller: Viewer,
     replica: ReplicaDep,
     row: KnownJob,
-    tail: Annotated[int, Query(ge=0, le=10_000, description="Without `after`: the number of newest lines.")] = 200,
+    tail: Annotated[
+        int, Query(ge=0, le=10_000, description="Without `after`: the number of newest lines or entries.")
+    ] = 200,
     after: Cursor = None,
-    follow: Annotated[bool, Query(description="Continue as server-sent events, one per line.")] = False,
+    follow: Annotated[bool, Query(description="Continue as server-sent events, one per line or entry.")] = False,
+    level: Annotated[Level | None, Query(description="Only entries of this level or a higher one.")] = None,
+    search: Annotated[str, Query(max_length=200, description="Only entries with this text, in any case.")] = "",
+    since: Annotated[Moment | None, Query(description="Only entries at this time or later.")] = None,
+    parsed: Annotated[
+        bool, Query(description="Return `entries` in place of `lines`. An event of a stream is the JSON of an entry.")
+    ] = False,
+    download: Annotated[
+        bool, Query(description="Return all stored lines that match, as a text file; without `tail` and `after`.")
+    ] = False,
     last_event_id: Annotated[str | None, Header(pattern=logs.CURSOR)] = None,
 ) -> LogLines | Response:
-    """Get the newest log lines, or those after a cursor; with `follow`, stream new lines with cursors as ids."""
+    """Get the newest log lines, or those after a cursor; with `follow`, stream new lines with cursors as ids.
+
+    An entry is a line with the lines that continue it, such as a traceback. The filters apply to entries.
+    """
+    reader = LogReader(row.id, LogFilter(level, search, since), parsed=parsed and not download)
     cursor = last_event_id if follow and last_event_id else after
-    if follow:
+    if follow and not download:
         replica.check_streams(caller)
     async with replica.database.reading() as session:
-        if cursor is None:
-            lines = await logs.tail(session, row.id, tail)
+        if download:
+            part = await reader.following(session, _OLDEST, _LINES)
+        elif cursor is None:
+            part = await reader.newest(session, tail)
         else:
-            lines = await logs.read(session, row.id, cursor, _LINES)
-    return EventStream(_follow(replica, caller, row.id, lines)) if follow else lines
+            part = await reader.following(session, cursor, _LINES)
+    if download:
+        headers = {"Content-Disposition": f'attachment; filename="{row.name}.log"', "Cache-Control": "no-store"}
+        return StreamingResponse(_text(replica, reader, part), headers=headers, media_type=_TEXT)
+    return EventStream(_follow(replica, caller, row.id, reader, part)) if follow else part.part
 
 
-async def _follow(replica: Replica, caller: Principal, job: str, lines: LogLines) -> AsyncIterator[bytes]:
+async def _text(replica: Replica, reader: LogReader, first: LogPart) -> AsyncIterator[bytes]:
+    part = first
+    while True:
+        yield "".join(f"{line}\n" for line in part.part.lines).encode("utf-8", "replace")
+        if not part.more:
+            return
+        async with replica.database.reading() as session:
+            part = await reader.following(session, part.part.next, _LINES)
+
+
+async def _follow(
+    replica: Replica, caller: Principal, job: str, reader: LogReader, first: LogPart
+) -> AsyncIterator[bytes]:
     watch = replica.log_watch
-    with replica.stream(caller, watch.wake) as held, watch.following(job) as more:
+    part = first
+    with replica.stream(caller, watch.wake) as held, watch.following(job) as changed:
         while True:
-            yield _written(lines) or HEARTBEAT_EVENT
-            cursor = lines.next
-            # After a full batch there may be more lines; otherwise wait until the log grows.
-            if len(lines.lines) < _LINES:
-                await more(min(replica.settings.heartbeat_s, held.left_s))
+            yield _written(part.part) or HEARTBEAT_EVENT
+            if not part.more:
+                await changed(min(replica.settings.heartbeat_s, held.left_s))
             if watch.closed or held.over():
                 return
             try:
                 async with replica.database.reading() as session:
-                    lines = await logs.read(session, job, cursor, _LINES)
+                    part = await reader.following(session, part.part.next, _LINES)
             except DatabaseUnavailable:
                 return  # the client reconnects with its last cursor
 
 
-def _written(lines: LogLines) -> bytes:
-    """One event per line. Only the last event has an id: the cursor after all of them."""
-    if not lines.lines:
+def _written(part: LogLines) -> bytes:
+    """One event per line or entry. Only the last event has an id: the cursor after all of them."""
+    texts = part.lines or [to_json(entry).decode() for entry in part.entries]
+    if not texts:
         return b""
-    events = [format_sse_event(data_str=line) for line in lines.lines[:-1]]
-    return b"".join([*events, format_sse_event(data_str=lines.lines[-1], id=lines.next)])
+    events = [format_sse_event(data_str=text) for text in texts[:-1]]
+    return b"".join([*events, format_sse_event(data_str=texts[-1], id=part.next)])

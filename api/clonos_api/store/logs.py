@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -67,21 +67,55 @@ async def push_all(session: AsyncSession, locked: Locked, pieces: Sequence[LogBa
     return ends
 
 
+class Line(NamedTuple):
+    """A line of a log, the run that wrote it, and the cursor after it."""
+
+    run: str
+    text: str
+    next: str
+
+
+class Lines(NamedTuple):
+    """Consecutive lines of a log.
+
+    Attributes:
+        lines: The lines, oldest first.
+        next: Cursor after them.
+        complete: Of `newest`: no older line is stored.
+    """
+
+    lines: list[Line]
+    next: str
+    complete: bool
+
+
 async def tail(session: AsyncSession, job: str, lines: int) -> LogLines:
     """The last `lines` lines of the log of a job's drivers."""
+    newest_lines = await newest(session, job, lines)
+    return LogLines(lines=[line.text for line in newest_lines.lines], next=newest_lines.next)
+
+
+async def read(session: AsyncSession, job: str, after: str, limit: int = 1000) -> LogLines:
+    """Up to `limit` lines of a job's log after the cursor `after`, as `following` reads them."""
+    lines = await following(session, job, after, limit)
+    return LogLines(lines=[line.text for line in lines.lines], next=lines.next)
+
+
+async def newest(session: AsyncSession, job: str, count: int) -> Lines:
+    """The last `count` lines of the log of a job's drivers, each with its run."""
     query = select(LogChunkRow).where(LogChunkRow.job == job).order_by(LogChunkRow.seq.desc()).limit(_CHUNKS)
     chunks: list[LogChunkRow] = []
     while True:
         older = query.where(LogChunkRow.seq < chunks[-1].seq) if chunks else query
         more = list(await session.scalars(older))
         chunks += more
-        if not more or sum(chunk.text.count("\n") for chunk in chunks) > lines:
+        if not more or sum(chunk.text.count("\n") for chunk in chunks) > count:
             break
-    taken, cursor = _lines(chunks[::-1], 0)
-    return LogLines(lines=taken[-lines:] if lines else [], next=cursor)
+    lines, cursor = _lines(chunks[::-1], 0)
+    return Lines(lines[-count:] if count else [], cursor, not more and len(lines) <= count)
 
 
-async def read(session: AsyncSession, job: str, after: str, limit: int = 1000) -> LogLines:
+async def following(session: AsyncSession, job: str, after: str, limit: int = 1000) -> Lines:
     """Up to `limit` lines of a job's log after the cursor `after` (`LogLines.next`), oldest first, without lines
     that retention has removed.
     """
@@ -96,32 +130,34 @@ async def read(session: AsyncSession, job: str, after: str, limit: int = 1000) -
             break
     at = at if chunks and chunks[0].seq == seq else 0
     lines, cursor = _lines(chunks, at, limit=limit)
-    return LogLines(lines=lines, next=cursor or after)
+    return Lines(lines, cursor if chunks else after, complete=False)
 
 
-def _lines(chunks: list[LogChunkRow], at: int, *, limit: int | None = None) -> tuple[list[str], str]:
+def _lines(chunks: list[LogChunkRow], at: int, *, limit: int | None = None) -> tuple[list[Line], str]:
     """Complete lines from character `at` of the first chunk, and the cursor behind them.
 
     An incomplete line is left for later, unless the next chunk is of another run or the line is very long.
     """
-    lines: list[str] = []
+    lines: list[Line] = []
     cursor, part = f"{chunks[0].seq}:{at}" if chunks else "0:0", ""
     for number, chunk in enumerate(chunks):
         text, position = chunk.text, at if number == 0 else 0
         if part and number and chunks[number - 1].run != chunk.run:
-            lines.append(part)
-            part, cursor = "", f"{chunk.seq}:0"
+            cursor = f"{chunk.seq}:0"
+            lines.append(Line(chunks[number - 1].run, part, cursor))
+            part = ""
         while limit is None or len(lines) < limit:
             end = text.find("\n", position)
             if end < 0:
                 part += text[position:]
                 if len(part) > _LINE:
-                    lines.append(part)
-                    part, cursor = "", f"{chunk.seq}:{len(text)}"
+                    cursor = f"{chunk.seq}:{len(text)}"
+                    lines.append(Line(chunk.run, part, cursor))
+                    part = ""
                 break
-            lines.append(part + text[position:end])
+            cursor = f"{chunk.seq}:{end + 1}"
+            lines.append(Line(chunk.run, part + text[position:end], cursor))
             part, position = "", end + 1
-            cursor = f"{chunk.seq}:{position}"
     return lines, cursor
 
 

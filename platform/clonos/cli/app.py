@@ -27,6 +27,7 @@ from clonos.cli import (
     kafka,
     lint,
     local,
+    logs,
     recovery,
     report,
     run,
@@ -69,7 +70,7 @@ app.add_typer(recovery.app, name="recovery", rich_help_panel=_SERVICE)
 app.add_typer(connector.app, name="connector", rich_help_panel=_SERVICE)
 app.command("status", rich_help_panel=_SERVICE)(status.status)
 app.command("ps", rich_help_panel=_SERVICE)(job.list_jobs)
-app.command("logs", rich_help_panel=_SERVICE)(job.logs)
+app.command("logs", rich_help_panel=_SERVICE, help=logs.HELP)(logs.logs)
 app.command("events", rich_help_panel=_SERVICE)(events.events)
 app.command("agent", rich_help_panel=_RUNNING)(agent.agent)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=_RUNNING)

@@ -1,4 +1,4 @@
-"""``clonos job`` and ``clonos logs``: show and control jobs."""
+"""``clonos job``: show and control jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from clonos.cli.options import (
     Wait,
     connect,
     pairs,
-    until_interrupted,
 )
 from clonos.errors import SpecError
 
@@ -107,28 +106,6 @@ def inspect(job: JobArgument, output: Listed = Output.TABLE, api: Api = None, to
         show.show_json(inspection)
     else:
         show.console().print(picture(inspection))
-
-
-def logs(
-    job: JobArgument,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log.")] = False,
-    tail: Annotated[int, typer.Option(min=0, max=10_000, help="Show the last N lines.")] = 200,
-    output: Listed = Output.TABLE,
-    api: Api = None,
-    token: Token = None,
-) -> None:
-    """Show the log of a job's drivers; -f follows it until the job ends or Ctrl-C."""
-    from clonos.cli import show
-    from clonos.client.jobs import ENDED
-
-    with connect(api, token) as client, until_interrupted():
-        following = follow and client.jobs.get(job).state not in ENDED
-        for chunk in client.jobs.follow_logs(job, tail=tail) if following else [client.jobs.logs(job, tail=tail)]:
-            if output is Output.JSON:
-                show.show_json(chunk)
-            else:
-                for line in chunk.lines:
-                    typer.echo(line)
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from clonos.client.responses import decode
 from clonos.client.sse import follow
@@ -38,6 +38,7 @@ from clonos.resources.series import Series, SeriesRange
 from clonos.resources.service import JobValidation, Operation
 from clonos.resources.verification import VerifyRequest
 from clonos.standby.states import StandbyState
+from clonos.telemetry.log_entries import LogEntry, LogFilter
 
 ENDED: Final = frozenset({JobState.STOPPED, JobState.CANCELED, JobState.FAILED, JobState.FINISHED})
 
@@ -259,55 +260,82 @@ class Jobs(Routes):
         query = {"state": sorted(map(str, states or ())) or None}
         return self._transport.pages(Standby, f"/jobs/{job}/standbys", query, limit=limit)
 
-    def logs(self, job: str, *, tail: int | None = None, after: str | None = None) -> LogLines:
-        """Get lines of the drivers' log.
+    def logs(
+        self,
+        job: str,
+        *,
+        tail: int | None = None,
+        after: str | None = None,
+        only: LogFilter | None = None,
+        parsed: bool = False,
+    ) -> LogLines:
+        """Get lines or entries of the drivers' log.
 
         Args:
             job: The job.
-            tail: Number of newest lines, without `after`; default 200.
+            tail: Number of newest lines or entries, without `after`; default 200.
             after: Only lines after this position: `LogLines.next` of an earlier response.
+            only: Only entries that this filter matches: an entry is a line with the lines that continue it.
+            parsed: Get `LogLines.entries` in place of `LogLines.lines`.
         """
-        return self._transport.get(LogLines, f"/jobs/{job}/logs", {"tail": tail, "after": after})
+        query = _log_query(only, tail=tail, after=after, parsed="true" if parsed else None)
+        return self._transport.get(LogLines, f"/jobs/{job}/logs", query)
 
     def follow_logs(
-        self, job: str, *, tail: int | None = None, after: str | None = None, stop: threading.Event | None = None
+        self,
+        job: str,
+        *,
+        tail: int | None = None,
+        after: str | None = None,
+        only: LogFilter | None = None,
+        parsed: bool = False,
+        stop: threading.Event | None = None,
     ) -> Iterator[LogLines]:
         """Follow the drivers' log until the job has ended; each line once, also after lost connections.
 
         Args:
             job: The job.
-            tail: Begin with this number of newest lines, without `after`; default 200.
+            tail: Begin with this number of newest lines or entries, without `after`; default 200.
             after: Begin after this position: `LogLines.next` of an earlier response.
+            only: Only entries that this filter matches: an entry is a line with the lines that continue it.
+            parsed: Get `LogLines.entries` in place of `LogLines.lines`.
             stop: Set it in another thread to end the iteration.
 
         Yields:
-            Batches of lines, each with the position after them.
+            Batches of lines or entries, each with the position after them.
 
         Example:
-            >>> for batch in client.jobs.follow_logs("wordcount", tail=10):  # doctest: +SKIP
+            >>> for batch in client.jobs.follow_logs("wordcount", only=LogFilter("warning")):  # doctest: +SKIP
             ...     print(batch.lines)
         """
-        query = {"tail": tail, "after": after, "follow": "true"}
-        lines: list[str] = []
+        query = _log_query(only, tail=tail, after=after, parsed="true" if parsed else None, follow="true")
+        texts: list[str] = []
         position = ""
 
         def is_complete() -> bool:
             return self.get(job).state in ENDED
 
-        # Only the last line of a batch has an id of its own; a reconnection before it repeats the whole batch.
+        # Only the last event of a batch has an id of its own; a reconnection before it repeats the whole batch.
         for event in follow(
             self._transport,
             f"/jobs/{job}/logs",
             query,
             is_complete=is_complete,
             stop=stop,
-            on_disconnect=lines.clear,
+            on_disconnect=texts.clear,
         ):
-            lines.append(event.data)
+            texts.append(event.data)
             if event.id not in ("", position):
                 position = event.id
-                yield LogLines(lines=list(lines), next=position)
-                lines.clear()
+                entries = [decode(LogEntry, text) for text in texts] if parsed else []
+                yield LogLines(lines=[] if parsed else list(texts), next=position, entries=entries)
+                texts.clear()
+
+
+def _log_query(only: LogFilter | None, **query: Any) -> dict[str, Any]:
+    only = only or LogFilter()
+    since = only.since.isoformat() if only.since else None
+    return {"level": only.level, "search": only.search or None, "since": since, **query}
 
 
 class JobCheckpoints(Routes):

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import Moment, Resource
+from clonos.telemetry.log_entries import LogEntry
 
 
 class JobState(StrEnum):
@@ -372,14 +373,17 @@ class JobException(Resource):
 
 
 class LogLines(Resource):
-    """Some lines of the log of a job's drivers.
+    """A part of the log of a job's drivers.
 
     Attributes:
+        lines: The lines as they were written; empty if the request has ``parsed=true``.
         next: Value of ``after`` in the next request.
+        entries: The parsed lines, if the request has ``parsed=true``.
     """
 
     lines: list[str]
     next: str
+    entries: list[LogEntry] = Field(default_factory=list)
 
 
 class OperatorMetrics(Resource):

@@ -15,6 +15,7 @@ from typing import Any, Final
 import structlog
 
 from clonos.errors import ClonosError
+from clonos.telemetry.event_text import level_of
 
 Emit = Callable[..., None]
 Event = dict[str, Any]
@@ -122,13 +123,6 @@ def log_event(event: Event, logger: Any = None) -> None:
         event: The event.
         logger: A structlog logger; default the logger of the process.
     """
-    level = {
-        "lint": "warning",
-        "restart": "warning",
-        "waiting": "warning",
-        "superseded": "error",
-        "failed": "error",
-    }.get(event["event"], "info")
     omitted = {"event", "at", "executors", "offsets", "operators", "spans", "stack"}
     fields = {name: value for name, value in event.items() if name not in omitted}
-    getattr(logger or structlog.get_logger("clonos"), level)(event["event"], **fields)
+    getattr(logger or structlog.get_logger("clonos"), level_of(event))(event["event"], **fields)

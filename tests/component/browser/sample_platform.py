@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import random
 from collections import Counter
@@ -31,6 +32,7 @@ from clonos_api.store.tables import (
     HostRow,
     JobRow,
     LeaseRow,
+    LogChunkRow,
     RecoveryRow,
     SeriesRow,
     StandbyRow,
@@ -42,6 +44,7 @@ NAMES = ("orders", "clicks", "payments", "enrich", "fraud", "sessions")
 WARM = (("detect", 8), ("decide", 21), ("wake", 40), ("claim", 70), ("restore", 30), ("replay", 240), ("commit", 30))
 COLD = (("detect", 8), ("decide", 21), ("start", 5600), ("claim", 70), ("restore", 620), ("epoch", 540), ("commit", 80))
 DAY_S = 86_400
+EPOCH = {"query": "out", "records_in": 100, "records_out": 100, "duration_ms": 120}
 EAST = {"master": "spark://spark-master.east.example:7077", "ui": "http://spark-master.east.example:8080"}
 ON_CLUSTER = 3  # the first jobs run on a cluster
 IN_DOUBT = 4  # this job has FAILED with an epoch in doubt
@@ -176,6 +179,7 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
     if number < 3:
         _epochs(session, job, chance, now)
         _figures(session, job, chance, now)
+        _log(session, job, now)
 
 
 def _recovery(job: JobRow, at: datetime, here: str, there: str, chance: random.Random) -> RecoveryRow:
@@ -232,3 +236,31 @@ def _epochs(session: AsyncSession, job: JobRow, chance: random.Random, now: date
                 "stack": 'Traceback (most recent call last):\n  File "job.py", line 12, in score\nOSError: away\n'
             }
             session.add(ExceptionRow(job=job.id, at=at, generation=2, failure=failure))
+
+
+def _log(session: AsyncSession, job: JobRow, now: datetime) -> None:
+    """Lines of each kind, as drivers write them: two generations, and the job's own lines."""
+    at = now.timestamp() - 120
+    events: list[dict[str, Any]] = [
+        {"event": "session", "master": "local[4]", "application_id": "local-1795728159328"},
+        {"event": "claimed", "lineage": 1, "lanes": 1},
+        {"event": "state", "state": "RUNNING"},
+        *({"event": "epoch", **EPOCH, "epoch": epoch, "replay": False} for epoch in range(40)),
+        {"event": "lag", "query": "out", "topics": {"in": 12}},
+        *({"event": "epoch", **EPOCH, "epoch": epoch, "replay": False} for epoch in range(40, 60)),
+        {"event": "epoch", **EPOCH, "epoch": 60, "replay": True, "skipped_lanes": 2},
+        {"event": "waiting", "error": "kafka-unavailable", "what": "Kafka does not answer.", "hint": "start it."},
+    ]
+    lines = [
+        json.dumps({**event, "job": job.name, "generation": 3, "at": at + number})
+        for number, event in enumerate(events)
+    ]
+    moment = now.isoformat()
+    jvm = {"job": job.name, "level": "WARN", "logger": "org.apache.kafka.clients.NetworkClient", "timestamp": moment}
+    lines.insert(3, json.dumps({**jvm, "event": "Connection to node 0 could not be established."}))
+    worker = {"job": job.name, "generation": 3, "query": "out", "epoch": 61, "task": 2, "level": "error"}
+    stack = 'Traceback (most recent call last):\n  File "job.py", line 12, in score\nOSError: away\n'
+    lines.append(json.dumps({**worker, "event": "score failed", "exception": stack, "timestamp": moment}))
+    lines.append("the job's own line")
+    text = "".join(f"{line}\n" for line in lines)
+    session.add(LogChunkRow(job=job.id, run=job.run or new_id(), offset=0, size=len(text), text=text))

@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -62,6 +62,7 @@ from clonos.resources.service import (
     TokenCreated,
 )
 from clonos.resources.status import Dependencies, Status
+from clonos.telemetry.log_entries import Level, LogFilter, LogParser
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 TOKEN = "clonos_abc_secret"
@@ -80,6 +81,8 @@ class FakeService:
         faults: Responses to the next requests; None: the normal response.
         streams: Content of each connection to an event stream, before it breaks.
         application: Further fields of each driver's run.
+        log: Lines of every job's log.
+        on_follow: Called when a client begins to follow a log.
         slow: Number of requests until an operation is complete.
     """
 
@@ -108,6 +111,7 @@ class FakeService:
         self.events: list[Event] = []
         self.streams: deque[bytes] = deque()
         self.log = ["one", "two", "three"]
+        self.on_follow: Callable[[], None] = lambda: None
         self.uploads: dict[str, bytes] = {}
         self.keys: dict[str, tuple[int, bytes]] = {}
         self.slow = 1
@@ -350,8 +354,23 @@ class FakeService:
             return Page(data=self.exceptions[:limit])
 
         @app.get(f"{root}/jobs/{{name}}/logs", response_model=None)
-        async def logs(name: str, tail: int = 200, follow: bool = False) -> LogLines | Response:
-            return self._stream() if follow else LogLines(lines=self.log[-tail:], next="9")
+        async def logs(
+            name: str,
+            tail: int = 200,
+            follow: bool = False,
+            level: Level | None = None,
+            search: str = "",
+            since: datetime | None = None,
+            parsed: bool = False,
+        ) -> LogLines | Response:
+            if follow:
+                self.on_follow()
+                return self._stream()
+            if not parsed:
+                return LogLines(lines=self.log[-tail:], next="9")
+            requested = LogFilter(level, search, since)
+            entries = LogParser().parse([("r", line) for line in self.log])
+            return LogLines(lines=[], next="9", entries=[row for row in entries if requested.matches(row, [])][-tail:])
 
         @app.get(f"{root}/jobs/{{name}}/checkpoints")
         async def checkpoints(name: str, limit: int = 50) -> Checkpoints:

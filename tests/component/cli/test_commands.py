@@ -385,13 +385,6 @@ def test_submit_watch_follows_events_until_the_job_fails(clonos: Clonos, service
     assert isinstance(outcomes[0], errors.TopicMissing)
 
 
-def test_logs_prints_lines_follows_and_prints_json(clonos: Clonos, service: FakeService) -> None:
-    service.add("wordcount", JobState.FINISHED)
-    assert clonos("logs", "wordcount", "--tail", "2").stdout.split() == ["two", "three"]
-    assert clonos("logs", "-f", "wordcount").stdout.split() == ["one", "two", "three"]
-    assert body(clonos("logs", "wordcount", "-o", "json"))["lines"] == ["one", "two", "three"]
-
-
 def test_checkpoint_ls_and_inspect(clonos: Clonos) -> None:
     output = clonos("checkpoint", "ls", "wordcount").stdout
     assert "42 completed, 1 failed" in output

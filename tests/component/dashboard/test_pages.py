@@ -465,6 +465,22 @@ def test_every_tab_renders_with_and_without_data(api: Served, browser: Browser, 
             assert name in part.text
 
 
+def test_the_log_tab_has_its_own_script_filters_and_a_download(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, guarded(name))
+    with browser() as client:
+        page = client.get(f"/jobs/{job}", params={"tab": "logs"}).text
+        for element in ('id="log-search"', 'id="log-level"', 'id="log-epochs"', 'id="log-raw"', 'id="log-empty"'):
+            assert element in page
+        script = re.search(r'src="(/assets/\w+/logs\.js)"', page)
+        assert script
+        assert len(client.get(script[1]).raise_for_status().text) < 6_000
+        assert "logs.js" not in client.get(f"/jobs/{job}").text
+        link = re.search(r'id="log-download" href="([^"]+)"', page)
+        assert link
+        file = client.get(link[1]).raise_for_status()
+        assert file.headers["content-disposition"] == f'attachment; filename="{name}.log"'
+
+
 def test_a_recovery_page_has_the_same_figures_as_rest(api: Served, browser: Browser, name: str) -> None:
     job, recovery = write(api, guarded(name))
     with browser() as client:

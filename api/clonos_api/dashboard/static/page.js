@@ -83,7 +83,8 @@ const AWAY_MS = 5000;
 const HIDDEN_MS = 30000;
 
 // An event stream that reconnects after every failure; `onOpen` is called each time. A hidden page closes its stream:
-// a browser opens at most six connections to one host. `address` returns the URL to resume at.
+// a browser opens at most six connections to one host. `address` returns the URL to resume at. Returns a function that
+// opens the stream again, for an address that has changed.
 export function listen(address, handlers, { onOpen, show = link } = {}) {
   let source = null;
   let away = null;
@@ -124,6 +125,7 @@ export function listen(address, handlers, { onOpen, show = link } = {}) {
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
   open();
+  return () => { close(); open(); };
 }
 
 // The request is fixed when the dialog opens: a page update may replace the button in the meantime.
