@@ -38,7 +38,7 @@ _LEVEL_OF: Final[Mapping[str, Level]] = {
     **dict.fromkeys(("warn", "warning"), "warning"),
     **dict.fromkeys(("error", "exception", "critical", "fatal"), "error"),
 }
-_LEVEL_NAMES: Final = "|".join(_LEVEL_OF)
+_LEVEL_NAMES: Final = "|".join(sorted(_LEVEL_OF, key=len, reverse=True))
 # Colours and other control sequences of terminals; then control characters, except the tab, and lone surrogates.
 _TERMINAL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _CONTROL: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -48,7 +48,7 @@ _DATED: Final = re.compile(
 )
 _STRUCTLOG: Final = re.compile(rf"\[({_LEVEL_NAMES})\s*\]\s+(.*)", re.IGNORECASE)
 _LOG4J: Final = re.compile(r"(TRACE|DEBUG|INFO|WARN|ERROR|FATAL)\s+(\S.*)")
-_LOGGING: Final = re.compile(rf"-?\s*(\S+ - )?({_LEVEL_NAMES})\b[ :-]*(.*)", re.IGNORECASE)
+_LOGGING: Final = re.compile(rf"-?\s*(\S+ - )?({_LEVEL_NAMES.upper()})\b[ :-]*(.*)")
 _UNDATED: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([^:\s]+:.*)")
 _PAIR: Final = re.compile(r"(?<!\S)(\w+)=(\S+)")
 
@@ -193,14 +193,12 @@ class LogParser:
 
     def _from_fields(self, empty: LogEntry, fields: Mapping[str, Any], message: str) -> LogEntry:
         """The entry of a JSON line, or of the fields in a line of structlog."""
-        generation = _number(fields.get("generation")) or None
-        level = str(fields.get("level") or level_of(fields)).lower()
-        if str(fields.get("level", "")).isupper() and "generation" not in fields:
+        level = str(fields.get("level") or level_of(fields))
+        own = "generation" in fields
+        generation = (_number(fields["generation"]) or None) if own else empty.generation
+        if level.isupper() and not own:  # of Log4j
             process: Process = "spark-jvm"
-            generation = empty.generation
         else:
-            if "generation" not in fields:
-                generation = empty.generation
             process = "python-worker" if "task" in fields else self._driver(empty.run, generation)
         stack = next((str(fields[name]) for name in ("exception", "stack") if fields.get(name)), "")
         parts = [f"{title}: {fields[name]}" for name, title in _ERROR_PARTS if fields.get("error") and fields.get(name)]
@@ -208,7 +206,7 @@ class LogParser:
         return replace(
             empty,
             time=_time(fields.get("timestamp", fields.get("at"))) or empty.time,
-            level=_LEVEL_OF.get(level, "info"),
+            level=_LEVEL_OF.get(level.lower(), "info"),
             process=process,
             message=plain(message)[:_MAX_MESSAGE],
             generation=generation,

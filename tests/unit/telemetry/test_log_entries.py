@@ -187,6 +187,8 @@ def test_lines_of_log4j_and_of_logging() -> None:
     assert (python.process, python.level) == ("driver", "error")
     assert python.message == "orders.rates - the rates are old"
     assert python.time == datetime(2026, 11, 26, 10, 17, 6, 250000, tzinfo=UTC)
+    prose = only("2026-11-26 10:17:06 error rates are low")
+    assert (prose.level, prose.message) == ("info", "error rates are low")
     basic = only("WARNING:orders:the rates are old")
     assert (basic.level, basic.message) == ("warning", "orders:the rates are old")
 
