@@ -140,7 +140,8 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
     typer.echo("Next steps:")
     for command, why in {
         "clonos submit PATH --watch": "run a job",
-        "clonos job ls": "list jobs",
+        "clonos open": "open the dashboard, signed in",
+        "clonos status": "see what needs attention",
         "clonos doctor": "check this machine",
         "clonos down": "stop everything",
     }.items():

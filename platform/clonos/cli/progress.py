@@ -157,7 +157,7 @@ def running(client: Client, job: Job, *, quiet: bool, output: Output) -> Job:
         output: Output format of the command.
 
     Returns:
-        The job, which runs or was stopped meanwhile.
+        The job, which runs, or was stopped by another request.
 
     Raises:
         ClonosError: The job failed; the class is that of its error.

@@ -14,22 +14,27 @@ if (code) history.replaceState(null, "", location.pathname + location.search);
 // After a link from another site the browser sends no cookie (SameSite=Strict): check from here.
 fetch("/hosts", { redirect: "manual", headers: { Accept: "text/html" } }).then((response) => { if (response.ok) proceed(); }).catch(() => {});
 
-async function open(error, path, request) {
+// Whether the browser is signed in; if not, `error` shows why.
+async function exchange(error, path, request) {
   error.hidden = true;
   let message = "The control plane is unavailable. Try again.";
   try {
     const response = await fetch(path, { method: "POST", ...request });
-    if (response.ok) return proceed();
+    if (response.ok) {
+      proceed();
+      return true;
+    }
     message = await problem(response);
   } catch { /* unavailable */ }
   error.textContent = message;
   error.hidden = false;
+  return false;
 }
 
 byToken.addEventListener("submit", (event) => {
   event.preventDefault();
   const token = document.getElementById("token").value.trim();
-  open(document.getElementById("sign-in-error"), "/session", { headers: { Authorization: `Bearer ${token}` } });
+  exchange(document.getElementById("sign-in-error"), "/session", { headers: { Authorization: `Bearer ${token}` } });
 });
 
 if (code) {
@@ -38,10 +43,10 @@ if (code) {
   byLink.querySelector("button").focus();
 }
 
-byLink.addEventListener("submit", (event) => {
+byLink.addEventListener("submit", async (event) => {
   event.preventDefault();
-  byToken.hidden = false; // if the link is not valid
-  open(document.getElementById("by-link-error"), "/session/link", {
+  const signedIn = await exchange(document.getElementById("by-link-error"), "/session/link", {
     headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code }),
   });
+  byToken.hidden = signedIn;
 });
