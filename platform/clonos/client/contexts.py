@@ -114,29 +114,51 @@ def resolve(
     is sent to its own address only. ``CLONOS_API_CA`` comes before a stored file.
 
     Raises:
-        SpecError: There is no such context, or a file with tokens is unusable.
+        SpecError: There is no such context, it has another address than `api`, or a file with tokens is unusable.
     """
-    chosen = Credentials(api.rstrip("/"), token) if api and token else _stored(settings, api, context)
-    if api is not None and chosen.api != api.rstrip("/"):
-        chosen = Credentials(api.rstrip("/"))
+    address = api.rstrip("/") if api is not None else None
+    if context is not None:
+        chosen = _named(settings, context)
+        _require_same(address, context, chosen)
+    elif address is not None:
+        chosen = Credentials(address) if token is not None else _at(settings, address)
+    else:
+        chosen = _default(settings)
     authorities = os.environ.get("CLONOS_API_CA")
     return replace(
         chosen, token=token if token is not None else chosen.token, ca=Path(authorities) if authorities else chosen.ca
     )
 
 
-def _stored(settings: Settings, api: str | None, context: str | None) -> Credentials:
+def _named(settings: Settings, context: str) -> Credentials:
+    """The credentials of a context; those of `LOCAL` need not exist."""
+    if context != LOCAL:
+        return Contexts.read().get(context)
+    return Credentials.read(settings.home) or Credentials(DEFAULT_API)
+
+
+def _require_same(address: str | None, context: str, chosen: Credentials) -> None:
+    """Refuse two control planes: a command for one of them must not silently reach the other."""
+    if address not in (None, chosen.api):
+        raise SpecError(
+            f"The address is {address} (--api or CLONOS_API), and the context {context} has {chosen.api}.",
+            kept="nothing was sent.",
+            hint="leave out one of both, or unset CLONOS_API or CLONOS_CONTEXT.",
+        )
+
+
+def _at(settings: Settings, address: str) -> Credentials:
+    """The stored credentials of an address; without such, none."""
     contexts = Contexts.read()
-    if context is not None and context != LOCAL:
-        return contexts.get(context)
-    local = Credentials.read(settings.home)
-    address = api.rstrip("/") if api is not None else None
-    if address is not None and context is None:
-        # The current context first: two contexts may have the same address and different tokens.
-        names = sorted(contexts.stored, key=lambda name: name != contexts.current)
-        entries = [local, *(contexts.stored[name] for name in names)]
-        return next((entry for entry in entries if entry is not None and entry.api == address), Credentials(address))
+    # The current context first: two contexts may have the same address and different tokens.
+    names = sorted(contexts.stored, key=lambda name: name != contexts.current)
+    entries = [Credentials.read(settings.home), *(contexts.stored[name] for name in names)]
+    return next((entry for entry in entries if entry is not None and entry.api == address), Credentials(address))
+
+
+def _default(settings: Settings) -> Credentials:
+    contexts, local = Contexts.read(), Credentials.read(settings.home)
     home_is_set = "home" in settings.model_fields_set
-    if context is None and contexts.current != LOCAL and not (local is not None and home_is_set):
-        return contexts.get(contexts.current)
-    return local or Credentials(DEFAULT_API)
+    if contexts.current == LOCAL or (local is not None and home_is_set):
+        return local or Credentials(DEFAULT_API)
+    return contexts.get(contexts.current)

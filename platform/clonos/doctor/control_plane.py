@@ -21,7 +21,7 @@ from clonos.settings import Settings
 _SOON_S: Final = 3 * 86_400
 
 
-def check(settings: Settings, api: str | None, token: str | None, context: str | None) -> Iterator[Check]:
+def check(settings: Settings, api: str | None, token: str | None, context: str | None = None) -> Iterator[Check]:
     """Run all checks of the control plane; only the first ones if it does not respond.
 
     `api` is its address, `token` an API token and `context` a context of `clonos login`; None: as for all commands.

@@ -115,6 +115,7 @@ def test_context_and_its_variable_choose_a_control_plane(
         assert user("context", "ls", "-o", "name").stdout.split() == ["first", "second"]
         assert service.url in user("token", "show").stdout
         assert other.url in user("token", "show", "--api", other.url, "--token", TOKEN).stdout
+        assert other.url in user("token", "show", "--api", other.url).stdout, "with the stored token of this address"
         user("context", "rm", "first")
         assert Contexts.read().current == LOCAL
         with pytest.raises(errors.SpecError, match="no context 'first'; there are: second"):
@@ -133,7 +134,10 @@ def test_options_and_the_environment_come_before_contexts(
     assert resolve(settings, context="test").token == "t"
     assert resolve(settings, api="https://test:1/").token == "t", "the stored token of this address"
     assert resolve(settings, api="https://other:1") == Credentials("https://other:1"), "no token of another address"
-    assert resolve(settings, api="https://other:1", context="prod").token is None
+    assert resolve(settings, api="https://prod:1", context="prod").token == "p"
+    with pytest.raises(errors.SpecError, match="the context prod has https://prod:1") as refused:
+        resolve(settings, api="https://other:1", token="t", context="prod")
+    assert refused.value.kept == "nothing was sent.", "a command never reaches another control plane than the named one"
     assert resolve(settings, token="mine") == Credentials("https://prod:1", "mine", tmp_path / "ca.pem")
     monkeypatch.setenv("CLONOS_API_CA", "/etc/own.pem")
     assert resolve(settings).ca == Path("/etc/own.pem")
