@@ -172,7 +172,7 @@ def show_current(
         entry = _local().get(LOCAL)
         if entry is None:
             raise SpecError(
-                "Nothing is logged in, and there is no platform of `clonos up`.",
+                "There is no current context, and no platform of `clonos up`.",
                 kept="nothing was sent.",
                 hint="log in with `clonos login URL`, or start a platform with `clonos up`.",
             )
