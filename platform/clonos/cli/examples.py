@@ -77,6 +77,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "clonos job resolve wordcount --epoch 12 --keep",
         "clonos job resolve wordcount --epoch 12 --dead-letter suspect",
     ),
+    "job verify": ("clonos job verify wordcount", "clonos job verify wordcount --topic words --topic totals"),
     "job cancel": ("clonos job cancel wordcount",),
     "job rm": ("clonos job rm wordcount", "clonos job ls --state canceled -o name | xargs clonos job rm"),
     "job exceptions": ("clonos job exceptions wordcount --limit 5",),

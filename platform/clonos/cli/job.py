@@ -391,27 +391,27 @@ def verify(
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to observe a running job.")] = 10.0,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Verify on a host that each epoch of a job was published once; the dashboard shows the result.
 
-    As clonos verify, which reads Kafka from this machine. Exit code 1 if the output is not verified.
-
-    Example: clonos job verify wordcount --topic words
+    As `clonos verify`, which reads Kafka from this machine. Exit code 1 if the output is not verified.
     """
     from clonos.cli import show
     from clonos.cli.verify import print_verification
     from clonos.resources.verification import Verification, VerifyRequest
 
     request = VerifyRequest(topics=topic or [], seconds=seconds)
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         operation = client.jobs.verify(job, request)
         if not wait:
             typer.echo(f"The operation is {operation.id}.", err=True)
             return
-        operation = client.operations.wait(operation)
+        operation = completed(client, operation, job, quiet=quiet, output=output)
     verification = Verification.model_validate(operation.result)
     if output is Output.JSON:
         show.show_json(verification)
