@@ -36,7 +36,8 @@ help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 .venv/.installed: requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Clonos needs Python 3.11 or newer; set PYTHON=…" if sys.version_info < (3, 11) else 0)'
+	@command -v $(PYTHON) >/dev/null || { echo "There is no program $(PYTHON). Name a Python 3.11 or newer: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit("$(PYTHON) is Python %d.%d, and Clonos needs 3.11 or newer: make setup PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	@echo "Installing into .venv (once, about a minute)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)

@@ -34,6 +34,7 @@ from clonos_api.routes import (
     metrics,
     operations,
     savepoints,
+    sign_in_codes,
     status,
     tokens,
 )
@@ -61,6 +62,7 @@ _ROUTERS: Final = (
     connectors.router,
     tokens.router,
     tokens.audit_router,
+    sign_in_codes.router,
     health.router,
     status.router,
 )

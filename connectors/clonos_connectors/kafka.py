@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from clonos.errors import SourceOffsetsExpired, SpecError, TopicMissing
 from clonos.extend.source import Progress
-from clonos.kafka import client_config, spark_options, unanswered
+from clonos.kafka import client_config, spark_options, topics_missing_error, unanswered
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import java_pattern
 from clonos.spark.repeatable_kafka import FORMAT, long_poll_option
@@ -102,9 +102,7 @@ class KafkaSource:
         metadata = _metadata(kafka)
         missing = [name for name in self._topics if name not in metadata or metadata[name] is None]
         if missing:
-            raise TopicMissing(
-                f"The source topics {missing} do not exist.", kept="nothing was started.", hint="create them first."
-            )
+            raise topics_missing_error("source", missing, metadata)
         unknown = [
             f"{topic}[{partition}]"
             for topic, partitions in self._assigned.items()

@@ -417,7 +417,7 @@ class ControlPlaneUnavailable(EnvironmentFault):
     exit_code = 48
     retry = True
     kept_default = "jobs run without it. The request was executed completely or not at all."
-    hint_default = "start one on this machine with `clonos up`, or choose another with --api or CLONOS_API."
+    hint_default = "start one on this machine with `clonos up`, or choose another with --api, CLONOS_API or --context."
 
 
 class LocalPlatformFailed(EnvironmentFault):
@@ -437,6 +437,18 @@ class ClusterUnavailable(EnvironmentFault):
     retry = True
     kept_default = "nothing was started."
     hint_default = "check that the master and its workers run, and that they have free cores and memory."
+
+
+class CertificateUntrusted(EnvironmentFault):
+    """This machine does not trust the control plane's certificate, or the certificate is for another name."""
+
+    slug = "certificate-untrusted"
+    exit_code = 102
+    kept_default = "no token was sent."
+    hint_default = (
+        "use a name that is in the certificate, and name the PEM file of its authority: `clonos login URL --ca FILE`, "
+        "or CLONOS_API_CA."
+    )
 
 
 # 50-69: continuing could publish a record twice or lose one.

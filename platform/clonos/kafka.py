@@ -4,14 +4,15 @@ helpers.
 
 from __future__ import annotations
 
+import difflib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from clonos.errors import BrokerUnavailable, KafkaAccessDenied
+from clonos.errors import BrokerUnavailable, KafkaAccessDenied, TopicMissing
 from clonos.settings import KafkaSettings
 
 ClientConfig = dict[str, str | int | float | bool]
@@ -118,6 +119,28 @@ def topics_missing(kafka: KafkaSettings, names: Iterable[str]) -> list[str]:
     except KafkaException as error:
         raise unanswered("Kafka did not answer", error.args[0]) from error
     return [name for name in names if name not in known or known[name].error is not None]
+
+
+def topics_missing_error(kind: str, missing: Sequence[str], known: Iterable[str]) -> TopicMissing:
+    """The error about topics that do not exist, with similar names and the command that creates them.
+
+    Args:
+        kind: What they are, such as ``source``.
+        missing: Their names; at least one.
+        known: Names of existing topics.
+    """
+    names = [name for name in known if not name.startswith(("__", "clonos."))]
+    similar = dict.fromkeys(close for topic in missing for close in difflib.get_close_matches(topic, names, 1))
+    what = f"topics {_quoted(missing)} do not exist" if len(missing) > 1 else f"topic {missing[0]!r} does not exist"
+    return TopicMissing(
+        f"The {kind} {what}" + (f"; did you mean {_quoted(similar)}?" if similar else "."),
+        kept="nothing was started.",
+        hint=f"correct the name, or run `clonos kafka create {' '.join(missing)}`; --partitions sets their number.",
+    )
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def jaas_quoted(text: str) -> str:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
+
+from clonos.errors import SpecError
+
+_OTHERS: Final = 0o077
 
 
 def create_private(folder: Path) -> None:
@@ -19,3 +24,26 @@ def write_private(file: Path, text: str) -> None:
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
         opened.write(text + "\n")
     draft.replace(file)
+
+
+def read_private(file: Path) -> str | None:
+    """The text of a file with tokens; None if there is no such file.
+
+    Raises:
+        SpecError: The file cannot be read, or other users may read it.
+    """
+    try:
+        with file.open() as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            text = opened.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file} cannot be read: {error}.", hint="correct its owner and mode, or remove it.") from error
+    if mode & _OTHERS:
+        raise SpecError(
+            f"{file} holds a token, and other users of this machine may read it.",
+            kept="it was not used.",
+            hint=f"chmod 600 {file}; if another user may have read it, revoke the token.",
+        )
+    return text

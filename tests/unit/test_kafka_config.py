@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from pydantic import SecretStr
 
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied
-from clonos.kafka import REFUSALS, client_config, spark_options, unanswered
+from clonos.kafka import REFUSALS, client_config, spark_options, topics_missing_error, unanswered
 from clonos.settings import KafkaSettings
 
 
@@ -116,3 +116,14 @@ def test_a_timeout_is_retried(code: int) -> None:
     error = unanswered("Kafka did not answer", KafkaError(code))
     assert type(error) is BrokerUnavailable
     assert error.retry
+
+
+def test_a_missing_topic_has_similar_names_and_the_command_that_creates_it() -> None:
+    known = ["lines", "totals", "__consumer_offsets", "clonos.liness.log"]
+    typo = topics_missing_error("source", ["liness"], known)
+    assert typo.what == "The source topic 'liness' does not exist; did you mean 'lines'?"
+    assert "`clonos kafka create liness`" in typo.hint
+    assert topics_missing_error("sink", ["other"], known).what == "The sink topic 'other' does not exist."
+    both = topics_missing_error("source", ["liness", "total"], known)
+    assert both.what == "The source topics 'liness', 'total' do not exist; did you mean 'lines', 'totals'?"
+    assert "`clonos kafka create liness total`" in both.hint

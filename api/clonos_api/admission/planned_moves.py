@@ -30,6 +30,7 @@ async def to_host(session: AsyncSession, job: JobRow, name: str | None, settings
 
     Raises `StateConflict` if the job cannot move, or not to this host.
     """
+    host = await hosts.get(session, name) if name is not None else None  # first: a typing error hides the others
     spec = JobSpec.model_validate(job.spec).spec
     locations = CheckpointLocations.of(settings)
     checkpoint = locations.of_job(job.name, spec.checkpoint)
@@ -41,7 +42,6 @@ async def to_host(session: AsyncSession, job: JobRow, name: str | None, settings
             kept="the job continues there.",
             hint="use a checkpoint that all hosts can access (a shared directory, HDFS, S3).",
         )
-    host = await hosts.get(session, name) if name is not None else None
     label = job.labels.get(HOST_LABEL)
     if label is not None and (host is None or host.name != label):
         raise StateConflict(

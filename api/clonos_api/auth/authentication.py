@@ -32,6 +32,7 @@ EXEMPT: Final = frozenset({"/health/live", "/health/ready"})
 # The principal of requests without a token if authentication is off: the user of this machine.
 LOCAL: Final = Principal("local", "local", Role.ADMIN)
 _LONGEST: Final = 200
+_INVALID: Final = "check that the whole token was copied, and that it has neither expired nor been revoked."
 _FAILURES: Final = "Too many requests without a valid token from this address."
 # Tokens of one caller that are read from the store at once. It is less than the number of connections.
 _LOOKUPS: Final = 2
@@ -142,7 +143,9 @@ class Authentication:
             if principal is not None:
                 return principal
         await self._refuse(request, token)
-        raise Unauthenticated("The token is not valid." if authorization or token else "The request has no token.")
+        if authorization or token:
+            raise Unauthenticated("The token is not valid.", hint=_INVALID)
+        raise Unauthenticated("The request has no token.")
 
     async def _looked_up(self, token: str, address: str) -> Principal | None:
         """The principal of a token, from the store; raises `_Refused` if the store must not be asked."""

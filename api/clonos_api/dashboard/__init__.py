@@ -32,7 +32,7 @@ from clonos_api.replica import Replica
 
 # Open without a session: the sign-in pages and the assets.
 SIGN_IN: Final = session.SIGN_IN
-OPEN: Final = frozenset({session.SIGN_IN, session.SIGN_OUT})
+OPEN: Final = frozenset({session.SIGN_IN, session.SIGN_OUT, session.BY_LINK})
 FILES: Final = assets.BELOW
 OPEN_ROUTES: Final = OPEN | {assets.ROUTE}
 

@@ -1,6 +1,10 @@
 """Sign-in: a session of some hours, whose random token the browser keeps in a cookie that scripts cannot read.
 
 The API token itself is not in the cookie: cookies are sent to every port of a host name.
+
+A link of `clonos open` has a code in its fragment, which browsers do not send: it is in no log and no `Referer`. The
+page removes it from the address and the history, and sends it when the user presses "Sign in". Without that button, a
+link from a stranger would sign the user in as that stranger.
 """
 
 from __future__ import annotations
@@ -10,18 +14,29 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
 
-from clonos.errors import ClonosError
-from clonos_api.auth.cookies import cookie_of
+from clonos.errors import ClonosError, OriginNotAllowed, Unauthenticated
+from clonos_api.auth.cookies import cookie_of, has_own_origin
+from clonos_api.auth.denials import record_unauthenticated
+from clonos_api.auth.rates import address_of
 from clonos_api.dashboard.rendering import Page, render
+from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, ReplicaDep
 from clonos_api.routes.access import Viewer
-from clonos_api.store import tokens
+from clonos_api.store import sign_in_codes, tokens
 from clonos_api.store.tables import TokenRow
 
 SIGN_IN: Final = "/signin"
 SIGN_OUT: Final = "/signout"
-router = APIRouter(include_in_schema=False)
+BY_LINK: Final = "/session/link"
+router = APIRouter(route_class=CheckedRoute, include_in_schema=False)
+
+
+class LinkCode(BaseModel):
+    """The code of a link."""
+
+    code: str = Field(min_length=1, max_length=200)
 
 
 @router.get(SIGN_IN)
@@ -38,6 +53,24 @@ async def open_session(caller: Viewer, request: Request, database: DatabaseDep) 
         async with database.transaction(by=caller.actor) as session:
             row, text = await tokens.open_session(session, caller.token)
         _keep(response, request, text, row)
+    return response
+
+
+@router.post(BY_LINK, status_code=204)
+async def open_session_by_link(body: LinkCode, request: Request, database: DatabaseDep) -> Response:
+    """Open a session with a link's code, which is then used up, and set the session cookie. It needs no token."""
+    if not has_own_origin(request):
+        raise OriginNotAllowed("Only the sign-in page of this service may use a link's code.")
+    async with database.transaction() as session:
+        opened = await sign_in_codes.redeem(session, body.code)
+    if opened is None:
+        await record_unauthenticated(database, request, address_of(request.scope), "")
+        raise Unauthenticated(
+            "The link is not valid: it works once, within a minute.",
+            hint="run `clonos open` again, or sign in with a token.",
+        )
+    response = Response(status_code=204)
+    _keep(response, request, opened[1], opened[0])
     return response
 
 

@@ -134,7 +134,9 @@ def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
         return _only(host, f"its label {HOST_LABEL} names this host", cluster)
     candidates = fleet.open_for(cluster)
     if not candidates:
-        hint = "start another agent, or stop a job; placement is retried every second."
+        hint = "start another agent (`clonos agent`), or stop a job; placement is retried every second."
+        if not fleet.hosts:
+            hint = "start an agent (`clonos agent`, or `clonos up` on one machine); placement is retried every second."
         return NoPlacement(_full(fleet, cluster), hint)
     best = min(
         candidates,

@@ -10,6 +10,7 @@ Events: ``job.created``, ``job.updated``, ``job.desired``, ``job.state``, ``job.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
-from clonos.errors import Forbidden, NameTaken, SpecError, StateConflict, VersionStale
+from clonos.errors import Forbidden, NameTaken, NotFound, SpecError, StateConflict, VersionStale
 from clonos.jobs.spec import JobSpec
 from clonos.resources.failures import SpecRefused
 from clonos.resources.jobs import DesiredState, Failure, JobState, ResolveRequest, StartFrom, StopRequest
@@ -30,6 +31,7 @@ from clonos_api.store.db.swap import swap
 from clonos_api.store.tables import JobNameRow, JobRow, JobVersionRow
 
 # States without a running driver and without a transition in progress.
+_COMPARED: Final = 200  # newest names with which an unknown name is compared
 SETTLED: Final = frozenset({JobState.CREATED, JobState.STOPPED, JobState.CANCELED, JobState.FAILED, JobState.FINISHED})
 
 
@@ -84,7 +86,21 @@ async def get(session: AsyncSession, job: str, *, deleted: bool = False) -> JobR
     if row is None:
         query = select(JobRow).where(JobRow.name == job, JobRow.deleted_at.is_(None))
         row = (await session.scalars(query.execution_options(populate_existing=True))).one_or_none()
-    return require_row(row if row is None or deleted or row.deleted_at is None else None, f"job {job!r}")
+    if row is None or (row.deleted_at is not None and not deleted):
+        raise await _unknown(session, job)
+    return row
+
+
+async def _unknown(session: AsyncSession, name: str) -> NotFound:
+    """The error about a job that does not exist, with the most similar name."""
+    names = await session.scalars(
+        select(JobRow.name).where(JobRow.deleted_at.is_(None)).order_by(JobRow.created_at.desc()).limit(_COMPARED)
+    )
+    close = difflib.get_close_matches(name, list(names), 1)
+    return NotFound(
+        f"There is no job {name!r}." + (f" Did you mean {close[0]!r}?" if close else ""),
+        hint="check the name: `clonos ps` lists the jobs.",
+    )
 
 
 async def page(

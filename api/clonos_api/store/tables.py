@@ -483,6 +483,16 @@ class TokenRow(Base):
     session_of: Mapped[str | None] = mapped_column(String(16), index=True)
 
 
+class SignInCodeRow(Base):
+    """A code with which a browser signs in once; only its hash is stored."""
+
+    __tablename__ = "sign_in_codes"
+
+    digest: Mapped[bytes] = mapped_column(LargeBinary(32), primary_key=True)  # SHA-256 of the code
+    token: Mapped[str] = mapped_column(String(16))  # the API token that opens the session
+    expires_at: Mapped[datetime]
+
+
 class AuditRow(Base):
     """An entry of the audit log: a change, or a refused request."""
 

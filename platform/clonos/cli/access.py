@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import Api, Limit, Listed, Listing, Lists, Output, Token, connect, seconds
+from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, connect, seconds
 from clonos.errors import SpecError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def create(
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Create a token. Its secret is printed on stdout once and never shown again."""
     from pydantic import ValidationError
@@ -48,7 +49,7 @@ def create(
         request = TokenCreate(name=name, role=Role(role), subject=subject, host=host, expires_in_s=_seconds(expires))
     except ValidationError as error:
         raise SpecError(f"Invalid token request: {explain(error)}.") from error
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         created = client.tokens.create(request)
     if output is Output.JSON:
         show.show_json(created)
@@ -70,11 +71,13 @@ def _seconds(text: str) -> int | None:
 
 
 @app.command("ls")
-def list_tokens(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None) -> None:
+def list_tokens(
+    limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None, context: Context = None
+) -> None:
     """List tokens, without their secrets."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         page = client.tokens.list(limit=limit)
     show.show_list(
         page,
@@ -100,18 +103,19 @@ def revoke(
     tokens: Annotated[list[str], typer.Argument(metavar="TOKEN…", help="Ids of tokens.")],
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Revoke API tokens immediately."""
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         for token_id in tokens:
             client.tokens.revoke(token_id)
             typer.echo(f"{token_id} is revoked.")
 
 
 @app.command()
-def rotate(api: Api = None, token: Token = None) -> None:
+def rotate(api: Api = None, token: Token = None, context: Context = None) -> None:
     """Replace your token by a new one with the same rights and lifetime. It is printed on stdout once."""
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         created = client.tokens.rotate_self()
     typer.echo(
         f"Token {created.id} replaces yours, which is revoked; {_validity(created)}. Set CLONOS_TOKEN to it:",
@@ -121,11 +125,11 @@ def rotate(api: Api = None, token: Token = None) -> None:
 
 
 @app.command("show")
-def show_self(output: Listed = Output.TABLE, api: Api = None, token: Token = None) -> None:
+def show_self(output: Listed = Output.TABLE, api: Api = None, token: Token = None, context: Context = None) -> None:
     """Show your token: subject, role and expiry."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         current = client.tokens.self()
         address = client.api
     if output is Output.JSON:
@@ -149,6 +153,7 @@ def audit(
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """List changes and denied requests with their subjects, newest first."""
     from datetime import UTC, datetime, timedelta
@@ -156,7 +161,7 @@ def audit(
     from clonos.cli import show
 
     now = datetime.now(UTC)
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         page = client.audit.list(
             subject=subject,
             action=action,

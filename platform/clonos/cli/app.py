@@ -18,15 +18,18 @@ from clonos.cli import (
     checkpoint,
     cluster,
     connector,
+    dashboard,
     db,
     demo,
     doctor,
     events,
+    examples,
     host,
     job,
     kafka,
     lint,
     local,
+    login,
     logs,
     recovery,
     report,
@@ -61,6 +64,10 @@ app.add_typer(kafka.app, name="kafka", rich_help_panel=_HERE)
 app.add_typer(causal_log.app, name="causal-log", rich_help_panel=_HERE)
 app.command("verify", rich_help_panel=_HERE)(verify.verify)
 app.add_typer(transactions.app, name="transactions", rich_help_panel=_HERE)
+app.command("login", rich_help_panel=_SERVICE)(login.login)
+app.command("logout", rich_help_panel=_SERVICE)(login.logout)
+app.add_typer(login.app, name="context", rich_help_panel=_SERVICE)
+app.command("open", rich_help_panel=_SERVICE)(dashboard.open_dashboard)
 app.command("apply", rich_help_panel=_SERVICE)(apply.apply)
 app.command("submit", rich_help_panel=_SERVICE)(submit.submit)
 app.add_typer(job.app, name="job", rich_help_panel=_SERVICE)
@@ -96,6 +103,9 @@ def _options(
     ] = False,
 ) -> None:
     """Options of the whole program."""
+
+
+examples.add_examples(app)
 
 
 def main() -> None:

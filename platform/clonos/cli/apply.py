@@ -11,6 +11,7 @@ from clonos.cli.options import (
     AllowLint,
     Api,
     ClusterName,
+    Context,
     JobName,
     JobPath,
     Listed,
@@ -22,6 +23,7 @@ from clonos.cli.options import (
     connect,
     pairs,
 )
+from clonos.cli.progress import Quiet, running
 from clonos.errors import NotFound, StateConflict
 
 if TYPE_CHECKING:
@@ -45,15 +47,17 @@ def apply(
     ] = 180.0,
     allow_lint: AllowLint = False,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Create a job, or bring it to the code and specification at PATH.
 
     A new job starts. A running job is upgraded through a standby, and works until that is ready. A job that is starting
     or recovering restarts. A job that does not run starts with the new version. Without a change, a job that runs is
-    left alone.
+    left alone. The command waits until the job runs, and fails with the job's error; --no-wait returns at once.
     """
     from clonos.client.submission import read_submission
 
@@ -61,14 +65,14 @@ def apply(
         path, name=name, params=pairs(param or [], "--param"), standbys=standbys, cluster=cluster
     )
     require_repeatable(submission.file, allowed=allow_lint)
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         try:
             current = client.jobs.get(submission.spec.name)
         except NotFound:
-            _create(client, submission, start=start, output=output)
+            _create(client, submission, start=start, wait=wait, quiet=quiet, output=output)
             return
         change = change_of(client, current, submission)
-        _change(client, current, change, start=start, timeout_s=timeout, wait=wait, output=output)
+        _change(client, current, change, start=start, timeout_s=timeout, wait=wait, quiet=quiet, output=output)
 
 
 def change_of(client: Client, current: Job, submission: Submission) -> JobPatch:
@@ -101,21 +105,34 @@ def _differs(current: Job, change: JobPatch) -> bool:
     return change.artifact != current.artifact or change.spec.model_dump() != current.spec.model_dump()
 
 
-def _create(client: Client, submission: Submission, *, start: bool, output: Output) -> None:
+def _create(client: Client, submission: Submission, *, start: bool, wait: bool, quiet: bool, output: Output) -> None:
     from clonos.cli.show import show_json
     from clonos.resources.jobs import JobCreate
 
     artifact = client.artifacts.upload(submission.packed)
     job = client.jobs.create(JobCreate(spec=submission.spec, artifact=artifact.id, start=start))
+    if output is Output.TABLE:
+        typer.echo(f"{job.name} is created (code {artifact.id[:12]}).")
+    if start and wait:
+        job = running(client, job, quiet=quiet, output=output)
     if output is Output.JSON:
         show_json(job)
+    elif start and wait:
+        typer.echo(f"{job.name} is {job.state}{f' on {job.host}' if job.host else ''}.")
     else:
-        typer.echo(f"{job.name} is created (code {artifact.id[:12]}).")
         typer.echo(f"Watch it with: clonos job watch {job.name}" if start else f"Start it: clonos job start {job.name}")
 
 
 def _change(
-    client: Client, current: Job, change: JobPatch, *, start: bool, timeout_s: float, wait: bool, output: Output
+    client: Client,
+    current: Job,
+    change: JobPatch,
+    *,
+    start: bool,
+    timeout_s: float,
+    wait: bool,
+    quiet: bool,
+    output: Output,
 ) -> None:
     from clonos.cli.job import operate
     from clonos.cli.show import show_json
@@ -132,7 +149,14 @@ def _change(
     runs, differs = current.state == "RUNNING", _differs(current, change)
     if runs and differs:
         request = upgrade_to(change, timeout_s)
-        operate(client, name, lambda job: jobs.upgrade(job, request, version=current.version), wait=wait, output=output)
+        operate(
+            client,
+            name,
+            lambda job: jobs.upgrade(job, request, version=current.version),
+            wait=wait,
+            quiet=quiet,
+            output=output,
+        )
         return
     if differs:
         stored = jobs.patch(current.id, change, version=current.version)
@@ -145,10 +169,10 @@ def _change(
             typer.echo(f"{name} is unchanged, and runs.")
         return
     if runs:
-        operate(client, name, jobs.upgrade, wait=wait, output=output)
+        operate(client, name, jobs.upgrade, wait=wait, quiet=quiet, output=output)
     elif current.state in ("STARTING", "RECOVERING"):
-        operate(client, name, jobs.restart if differs else jobs.start, wait=wait, output=output)
+        operate(client, name, jobs.restart if differs else jobs.start, wait=wait, quiet=quiet, output=output)
     elif start:
-        operate(client, name, jobs.start, wait=wait, output=output)
+        operate(client, name, jobs.start, wait=wait, quiet=quiet, output=output)
     else:
         typer.echo(f"{name} is {current.state}. Start it: clonos job start {name}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clonos.cli import completion
 from clonos.cli.options import Listed, Output
 from clonos.errors import SpecError
 from clonos.signals import stop_on_signals
@@ -46,7 +47,7 @@ def list_jobs(output: Listed = Output.TABLE) -> None:
 
 @app.command()
 def cat(
-    job: Annotated[str, typer.Argument(help="Name of the job.")],
+    job: Annotated[str, typer.Argument(help="Name of the job.", autocompletion=completion.jobs)],
     epoch: Annotated[str | None, typer.Option(help="Show one epoch (12) or a range of epochs (10..12).")] = None,
     query: Annotated[str | None, typer.Option(help="Show records of this query only.")] = None,
     partition: Annotated[list[int] | None, typer.Option(help="Show this log partition only; may be repeated.")] = None,

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import Api, JobArgument, Limit, Listed, Listing, Lists, Output, Token, Wait, connect
+from clonos.cli import completion
+from clonos.cli.options import Api, Context, JobArgument, Limit, Listed, Listing, Lists, Output, Token, Wait, connect
+from clonos.cli.progress import Quiet, completed
 from clonos.errors import NotFound
 
 if TYPE_CHECKING:
@@ -27,12 +29,13 @@ def list_checkpoints(
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """List the newest checkpoints, with totals and durations."""
     from clonos.cli import show
     from clonos.resources.base import Page
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         checkpoints = client.checkpoints.get(job, limit=limit)
     if output is Listing.JSON:
         show.show_json(checkpoints)
@@ -79,11 +82,12 @@ def inspect(
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Show one checkpoint: its offsets and the duration of each step."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         checkpoint = client.checkpoints.of_epoch(job, epoch, query=query)
     if output is Output.JSON:
         show.show_json(checkpoint)
@@ -127,9 +131,11 @@ def create(
     name: Annotated[str | None, typer.Option(help="Unique name within the job (default: job, epoch and time).")] = None,
     location: Annotated[str | None, typer.Option(help="Parent directory (path or URI) of the savepoint.")] = None,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Take a savepoint of a running or stopped job."""
     from pydantic import ValidationError
@@ -143,10 +149,10 @@ def create(
         request = SavepointCreate(name=name, location=location)
     except ValidationError as error:
         raise SpecError(f"Invalid savepoint: {explain(error)}.") from error
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         operation = client.savepoints.create(job, request)
         if wait:
-            operation = client.operations.wait(operation)
+            operation = completed(client, operation, job, quiet=quiet, output=output)
     if output is Output.JSON:
         show.show_json(operation)
         return
@@ -158,17 +164,24 @@ def create(
 @savepoints.command("ls")
 def list_savepoints(
     job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="Show savepoints of this job only.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[JOB]",
+            help="Show savepoints of this job only.",
+            show_default=False,
+            autocompletion=completion.jobs,
+        ),
     ] = None,
     limit: Limit = None,
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """List savepoints, including those of deleted jobs."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         page = client.savepoints.list(job=job, limit=limit)
     show.show_list(
         page,
@@ -191,18 +204,25 @@ def list_savepoints(
 
 @savepoints.command("rm")
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="SAVEPOINT…", help="Ids or names.")],
-    job: Annotated[str | None, typer.Option(help="Job of the savepoints, if their names are not unique.")] = None,
+    names: Annotated[
+        list[str], typer.Argument(metavar="SAVEPOINT…", help="Ids or names.", autocompletion=completion.savepoints)
+    ],
+    job: Annotated[
+        str | None,
+        typer.Option(help="Job of the savepoints, if their names are not unique.", autocompletion=completion.jobs),
+    ] = None,
     wait: Wait = True,
+    quiet: Quiet = False,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Delete savepoints and their files."""
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         for name in names:
             operation = client.savepoints.delete(find_savepoint(client, job, name).id)
             if wait:
-                client.operations.wait(operation)
+                completed(client, operation, name, quiet=quiet)
             typer.echo(f"{name} is deleted." if wait else f"{name} is being deleted.")
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clonos.cli.options import Api, Limit, Listed, Listing, Lists, Output, Token, Wait, connect, pairs
+from clonos.cli import completion
+from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, Wait, connect, pairs
+from clonos.cli.progress import Quiet, completed
 from clonos.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Manage the Spark clusters that jobs can use.")
 
-ClusterName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the cluster.")]
+ClusterName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the cluster.", autocompletion=completion.clusters)
+]
 
 
 @app.command()
@@ -48,12 +52,17 @@ def add(
     python: Annotated[str | None, typer.Option(help="Python interpreter of the executors.")] = None,
     environment: Annotated[str | None, typer.Option(help="Archive with the Python environment of executors.")] = None,
     host: Annotated[
-        list[str] | None, typer.Option(help="Host whose agent reaches the cluster; may be repeated (default: all).")
+        list[str] | None,
+        typer.Option(
+            help="Host whose agent reaches the cluster; may be repeated (default: all).",
+            autocompletion=completion.hosts,
+        ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the description of an existing cluster.")] = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Add a Spark cluster. A host that reaches it then checks it."""
     from clonos.cli import show
@@ -70,7 +79,7 @@ def add(
         "hosts": host,
     }
     described = _described(name, file, {field: value for field, value in options.items() if value is not None})
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         version = None
         if replace:
             try:
@@ -89,11 +98,13 @@ def add(
 
 
 @app.command("ls")
-def list_clusters(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None) -> None:
+def list_clusters(
+    limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None, context: Context = None
+) -> None:
     """List the Spark clusters."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         page = client.clusters.list(limit=limit)
     show.show_list(
         page,
@@ -114,11 +125,13 @@ def list_clusters(limit: Limit = None, output: Lists = Listing.TABLE, api: Api =
 
 
 @app.command()
-def inspect(name: ClusterName, output: Listed = Output.TABLE, api: Api = None, token: Token = None) -> None:
+def inspect(
+    name: ClusterName, output: Listed = Output.TABLE, api: Api = None, token: Token = None, context: Context = None
+) -> None:
     """Show one cluster: its description, its state and what its last check saw."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         cluster = client.clusters.get(name)
     if output is Output.JSON:
         show.show_json(cluster)
@@ -128,12 +141,18 @@ def inspect(name: ClusterName, output: Listed = Output.TABLE, api: Api = None, t
 
 @app.command()
 def check(
-    name: ClusterName, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
+    name: ClusterName,
+    wait: Wait = True,
+    quiet: Quiet = False,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+    context: Context = None,
 ) -> None:
     """Check from a host that a cluster can run jobs: its versions, Python environment and executors."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         operation = client.clusters.check(name)
         if not wait:
             if output is Output.JSON:
@@ -141,7 +160,7 @@ def check(
             else:
                 typer.echo(f"The check of {name} has begun (operation {operation.id}).")
             return
-        client.operations.wait(operation)
+        completed(client, operation, name, quiet=quiet, output=output)
         cluster = client.clusters.get(name)
     if output is Output.JSON:
         show.show_json(cluster)
@@ -151,12 +170,15 @@ def check(
 
 @app.command("rm")
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of clusters.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME…", help="Names of clusters.", autocompletion=completion.clusters)
+    ],
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Remove clusters that no running job uses."""
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         for name in names:
             client.clusters.delete(name)
             typer.echo(f"{name} is removed.")

@@ -7,18 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from clonos.cli.options import Api, Limit, Listed, Listing, Lists, Output, Token, connect
+from clonos.cli.options import Api, Context, Limit, Listed, Listing, Lists, Output, Token, connect
 from clonos.errors import SpecError
 
 app = typer.Typer(no_args_is_help=True, help="List sources and sinks, and check their options.")
 
 
 @app.command("ls")
-def list_connectors(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None) -> None:
+def list_connectors(
+    limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None, context: Context = None
+) -> None:
     """List the installed sources and sinks."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         page = client.connectors.list(limit=limit)
     show.show_list(
         page,
@@ -47,13 +49,14 @@ def validate(
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Check the options of a source or sink. Exit code 1 if they are invalid."""
     from clonos.cli import show
 
     if kind not in ("source", "sink"):
         raise SpecError(f"{kind} is neither source nor sink.")
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         validation = client.connectors.validate(kind, name, _options(options or [], file))
     if output is Output.JSON:
         show.show_json(validation)

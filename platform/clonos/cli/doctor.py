@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from clonos.cli.options import Api, Listed, Output, Token
+from clonos.cli.options import Api, Context, Listed, Output, Token
 
 if TYPE_CHECKING:
     from clonos.doctor import Diagnosis
 
 
-def doctor(output: Listed = Output.TABLE, api: Api = None, token: Token = None) -> None:
+def doctor(output: Listed = Output.TABLE, api: Api = None, token: Token = None, context: Context = None) -> None:
     """Check this machine, Kafka and the control plane, and explain how to fix each problem.
 
     Exit code 1 if a check fails; warnings do not count.
@@ -21,7 +21,7 @@ def doctor(output: Listed = Output.TABLE, api: Api = None, token: Token = None) 
     from clonos.doctor import diagnose
     from clonos.settings import Settings
 
-    diagnosis = diagnose(Settings(), api=api, token=token)
+    diagnosis = diagnose(Settings(), api=api, token=token, context=context)
     if output is Output.JSON:
         show_json(diagnosis)
     else:

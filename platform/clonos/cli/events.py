@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import Api, Output, Token, connect, seconds, until_interrupted
+from clonos.cli import completion
+from clonos.cli.options import Api, Context, Output, Token, connect, seconds, until_interrupted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new events until Ctrl-C.")] = False,
-    job: Annotated[str | None, typer.Option(help="Show events of this job only (name or id).")] = None,
+    job: Annotated[
+        str | None, typer.Option(help="Show events of this job only (name or id).", autocompletion=completion.jobs)
+    ] = None,
     types: Annotated[
         list[str] | None,
         typer.Option("--type", help="Show this type only (job.state, or the prefix job); may be repeated."),
@@ -36,6 +39,7 @@ def events(
     ] = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Show the newest events, oldest first; -f follows new ones."""
     from clonos.cli import show
@@ -48,7 +52,7 @@ def events(
         else:
             out.print(line_of(event))
 
-    with connect(api, token) as client, until_interrupted():
+    with connect(api, token, context) as client, until_interrupted():
         begun = datetime.now(UTC) - timedelta(seconds=seconds(since, "--since")) if since else None
         # The start of the following is read first, so that no event between the two requests is lost.
         newest, last = client.events.newest(max(tail or 50, 1), job=job, types=types, after=after, since=begun)

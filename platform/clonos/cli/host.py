@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from clonos.cli.options import Api, JobArgument, Limit, Listed, Listing, Lists, Output, Token, Wait, connect
-from clonos.errors import NotFound, StateConflict
+from clonos.cli import completion
+from clonos.cli.options import Api, Context, JobArgument, Limit, Listed, Listing, Lists, Output, Token, Wait, connect
+from clonos.cli.progress import Quiet
+from clonos.errors import NotFound, StateConflict, WaitTimeout
 
 if TYPE_CHECKING:
     from clonos.client import Client
+    from clonos.resources.jobs import Job
+
+_POLL_S: Final = 1.0
+_EXPLAINED: Final = 20  # jobs whose missing standbys are explained
 
 app = typer.Typer(no_args_is_help=True, help="Manage hosts; each runs one agent.")
 standbys = typer.Typer(
     no_args_is_help=True, help="Show and promote standbys: warm drivers that take over after a failure."
 )
 
-Hosts = Annotated[list[str], typer.Argument(metavar="HOST…", help="Names of hosts.")]
+Hosts = Annotated[list[str], typer.Argument(metavar="HOST…", help="Names of hosts.", autocompletion=completion.hosts)]
 
 
 @app.command("ls")
-def list_hosts(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None) -> None:
+def list_hosts(
+    limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None, context: Context = None
+) -> None:
     """List the hosts that run jobs."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         page = client.hosts.list(limit=limit)
     show.show_list(
         page,
@@ -49,27 +58,27 @@ def list_hosts(limit: Limit = None, output: Lists = Listing.TABLE, api: Api = No
 
 
 @app.command()
-def drain(hosts: Hosts, api: Api = None, token: Token = None) -> None:
+def drain(hosts: Hosts, api: Api = None, token: Token = None, context: Context = None) -> None:
     """Drain hosts: move their jobs to other hosts, and place no new ones."""
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         for name in hosts:
             host = client.hosts.drain(name)
             typer.echo(f"{host.name} is {host.state} with {host.runs} runs.")
 
 
 @app.command()
-def undrain(hosts: Hosts, api: Api = None, token: Token = None) -> None:
+def undrain(hosts: Hosts, api: Api = None, token: Token = None, context: Context = None) -> None:
     """Allow new jobs on drained hosts again."""
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         for name in hosts:
             host = client.hosts.undrain(name)
             typer.echo(f"{host.name} is {host.state}.")
 
 
 @app.command("rm")
-def remove(hosts: Hosts, api: Api = None, token: Token = None) -> None:
+def remove(hosts: Hosts, api: Api = None, token: Token = None, context: Context = None) -> None:
     """Remove the named hosts from the control plane, for machines that no longer exist."""
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         for name in hosts:
             client.hosts.delete(name)
             typer.echo(f"{name} is removed.")
@@ -77,7 +86,9 @@ def remove(hosts: Hosts, api: Api = None, token: Token = None) -> None:
 
 @standbys.command("ls")
 def list_standbys(
-    job: Annotated[str | None, typer.Option(help="Show standbys of this job only.")] = None,
+    job: Annotated[
+        str | None, typer.Option(help="Show standbys of this job only.", autocompletion=completion.jobs)
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Include promoted, failed and removed standbys.")
     ] = False,
@@ -85,18 +96,20 @@ def list_standbys(
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """List standbys that warm up, are ready or take over."""
     from clonos.cli import show
     from clonos.standby.states import FINAL_STATES, StandbyState
 
     states = None if everything else set(StandbyState) - FINAL_STATES
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         if job is not None:
             page = client.jobs.standbys(job, states=states, limit=limit)
         else:
             page = client.standbys.list(states=states, limit=limit)
         names = _names(client, {standby.job for standby in page.data if standby.job}) if output is Listing.TABLE else {}
+        nothing = _nothing(client, job) if output is Listing.TABLE and not page.data else ""
     show.show_list(
         page,
         output,
@@ -111,30 +124,93 @@ def list_standbys(
             "placement": lambda row: row.placement_reason,
         },
         lambda row: row.id,
-        none="There are no standbys.",
+        none=nothing,
     )
+
+
+@standbys.command()
+def wait(
+    job: JobArgument,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Maximum number of seconds to wait.")] = 600.0,
+    quiet: Quiet = False,
+    api: Api = None,
+    token: Token = None,
+    context: Context = None,
+) -> None:
+    """Wait until a standby of a job is READY: then a failure costs no cold restart."""
+    from clonos.cli.progress import Progress
+
+    begun = time.monotonic()
+    with connect(api, token, context) as client, Progress(f"standby of {job}", shown=not quiet) as progress:
+        while True:
+            current = client.jobs.get(job)
+            rows = client.jobs.standbys(job).data
+            ready = next((row for row in rows if row.state == "READY"), None)
+            if ready is not None:
+                break
+            why = _missing_standbys(current)
+            if current.spec.spec.standby.replicas == 0:
+                raise StateConflict(why, kept="nothing was changed.", hint="`clonos apply PATH --standbys 1` adds one.")
+            if time.monotonic() - begun > timeout:
+                raise WaitTimeout(f"No standby of {job} was READY within {timeout:g} s.")
+            if progress.due:
+                warming = next((row for row in rows if row.state in ("STARTING", "WARMING")), None)
+                phase = f"{warming.state} on {warming.host}" if warming else why.rstrip(".")
+                progress.show(phase, left_s=_ready_in_s(client, current.id) if warming else None)
+            time.sleep(_POLL_S)
+    typer.echo(f"A standby of {current.name} is READY on {ready.host}.")
+
+
+def _ready_in_s(client: Client, job: str) -> float | None:
+    """The control plane's estimate of the seconds until the standby of a job is READY."""
+    forecasts = (row.forecast for row in client.health.status().jobs if row.id == job)
+    return next((forecast.ready_in_s for forecast in forecasts if forecast is not None), None)
+
+
+def _missing_standbys(job: Job) -> str:
+    """Why a job has no standby, as a sentence."""
+    replicas = job.spec.spec.standby.replicas
+    if replicas == 0:
+        return f"{job.name} asks for no standby."
+    wanted = f"{job.name} asks for {replicas} standby{'' if replicas == 1 else 's'}"
+    if job.state == "RUNNING":
+        return f"{wanted}, and none is placed: `clonos host ls` shows free slots, `clonos logs {job.name}` errors."
+    return f"{wanted}, placed once its driver runs: it is {job.state}."
+
+
+def _nothing(client: Client, job: str | None) -> str:
+    """Why there are no standbys: in general, or of one job."""
+    if job is not None:
+        return _missing_standbys(client.jobs.get(job))
+    jobs = [client.jobs.get(row.id) for row in client.jobs.list(limit=_EXPLAINED).data]
+    reasons = [_missing_standbys(current) for current in jobs if current.spec.spec.standby.replicas]
+    return "\n".join(["There are no standbys.", *reasons])
 
 
 @standbys.command()
 def promote(
     job: JobArgument,
     host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Promote the standby on this host (default: any READY one).")
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="Promote the standby on this host (default: any READY one).",
+            autocompletion=completion.hosts,
+        ),
     ] = None,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
-    """Let a READY standby take over now; the driver finishes its epoch first. The same as `clonos job move --to`.
-
-    Example: clonos standby promote wordcount
-    """
+    """Let a READY standby take over now; the driver finishes its epoch first. The same as `clonos job move --to`."""
     from clonos.cli.job import operate
     from clonos.resources.jobs import MoveRequest
     from clonos.standby.states import StandbyState
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         ready = client.jobs.standbys(job, states={StandbyState.READY}).data
         chosen = next((standby.host for standby in ready if host in (None, standby.host)), None)
         if chosen is None:
@@ -143,7 +219,14 @@ def promote(
                 kept="nothing was changed.",
                 hint=f"see `clonos standby ls --job {job}`; `clonos job move {job}` prepares one first.",
             )
-        operate(client, job, lambda name: client.jobs.move(name, MoveRequest(to=chosen)), wait=wait, output=output)
+        operate(
+            client,
+            job,
+            lambda name: client.jobs.move(name, MoveRequest(to=chosen)),
+            wait=wait,
+            quiet=quiet,
+            output=output,
+        )
 
 
 def _names(client: Client, jobs: set[str]) -> dict[str, str]:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clonos.cli import completion
 from clonos.cli.options import (
     AllowLint,
     Api,
+    Context,
     JobArgument,
     Limit,
     Listed,
@@ -22,6 +24,7 @@ from clonos.cli.options import (
     connect,
     pairs,
 )
+from clonos.cli.progress import Quiet, completed
 from clonos.errors import SpecError
 
 if TYPE_CHECKING:
@@ -63,6 +66,7 @@ def list_jobs(
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """List jobs with their states and hosts."""
     from clonos.cli import show
@@ -72,7 +76,7 @@ def list_jobs(
     for text in names:
         if text not in STATES:
             raise SpecError(f"--state {text} is unknown.", hint=f"use one of {', '.join(STATES)}.")
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         states = [JobState(text) for text in names] or None
         page = client.jobs.list(states=states, labels=pairs(label or [], "--label"), name=name, limit=limit)
     show.show_list(
@@ -95,12 +99,14 @@ def list_jobs(
 
 
 @app.command()
-def inspect(job: JobArgument, output: Listed = Output.TABLE, api: Api = None, token: Token = None) -> None:
+def inspect(
+    job: JobArgument, output: Listed = Output.TABLE, api: Api = None, token: Token = None, context: Context = None
+) -> None:
     """Show one job: state, generation, host, lag, last recovery, last error and how to fix it."""
     from clonos.cli import show
     from clonos.cli.picture import fetch, picture
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         inspection = fetch(client, job)
     if output is Output.JSON:
         show.show_json(inspection)
@@ -116,6 +122,7 @@ def watch(
     ] = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Watch a job until it ends or Ctrl-C: a live view on a terminal, events in a pipe.
 
@@ -123,7 +130,7 @@ def watch(
     """
     from clonos.cli.watching import watch as follow
 
-    with connect(api, token, patience_s=30.0) as client:
+    with connect(api, token, context, patience_s=30.0) as client:
         follow(client, job, as_json=output is Output.JSON)
 
 
@@ -137,6 +144,7 @@ def start(
             "--from",
             metavar="SAVEPOINT|EPOCH",
             help="Start from a savepoint (id or name) or from a retained epoch (number).",
+            autocompletion=completion.savepoints,
         ),
     ] = None,
     publish_again: Annotated[
@@ -146,14 +154,16 @@ def start(
         ),
     ] = False,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Start a job from its checkpoint, or from an older point."""
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         point = starting_point(client, job, start_from, publish_again=publish_again)
-        operate(client, job, lambda name: client.jobs.start(name, point), wait=wait, output=output)
+        operate(client, job, lambda name: client.jobs.start(name, point), wait=wait, quiet=quiet, output=output)
 
 
 @app.command()
@@ -165,9 +175,11 @@ def stop(
     ] = "graceful",
     timeout: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds until the driver is killed.")] = 60.0,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Stop a job; it can be started again. Output stays exactly once in every mode."""
     from clonos.resources.jobs import StopMode, StopRequest
@@ -175,35 +187,46 @@ def stop(
     if mode not in MODES:
         raise SpecError(f"--mode {mode} is unknown.", hint=f"use one of {', '.join(MODES)}.")
     request = StopRequest(mode=StopMode(mode), timeout_s=timeout)
-    with connect(api, token) as client:
-        operate(client, job, lambda name: client.jobs.stop(name, request), wait=wait, output=output)
+    with connect(api, token, context) as client:
+        operate(client, job, lambda name: client.jobs.stop(name, request), wait=wait, quiet=quiet, output=output)
 
 
 @app.command()
 def restart(
-    job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
+    job: JobArgument,
+    wait: Wait = True,
+    quiet: Quiet = False,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+    context: Context = None,
 ) -> None:
     """Restart a job with its newest specification and code."""
-    with connect(api, token) as client:
-        operate(client, job, client.jobs.restart, wait=wait, output=output)
+    with connect(api, token, context) as client:
+        operate(client, job, client.jobs.restart, wait=wait, quiet=quiet, output=output)
 
 
 @app.command()
 def move(
     job: JobArgument,
-    to: Annotated[str | None, typer.Option(metavar="HOST", help="Target host (default: any other host).")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help="Target host (default: any other host).", autocompletion=completion.hosts),
+    ] = None,
     timeout: Timeout = 180.0,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Move a running job to another host through a standby. Its driver works until the standby takes over."""
     from clonos.resources.jobs import MoveRequest
 
     request = MoveRequest(to=to, timeout_s=timeout)
-    with connect(api, token) as client:
-        operate(client, job, lambda name: client.jobs.move(name, request), wait=wait, output=output)
+    with connect(api, token, context) as client:
+        operate(client, job, lambda name: client.jobs.move(name, request), wait=wait, quiet=quiet, output=output)
 
 
 @app.command()
@@ -217,9 +240,11 @@ def upgrade(
     timeout: Timeout = 180.0,
     allow_lint: AllowLint = False,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Upgrade a running job to its newest specification and code through a standby.
 
@@ -234,14 +259,21 @@ def upgrade(
     request = UpgradeRequest(timeout_s=timeout)
     if path is None and param:
         raise SpecError("--param needs the PATH of a specification.")
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         version = None
         if path is not None:
             current = client.jobs.get(job)
             submission = read_submission(path, name=current.name, params=pairs(param or [], "--param"))
             require_repeatable(submission.file, allowed=allow_lint)
             request, version = upgrade_to(change_of(client, current, submission), timeout), current.version
-        operate(client, job, lambda name: client.jobs.upgrade(name, request, version=version), wait=wait, output=output)
+        operate(
+            client,
+            job,
+            lambda name: client.jobs.upgrade(name, request, version=version),
+            wait=wait,
+            quiet=quiet,
+            output=output,
+        )
 
 
 @app.command()
@@ -250,9 +282,11 @@ def rescale(
     partitions: Annotated[int, typer.Option(min=1, max=10_000, help="Number of partitions of shuffles and state.")],
     timeout: Timeout = 180.0,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Continue a running job with another number of partitions of its shuffles and its state, through a standby.
 
@@ -262,14 +296,21 @@ def rescale(
     from clonos.jobs.spec import SHUFFLE_PARTITIONS
     from clonos.resources.jobs import UpgradeRequest
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         current = client.jobs.get(job)
         conf = {name: value for name, value in current.spec.spec.spark_conf.items() if name != SHUFFLE_PARTITIONS}
         changes = {"shuffle_partitions": partitions, "spark_conf": conf}
         spec = current.spec.model_copy(update={"spec": current.spec.spec.model_copy(update=changes)})
         request = UpgradeRequest(spec=spec, timeout_s=timeout)
         version = current.version
-        operate(client, job, lambda name: client.jobs.upgrade(name, request, version=version), wait=wait, output=output)
+        operate(
+            client,
+            job,
+            lambda name: client.jobs.upgrade(name, request, version=version),
+            wait=wait,
+            quiet=quiet,
+            output=output,
+        )
 
 
 @app.command()
@@ -283,9 +324,11 @@ def resolve(
     new_code: Annotated[bool, typer.Option("--new-code", help=NEW_CODE)] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Decide about an epoch in doubt that stopped a job, and start the job.
 
@@ -311,8 +354,8 @@ def resolve(
     typer.echo(meanings[decisions[0]][1], err=True)
     if not yes:
         typer.confirm(f"Resolve epoch {epoch} of {query} of {job}?", abort=True, err=True)
-    with connect(api, token) as client:
-        operate(client, job, lambda name: client.jobs.resolve(name, request), wait=wait, output=output)
+    with connect(api, token, context) as client:
+        operate(client, job, lambda name: client.jobs.resolve(name, request), wait=wait, quiet=quiet, output=output)
 
 
 @app.command()
@@ -324,27 +367,27 @@ def verify(
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to observe a running job.")] = 10.0,
     wait: Wait = True,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Verify on a host that each epoch of a job was published once; the dashboard shows the result.
 
-    As clonos verify, which reads Kafka from this machine. Exit code 1 if the output is not verified.
-
-    Example: clonos job verify wordcount --topic words
+    As `clonos verify`, which reads Kafka from this machine. Exit code 1 if the output is not verified.
     """
     from clonos.cli import show
     from clonos.cli.verify import print_verification
     from clonos.resources.verification import Verification, VerifyRequest
 
     request = VerifyRequest(topics=topic or [], seconds=seconds)
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         operation = client.jobs.verify(job, request)
         if not wait:
             typer.echo(f"The operation is {operation.id}.", err=True)
             return
-        operation = client.operations.wait(operation)
+        operation = completed(client, operation, job, quiet=quiet, output=output)
     verification = Verification.model_validate(operation.result)
     if output is Output.JSON:
         show.show_json(verification)
@@ -356,26 +399,34 @@ def verify(
 
 @app.command()
 def cancel(
-    job: JobArgument, wait: Wait = True, output: Listed = Output.TABLE, api: Api = None, token: Token = None
+    job: JobArgument,
+    wait: Wait = True,
+    quiet: Quiet = False,
+    output: Listed = Output.TABLE,
+    api: Api = None,
+    token: Token = None,
+    context: Context = None,
 ) -> None:
     """Cancel a job permanently; published records stay."""
-    with connect(api, token) as client:
-        operate(client, job, client.jobs.cancel, wait=wait, output=output)
+    with connect(api, token, context) as client:
+        operate(client, job, client.jobs.cancel, wait=wait, quiet=quiet, output=output)
 
 
 @app.command("rm")
 def remove(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB…", help="Names or ids.")],
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB…", help="Names or ids.", autocompletion=completion.jobs)],
     wait: Wait = True,
+    quiet: Quiet = False,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Delete jobs; a running job is cancelled first. Savepoints stay."""
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         for job in jobs:
             operation = client.jobs.delete(job)
             if wait:
-                operation = client.operations.wait(operation)
+                operation = completed(client, operation, job, quiet=quiet)
             typer.echo(f"{job} is deleted." if operation.state == "COMPLETED" else f"{job} is being deleted.")
 
 
@@ -386,11 +437,12 @@ def exceptions(
     output: Lists = Listing.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """List the errors of a job's drivers, newest first."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         page = client.jobs.exceptions(job, limit=limit)
     show.show_list(
         page,
@@ -409,12 +461,17 @@ def exceptions(
 
 @app.command()
 def generations(
-    job: JobArgument, limit: Limit = 50, output: Lists = Listing.TABLE, api: Api = None, token: Token = None
+    job: JobArgument,
+    limit: Limit = 50,
+    output: Lists = Listing.TABLE,
+    api: Api = None,
+    token: Token = None,
+    context: Context = None,
 ) -> None:
     """List the generations of a job (claims of its causal log), newest first."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         page = client.jobs.generations(job, limit=limit)
     show.show_list(
         page,
@@ -448,13 +505,15 @@ def starting_point(client: Client, job: str | None, text: str | None, *, publish
     return StartFrom(savepoint=find_savepoint(client, job, text).id, publish_again=publish_again)
 
 
-def operate(client: Client, job: str, request: Callable[[str], Operation], *, wait: bool, output: Output) -> None:
+def operate(
+    client: Client, job: str, request: Callable[[str], Operation], *, wait: bool, quiet: bool, output: Output
+) -> None:
     """Send a request for an operation on a job, wait for its end, and print the job's state."""
     from clonos.cli import show
 
     operation = request(job)
     if wait:
-        operation = client.operations.wait(operation)
+        operation = completed(client, operation, job, quiet=quiet, output=output)
     if output is Output.JSON:
         show.show_json(operation)
         return

@@ -134,11 +134,25 @@ def _show(state: State, home: Path, output: Output, *, already: bool = False) ->
         "logs": str(logs),
     }.items():
         typer.echo(f"  {name:<18} {value}")
+    current = _other_context(home)
+    if current is not None:
+        typer.echo(f"  Commands use the context {current}. For this platform: clonos context use local")
     typer.echo("Next steps:")
     for command, why in {
         "clonos submit PATH --watch": "run a job",
-        "clonos job ls": "list jobs",
+        "clonos open": "open the dashboard, signed in",
+        "clonos status": "see what needs attention",
         "clonos doctor": "check this machine",
         "clonos down": "stop everything",
     }.items():
         typer.echo(f"  {command:<28} {why}")
+
+
+def _other_context(home: Path) -> str | None:
+    """The current context, if commands reach it and not the platform below `home`."""
+    from clonos.client.contexts import Contexts, resolve
+    from clonos.client.credentials import Credentials
+    from clonos.settings import Settings
+
+    own = Credentials.read(home)
+    return None if own is None or resolve(Settings()).api == own.api else Contexts.read().current

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from clonos.cli.options import Api, JobArgument, Output, Token, connect, seconds, until_interrupted
+from clonos.cli.options import Api, Context, JobArgument, Output, Token, connect, seconds, until_interrupted
 from clonos.errors import SpecError
 
 if TYPE_CHECKING:
@@ -23,13 +23,6 @@ HELP: Final = """Show the log of a job's drivers and standbys; -f follows it unt
 
 Each line has the local time, the level, the process with its generation, and the message. \
 Consecutive lines of normal epochs are one line.
-
-\b
-clonos logs orders --level warning --since 10m
-clonos logs orders --search "connection reset" --tail 1000
-clonos logs orders -f --epochs
-clonos logs orders --json | jq -r 'select(.process == "spark-jvm") | .message'
-clonos logs orders --raw --tail 10000 > orders.log
 """
 
 _TAIL: Final = 200
@@ -66,6 +59,7 @@ def logs(
     ),
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """See `HELP`."""
     from pydantic_core import to_json
@@ -95,7 +89,7 @@ def logs(
             for row in shown:
                 out.print(text_of(row))
 
-    with connect(api, token) as client, until_interrupted():
+    with connect(api, token, context) as client, until_interrupted():
         only = LogFilter(None if level is None else level.value, search, begun)
         if follow and client.jobs.get(job).state not in ENDED:
             for part in client.jobs.follow_logs(job, tail=count, only=only, parsed=parsed):

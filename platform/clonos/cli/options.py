@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clonos.cli import completion
 from clonos.errors import SpecError, Unauthenticated
 
 if TYPE_CHECKING:
@@ -61,16 +61,22 @@ StandbyCount = Annotated[
 ]
 ClusterName = Annotated[
     str | None,
-    typer.Option("--cluster", help="Name of a Spark cluster, in place of the specified master or cluster."),
+    typer.Option(
+        "--cluster",
+        help="Name of a Spark cluster, in place of the specified master or cluster.",
+        autocompletion=completion.clusters,
+    ),
 ]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name or id of the job.")]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="Name or id of the job.", autocompletion=completion.jobs)
+]
 
 _PANEL = "Control plane"
 Api = Annotated[
     str | None,
     typer.Option(
         envvar="CLONOS_API",
-        help="Address of the control plane (default: the one started by `clonos up`).",
+        help="Address of the control plane (default: that of the context).",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -79,37 +85,51 @@ Token = Annotated[
     str | None,
     typer.Option(
         envvar="CLONOS_TOKEN",
-        help="API token (default: credentials.json in CLONOS_HOME). Other users can read the command line: "
-        "prefer the variable.",
+        help="API token (default: that of the context). Other users can read the command line: prefer the variable.",
         rich_help_panel=_PANEL,
         show_default=False,
+    ),
+]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        envvar="CLONOS_CONTEXT",
+        help="Context of `clonos login` (default: the current one, else the platform of `clonos up`).",
+        rich_help_panel=_PANEL,
+        show_default=False,
+        autocompletion=completion.contexts,
     ),
 ]
 
 
 @contextmanager
-def connect(api: str | None, token: str | None, *, patience_s: float = 5.0) -> Iterator[Client]:
-    """Yield a client for the control plane that the options, the environment or the credentials file name.
+def connect(
+    api: str | None, token: str | None, context: str | None, *, patience_s: float = 5.0, timeout_s: float = 30.0
+) -> Iterator[Client]:
+    """Yield a client for the control plane that the options, the environment or the stored contexts name.
 
-    While the control plane is unavailable or busy, the client retries a request for `patience_s` seconds.
+    While the control plane is unavailable or busy, the client retries a request for `patience_s` seconds. One response
+    takes at most `timeout_s` seconds.
     """
     from stamina.instrumentation import set_on_retry_hooks
 
     from clonos.client import Client
-    from clonos.client.credentials import resolve
+    from clonos.client.contexts import resolve
     from clonos.settings import Settings
 
     # The default hook logs to stdout, between the lines of the output. A timeout raises an error anyway.
     set_on_retry_hooks([])
-    credentials = resolve(Settings().home, api, token)
-    authorities = os.environ.get("CLONOS_API_CA")
-    ca = Path(authorities) if authorities else None
-    with Client(credentials.api, credentials.token, patience_s=patience_s, ca=ca) as client:
+    chosen = resolve(Settings(), api=api, token=token, context=context)
+    with Client(chosen.api, chosen.token, patience_s=patience_s, timeout_s=timeout_s, ca=chosen.ca) as client:
         try:
             yield client
         except Unauthenticated as error:
-            hint = "set CLONOS_TOKEN (or --token) to a valid token; `clonos up` writes one for its own control plane."
-            raise Unauthenticated(f"{credentials.api}: {error.what}", kept=error.kept, hint=hint) from error
+            hint = (
+                f"log in with `clonos login {chosen.api}`, or set CLONOS_TOKEN (or --token) to a valid token; "
+                "`clonos up` writes one for its own control plane."
+            )
+            raise Unauthenticated(f"{chosen.api}: {error.what}", kept=error.kept, hint=hint) from error
 
 
 @contextmanager

@@ -173,7 +173,7 @@ def _kafka() -> KafkaSettings:
 
 
 def _missing(topic: str) -> TopicMissing:
-    return TopicMissing(f"The topic {topic!r} does not exist.", hint=f"create it: clonos kafka create {topic}")
+    return TopicMissing(f"The topic {topic!r} does not exist.", hint=f"create it: `clonos kafka create {topic}`.")
 
 
 def _not_created(name: str, error: KafkaError) -> EnvironmentFault:

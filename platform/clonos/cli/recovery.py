@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import Api, JobArgument, Limit, Listed, Listing, Lists, Output, Token, connect
+from clonos.cli.options import Api, Context, JobArgument, Limit, Listed, Listing, Lists, Output, Token, connect
 from clonos.errors import NotFound
 from clonos.resources.recovery_descriptions import PHASES
 
@@ -22,13 +22,18 @@ app = typer.Typer(no_args_is_help=True, help="Show the recoveries of a job.")
 
 @app.command("ls")
 def list_recoveries(
-    job: JobArgument, limit: Limit = 50, output: Lists = Listing.TABLE, api: Api = None, token: Token = None
+    job: JobArgument,
+    limit: Limit = 50,
+    output: Lists = Listing.TABLE,
+    api: Api = None,
+    token: Token = None,
+    context: Context = None,
 ) -> None:
     """List the recoveries of a job, newest first."""
     from clonos.cli import show
     from clonos.cli.picture import hosts_of
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         page = client.jobs.recoveries(job, limit=limit)
     show.show_list(
         page,
@@ -61,17 +66,15 @@ def explain(
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
-    """Explain one recovery: what happened, its phases, what was lost, and how it compares with earlier ones.
-
-    Example: clonos recovery explain fraud --markdown > post-mortem.md
-    """
+    """Explain one recovery: what happened, its phases, what was lost, and how it compares with earlier ones."""
     from rich.console import Group
 
     from clonos.cli import show
     from clonos.resources.incidents import post_mortem
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         if recovery is None:
             newest = client.jobs.recoveries(job, limit=1).data
             if not newest:

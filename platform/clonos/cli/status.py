@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clonos.cli.options import Api, Listed, Listing, Output, Token, connect
+from clonos.cli.options import Api, Context, Listed, Listing, Output, Token, connect
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -24,14 +24,12 @@ def status(
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
-    """Show whether all jobs publish, what needs attention, and what a failure would cost now.
-
-    Example: clonos status --check || notify-me
-    """
+    """Show whether all jobs publish, what needs attention, and what a failure would cost now."""
     from clonos.cli import show
 
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         state = client.health.status()
     if output is Output.JSON:
         show.show_json(state)

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from clonos.cli import completion
 from clonos.cli.lint import require_repeatable
 from clonos.cli.options import (
     AllowLint,
     Api,
     ClusterName,
+    Context,
     JobName,
     JobPath,
     Listed,
@@ -21,6 +23,7 @@ from clonos.cli.options import (
     connect,
     pairs,
 )
+from clonos.cli.progress import Quiet, running
 
 
 def submit(
@@ -33,7 +36,12 @@ def submit(
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start the job.")] = True,
     start_from: Annotated[
         str | None,
-        typer.Option("--from", metavar="SAVEPOINT", help="Start from a savepoint (id or name) of another job."),
+        typer.Option(
+            "--from",
+            metavar="SAVEPOINT",
+            help="Start from a savepoint (id or name) of another job.",
+            autocompletion=completion.savepoints,
+        ),
     ] = None,
     publish_again: Annotated[
         bool,
@@ -42,9 +50,14 @@ def submit(
         ),
     ] = False,
     allow_lint: AllowLint = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the job runs; if it fails, exit with its error.")
+    ] = False,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
     api: Api = None,
     token: Token = None,
+    context: Context = None,
 ) -> None:
     """Submit a new job: upload its code and start it on a host. `clonos apply` also changes existing jobs."""
     from clonos.cli.job import starting_point
@@ -55,20 +68,23 @@ def submit(
     params = pairs(param or [], "--param")
     submission = read_submission(path, name=name, params=params, standbys=standbys, cluster=cluster)
     require_repeatable(submission.file, allowed=allow_lint)
-    with connect(api, token) as client:
+    with connect(api, token, context) as client:
         point = starting_point(client, None, start_from, publish_again=publish_again)
         artifact = client.artifacts.upload(submission.packed)
         request = JobCreate(spec=submission.spec, artifact=artifact.id, start=start, start_from=point)
         job = client.jobs.create(request)
-        if output is Output.JSON and not watch:
-            show_json(job)
-            return
         if output is Output.TABLE:
             typer.echo(f"{job.name} is submitted (job {job.id}, code {artifact.id[:12]}).")
-        if watch:
+        if wait and start:
+            job = running(client, job, quiet=quiet, output=output)
+        if output is Output.JSON and not watch:
+            show_json(job)
+        elif watch:
             from clonos.cli.watching import watch as follow
 
             follow(client, job.id, as_json=output is Output.JSON)
+        elif wait and start:
+            typer.echo(f"{job.name} is {job.state}{f' on {job.host}' if job.host else ''}.")
         elif start:
             typer.echo(f"Watch it with: clonos job watch {job.name}")
         else:

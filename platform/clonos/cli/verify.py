@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clonos.cli import completion
 from clonos.cli.options import Listed, Output
+from clonos.cli.progress import Progress, Quiet
 
 if TYPE_CHECKING:
     from clonos.log.output_audit import OutputAudit
@@ -14,20 +17,19 @@ if TYPE_CHECKING:
 
 
 def verify(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=completion.jobs)],
     topic: Annotated[
         list[str] | None,
         typer.Option(help="A topic to which the job publishes; name all of them (default: those in the causal log)."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to observe a running job.")] = 10.0,
+    quiet: Quiet = False,
     output: Listed = Output.TABLE,
 ) -> None:
     """Verify from outside that each epoch of a job was published once: no record is missing, repeated or changed.
 
     Reads the output with isolation level read_committed in the configured (else the embedded) Kafka, and compares it
     with the markers. Exit code 1 if nothing could be verified, or if the output contradicts the markers.
-
-    Example: clonos verify wordcount --topic words
     """
     import msgspec
 
@@ -35,7 +37,15 @@ def verify(
     from clonos.log.output_audit import audit_output
     from clonos.settings import Settings
 
-    result = audit_output(reachable_kafka(Settings()), job, topics=topic or (), seconds=seconds)
+    begun = time.monotonic()
+    with Progress(f"audit of {job}", shown=not quiet and output is Output.TABLE) as progress:
+
+        def show(read: int, total: int) -> None:
+            left_s = (time.monotonic() - begun) * (total - read) / read if 0 < read < total else None
+            progress.show("reading the output", detail=f"{read:,} of {total:,} records", left_s=left_s)
+
+        kafka = reachable_kafka(Settings())
+        result = audit_output(kafka, job, topics=topic or (), seconds=seconds, on_read=show)
     if output is Output.JSON:
         typer.echo(msgspec.json.encode({"job": job, "clean": result.clean, **msgspec.to_builtins(result)}))
     else:

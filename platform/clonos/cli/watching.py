@@ -29,11 +29,14 @@ _POLL_S: Final = 0.5
 
 def watch(client: Client, name: str, *, as_json: bool = False) -> None:
     """Watch a job until it ends or Ctrl-C; if the job has failed, raise its error."""
-    job = client.jobs.get(name)
+    job, interrupted = client.jobs.get(name), True
     out = console()
     with until_interrupted():
         live = out.is_terminal and not as_json
         job = _draw(client, job.id, out) if live else _print_events(client, job, as_json=as_json)
+        interrupted = False
+    if interrupted:
+        job = client.jobs.get(job.id)
     if job.state is JobState.FAILED and job.failure is not None:
         raise error_of_failure(job.failure)
     if not as_json:

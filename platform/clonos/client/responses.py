@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from clonos.errors import BY_SLUG, ApiError, ClonosError
+from clonos.errors import BY_SLUG, ApiError, ClonosError, SpecError
 from clonos.resources.base import Problem
 from clonos.resources.jobs import Failure
 
@@ -48,8 +48,19 @@ class Backoff:
 
 
 def tls_context(ca: Path | None) -> ssl.SSLContext:
-    """A TLS context that trusts the authorities in the PEM file `ca`; None: those of this machine."""
-    return ssl.create_default_context(cafile=ca)
+    """A TLS context that trusts the authorities in the PEM file `ca`; None: those of this machine.
+
+    Raises:
+        SpecError: The file cannot be read, or is no PEM file with certificates.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise SpecError(
+            f"{ca} is no readable PEM file with certificates: {error.strerror or error}.",
+            kept="nothing was sent.",
+            hint="name the file with the certificate of the control plane's authority.",
+        ) from error
 
 
 def retry_after_s(response: httpx.Response) -> float | None:

@@ -23,6 +23,7 @@ from clonos.resources.service import (
     Event,
     Health,
     Operation,
+    SignInCode,
     Token,
     TokenCreate,
     TokenCreated,
@@ -245,6 +246,15 @@ class Tokens(Routes):
     def rotate_self(self) -> TokenCreated:
         """Replace the token that this client uses by a new one with the same rights; this client then has none."""
         return decode(TokenCreated, self._transport.send("POST", "/tokens/self/rotate", repeat="unless sent").content)
+
+    def sign_in_code(self) -> SignInCode:
+        """Create a code with which a browser signs in once, with the rights of this client's token.
+
+        Raises:
+            NotFound: The control plane needs no token, and its dashboard no session.
+        """
+        # Without an idempotency key: the control plane must not store the response, which contains the code.
+        return decode(SignInCode, self._transport.send("POST", "/sign-in-codes", repeat="unless sent").content)
 
     def revoke_self(self) -> None:
         """Revoke the token that this client uses."""

@@ -71,7 +71,9 @@ def read_submission(
     elif path.is_file():
         folder, file = path.parent, path
     else:
-        raise JobFileInvalid(f"There is no job file {path}.")
+        from clonos.jobs.loading import missing_job_file
+
+        raise missing_job_file(path)
     if file.suffix in _YAML:
         spec = read_spec(file)
         packed = pack_folder(folder, spec.spec.main or "job.py")

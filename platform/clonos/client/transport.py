@@ -6,6 +6,7 @@ cannot have received it.
 
 from __future__ import annotations
 
+import ssl
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,13 @@ from httpx_sse import EventSource, ServerSentEvent
 from pydantic import BaseModel
 
 from clonos.client.responses import RETRYABLE, T, decode, error_of_response, reason_of, retry_after_s, tls_context
-from clonos.errors import ClonosError, ControlPlaneUnavailable, DatabaseUnavailable, RequestInProgress
+from clonos.errors import (
+    CertificateUntrusted,
+    ClonosError,
+    ControlPlaneUnavailable,
+    DatabaseUnavailable,
+    RequestInProgress,
+)
 from clonos.resources.base import Page
 
 Params = Mapping[str, str | int | float | bool | list[str] | None]
@@ -51,7 +58,7 @@ class Transport:
         self._http = httpx.Client(
             base_url=self.api + ROOT,
             headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=httpx.Timeout(timeout_s, connect=5.0),
+            timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
             verify=tls_context(ca) if ca else httpx.URL(self.api).scheme != "http",
             follow_redirects=False,  # the token is for this address only
             trust_env=not _loopback(self.api),  # no proxy for this machine
@@ -139,6 +146,7 @@ class Transport:
 
         Raises:
             ControlPlaneUnavailable: The control plane did not respond.
+            CertificateUntrusted: Its certificate is not trusted, or for another name.
             ClonosError: The control plane returned an error.
         """
         request = self._http.build_request(
@@ -199,7 +207,10 @@ class Transport:
             raise _Retryable(self._unavailable(error) if from_proxy else error, retry_after_s(response))
         raise error
 
-    def _unavailable(self, error: Exception) -> ControlPlaneUnavailable:
+    def _unavailable(self, error: Exception) -> ClonosError:
+        untrusted = _certificate_error(error)
+        if untrusted is not None:
+            return CertificateUntrusted(f"The certificate of {self.api} is not accepted: {untrusted.verify_message}.")
         reason = reason_of(error).rstrip(".")
         return ControlPlaneUnavailable(f"The control plane at {self.api} does not respond: {reason}.")
 
@@ -234,13 +245,20 @@ class Routes:
         self._transport = transport
 
 
-def _is_refused(error: BaseException | None) -> bool:
+def _is_refused(error: BaseException) -> bool:
     """Whether the machine is reachable and no process listens on the port."""
+    return any(isinstance(cause, ConnectionRefusedError) for cause in _causes(error))
+
+
+def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | None:
+    """The refusal of the server's certificate that caused `error`; None if that has another cause."""
+    return next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLCertVerificationError)), None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        if isinstance(error, ConnectionRefusedError):
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False
 
 
 def _is_from_proxy(error: ClonosError, response: httpx.Response) -> bool:

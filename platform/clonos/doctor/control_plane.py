@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from clonos.client import Client
-from clonos.client.credentials import Credentials, resolve
+from clonos.client.contexts import resolve
+from clonos.client.credentials import Credentials
 from clonos.doctor.check import Check, fail, ok, warn
 from clonos.embedded.layout import HOST
 from clonos.errors import ClonosError, ControlPlaneUnavailable, SpecError
@@ -20,10 +21,10 @@ from clonos.settings import Settings
 _SOON_S: Final = 3 * 86_400
 
 
-def check(settings: Settings, api: str | None, token: str | None) -> Iterator[Check]:
+def check(settings: Settings, api: str | None, token: str | None, context: str | None = None) -> Iterator[Check]:
     """Run all checks of the control plane; only the first ones if it does not respond.
 
-    `api` is its address, `token` an API token; None: from the credentials file.
+    `api` is its address, `token` an API token and `context` a context of `clonos login`; None: as for all commands.
     """
     state = State.read(Folder.of(settings.home))
     if state is not None and not state.supervised:
@@ -34,12 +35,12 @@ def check(settings: Settings, api: str | None, token: str | None) -> Iterator[Ch
             fix="`clonos down`, or `clonos up` again.",
         )
     try:
-        credentials = resolve(settings.home, api, token)
+        credentials = resolve(settings, api=api, token=token, context=context)
     except SpecError as error:
         yield fail("credentials", error.what, meaning="the control plane was not checked.", fix=error.hint)
         return
-    configured = api is not None or Credentials.read(settings.home) is not None
-    with Client(credentials.api, credentials.token, patience_s=0.0, timeout_s=5.0) as client:
+    configured = api is not None or credentials.token is not None or Credentials.read(settings.home) is not None
+    with Client(credentials.api, credentials.token, patience_s=0.0, timeout_s=5.0, ca=credentials.ca) as client:
         try:
             health = client.health.get()
         except ControlPlaneUnavailable as error:
@@ -56,7 +57,7 @@ def check(settings: Settings, api: str | None, token: str | None) -> Iterator[Ch
                 "control plane",
                 f"{credentials.api} denies access: {error.what}",
                 meaning="jobs cannot be submitted or controlled from this machine.",
-                fix=error.hint or "check --token, CLONOS_TOKEN and credentials.json in CLONOS_HOME.",
+                fix=error.hint or "check --token, CLONOS_TOKEN and `clonos context show`.",
             )
             return
         if health.status == "ok":

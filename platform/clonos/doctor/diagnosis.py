@@ -21,13 +21,16 @@ class Diagnosis(BaseModel):
     checks: list[Check]  # the results, in the order of the checks
 
 
-def diagnose(settings: Settings, *, api: str | None = None, token: str | None = None) -> Diagnosis:
+def diagnose(
+    settings: Settings, *, api: str | None = None, token: str | None = None, context: str | None = None
+) -> Diagnosis:
     """Run all checks. They change nothing except for one temporary Kafka topic.
 
     Args:
         settings: Settings of this process.
-        api: Address of the control plane; default: the credentials file's.
-        token: API token; default: the credentials file's.
+        api: Address of the control plane; default: that of the context.
+        token: API token; default: that of the context.
+        context: Context of ``clonos login``; default: the current one.
     """
     checkers: dict[str, Checker] = {
         "Python": machine.python,
@@ -36,7 +39,7 @@ def diagnose(settings: Settings, *, api: str | None = None, token: str | None = 
         "CLONOS_HOME": partial(machine.home, settings),
         "disk": partial(machine.disk, settings),
         "Kafka": partial(kafka.check, settings),
-        "control plane": partial(control_plane.check, settings, api, token),
+        "control plane": partial(control_plane.check, settings, api, token, context),
         "port": partial(control_plane.port, settings),
     }
     checks = [check for name, checker in checkers.items() for check in _safely(name, checker)]

@@ -12,7 +12,7 @@ from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from clonos.causal.derived import Parameters
 from clonos.causal.shape import check_shape
-from clonos.errors import SpecError, TopicMissing
+from clonos.errors import SpecError
 from clonos.extend.sink import DeliveryMode, OutputMode, Sink
 from clonos.extend.source import Source
 from clonos.formats import columns
@@ -20,7 +20,7 @@ from clonos.formats.codec import Format
 from clonos.formats.poison import UDF_NAME, Policy, carried, with_dead_letters
 from clonos.formats.registry import Pins
 from clonos.jobs.spec import JobSpec, check_name
-from clonos.kafka import topics_missing
+from clonos.kafka import topics_missing, topics_missing_error
 from clonos.settings import KafkaSettings, Settings
 
 
@@ -189,11 +189,7 @@ class JobContext:
         if (on_poison == "dead-letter") != (dead_letters is not None):
             raise SpecError("on_poison='dead-letter' and dead_letters='<topic>' belong together.")
         if dead_letters is not None and topics_missing(self.kafka, [dead_letters]):
-            raise TopicMissing(
-                f"The dead-letter topic {dead_letters!r} does not exist.",
-                kept="nothing was started.",
-                hint="create it, with as many partitions as the source.",
-            )
+            raise topics_missing_error("dead-letter", [dead_letters], ())
         reader = format.reader(_struct(schema), self.pins)
         self._decodes += 1
         if dead_letters is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from pyspark.sql import SparkSession
 
 from clonos.causal.naming import forget_uses
 from clonos.documents import explain
-from clonos.errors import ClonosError, JobCodeError, SpecError
+from clonos.errors import ClonosError, JobCodeError, SpecError, TopicMissing
 from clonos.jobs.code_failures import refused_query
 from clonos.jobs.context import JobContext
 from clonos.jobs.importing import line_in
+from clonos.jobs.named_topics import with_all_missing
 from clonos.jobs.spec import JobSpec, Metadata, Spec
+from clonos.kafka import topics_missing
 
 JobFunction = Callable[[JobContext], None]
 
@@ -59,12 +62,16 @@ class Job:
         Raises:
             JobCodeError: The function raised, or stopped the Spark session.
             SpecError: The function defined no sink.
+            TopicMissing: A topic does not exist; the error names all missing topics that the code names.
         """
         if self.builds_frames:
             forget_uses()
         failure: Exception | None = None
         try:
             self.function(context)
+        except TopicMissing as error:
+            code = Path(self.function.__code__.co_filename)
+            raise with_all_missing(error, code, partial(topics_missing, context.kafka)) from error
         except ClonosError:
             raise
         except Exception as error:

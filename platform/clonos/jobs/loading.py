@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def load_job(path: Path) -> Job:
         inner = load_job(main)
         return replace(inner, spec=_merged(inner.spec, spec))
     if not path.is_file():
-        raise JobFileInvalid(f"There is no job file {path}.")
+        raise missing_job_file(path)
     module = import_file(path)
     jobs = list({id(value): value for value in vars(module).values() if isinstance(value, Job)}.values())
     if not jobs:
@@ -57,6 +58,15 @@ def load_job(path: Path) -> Job:
         raise JobFileInvalid(f"{path} holds {len(jobs)} jobs: {names}.", hint="put each into its own file.")
     files = code_files(path)
     return replace(jobs[0], code=code_hash(files), directory=path.parent, files=files)
+
+
+def missing_job_file(path: Path) -> JobFileInvalid:
+    """The error about a job file that does not exist, with the most similar file beside it."""
+    if not path.parent.is_dir():
+        return JobFileInvalid(f"There is no job file {path}: its folder does not exist.")
+    candidates = [file.name for file in path.parent.iterdir() if file.suffix in {".py", ".yaml", ".yml"}]
+    close = difflib.get_close_matches(path.name, candidates, 1)
+    return JobFileInvalid(f"There is no job file {path}." + (f" Did you mean {close[0]}?" if close else ""))
 
 
 def _merged(code: JobSpec, text: JobSpec) -> JobSpec:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import struct
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -41,6 +41,10 @@ _GRACE_S: Final = 10.0  # after the observation, for a snapshot between two epoc
 _MOST_TOPICS: Final = 4  # the combinations of their variants grow with the power of their number
 # Whether rows name their partition, and their timestamp: the digest has -1 for what Kafka chose.
 _VARIANTS: Final = tuple(itertools.product((False, True), repeat=2))
+
+
+# Called with the number of records that were read so far, and of those to read.
+OnRead = Callable[[int, int], None]
 
 
 class Sum(NamedTuple):
@@ -125,8 +129,9 @@ def _field(data: bytes | str | None, seed: int) -> int:
 class _Output:
     """Reads the topics from their first offsets, and adds up what it has read."""
 
-    def __init__(self, kafka: KafkaSettings, topics: Collection[str]) -> None:
+    def __init__(self, kafka: KafkaSettings, topics: Collection[str], on_read: OnRead) -> None:
         self._topics = sorted(topics)
+        self._on_read = on_read
         self._consumer = Consumer(
             client_config(
                 kafka,
@@ -138,11 +143,13 @@ class _Output:
             )
         )
         self._positions: dict[tuple[str, int], int] = {}
+        self._first = 0  # sum of the partitions' first offsets
         self._sums = {topic: (Sum(),) * len(_VARIANTS) for topic in self._topics}
         self.complete = True  # whether the topics hold all records that were ever written to them
         for topic, partition in self._partitions():
             low, _ = self._bounds(topic, partition)
             self._positions[topic, partition] = low
+            self._first += low
             self.complete = self.complete and low == 0
 
     def _partitions(self) -> Iterator[tuple[str, int]]:
@@ -172,6 +179,7 @@ class _Output:
                 for message in self._consumer.consume(num_messages=500, timeout=0.1):
                     deadline = time.monotonic() + _TIMEOUT_S
                     self._take(message, due)
+                self._on_read(sum(self._positions.values()) - self._first, sum(ends.values()) - self._first)
                 if time.monotonic() > deadline:
                     raise BrokerUnavailable(f"{sorted(due)[0][0]} was not read to its end in {_TIMEOUT_S:.0f} s.")
             self._consumer.unassign()
@@ -313,7 +321,14 @@ class _Log:
         self._history.close()
 
 
-def audit_output(kafka: KafkaSettings, job: str, *, topics: Collection[str] = (), seconds: float = 10.0) -> OutputAudit:
+def audit_output(
+    kafka: KafkaSettings,
+    job: str,
+    *,
+    topics: Collection[str] = (),
+    seconds: float = 10.0,
+    on_read: OnRead = lambda _read, _total: None,
+) -> OutputAudit:
     """Audit the output of a job.
 
     Args:
@@ -322,6 +337,7 @@ def audit_output(kafka: KafkaSettings, job: str, *, topics: Collection[str] = ()
         topics: All topics to which the job publishes; empty: those that the causal log names. No other program may
             write to them.
         seconds: How long to observe a running job. A log and an output that are complete need one look.
+        on_read: Called while the output is read, with the number of records that were read, and of all.
 
     Raises:
         CausalLogMissing: The job has no log.
@@ -343,7 +359,7 @@ def audit_output(kafka: KafkaSettings, job: str, *, topics: Collection[str] = ()
             return OutputAudit(reason=f"An audit can have {_MOST_TOPICS} topics, and these are {len(names)}.")
         if log.at_least_once:
             return OutputAudit(reason="The job delivers at least once, as configured: it writes no markers.")
-        output = _Output(kafka, names)
+        output = _Output(kafka, names, on_read)
         try:
             return _observe(log, output, seconds)
         finally:

@@ -135,6 +135,13 @@ class TokenCreated(Token):
     token: str
 
 
+class SignInCode(Resource):
+    """A code with which a browser signs in once, in place of the API token that asked for it."""
+
+    code: str
+    expires_at: Moment
+
+
 class AuditEntry(Resource):
     """An entry of the audit log: one change or one refused request, with its subject.
 

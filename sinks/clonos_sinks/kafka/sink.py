@@ -10,10 +10,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
-from clonos.errors import BrokerLimit, SpecError, TopicMissing
+from clonos.errors import BrokerLimit, SpecError
 from clonos.extend.lanes import publish_rest
 from clonos.extend.sink import Decision, DeliveryMode, LaneReport, OutputMode, SinkEpoch
-from clonos.kafka import client_config, unanswered
+from clonos.kafka import client_config, topics_missing_error, unanswered
 from clonos.log.records import InputSlice, whole_epoch
 from clonos.log.transaction import DEFAULT_TIMEOUT_MS
 from clonos.settings import KafkaSettings
@@ -90,11 +90,7 @@ class KafkaSink:
             if self.topic is not None:
                 topic = metadata.topics.get(self.topic)
                 if topic is None or topic.error is not None:
-                    raise TopicMissing(
-                        f"The sink topic {self.topic!r} does not exist.",
-                        kept="nothing was started.",
-                        hint="create it with as many partitions as its readers need.",
-                    )
+                    raise topics_missing_error("sink", [self.topic], metadata.topics)
             config = broker_settings(admin, next(iter(metadata.brokers)))
             limit = config.get("transaction.max.timeout.ms", _MAX_TIMEOUT_MS)
             self._limits = read_limits(admin, config, self.topic)

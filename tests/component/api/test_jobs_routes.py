@@ -303,3 +303,31 @@ def test_unknown_resources_are_problems(admin: httpx.Client, api: Served) -> Non
         assert stranger.get("/health/ready").status_code == 200
     health = admin.get("/health").json()
     assert (health["status"], health["database"], health["leader"]) == ("ok", "ok", False)
+
+
+def test_a_mistyped_name_gets_the_most_similar_one(admin: httpx.Client, name: str) -> None:
+    create(admin, name)
+    unknown = admin.get(f"/jobs/{name}x")
+    assert unknown.status_code == 404
+    assert unknown.json()["detail"] == f"There is no job '{name}x'. Did you mean '{name}'?"
+    assert "clonos ps" in unknown.json()["hint"]
+    other = admin.get("/jobs/quite-another-0123456789-0123456789-0123456789")
+    assert "Did you mean" not in other.json()["detail"]
+
+
+def test_a_move_to_an_unknown_host_names_the_host_first(admin: httpx.Client, name: str) -> None:
+    """Also of a job that cannot move at all, because its checkpoint is local."""
+    create(admin, name)
+    moved = admin.post(f"/jobs/{name}/move", json={"to": "nowhere"})
+    assert moved.status_code == 404
+    assert "nowhere" in moved.json()["detail"]
+
+
+def test_a_token_that_is_not_valid_is_not_asked_for_a_header(api: Served) -> None:
+    """The sign-in page shows this text to a person."""
+    wrong = httpx.get(
+        f"{api.url}/api/v1/jobs", headers={"Authorization": "Bearer clonos_a_00"}, trust_env=False, verify=False
+    )
+    assert "the whole token" in wrong.json()["hint"]
+    assert "header" not in wrong.json()["hint"]
+    assert "header" in httpx.get(f"{api.url}/api/v1/jobs", trust_env=False, verify=False).json()["hint"]

@@ -31,9 +31,10 @@ def client(service: FakeService) -> Iterator[Client]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty `CLONOS_HOME`."""
+    """An empty `CLONOS_HOME`, and no stored contexts."""
     monkeypatch.setenv("CLONOS_HOME", str(tmp_path / "home"))
-    for name in ("CLONOS_API", "CLONOS_TOKEN", "CLONOS_KAFKA__BOOTSTRAP_SERVERS"):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("CLONOS_API", "CLONOS_TOKEN", "CLONOS_CONTEXT", "CLONOS_API_CA", "CLONOS_KAFKA__BOOTSTRAP_SERVERS"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "home"
 

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import uvicorn
@@ -57,6 +58,7 @@ from clonos.resources.service import (
     Health,
     Operation,
     Role,
+    SignInCode,
     Token,
     TokenCreate,
     TokenCreated,
@@ -84,9 +86,14 @@ class FakeService:
         log: Lines of every job's log.
         on_follow: Called when a client begins to follow a log.
         slow: Number of requests until an operation is complete.
+        started: State of a job that starts, at the next request for it; None: it stays STARTING.
+
+    Args:
+        port: Port to listen on; 0: a free one.
+        tls: PEM files with a certificate and its key; None: plain HTTP.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, *, tls: tuple[Path, Path] | None = None) -> None:
         self.received: list[tuple[str, str, str, dict[str, str], bytes]] = []
         self.faults: deque[Response | None] = deque()
         self.jobs: dict[str, Job] = {}
@@ -115,14 +122,22 @@ class FakeService:
         self.uploads: dict[str, bytes] = {}
         self.keys: dict[str, tuple[int, bytes]] = {}
         self.slow = 1
+        self.started: JobState | None = None
         self.failing: Failure | None = None
         self.health = Health(status="ok", version="0.1.0", database="ok", leader=True)
         self._app = FastAPI()
         self._app.middleware("http")(self._watch)
         self._routes()
         self._listening = socket.create_server(("127.0.0.1", port))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        config = uvicorn.Config(self._app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._listening.getsockname()[1]}"
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            ssl_certfile=tls[0] if tls else None,
+            ssl_keyfile=tls[1] if tls else None,
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]}, daemon=True)
 
@@ -242,7 +257,9 @@ class FakeService:
         @app.get(f"{root}/jobs/{{name}}")
         async def job(name: str) -> Response:
             current = self._find(name)
-            return shown(current) if current else missing(name)
+            if current is not None and current.state == JobState.STARTING and self.started is not None:
+                self.change(name, state=self.started, failure=self.failing)
+            return shown(self._find(name)) if current else missing(name)
 
         @app.patch(f"{root}/jobs/{{name}}")
         async def patch(name: str, body: JobPatch, request: Request) -> Response:
@@ -306,6 +323,11 @@ class FakeService:
         @app.post(f"{root}/jobs/{{name}}/cancel")
         async def cancel(name: str) -> Response:
             return self._operate(name, "cancel", JobState.CANCELED)
+
+        @app.get(f"{root}/operations")
+        async def operations(job: str | None = None, state: str | None = None) -> Page[Operation]:
+            rows = [row for row in self.operations.values() if job in (None, row.job) and state in (None, row.state)]
+            return Page(data=rows)
 
         @app.get(f"{root}/operations/{{name}}")
         async def operation(name: str) -> Response:
@@ -440,6 +462,10 @@ class FakeService:
         @app.get(f"{root}/tokens/self")
         async def token_self() -> Token:
             return Token(id="abc", name="ci", role=Role.ADMIN, subject="ada", created_at=NOW)
+
+        @app.post(f"{root}/sign-in-codes", status_code=201)
+        async def sign_in_code() -> SignInCode:
+            return SignInCode(code="c0de", expires_at=NOW)
 
         @app.delete(f"{root}/tokens/{{name}}", status_code=204)
         async def revoke(name: str) -> None:

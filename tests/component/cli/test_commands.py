@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,16 @@ from rich.console import Console
 from typer.testing import Result
 
 from clonos import errors
-from clonos.cli import watching
-from clonos.client.credentials import Credentials, resolve
+from clonos.cli import host as host_commands
+from clonos.cli import progress, watching
+from clonos.client.contexts import resolve
+from clonos.client.credentials import Credentials
 from clonos.jobs.spec import JobSpec, Standbys
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import Executor, Executors, Failure, JobException, JobState
-from clonos.resources.service import Event
+from clonos.resources.service import Event, Operation
 from clonos.resources.status import Dependencies, Forecast, JobStatus
+from clonos.settings import Settings
 from clonos.testing.harness import eventually
 from component.cli.conftest import Clonos
 from component.cli.service import NOW, TOKEN, FakeService, host, problem, recovery, savepoint
@@ -221,6 +224,7 @@ def test_apply_creates_a_job_and_refuses_one_that_cannot_run(
     clonos: Clonos, service: FakeService, tmp_path: Path
 ) -> None:
     (tmp_path / "job.py").write_text(COUNT)
+    service.started = JobState.RUNNING
     assert "wordcount is created" in clonos("apply", str(tmp_path)).stdout
     (job,) = service.jobs.values()
     for state in (JobState.CANCELED, JobState.CANCELLING, JobState.STOPPING):
@@ -355,6 +359,84 @@ def test_submit_uploads_and_creates(clonos: Clonos, service: FakeService, tmp_pa
         clonos("submit", str(tmp_path / "job.py"), "--name", "loud")
 
 
+def test_submit_and_apply_wait_until_the_job_runs(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(COUNT)
+    service.started = JobState.RUNNING
+    assert "wordcount is RUNNING on host-1." in clonos("submit", str(tmp_path), "--wait").stdout
+    waited = body(clonos("submit", str(tmp_path), "--wait", "--name", "second", "-o", "json"))
+    assert waited["state"] == "RUNNING"
+    assert "Watch it" in clonos("apply", str(tmp_path), "--name", "third", "--no-wait").stdout
+    service.started, service.failing = JobState.FAILED, BROKEN
+    for number, command in enumerate((["submit", "--wait"], ["apply"])):
+        with pytest.raises(errors.TopicMissing):
+            clonos(command[0], str(tmp_path), *command[1:], "--name", f"wrong-{number}")
+
+
+def test_a_long_operation_shows_its_progress_on_stderr(
+    clonos: Clonos, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_AFTER_S", 0.0)
+    job = service.add("wordcount")
+    for number in range(3):
+        ended = Operation(
+            id=f"o{number}",
+            kind="stop",
+            job=job.id,
+            state="COMPLETED",
+            created_at=NOW,
+            deadline=NOW,
+            ended_at=NOW + timedelta(seconds=40),
+        )
+        service.operations[ended.id] = ended
+    service.slow = 3
+    result = clonos("job", "stop", "wordcount")
+    assert re.fullmatch(r"stop of wordcount: STOPPED on host-1, \d s, about (39|40) s left\n", result.stderr)
+    for quiet in (["--quiet"], ["-o", "json"]):
+        service.slow = 3
+        assert clonos("job", "stop", "wordcount", *quiet).stderr == ""
+
+
+def test_the_start_of_a_job_has_an_estimate_from_earlier_starts(
+    clonos: Clonos, service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(progress, "_AFTER_S", 0.0)
+    (tmp_path / "job.py").write_text(COUNT)
+    for to, second in (("STARTING", 0), ("RUNNING", 30), ("STARTING", 100), ("RUNNING", 120)):
+        event = service.add_event("job.state", "other", to=to)
+        service.events[-1] = event.model_copy(update={"at": NOW + timedelta(seconds=second)})
+    service.started = JobState.RUNNING
+    result = clonos("submit", str(tmp_path), "--wait")
+    assert re.fullmatch(r"start of wordcount: RUNNING on host-1, \d s, about 2\d s left\n", result.stderr)
+
+
+def test_standby_wait(clonos: Clonos, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_AFTER_S", 0.0)
+    monkeypatch.setattr(host_commands, "_POLL_S", 0.01)
+    job = service.add("none")
+    with pytest.raises(errors.StateConflict, match="none asks for no standby"):
+        clonos("standby", "wait", "none")
+    spec = {"metadata": {"name": "wordcount"}, "spec": {"standby": {"replicas": 1}}}
+    job = service.add("wordcount", spec=JobSpec.model_validate(spec))
+    with pytest.raises(errors.WaitTimeout):
+        clonos("standby", "wait", "wordcount", "--timeout", "0.1")
+    common: dict[str, Any] = {"job": "wordcount", "mode": "dedicated", "since": NOW, "placement_reason": "far"}
+    service.standbys.append(Standby(id="s1", host="host-3", state="WARMING", **common))
+    forecast = Forecast(warm=False, host="host-3", ready_in_s=35.0)
+    row = JobStatus(id=job.id, name="wordcount", state="RUNNING", health="degraded", reasons=[], forecast=forecast)
+    service.status = service.status.model_copy(update={"jobs": [row]})
+
+    def ready() -> None:
+        eventually(lambda: service.requests("GET", "/status"), "the estimate is requested")
+        service.standbys[0] = Standby(id="s1", host="host-3", state="READY", **common)
+
+    background = threading.Thread(target=ready)
+    background.start()
+    result = clonos("standby", "wait", "wordcount")
+    background.join()
+    assert result.stdout == "A standby of wordcount is READY on host-3.\n"
+    assert re.search(r"standby of wordcount: WARMING on host-3, \d s, about 35 s left\n", result.stderr)
+
+
 def test_submit_watch_follows_events_until_the_job_fails(clonos: Clonos, service: FakeService, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
     outcomes: list[Result | BaseException] = []
@@ -383,6 +465,21 @@ def test_submit_watch_follows_events_until_the_job_fails(clonos: Clonos, service
     background.join()
     assert before.seq == 1
     assert isinstance(outcomes[0], errors.TopicMissing)
+
+
+def test_an_interrupted_watch_prints_the_current_state(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount", JobState.CREATED)
+
+    def interrupt() -> None:
+        eventually(lambda: service.requests("GET", "/events"), "the job is watched")
+        service.change("wordcount", state=JobState.RUNNING)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    background = threading.Thread(target=interrupt)
+    background.start()
+    result = clonos("job", "watch", "wordcount")
+    background.join()
+    assert result.stdout.splitlines()[-1] == "wordcount is RUNNING."
 
 
 def test_checkpoint_ls_and_inspect(clonos: Clonos) -> None:
@@ -480,6 +577,22 @@ def test_events_follow_starts_at_the_newest_event(clonos: Clonos, service: FakeS
     assert service.requests("GET", "/events")[0][1]["last-event-id"] == "300"
 
 
+def test_an_empty_standby_ls_says_why(clonos: Clonos, service: FakeService) -> None:
+    assert clonos("standby", "ls").stderr == "There are no standbys.\n"
+    spec = {"metadata": {"name": "wordcount"}, "spec": {"standby": {"replicas": 1}}}
+    service.add("wordcount", JobState.STARTING, spec=JobSpec.model_validate(spec))
+    service.add("orders")
+    lines = clonos("standby", "ls").stderr.splitlines()
+    assert lines == [
+        "There are no standbys.",
+        "wordcount asks for 1 standby, placed once its driver runs: it is STARTING.",
+    ]
+    assert clonos("standby", "ls", "--job", "orders").stderr == "orders asks for no standby.\n"
+    service.change("wordcount", state=JobState.RUNNING)
+    assert "clonos host ls" in clonos("standby", "ls", "--job", "wordcount").stderr
+    assert clonos("standby", "ls", "-o", "name").output == ""
+
+
 def test_standby_ls_hides_ended_standbys_without_all(clonos: Clonos, service: FakeService) -> None:
     job = service.add("wordcount")
     common: dict[str, Any] = {"job": job.id, "mode": "dedicated", "since": NOW, "placement_reason": "least loaded"}
@@ -513,7 +626,7 @@ def test_an_invalid_command_line_exits_with_2(clonos: Clonos) -> None:
 
 
 class TestCredentials:
-    """The address of the control plane and the API token."""
+    """The address of the control plane and the API token, as `clonos up` stores them."""
 
     def test_commands_use_the_credentials_file(
         self, clonos: Clonos, service: FakeService, home: Path, monkeypatch: pytest.MonkeyPatch
@@ -529,19 +642,20 @@ class TestCredentials:
 
     def test_a_stored_token_is_used_for_its_own_address_only(self, home: Path) -> None:
         Credentials("http://a:1", "secret").write(home)
-        assert resolve(home, None, None) == Credentials("http://a:1", "secret")
-        assert resolve(home, "http://a:1/", None) == Credentials("http://a:1", "secret")
-        assert resolve(home, "http://evil:1", None) == Credentials("http://evil:1", None)
-        assert resolve(home, None, "explicit") == Credentials("http://a:1", "explicit")
+        settings = Settings()
+        assert resolve(settings) == Credentials("http://a:1", "secret")
+        assert resolve(settings, api="http://a:1/") == Credentials("http://a:1", "secret")
+        assert resolve(settings, api="http://evil:1") == Credentials("http://evil:1", None)
+        assert resolve(settings, token="explicit") == Credentials("http://a:1", "explicit")
 
     def test_defaults_without_a_file(self, home: Path) -> None:
-        assert resolve(home, None, None) == Credentials("http://127.0.0.1:8484", None)
+        assert resolve(Settings()) == Credentials("http://127.0.0.1:8484", None)
 
     @pytest.mark.parametrize("text", ["", "{}", "[]", "null"])
     def test_an_unreadable_file_raises_spec_error(self, home: Path, text: str) -> None:
         Credentials("http://a:1").write(home).write_text(text)
         with pytest.raises(errors.SpecError, match="not readable"):
-            resolve(home, None, None)
+            resolve(Settings())
 
 
 def test_watch_draws_on_a_terminal_until_the_job_ends(

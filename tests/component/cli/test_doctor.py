@@ -227,3 +227,8 @@ def test_the_command_exits_with_1_on_a_failure(
     failing = clonos("doctor", ok=False)
     assert failing.exit_code == 1
     assert "fix it: start an agent on a machine" in failing.stdout
+
+
+def test_an_unknown_context_fails(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert statuses(control_plane.check(settings, None, None, "nope")) == {"credentials": "fail"}

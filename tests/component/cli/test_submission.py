@@ -55,6 +55,15 @@ def test_the_archive_of_a_folder_holds_its_code_only(folder: Path) -> None:
     assert inspect(archive, archive.name).main == "code/main.py"
 
 
+def test_a_missing_file_gets_the_most_similar_name(folder: Path) -> None:
+    with pytest.raises(JobFileInvalid, match=r"There is no job file .*jobb\.yaml\. Did you mean job\.yaml\?"):
+        read_submission(folder / "jobb.yaml")
+    with pytest.raises(JobFileInvalid, match=r"other\.py\.\nKept"):
+        read_submission(folder / "other.py")
+    with pytest.raises(JobFileInvalid, match="its folder does not exist"):
+        read_submission(folder / "no/job.py")
+
+
 def test_an_ignore_file_leaves_files_out(folder: Path) -> None:
     (folder / "model.bin").write_bytes(b"x" * 5000)
     (folder / ".clonosignore").write_text("# data\n*.bin\n/offsets/\n")

@@ -103,7 +103,10 @@ def test_nowhere_says_why_for_each_kind() -> None:
     hosts += [host("x", state=HostState.LOST), host("y", state=HostState.DRAINING)]
     said = why(place(job(), Fleet(hosts)))
     assert said == "No host is free: h0, h1, h2 and 2 more has no free slot; y is draining; x is lost."
-    assert why(place(job(), Fleet([]))) == "No host is registered."
+    nowhere = place(job(), Fleet([]))
+    assert why(nowhere) == "No host is registered."
+    assert isinstance(nowhere, NoPlacement)
+    assert nowhere.hint.startswith("start an agent"), "there is no other agent, and no job to stop"
 
 
 HOSTS = st.lists(

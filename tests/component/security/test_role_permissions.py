@@ -93,6 +93,7 @@ ROUTES = {
     "DELETE /api/v1/tokens/self": "v",
     "POST /api/v1/tokens/self/rotate": "v",
     "DELETE /api/v1/tokens/{token}": "a",
+    "POST /api/v1/sign-in-codes": "v",
     "GET /api/v1/audit": "a",
     "POST /api/v1/hosts": "g",
     "POST /api/v1/hosts/{host}/leave": "g",

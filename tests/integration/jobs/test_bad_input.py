@@ -213,7 +213,7 @@ class Bench:
 
 @item("unknown-topic")
 def unknown_source_or_sink_topic(bench: Bench) -> None:
-    for missing, error in (("in", r"source topics \['in"), ("out", "sink topic 'out")):
+    for missing, error in (("in", "source topic 'in"), ("out", "sink topic 'out")):
         name = f"{missing}-{bench.name}"
         before = bench.source, bench.out
         bench.source, bench.out = (name, bench.out) if missing == "in" else (bench.source, name)

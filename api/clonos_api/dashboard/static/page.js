@@ -34,11 +34,11 @@ export function note(text, kind = "") {
   setTimeout(() => message.remove(), kind === "bad" ? 20000 : 6000);
 }
 
-// The text of an API error: what failed, what is safe, what to do.
+// The text of an API error: what failed, what is safe, what to do, as sentences.
 export async function problem(response) {
   const body = await response.json().catch(() => ({}));
   return [body.detail ?? body.title ?? `The control plane responded with ${response.status}.`, body.kept, body.hint]
-    .filter(Boolean).join(" ");
+    .filter(Boolean).map((part) => part[0].toUpperCase() + part.slice(1)).join(" ");
 }
 
 export function link(state, text) {

@@ -1,0 +1,231 @@
+"""Progress of what takes longer than two seconds, on stderr: what a command waits for, and for how long yet.
+
+A terminal shows one line, which is rewritten. Elsewhere a line is written when the phase changes. The remaining time is
+an estimate: the median of earlier durations, which are requested once, and only if they are shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Final, Self
+
+import typer
+
+from clonos.errors import ClonosError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
+    from clonos.cli.options import Output
+    from clonos.client import Client
+    from clonos.resources.jobs import Job
+    from clonos.resources.service import Operation
+
+_AFTER_S: Final = 2.0
+_NEWEST: Final = 5  # durations of which an estimate is the median
+_EVENTS: Final = 200
+_POLL_S: Final = 0.5
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+class Progress:
+    """The progress of one wait; a context manager that clears its line at the end.
+
+    Args:
+        what: What the command waits for, such as ``start of wordcount``.
+        shown: Whether anything is shown.
+        usual_s: Returns the usual duration in seconds, or None if it is unknown.
+        console: Where to write; default stderr.
+        clock: Monotonic time in seconds.
+
+    Example:
+        >>> with Progress("start of wordcount") as progress:  # doctest: +SKIP
+        ...     progress.show("STARTING")
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        shown: bool = True,
+        usual_s: Callable[[], float | None] = lambda: None,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what = what
+        self._shown = shown
+        self._ask_usual = usual_s
+        self._usual_s: float | None = None
+        self._console = console
+        self._clock = clock
+        self._begun = clock()
+        self._phase: str | None = None
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    @property
+    def due(self) -> bool:
+        """Whether `show` shows anything: the wait takes longer than two seconds."""
+        return self._shown and self._clock() - self._begun > _AFTER_S
+
+    def show(self, phase: str, *, detail: str = "", left_s: float | None = None) -> None:
+        """Show the current phase, if the wait takes longer than two seconds.
+
+        Args:
+            phase: What happens now.
+            detail: How far it is, such as ``7 of 9 records``.
+            left_s: Remaining seconds; None: estimated from the usual duration.
+        """
+        if not self.due:
+            return
+        if self._phase is None:
+            self._usual_s = self._ask_usual()
+        if self._console is None:
+            from clonos.cli.show import console
+
+            self._console = console(stderr=True)
+        text = ", ".join(filter(None, (f"{self._what}: {phase}", detail, self._times(left_s))))
+        if self._console.is_terminal:
+            self._rewrite(self._console, text)
+        elif phase != self._phase:
+            self._console.print(text, markup=False)
+        self._phase = phase
+
+    def _rewrite(self, console: Console, text: str) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._live is None:
+            self._live = Live(
+                console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self._live.start()
+        self._live.update(Text(text, "dim", no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def _times(self, left_s: float | None) -> str:
+        elapsed_s = self._clock() - self._begun
+        text = _seconds(elapsed_s)
+        if left_s is None and self._usual_s is not None:
+            left_s = self._usual_s - elapsed_s
+            if left_s < 1:
+                return f"{text}, longer than the usual {_seconds(self._usual_s)}"
+        return text if left_s is None else f"{text}, about {_seconds(max(left_s, 1))} left"
+
+
+def completed(
+    client: Client, operation: Operation, name: str, *, quiet: bool, output: Output | None = None
+) -> Operation:
+    """Wait until an operation is completed, and show the progress, except with JSON output.
+
+    Args:
+        client: The control plane.
+        operation: The operation, as the request returned it.
+        name: Name of the job, savepoint or cluster.
+        quiet: Show nothing.
+        output: Output format of the command.
+
+    Raises:
+        ClonosError: The operation failed.
+    """
+    what = f"{operation.kind.replace('-', ' ')} of {name}"
+    with Progress(what, shown=not quiet and output != "json", usual_s=lambda: _usual_s(client, operation)) as progress:
+
+        def show(current: Operation) -> None:
+            if progress.due:
+                progress.show(_phase(client, current))
+
+        return client.operations.wait(operation, on_poll=show)
+
+
+def running(client: Client, job: Job, *, quiet: bool, output: Output) -> Job:
+    """Wait until a started job runs, and show the progress, except with JSON output.
+
+    Args:
+        client: The control plane.
+        job: The job, as the request returned it.
+        quiet: Show nothing.
+        output: Output format of the command.
+
+    Returns:
+        The job, which runs, or was stopped by another request.
+
+    Raises:
+        ClonosError: The job failed; the class is that of its error.
+    """
+    from clonos.client.responses import error_of_failure
+
+    shown = not quiet and output != "json"
+    with Progress(f"start of {job.name}", shown=shown, usual_s=lambda: _starts_usually_s(client)) as progress:
+        while job.state in ("CREATED", "STARTING", "RECOVERING"):
+            time.sleep(_POLL_S)
+            job = client.jobs.get(job.id)
+            progress.show(f"{job.state} on {job.host}" if job.host else str(job.state))
+    if job.state == "FAILED" and job.failure is not None:
+        raise error_of_failure(job.failure)
+    return job
+
+
+def _starts_usually_s(client: Client) -> float | None:
+    """The usual time in seconds from STARTING to RUNNING, of the newest starts of any jobs."""
+    try:
+        events, _ = client.events.newest(_EVENTS, types=["job.state"])
+    except ClonosError:
+        return None
+    began: dict[str | None, float] = {}
+    took: list[float] = []
+    for event in events:
+        at = event.at.timestamp()
+        if event.data.get("to") == "STARTING":
+            began[event.job] = at
+        elif event.data.get("to") == "RUNNING" and event.job in began:
+            took.append(at - began.pop(event.job))
+    return _median(took[-_NEWEST:])
+
+
+def _usual_s(client: Client, operation: Operation) -> float | None:
+    """The usual duration of an operation: of the same kind on the same job, else on any job."""
+    for job in dict.fromkeys((operation.job, None)):
+        try:
+            newest = client.operations.list(job=job, state="COMPLETED", limit=200).data
+        except ClonosError:
+            return None
+        took = [
+            (done.ended_at - done.created_at).total_seconds()
+            for done in newest
+            if done.kind == operation.kind and done.ended_at is not None
+        ]
+        if took:
+            return _median(took[:_NEWEST])
+    return None
+
+
+def _phase(client: Client, operation: Operation) -> str:
+    """The state of the operation's job, or that of the operation."""
+    if operation.job is not None and operation.kind != "delete":
+        try:
+            job = client.jobs.get(operation.job)
+        except ClonosError:
+            pass  # the wait continues, and reports errors that last
+        else:
+            return f"{job.state} on {job.host}" if job.host else str(job.state)
+    return "in progress"
+
+
+def _median(seconds: Iterable[float]) -> float | None:
+    values = list(seconds)
+    return median(values) if values else None
+
+
+def _seconds(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

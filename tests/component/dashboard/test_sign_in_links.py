@@ -1,0 +1,186 @@
+"""Links that sign a browser in once: who gets a code, and what it is good for."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime, timedelta
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.resources.service import Role
+from clonos_api.store.sign_in_codes import LIFETIME_S
+from clonos_api.store.tables import SignInCodeRow
+from support.serving import Served, write
+
+LINK = "/session/link"
+
+
+@pytest.fixture
+def page(api: Served) -> httpx.Client:
+    """A browser without a session, on the sign-in page."""
+    headers = {"Accept": "text/html", "Origin": api.url}
+    return httpx.Client(base_url=api.url, headers=headers, trust_env=False, verify=False)
+
+
+def code(api: Served, token: str | None = None) -> str:
+    with api.client(token) as client:
+        made = client.post("/sign-in-codes").raise_for_status()
+        assert made.headers["cache-control"] == "no-store"
+        left = datetime.fromisoformat(made.json()["expires_at"]) - datetime.now(UTC)
+        assert timedelta(0) < left <= timedelta(seconds=LIFETIME_S)
+        return str(made.json()["code"])
+
+
+def short_token(api: Served, role: Role = Role.OPERATOR) -> dict[str, Any]:
+    with api.client() as admin:
+        body = {"name": f"link-{secrets.token_hex(4)}", "role": role, "subject": "ada", "expires_in_s": 600}
+        made: dict[str, Any] = admin.post("/tokens", json=body).raise_for_status().json()
+        return made
+
+
+def audited(api: Served, action: str, token: str) -> list[dict[str, Any]]:
+    with api.client() as admin:
+        rows = admin.get("/audit", params={"action": action, "limit": 200}).json()["data"]
+        return [row for row in rows if row["target"] == token]
+
+
+def test_a_code_opens_a_session_with_the_rights_of_the_token(api: Served, page: httpx.Client) -> None:
+    token = short_token(api)
+    with page:
+        assert page.get("/").status_code == 303
+        answer = page.post(LINK, json={"code": code(api, token["token"])})
+        assert answer.status_code == 204
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert int(cookie.partition("max-age=")[2].partition(";")[0]) <= 600, "it ends with its token"
+        overview = page.get("/").text
+        assert "ada" in overview
+        assert "operator" in overview
+        (cookie_value,) = (each.value for each in page.cookies.jar)
+        assert cookie_value is not None
+        as_bearer = {"Authorization": f"Bearer {cookie_value}"}
+        assert page.post("/api/v1/sign-in-codes", headers=as_bearer).status_code == 409, "a session makes no codes"
+        with api.client() as admin:
+            admin.delete(f"/tokens/{token['id']}").raise_for_status()
+        assert page.get("/api/v1/jobs").status_code == 401, "it ends with its token"
+    (made,) = audited(api, "session.link", token["id"])
+    (opened,) = audited(api, "session.open", token["id"])
+    assert (made["subject"], opened["subject"]) == ("ada", "ada")
+    assert opened["detail"]["by"] == "link"
+
+
+def test_a_code_works_once(api: Served, page: httpx.Client) -> None:
+    with page:
+        used = code(api)
+        assert page.post(LINK, json={"code": used}).status_code == 204
+        page.cookies.clear()
+        again = page.post(LINK, json={"code": used}, headers={"Accept": "application/json"})
+        assert again.status_code == 401
+        assert "clonos open" in again.json()["hint"]
+        assert "set-cookie" not in again.headers
+        with api.client() as admin:
+            newest = admin.get("/audit", params={"action": "POST /session/link", "limit": 1}).json()["data"]
+        assert newest[0]["outcome"] == "denied"
+        assert used not in str(newest)
+
+
+def test_of_two_requests_with_one_code_one_gets_a_session(api: Served) -> None:
+    shared = code(api)
+    statuses: list[int] = []
+
+    def redeem() -> None:
+        headers = {"Origin": api.url}
+        answer = httpx.post(f"{api.url}{LINK}", json={"code": shared}, headers=headers, trust_env=False, verify=False)
+        statuses.append(answer.status_code)
+
+    threads = [Thread(target=redeem) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [204, *[401] * 7]
+
+
+def test_an_expired_code_and_one_of_a_revoked_token_are_refused(api: Served, page: httpx.Client) -> None:
+    token = short_token(api)
+    late, revoked = code(api), code(api, token["token"])
+
+    async def expire(session: AsyncSession) -> None:
+        await session.execute(
+            update(SignInCodeRow)
+            .where(SignInCodeRow.token != token["id"])
+            .values(expires_at=datetime.now(UTC) - timedelta(seconds=1))
+        )
+
+    async def count(session: AsyncSession) -> int:
+        expired = select(func.count()).where(SignInCodeRow.expires_at < datetime.now(UTC))
+        return int((await session.scalars(expired)).one())
+
+    write(api, expire)
+    with page, api.client() as admin:
+        assert page.post(LINK, json={"code": late}).status_code == 401
+        admin.delete(f"/tokens/{token['id']}").raise_for_status()
+        assert page.post(LINK, json={"code": revoked}).status_code == 401
+    code(api)
+    assert write(api, count) == 0, "the next code removes expired ones"
+
+
+def test_only_the_hash_of_a_code_is_stored(api: Served) -> None:
+    made = code(api)
+
+    async def stored(session: AsyncSession) -> list[bytes]:
+        return list(await session.scalars(select(SignInCodeRow.digest)))
+
+    digests = write(api, stored)
+    assert digests
+    assert all(len(digest) == 32 and made.encode() not in digest for digest in digests)
+
+
+@pytest.mark.parametrize("origin", [None, "http://elsewhere.example", "null", "http://127.0.0.1:1"])
+def test_only_the_sign_in_page_uses_a_code(api: Served, origin: str | None) -> None:
+    """No page of another origin signs a browser in, neither with the user's code nor with its own."""
+    unused = code(api)
+    headers = {"Origin": origin} if origin is not None else {}
+    with httpx.Client(base_url=api.url, headers=headers, trust_env=False, verify=False) as other:
+        assert other.post(LINK, json={"code": unused}).status_code == 403
+        form = other.post(LINK, data={"code": unused})
+        assert form.status_code in (403, 422), "a form of another site sends no JSON"
+    with httpx.Client(base_url=api.url, headers={"Origin": api.url}, trust_env=False, verify=False) as own:
+        assert own.post(LINK, json={"code": unused}).status_code == 204, "the refusals did not use it up"
+
+
+def test_a_get_uses_no_code_up_and_redirects_nowhere(api: Served, page: httpx.Client) -> None:
+    """Scanners of links and browsers that fetch pages ahead send GET."""
+    unused = code(api)
+    with page:
+        for query in ({"code": unused}, {"next": "https://evil.example/"}, {"next": "//evil.example"}):
+            answer = page.get("/signin", params=query)
+            assert answer.status_code == 200
+            assert "set-cookie" not in answer.headers
+            assert "evil.example" not in answer.text
+            assert answer.headers["referrer-policy"] == "no-referrer"
+        assert page.get(LINK, params={"code": unused}).status_code in (404, 405)
+        assert page.post(LINK, json={"code": unused}).status_code == 204
+
+
+@pytest.mark.parametrize("body", [{}, {"code": ""}, {"code": 1}, {"code": "x" * 201}, [], {"code": None}])
+def test_bodies_without_a_code_are_refused(page: httpx.Client, body: object) -> None:
+    with page:
+        assert page.post(LINK, json=body).status_code == 422
+        assert page.post(LINK, json={"code": "ab" * 20}).status_code == 401
+
+
+def test_an_agent_gets_no_code(api: Served) -> None:
+    with api.client() as admin:
+        body = {"name": f"agent-{secrets.token_hex(4)}", "role": "agent", "host": "host-9"}
+        agent = admin.post("/tokens", json=body).raise_for_status().json()["token"]
+        with_key = admin.post("/sign-in-codes", headers={"Idempotency-Key": "k"})
+        assert with_key.status_code == 422, "the response is not stored"
+    with api.client(agent) as client:
+        assert client.post("/sign-in-codes").status_code == 403
