@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 UV_VERSION := 0.13.8
 BIN := .venv/bin
+# The variable silences an advertisement of the theme.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=8
 # core (default), ci or all: docs/testing.md
 CLONOS_TESTS ?= core
@@ -30,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup demo example test begin-summary unit component component-api component-rest contracts integration chaos browser screenshots chaos-full containers containers-slice containers-full cluster-full image-kafka \
 	images compose compose-down \
-	lint format bench lock clean
+	lint docs format bench lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -141,13 +143,17 @@ compose: images ## Start the platform in containers: API on https://127.0.0.1:84
 compose-down: .venv/.installed ## Remove the platform in containers, with its data
 	@$(COMPOSE) --profile '*' down --volumes
 
-lint: .venv/.installed ## ruff, mypy, import-linter, codespell with docs/words.txt, pylint's list of bad names
+lint: .venv/.installed ## ruff, mypy, import-linter, codespell with docs/words.txt, pylint's list of bad names, links of the documentation
 	$(BIN)/ruff check .$(LABELLED)
 	$(BIN)/ruff format --check .$(LABELLED)
 	$(BIN)/codespell .$(LABELLED)
 	$(BIN)/mypy$(LABELLED)
 	$(BIN)/lint-imports$(LABELLED)
 	$(BIN)/pylint --score no platform/clonos api/clonos_api sinks/clonos_sinks connectors/clonos_connectors$(LABELLED)
+	$(MKDOCS) build$(LABELLED)
+
+docs: .venv/.installed ## Build the documentation site, build/docs/index.html; the control plane serves it under /docs
+	$(MKDOCS) build
 
 format: .venv/.installed ## Format the code
 	$(BIN)/ruff format .

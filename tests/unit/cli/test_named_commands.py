@@ -55,7 +55,7 @@ def collected() -> Iterator[tuple[str, str]]:
         for command in named_in(page.read_text(), fences_only_lines=True):
             yield page.relative_to(ROOT).as_posix(), command
     for document in sorted(
-        [*(page for page in ROOT.glob("*.md") if page.name != "CHANGELOG.md"), *(ROOT / "docs").glob("*.md")]
+        [*(page for page in ROOT.glob("*.md") if page.name != "CHANGELOG.md"), *(ROOT / "docs").rglob("*.md")]
     ):
         text = document.read_text()
         for command in named_in(_FENCE.sub("", text), fences_only_lines=True):
