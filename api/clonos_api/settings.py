@@ -118,7 +118,7 @@ class ApiSettings(BaseSettings):
     trusted_proxies: list[IPvAnyNetwork] = Field(default_factory=list)
     replica: str = Field(default_factory=_random_name, min_length=1, max_length=40)
     heartbeat_s: Duration = Field(15.0, gt=0)
-    docs: Path = Path(__file__).parents[2] / "build" / "docs"
+    docs: Path = Field(default_factory=lambda: Path(__file__).parents[2] / "build" / "docs")
     ready_file: Path | None = None
     reconcile: bool = True
     host_heartbeat_s: Duration = Field(1.0, gt=0)

@@ -49,15 +49,15 @@ def _created(tree: ast.Module) -> Iterator[tuple[str, str, set[str]]]:
 
 
 def _kind(node: ast.expr) -> str:
-    """The type; what an f-string computes is a name in capitals."""
+    """The type; what an f-string computes is an ellipsis."""
     if isinstance(node, ast.JoinedStr):
-        return "".join(part.value.upper() if isinstance(part, str) else _part(part) for part in node.values)
+        return "".join(_part(part) for part in node.values)
     assert isinstance(node, ast.Constant), ast.unparse(node)
     return str(node.value)
 
 
 def _part(node: ast.expr) -> str:
-    return str(node.value) if isinstance(node, ast.Constant) else "CHANGE"
+    return str(node.value) if isinstance(node, ast.Constant) else "…"
 
 
 def _keys(call: ast.Call, function: ast.AST) -> set[str]:

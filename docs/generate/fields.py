@@ -64,7 +64,13 @@ def allowed(schema: Mapping[str, Any]) -> str:
         )
         if key in schema
     ]
-    name = {"string": "text", "path": "text", "password": "text", "object": "map"}.get(kind, kind)
+    name = {
+        "string": "text",
+        "path": "text",
+        "password": "text",
+        "object": "map",
+        "ipvanynetwork": "address or network",
+    }.get(kind, kind)
     return ", ".join([name, *limits])
 
 

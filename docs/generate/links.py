@@ -24,8 +24,9 @@ PAGES: Final = {
     "examples/orders/README.md": "examples/orders.md",
     "examples/wordcount/README.md": "examples/wordcount.md",
     "docs/adr": "adr/index.md",
+    "docs/runbook": "runbook/index.md",
 }
-_SOURCES: Final = {page: source for source, page in PAGES.items() if page not in ("README.md", "adr/index.md")}
+_SOURCES: Final = {page: source for source, page in PAGES.items() if source.endswith(".md") and page != "README.md"}
 _FENCE: Final = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 

@@ -14,6 +14,8 @@ from clonos.jobs.spec import JobSpec
 from clonos.settings import Settings
 from clonos_api.settings import ApiSettings
 
+# The user writes a unit: `500ms`, `512m`.
+_UNITS = {"ms": "duration", "s": "duration", "mb": "size"}
 _HEAD = ["field", "takes", "default", "meaning"]
 
 
@@ -75,8 +77,8 @@ def _rows(
             yield code(prefix + alias), "", "", prose(texts.get(name, "") or summary(part))
             yield from _rows(part, f"{prefix}{alias}.", definitions[part.__name__], definitions)
             continue
-        takes = allowed(schema["properties"][alias])
-        yield code(prefix + alias), takes, default_of(model, name), prose(texts.get(name, ""))
+        takes = _UNITS.get(name.rpartition("_")[2]) or allowed(schema["properties"][alias])
+        yield code(prefix + alias), takes, default_of(model, name), prose(texts.get(name, "")).replace(", in MiB", "")
 
 
 def _variables(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:

@@ -98,5 +98,6 @@ async def page(session: AsyncSession, window: Window = FIRST, *, job: str | None
 
 
 def _append_event(session: AsyncSession, row: SavepointRow, change: str) -> None:
+    """Begin or end the creation or the deletion of a savepoint."""
     data = {"savepoint": row.id, "name": row.name}
     events.append(session, f"savepoint.{change}", job=row.job, data=data)
