@@ -27,7 +27,7 @@ PAGES: Final = {
     "docs/runbook": "runbook/index.md",
 }
 _SOURCES: Final = {page: source for source, page in PAGES.items() if source.endswith(".md") and page != "README.md"}
-_FENCE: Final = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
+_FENCE: Final = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
@@ -67,7 +67,7 @@ def in_site(markdown: str, page: str, root: Path) -> str:
         return f"{image}[{text}]({relative}{'#' + fragment if fragment else ''})"
 
     parts = _FENCE.split(markdown)
-    return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts)
+    return "".join(part if part.lstrip().startswith("```") else _LINK.sub(link, part) for part in parts)
 
 
 def _page_of(path: str, root: Path) -> str | None:

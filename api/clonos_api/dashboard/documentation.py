@@ -41,7 +41,10 @@ async def get_page(path: str, request: Request, replica: ReplicaDep) -> Response
     site = replica.settings.docs
     file = _file(site, path)
     if file is not None:
-        return FileResponse(file, headers=_HEADERS)
+        response = FileResponse(file, headers=_HEADERS, stat_result=file.stat())
+        if request.headers.get("if-none-match") == response.headers["etag"]:
+            return Response(status_code=304, headers={**_HEADERS, "ETag": response.headers["etag"]})
+        return response
     built = (site / "index.html").is_file()
     error = BY_SLUG.get(path.removeprefix(_ERRORS).removesuffix(".html")) if path.startswith(_ERRORS) else None
     return render(request, Page("documentation.html", "Documentation"), {"built": built, "error": error}, status=404)

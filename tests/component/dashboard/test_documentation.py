@@ -44,6 +44,13 @@ def test_pages_need_no_session_and_have_a_strict_policy(reader: httpx.Client) ->
         assert "text/html" in page.headers["content-type"]
 
 
+def test_a_browser_keeps_its_copy(reader: httpx.Client) -> None:
+    page = reader.get("/docs/")
+    again = reader.get("/docs/", headers={"If-None-Match": page.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert reader.get("/docs/", headers={"If-None-Match": '"other"'}).status_code == 200
+
+
 def test_the_type_of_a_problem_is_the_address_of_its_page(service: Served, reader: httpx.Client) -> None:
     error = next(cls for cls in CLASSES if cls.slug == "name-taken")
     assert reader.get(problem_of(error("x")).type).text == "<p>errors/name-taken.html</p>"
