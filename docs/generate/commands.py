@@ -86,4 +86,4 @@ def _value(parameter: Any) -> str:
         return "|".join(map(str, get_args(annotation)))
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return "|".join(str(member.value) for member in annotation)
-    return {str: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PATH"}.get(annotation, parameter.name.upper())
+    return {str: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PATH"}.get(annotation, str(parameter.name).upper())

@@ -81,6 +81,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return links.in_site(code_snippets.with_code(markdown, ROOT), path, ROOT)
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Adapt docstrings to Markdown."""
+    return python_api.with_plain_colons(html) if page.file.src_uri == "reference/python.md" else html
+
+
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Move inline scripts to files, so that the policy of the site needs no exception for them."""
     return _SCRIPTS.moved(output, page.file.dest_uri)
