@@ -1,4 +1,4 @@
-"""README's commands for a Spark cluster: `clonos up --spark-workers 2`, and a job with a standby on it."""
+"""The commands of docs/start/spark-cluster.md: `clonos up --spark-workers 2`, and a job with a standby on it."""
 
 from __future__ import annotations
 

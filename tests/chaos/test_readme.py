@@ -1,4 +1,4 @@
-"""README's section about the platform as a shell session: each command works and prints the documented output."""
+"""The commands of the first pages as a shell session: each command works and prints the documented output."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from clonos.testing.harness import eventually
 pytestmark = [pytest.mark.full, pytest.mark.embedded, pytest.mark.timeout(3000)]
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+START = ROOT / "docs/start"
 _S = 120.0
 _UNTIL_INTERRUPTED = ("--watch", "job watch", "/events?")
 
 
-def blocks(title: str, language: str) -> list[str]:
-    section = README.split(f"\n## {title}\n")[1].split("\n## ")[0]
-    return re.findall(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of a page in ``docs/start`` that are in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (START / f"{page}.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
 def commands(block: str) -> list[str]:
@@ -38,7 +38,7 @@ def commands(block: str) -> list[str]:
 
 
 class Shell:
-    """The shell of a user with an empty home; relative paths of README resolve in its working directory."""
+    """The shell of a user with an empty home; relative paths of the pages resolve in its working directory."""
 
     def __init__(self, home: Path) -> None:
         self.work = home / "work"
@@ -114,10 +114,10 @@ def waiting(shell: Shell) -> Any:
 
 
 @pytest.mark.turn(0)
-@pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos up, commands of the README")
+@pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos up, commands of the first pages")
 def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
-    (shell.work / "job.py").write_text(blocks("A first job", "python")[0])
-    start, kill, besides, by_curl = (commands(block) for block in blocks("On the platform", "sh"))
+    (shell.work / "job.py").write_text(blocks("first-job", "python")[0])
+    start, kill, besides, by_curl = (commands(block) for block in blocks("platform", "sh"))
 
     for command in start:
         shell.type(command)
@@ -166,10 +166,12 @@ def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
 
 
 @pytest.mark.chaos(
-    fault="SIGKILL", target="executor, worker, driver", topology="clonos up --spark-workers 2, commands of the README"
+    fault="SIGKILL",
+    target="executor, worker, driver",
+    topology="clonos up --spark-workers 2, commands of the first pages",
 )
 def test_the_readmes_commands_work_on_a_spark_cluster(shell: Shell) -> None:
-    start, kill = (commands(block) for block in blocks("On a Spark cluster", "sh"))
+    start, kill = (commands(block) for block in blocks("spark-cluster", "sh"))
     executor, worker, driver, *shown = kill
 
     def published() -> Counter[str]:

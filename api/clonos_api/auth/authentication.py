@@ -63,7 +63,7 @@ class Authentication:
         people: Rate limit of the tokens of users, which `RateLimits` counts.
         refusals: Pace of responses with 429.
         open_paths: Exact paths that need no token, besides those of health.
-        open_files: Path prefix whose files can be read without a token.
+        open_files: Path prefixes whose files can be read without a token.
         sign_in: Path to which browsers without a token are redirected.
         needed: Whether requests without a token are refused.
     """
@@ -79,7 +79,7 @@ class Authentication:
         refusals: Refusals,
         needed: bool = True,
         open_paths: Set[str] = frozenset(),
-        open_files: str | None = None,
+        open_files: tuple[str, ...] = (),
         sign_in: str | None = None,
     ) -> None:
         self._app = app
@@ -125,9 +125,7 @@ class Authentication:
 
     def _is_open(self, scope: Scope) -> bool:
         path = scope["path"]
-        files = (
-            self._open_files is not None and scope["method"] in ("GET", "HEAD") and path.startswith(self._open_files)
-        )
+        files = scope["method"] in ("GET", "HEAD") and path.startswith(self._open_files)
         return files or path in self._open
 
     async def _principal(self, request: Request) -> Principal:

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from clonos_api.dashboard import (
     assets,
     clusters,
+    documentation,
     errors,
     events,
     hosts,
@@ -30,11 +31,11 @@ from clonos_api.dashboard import (
 )
 from clonos_api.replica import Replica
 
-# Open without a session: the sign-in pages and the assets.
+# Open without a session: the sign-in pages, the assets and the documentation.
 SIGN_IN: Final = session.SIGN_IN
-OPEN: Final = frozenset({session.SIGN_IN, session.SIGN_OUT, session.BY_LINK})
-FILES: Final = assets.BELOW
-OPEN_ROUTES: Final = OPEN | {assets.ROUTE}
+OPEN: Final = frozenset({session.SIGN_IN, session.SIGN_OUT, session.BY_LINK, documentation.ROOT})
+FILES: Final = (assets.BELOW, documentation.BELOW)
+OPEN_ROUTES: Final = OPEN | {assets.ROUTE, documentation.ROUTE}
 
 
 def install(app: FastAPI) -> None:
@@ -43,5 +44,5 @@ def install(app: FastAPI) -> None:
     app.state.pulse = live.Pulse(replica.boards)
     app.state.page_of = errors.page_of
     replica.at_end.append(app.state.pulse.ring)
-    for page in (overview, job, recovery, hosts, clusters, events, submit, live, session, assets):
+    for page in (overview, job, recovery, hosts, clusters, events, submit, live, session, assets, documentation):
         app.include_router(page.router)

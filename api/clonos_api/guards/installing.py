@@ -45,12 +45,13 @@ def install(
     settings: ApiSettings,
     *,
     open_paths: Set[str] = frozenset(),
-    open_files: str | None = None,
+    open_files: tuple[str, ...] = (),
     sign_in: str | None = None,
 ) -> None:
     """Install the middleware of `clonos_api.guards` and `clonos_api.auth` for all routes of `app`, also later ones.
 
-    `open_paths` and the files below the prefix `open_files` need no token; browsers without one are sent to `sign_in`.
+    `open_paths` and the files below the prefixes `open_files` need no token. Browsers without one
+    are sent to `sign_in`.
     """
     database: Database = app.state.database
     limits = settings.limits

@@ -28,7 +28,8 @@ from clonos.resources.service import FieldProblem
 from clonos.telemetry.redaction import redact_text
 
 MEDIA_TYPE: Final = "application/problem+json"
-_TYPE: Final = "https://clonos.dev/problems/"
+# A problem's type is the address of its page in the documentation (`docs/generate/error_pages.py`).
+_TYPE: Final = "/docs/errors/"
 _SHOWN: Final = 100  # limits the response to a body with many wrong fields
 
 # The nearest base class of an error decides.
@@ -51,6 +52,19 @@ HTTP_STATUS: Final[Mapping[type[ClonosError], int]] = {
     errors.VersionMissing: 428,
     errors.RequestTooLarge: 413,
     errors.TooManyRequests: 429,
+}
+# Problems that no `ClonosError` describes: slug → what happened, what was kept safe, what to do.
+FRAMEWORK_PROBLEMS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "internal": (
+        "An unexpected error occurred.",
+        "changes are applied completely or not at all.",
+        "search the service's log for the request id, and report it to the operator.",
+    ),
+    "method-not-allowed": (
+        "The path exists, but does not support the request's method.",
+        "nothing was changed.",
+        "use a method that the header `Allow` of the response names.",
+    ),
 }
 # Default seconds to wait, where the error has none.
 _RETRY_AFTER: Final = {429: "1", 503: "1"}
@@ -166,15 +180,16 @@ def _of_status(error: HTTPException, path: str) -> Problem:
 
 
 def _unexpected(path: str, request_id: str | None) -> Problem:
+    what, kept, hint = FRAMEWORK_PROBLEMS["internal"]
     return Problem.model_validate(
         {
             "type": _TYPE + "internal",
             "title": "Internal error",
             "status": 500,
-            "detail": "An unexpected error occurred.",
+            "detail": what,
             "instance": path,
-            "kept": "changes are applied completely or not at all.",
-            "hint": "search the service's log for the request id, and report it to the operator.",
+            "kept": kept,
+            "hint": hint,
             "request_id": request_id,
         }
     )

@@ -53,10 +53,21 @@ _CHECKPOINTS: Final = {"completed": "epochs", "failed": "epochs_failed", "replay
 
 def exposition(sample: MetricsSample, *, leads: bool) -> bytes:
     """The text that Prometheus scrapes; `leads`: whether this replica leads."""
-    leader = GaugeMetricFamily("clonos_leader", "Whether this replica leads.", value=leads)
     registry = CollectorRegistry()
-    registry.register(_CompleteFamilies([*_families(sample), leader]))
+    registry.register(_CompleteFamilies(metric_families(sample, leads=leads)))
     return generate_latest(registry)
+
+
+def metric_families(sample: MetricsSample, *, leads: bool) -> list[Metric]:
+    """All metric families of the control plane, those without values too; `leads`: whether this replica leads."""
+    return [
+        *_job_gauges(sample.jobs),
+        *_job_counters(sample.jobs),
+        *_standby_gauges(sample.standbys),
+        *_recovery_gauges(sample.recoveries),
+        *_host_gauges(sample.hosts),
+        GaugeMetricFamily("clonos_leader", "Whether this replica leads.", value=leads),
+    ]
 
 
 class _CompleteFamilies:
@@ -67,14 +78,6 @@ class _CompleteFamilies:
 
     def collect(self) -> Iterator[Metric]:
         yield from self._families
-
-
-def _families(sample: MetricsSample) -> Iterator[Metric]:
-    yield from _job_gauges(sample.jobs)
-    yield from _job_counters(sample.jobs)
-    yield from _standby_gauges(sample.standbys)
-    yield from _recovery_gauges(sample.recoveries)
-    yield from _host_gauges(sample.hosts)
 
 
 def _job_gauges(jobs: Sequence[JobSample]) -> Iterator[Metric]:

@@ -119,6 +119,7 @@ async def in_progress(session: AsyncSession, *, job: str | None = None) -> list[
 
 
 async def _end(session: AsyncSession, operation: OperationRow, **columns: Any) -> OperationRow:
+    """End an operation, as completed or failed."""
     row = await swap(session, operation, OperationRow.state == "IN_PROGRESS", ended_at=clock(), **columns)
     data = {"operation": row.id, "kind": row.kind, "state": row.state, "failure": row.failure}
     events.append(session, "operation.ended", job=row.job, data=data)

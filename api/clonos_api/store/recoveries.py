@@ -232,6 +232,7 @@ def _end(phase: dict[str, Any]) -> datetime:
 
 
 def _append_ended(session: AsyncSession, row: RecoveryRow) -> None:
+    """End a recovery: an epoch was committed, the job ended, or another failure followed."""
     summary = {name: row.body.get(name) for name in ("generation", "downtime_ms", "outcome")}
     events.append(session, "job.recovery.ended", job=row.job, data={"recovery": row.id, **summary})
 

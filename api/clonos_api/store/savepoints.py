@@ -99,5 +99,6 @@ async def page(session: AsyncSession, window: Window = FIRST, *, job: str | None
 
 
 def _append_event(session: AsyncSession, row: SavepointRow, kind: EventType) -> None:
+    """Begin or end the creation or the deletion of a savepoint."""
     data = {"savepoint": row.id, "name": row.name}
     events.append(session, kind, job=row.job, data=data)

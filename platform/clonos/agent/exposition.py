@@ -82,7 +82,7 @@ def serve_metrics(address: str, snapshot: Callable[[], AgentSnapshot]) -> Iterat
         return asyncio.run_coroutine_threadsafe(snapshot_in_loop(), loop).result(_SNAPSHOT_TIMEOUT_S)
 
     registry = CollectorRegistry()
-    registry.register(_Collector(take_snapshot))
+    registry.register(AgentCollector(take_snapshot))
     ProcessCollector(namespace="clonos_agent", registry=registry)
     try:
         server, _ = start_http_server(int(port), host.strip("[]"), registry)
@@ -101,8 +101,12 @@ def _shut_down(server: socketserver.BaseServer) -> None:
     server.server_close()
 
 
-class _Collector:
-    """Takes a snapshot for each scrape."""
+class AgentCollector:
+    """Collects the agent's metrics: it takes a snapshot for each scrape.
+
+    Args:
+        snapshot: Returns the current state.
+    """
 
     def __init__(self, snapshot: Callable[[], AgentSnapshot]) -> None:
         self._snapshot = snapshot
@@ -110,6 +114,7 @@ class _Collector:
         self._cpu_s: dict[tuple[str, int | None], float] = {}
 
     def collect(self) -> Iterator[Metric]:
+        """All metric families; none if the agent does not answer in time."""
         try:
             agent = self._snapshot()
         except (TimeoutError, RuntimeError, OSError, CancelledError):

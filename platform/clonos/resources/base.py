@@ -48,7 +48,7 @@ class Problem(BaseModel):
     """An error in the format of RFC 9457 (``application/problem+json``).
 
     Attributes:
-        type: ``https://clonos.dev/problems/<slug>``, the same slug as the command line's.
+        type: ``/docs/errors/<slug>``, the page of the error; the slug is the command line's.
         kept: Data that is safe despite the error.
         hint: Next step for the user.
         errors: Position and problem of each invalid field.

@@ -193,5 +193,5 @@ class FakeApi:
 
 
 def problem(status: int, slug: str) -> JSONResponse:
-    body = {"type": f"https://clonos.dev/problems/{slug}", "status": status, "detail": slug}
+    body = {"type": f"/docs/errors/{slug}", "status": status, "detail": slug}
     return JSONResponse(body, status, media_type="application/problem+json")

@@ -51,7 +51,7 @@ def test_a_role_sees_only_its_buttons(
     assert job["created_by"] == "ada"
     session = look(api.url, token)
     page = session.go("/")
-    expect(page.get_by_role("link", name=job["name"], exact=True)).to_be_visible()
+    expect(page.locator("#rows").get_by_role("link", name=job["name"], exact=True)).to_be_visible()
     assert page.get_by_role("link", name="Submit").count() == submits
     page = session.go(f"/jobs/{job['id']}?tab=standbys")
     assert page.get_by_role("group", name="Actions").get_by_role("button").all_inner_texts() == actions

