@@ -51,7 +51,8 @@ class Boards:
                     facts = await read_facts(session)
                     if begun >= self._estimated_at + _ESTIMATES_S:
                         self._estimates, self._estimated_at = await read_estimates(session), begun
-                    strip = strip_of(await self._recent.read(session, facts), facts)
+                    recent = await self._recent.read(session, facts)
+                strip = strip_of(recent, {job.id: job.name for job in facts.jobs}, facts.at)
                 self._newest = self._board(facts, strip)
                 self._read_at = time.monotonic()
                 self._cost_s = self._read_at - begun

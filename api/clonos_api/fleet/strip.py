@@ -6,7 +6,7 @@ Bars stand for half hours, so that the strip changes only with a recovery and on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -64,10 +64,9 @@ def until(at: datetime) -> datetime:
     return midnight + _SLOT * (1 + (at - midnight) // _SLOT)
 
 
-def strip_of(recoveries: Iterable[Recovery], facts: Facts) -> Strip:
-    """The strip of these recoveries, of jobs that are not deleted."""
-    end = until(facts.at)
-    names = {job.id: job.name for job in facts.jobs}
+def strip_of(recoveries: Iterable[Recovery], names: Mapping[str, str], at: datetime) -> Strip:
+    """The strip of these recoveries at a moment; only of the jobs in `names`, which has their names by id."""
+    end = until(at)
     of_job: dict[str, list[Recovery]] = {}
     for recovery in recoveries:
         if recovery.job in names:

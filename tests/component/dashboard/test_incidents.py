@@ -21,7 +21,7 @@ from clonos.resources.service import Role
 from clonos_api.dashboard.live import Drawn
 from clonos_api.dashboard.rendering import part
 from clonos_api.fleet import Board, Boards, Line, Strip
-from clonos_api.fleet.strip import SLOTS, health_of, until
+from clonos_api.fleet.strip import SLOTS, health_of, strip_of, until
 from clonos_api.store import recoveries
 from clonos_api.store.db.database import Database
 from clonos_api.store.db.rows import new_id
@@ -205,39 +205,56 @@ def test_the_colour_of_a_bar_is_the_outcome(body: dict[str, Any], ended: bool, h
     assert health_of(Recovery.model_validate(fields)) == health
 
 
-def test_the_strip_has_a_lane_per_job_and_a_bar_per_half_hour(api: Served, browser: Browser, name: str) -> None:
-    job, _ = write(api, running(name))
-    end = until(datetime.now(UTC))
-    slow = write(api, recovery(job, end - timedelta(minutes=95), **TAKEOVER, **{**DONE, "downtime_ms": 60_000.0}))
-    write(api, recovery(job, end - timedelta(minutes=94), **TAKEOVER, **DONE))
-    cold = write(api, recovery(job, end - timedelta(hours=23, minutes=45), **{**DONE, "generation": 2}))
-    write(api, recovery(job, end - timedelta(hours=25), **TAKEOVER, **DONE))
-    strip = board(api).strip
-    assert strip is not None
-    assert strip.until == end
-    (lane,) = (lane for lane in strip.lanes if lane.job == job)
-    first, second = lane.bars
-    assert (first.slot, first.health, first.recovery) == (0, "weak", cold)
-    assert (second.slot, second.health, second.recovery) == (SLOTS - 4, "good", slow)
-    assert second.height > first.height
-    assert re.fullmatch(
-        rf"2 recoveries, the worst at \d\d:\d\d UTC, {name}: the driver on host-1 crashed; "
-        "the standby on host-3 took over; no output for 1 min",
-        second.text,
+def recovered(name: str, at: datetime, *, job: str = "j", **body: Any) -> Recovery:
+    return Recovery.model_validate(
+        {**CRASH, **DONE, **body, "id": name, "job": job, "started_at": at, "ended_at": at + timedelta(seconds=1)}
     )
-    with browser(Role.VIEWER) as viewer:
-        page = viewer.get("/").text
-    strip_html = part("overview_strip.html", board=board(api))
-    assert f'href="/jobs/{job}/recoveries/{slow}"' in strip_html
-    assert "Recoveries of the last 24 hours" in page
 
-    async def ended(session: AsyncSession) -> None:
+
+def test_the_strip_has_a_lane_per_job_and_a_bar_per_half_hour() -> None:
+    end = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
+    listed = [
+        recovered("slow", end - timedelta(minutes=95), **{**TAKEOVER, "downtime_ms": 60_000.0}),
+        recovered("fast", end - timedelta(minutes=94), **TAKEOVER),
+        recovered("cold", end - timedelta(hours=24), generation=2),
+        recovered("newest", end - timedelta(microseconds=1), **TAKEOVER),
+        recovered("move", NOW, job="k", **{**TAKEOVER, "cause": "move"}),
+        recovered("of a deleted job", NOW, job="gone", **TAKEOVER),
+    ]
+    strip = strip_of(listed, {"j": "fraud", "k": "orders"}, NOW)
+    assert strip.until == until(NOW) == end
+    assert strip.summary == (
+        "5 recoveries of 2 jobs in the last 24 hours, 1 of them planned; the longest time without output was 1 min."
+    )
+    assert [(lane.job, lane.name) for lane in strip.lanes] == [("j", "fraud"), ("k", "orders")], "the worst first"
+    first, second, third = strip.lanes[0].bars
+    assert (first.slot, first.health, first.recovery) == (0, "weak", "cold")
+    assert (second.slot, second.health, second.recovery) == (SLOTS - 4, "good", "slow")
+    assert (third.slot, third.recovery) == (SLOTS - 1, "newest")
+    assert second.height > first.height
+    assert second.text == (
+        "2 recoveries, the worst at 10:55 UTC, fraud: the driver on host-1 crashed; "
+        "the standby on host-3 took over; no output for 1 min"
+    )
+    assert strip.lanes[1].bars[0].health == "busy"
+
+
+def test_the_overview_links_each_bar_to_its_incident(api: Served, browser: Browser, name: str) -> None:
+    job, _ = write(api, running(name))
+    id = write(api, recovery(job, **TAKEOVER, **DONE))
+    before = write(api, recovery(job, datetime.now(UTC) - timedelta(hours=26), **TAKEOVER, **DONE))
+    strip = part("overview_strip.html", board=board(api))
+    assert f'href="/jobs/{job}/recoveries/{id}"' in strip
+    assert f"{name}: the driver on host-1 crashed; the standby on host-3 took over; no output for 800 ms" in strip
+    assert before not in strip
+    with browser(Role.VIEWER) as viewer:
+        assert 'aria-label="Recoveries of the last 24 hours"' in viewer.get("/").text
+
+    async def delete(session: AsyncSession) -> None:
         (await session.get_one(JobRow, job)).deleted_at = datetime.now(UTC)
 
-    write(api, ended)
-    after = board(api).strip
-    assert after is not None
-    assert job not in {lane.job for lane in after.lanes}
+    write(api, delete)
+    assert job not in part("overview_strip.html", board=board(api))
 
 
 def test_a_board_that_is_read_again_has_new_and_ended_recoveries(api: Served, name: str) -> None:
