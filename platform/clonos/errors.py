@@ -495,6 +495,15 @@ class DatabaseNewer(ConsistencyError):
     hint_default = "run the newer version, or restore a copy of the database from before its upgrade."
 
 
+class BackupDamaged(ConsistencyError):
+    """A backup of the control plane lacks a file, or its database is not the one that `backup create` wrote."""
+
+    slug = "backup-damaged"
+    exit_code = 63
+    kept_default = "nothing was restored."
+    hint_default = "restore another backup."
+
+
 class SourceOffsetsExpired(ConsistencyError):
     """The source topic no longer holds the offsets that the checkpoint needs."""
 
