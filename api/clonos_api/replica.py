@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import structlog
 from fastapi import Depends, HTTPException
+from prometheus_client import CollectorRegistry
 from starlette.requests import HTTPConnection
 
 from clonos.errors import DatabaseUnavailable, TooManyRequests, Unauthenticated
@@ -51,6 +52,7 @@ class Replica:
     known_agents: KnownAgents  # cache of agents' tokens
     push_interval: PushInterval  # interval of agents' pushes
     boards: Boards  # the state of all jobs
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)  # metrics of this process
     inspector: Inspector = field(default_factory=Inspector)  # analyses uploaded code
     streams: Counter[str | None] = field(default_factory=Counter)  # token → number of its open event streams
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # name → background task

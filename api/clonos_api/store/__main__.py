@@ -33,8 +33,8 @@ def main(arguments: Sequence[str]) -> int:
 def _run(command: str, *arguments: str) -> int:
     settings = ApiSettings()
     match command, arguments:
-        case "upgrade", [revision]:
-            return _upgrade(settings, revision)
+        case "upgrade", ([] | [_]) as revision:
+            return _upgrade(settings, *revision)
         case "current", []:
             return _current(settings)
         case "backup", [directory]:
@@ -44,7 +44,7 @@ def _run(command: str, *arguments: str) -> int:
     raise SpecError(f"Unknown command {command!r}.", hint="use upgrade, current, backup or restore.")
 
 
-def _upgrade(settings: ApiSettings, revision: str) -> int:
+def _upgrade(settings: ApiSettings, revision: str = "head") -> int:
     if settings.database_url is None:
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
@@ -53,7 +53,7 @@ def _upgrade(settings: ApiSettings, revision: str) -> int:
         raise SpecError(
             f"{error}.", kept="nothing was changed.", hint="`clonos db current` shows valid revisions."
         ) from error
-    _current(settings)
+    _current(settings)  # prints it, also of an older revision
     return 0
 
 
