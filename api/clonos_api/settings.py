@@ -131,6 +131,61 @@ class Webhook(BaseModel):
         return key
 
 
+class Oidc(BaseModel):
+    """The OpenID Connect provider with which users sign in to the dashboard.
+
+    Attributes:
+        issuer: Address of the provider, exactly as in its metadata; https, or http on this machine.
+        client_id: Id of this service at the provider; its redirect URI there is ``https://HOST/signin/oidc/callback``.
+        client_secret: Secret of this service; None, and no `client_secret_file`: a public client.
+        client_secret_file: File with the secret, in place of `client_secret`.
+        name: Text of the link on the sign-in page.
+        scopes: Scopes to ask for.
+        subject_claim: Claim that becomes the subject, which owns jobs. ``email`` has to be verified. Choose no claim
+            that users may change.
+        roles_claim: Claim with the groups of the user: a list, or one text.
+        roles: Group → role. The highest one counts; users without a role are refused.
+        session_s: Lifetime of a session, which is not renewed.
+        ca: PEM file with the authorities to trust; default: those of this machine.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    issuer: str
+    client_id: str = Field(min_length=1)
+    client_secret: SecretStr | None = None
+    client_secret_file: Path | None = None
+    name: str = Field("single sign-on", min_length=1, max_length=60)
+    scopes: str = Field("openid email profile", pattern=r"(^| )openid( |$)")
+    subject_claim: str = Field("email", min_length=1)
+    roles_claim: str = Field("groups", min_length=1)
+    roles: dict[str, Literal["viewer", "operator", "admin"]] = Field(min_length=1)
+    session_s: Duration = Field(8 * 3600.0, gt=0, le=86_400)
+    ca: Path | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        if not self.accepts(self.issuer):
+            raise ValueError("issuer must be an https address, or an http one on this machine")
+        if self.client_secret is not None and self.client_secret_file is not None:
+            raise ValueError("use either client_secret or client_secret_file")
+        return self
+
+    def accepts(self, address: str) -> bool:
+        """Whether codes and tokens may be sent to an address: by https, or to this machine."""
+        try:
+            url = HttpUrl(address)
+        except ValueError:
+            return False
+        return url.host is not None and (url.scheme == "https" or is_loopback(url.host))
+
+    def secret(self) -> str | None:
+        """The secret of this service. A file is read each time, so that it may be replaced."""
+        if self.client_secret_file is not None:
+            return self.client_secret_file.read_text().strip()
+        return self.client_secret.get_secret_value() if self.client_secret is not None else None
+
+
 def _random_name() -> str:
     return f"{socket.gethostname()[:30]}-{secrets.token_hex(4)}"
 
@@ -165,6 +220,7 @@ class ApiSettings(BaseSettings):
             A standby takes over after four missing heartbeats, before the host counts as lost.
         host_lease_s: A host without heartbeats for this time is lost. It is more than three heartbeats, so that
             three in a row have to fail.
+        oidc: Provider of the dashboard's sign-in, besides API tokens; default: none.
         webhooks: Receivers of alerts; only the environment sets them, no request does.
     """
 
@@ -191,6 +247,7 @@ class ApiSettings(BaseSettings):
     standby_heartbeat_s: Duration = Field(0.3, gt=0)
     host_lease_s: Duration = Field(4.0, gt=0)
     limits: Limits = Limits()
+    oidc: Oidc | None = None
     webhooks: list[Webhook] = Field(default_factory=list, max_length=20)
 
     @model_validator(mode="after")

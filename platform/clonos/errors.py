@@ -439,6 +439,15 @@ class ClusterUnavailable(EnvironmentFault):
     hint_default = "check that the master and its workers run, and that they have free cores and memory."
 
 
+class IdentityProviderUnavailable(EnvironmentFault):
+    """The identity provider of the dashboard's sign-in does not answer, or not as OpenID Connect requires."""
+
+    slug = "identity-provider-unavailable"
+    exit_code = 102
+    kept_default = "nobody was signed in."
+    hint_default = "sign in with a token, or check CLONOS_API__OIDC__ISSUER and the provider."
+
+
 # 50-69: continuing could publish a record twice or lose one.
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -31,30 +31,28 @@ class Watch:
         """Add messages about the changes since the last board; return the number of dropped ones by webhook."""
         current, moment = alerts_of(board), time.monotonic()
         self._first_seen = {key: self._first_seen.get(key, moment) for key in current}
-        ripe = [alert for key, alert in current.items() if moment - self._first_seen[key] >= alert.hold_s]
-        missed = self._missed(board)
+        lasting = [alert for key, alert in current.items() if moment - self._first_seen[key] >= alert.hold_s]
         async with self._database.reading() as session:
             known = await deliveries.open_alerts(session)
-        began = [alert for alert in ripe if alert.key not in known]
+        began = [alert for alert in lasting if alert.key not in known]
         over = [row for key, row in known.items() if key not in current]
-        missed = [alert for alert in missed if alert.key not in known]
+        missed = [alert for alert in self._missed(board) if alert.key not in known]
         if not (began or over or missed):
             return {}
         async with self._database.transaction() as session:
             for row in over:
                 await deliveries.end(session, row)
                 await self._add(session, ended(row.body, board.at))
-            for alert in (*began, *missed):
+            for alert in began:
                 body = alert_body(alert)
                 if await deliveries.begin(session, alert.key, body, alert.since):
                     await self._add(session, body)
-            for row in (await deliveries.open_alerts(session)).values():
-                if row.key in {alert.key for alert in missed}:
-                    await deliveries.end(session, row)
-                    await self._add(session, ended(row.body, board.at))
+            for alert in missed:
+                await self._add(session, alert_body(alert))
+                await self._add(session, ended(alert_body(alert), board.at))
             return {webhook.name: await deliveries.trim(session, webhook.name) for webhook in self._webhooks}
 
-    def _missed(self, board: Board) -> Iterable[Alert]:
+    def _missed(self, board: Board) -> list[Alert]:
         """The recoveries that began and ended between two boards."""
         if self._since is None:
             self._since = board.at

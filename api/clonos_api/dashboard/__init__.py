@@ -26,13 +26,14 @@ from clonos_api.dashboard import (
     overview,
     recovery,
     session,
+    single_sign_on,
     submit,
 )
 from clonos_api.replica import Replica
 
 # Open without a session: the sign-in pages and the assets.
 SIGN_IN: Final = session.SIGN_IN
-OPEN: Final = frozenset({session.SIGN_IN, session.SIGN_OUT})
+OPEN: Final = frozenset({session.SIGN_IN, session.SIGN_OUT, single_sign_on.BEGIN, single_sign_on.END})
 FILES: Final = assets.BELOW
 OPEN_ROUTES: Final = OPEN | {assets.ROUTE}
 
@@ -43,5 +44,5 @@ def install(app: FastAPI) -> None:
     app.state.pulse = live.Pulse(replica.boards)
     app.state.page_of = errors.page_of
     replica.at_end.append(app.state.pulse.ring)
-    for page in (overview, job, recovery, hosts, clusters, events, submit, live, session, assets):
+    for page in (overview, job, recovery, hosts, clusters, events, submit, live, session, single_sign_on, assets):
         app.include_router(page.router)

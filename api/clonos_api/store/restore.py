@@ -128,7 +128,7 @@ def _prepare(connection: Connection, manifest: Manifest, *, keep_tokens: bool) -
     _end_work(connection, moment)
     _replace_hosts(connection)
     connection.execute(update(LeaseRow).values(expires_at=moment))
-    connection.execute(IdempotencyRow.__table__.delete().where(IdempotencyRow.status.is_(None)))
+    connection.execute(_table(IdempotencyRow).delete().where(IdempotencyRow.status.is_(None)))
     _revoke(connection, moment, *([TokenRow.session_of.is_not(None)] if keep_tokens else []))
     alive = TokenRow.revoked_at.is_(None) & (TokenRow.expires_at.is_(None) | (TokenRow.expires_at > moment))
     admins = connection.execute(select(TokenRow.id).where(alive, TokenRow.role == Role.ADMIN)).all()

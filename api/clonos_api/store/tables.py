@@ -504,7 +504,7 @@ class TokenRow(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
-    # The API token with which a browser signed in, if this is the token of its session; else None.
+    # The API token with which a browser signed in, or ``oidc``, if this is the token of its session; else None.
     session_of: Mapped[str | None] = mapped_column(String(16), index=True)
 
 

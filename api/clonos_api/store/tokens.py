@@ -22,6 +22,7 @@ from clonos_api.store.tables import JobNameRow, JobRow, OwnerRow, TokenRow
 
 PREFIX: Final = "clonos"
 SESSION_S: Final = 12 * 3600.0  # lifetime of a browser's session after its last renewal
+OIDC: Final = "oidc"  # in `session_of`, where the id of a token has another form
 _USED_S: Final = 60.0
 _NO_DIGEST: Final = bytes(32)
 _STALE_USE: Final = or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < clock(-_USED_S))
@@ -110,10 +111,31 @@ async def open_session(session: AsyncSession, token: str) -> tuple[TokenRow, str
     return row, text
 
 
+async def open_oidc_session(
+    session: AsyncSession, *, subject: str, role: Role, lifetime_s: float
+) -> tuple[TokenRow, str]:
+    """Create the token of a session of a user whom the identity provider has identified; return as `open_session`.
+
+    The session cannot be renewed: the user's groups may have changed.
+    """
+    moment = await now(session)
+    row, text = await _insert(
+        session,
+        name=OIDC,
+        role=role,
+        subject=subject,
+        created_at=moment,
+        expires_at=moment + timedelta(seconds=lifetime_s),
+        session_of=OIDC,
+    )
+    await audit.asked(session, "session.open", row.id, name=OIDC, role=role)
+    return row, text
+
+
 async def renew_session(session: AsyncSession, token: str) -> TokenRow | None:
-    """Extend the session with the token `token`; None if that is no session."""
+    """Extend the session with the token `token`; None if that is no session of a token."""
     row = await get(session, token)
-    if row.session_of is None:
+    if row.session_of is None or row.session_of == OIDC:
         return None
     row.expires_at = _session_end(await get(session, row.session_of), await now(session))
     return row
