@@ -68,6 +68,16 @@ def _of_jobs(board: Board) -> Iterator[Alert]:
     for line in board.lines:
         if line.health == "bad":
             yield _bad(line)
+        if line.proof is not None and line.proof.contradicted:
+            yield Alert(
+                f"OutputContradicted/{line.id}",
+                "OutputContradicted",
+                "critical",
+                {"job_name": line.name},
+                line.proof.at,
+                f"The output of {line.name} contradicts its causal log.",
+                f"`clonos verify {line.name}` shows which epochs and records.",
+            )
         if line.forecast is not None and not line.forecast.warm and not line.alone:
             yield Alert(
                 f"JobWithoutStandby/{line.id}",

@@ -10,6 +10,7 @@ import pytest
 from clonos_api.fleet import Board, Dependencies, Forecast, Head, Last, Line, Stall
 from clonos_api.fleet.alerts import alerts_of
 from clonos_api.fleet.banner import banner_of
+from clonos_api.fleet.lines import Proof
 
 AT = datetime(2026, 3, 2, 9, tzinfo=UTC)
 GOOD = Line(
@@ -59,6 +60,13 @@ def test_each_job_that_the_banner_calls_failing_has_one_critical_alert(line: Lin
     for alert in alerts:
         assert alert.labels["job_name"] == "words"
         assert "s3cret" not in f"{alert.summary}{alert.description}", "an error's text may have data of records"
+
+
+def test_a_failed_verification_is_an_alert_of_a_job_that_publishes() -> None:
+    proof = Proof(AT, clean=False, contradicted=True)
+    (alert,) = alerts_of(board(replace(GOOD, health="weak", proof=proof))).values()
+    assert (alert.name, alert.severity) == ("OutputContradicted", "critical")
+    assert not alerts_of(board(replace(GOOD, proof=replace(proof, contradicted=False))))
 
 
 def test_hosts_and_kafka() -> None:
