@@ -22,6 +22,7 @@ from typing import Final
 import structlog
 import uvicorn
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from clonos.documents import explain
 from clonos.errors import ClonosError, PortInUse, SpecError
@@ -123,6 +124,8 @@ def settings_of_environment() -> ApiSettings:
         raise SpecError(
             f"Invalid settings of the control plane: {explain(error)}.", hint="correct CLONOS_API__…."
         ) from error
+    except SettingsError as error:  # it names the field, not the value
+        raise SpecError(f"Invalid settings of the control plane: {error}.", hint="write lists as JSON.") from None
 
 
 def _listen(host: str, port: int) -> socket.socket:

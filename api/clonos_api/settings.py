@@ -224,7 +224,12 @@ class ApiSettings(BaseSettings):
         webhooks: Receivers of alerts; only the environment sets them, no request does.
     """
 
-    model_config = SettingsConfigDict(env_prefix="CLONOS_API__", env_nested_delimiter="__", extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="CLONOS_API__",
+        env_nested_delimiter="__",
+        extra="ignore",
+        hide_input_in_errors=True,  # it may have secrets
+    )
 
     home: Path = Field(default_factory=lambda: ClonosSettings().home)
     host: str = "127.0.0.1"
