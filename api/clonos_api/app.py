@@ -13,6 +13,7 @@ from fastapi import Depends, FastAPI
 
 from clonos.settings import Settings
 from clonos_api import dashboard, guards
+from clonos_api.alerts.sending import Sender
 from clonos_api.auth import declared
 from clonos_api.http import problems
 from clonos_api.http.query_parameters import refuse_undeclared
@@ -88,6 +89,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     app.state.replica = replica
     app.state.database = replica.database
     app.state.known_agents = replica.known_agents
+    app.state.registry = replica.registry
     problems.install(app)
     guards.install(app, settings, open_paths=dashboard.OPEN, open_files=dashboard.FILES, sign_in=dashboard.SIGN_IN)
     for router in _ROUTERS:
@@ -112,6 +114,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     replica.start(
         "traces", lambda: recovery_traces.run(replica.feed, replica.database, replica.settings.replica, traces)
     )
+    if replica.settings.webhooks:
+        sender = Sender(replica.database, replica.boards, replica.settings, replica.registry)
+        replica.start("webhooks", sender.run)
     if replica.settings.reconcile:
         replica.start("reconciler", replica.reconcile)
     try:

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import structlog
 from fastapi import Depends, HTTPException
+from prometheus_client import CollectorRegistry
 from starlette.requests import HTTPConnection
 
 from clonos.errors import DatabaseUnavailable, TooManyRequests, Unauthenticated
@@ -20,7 +21,9 @@ from clonos.resources.service import Event, Role
 from clonos_api.admission.inspection import Inspector
 from clonos_api.auth import Principal
 from clonos_api.auth.bootstrap import bootstrap
+from clonos_api.auth.identity_provider import IdentityProvider
 from clonos_api.auth.known_agents import KnownAgents
+from clonos_api.auth.rates import Buckets
 from clonos_api.fleet import Boards
 from clonos_api.reconcile import loop
 from clonos_api.settings import ApiSettings
@@ -34,6 +37,8 @@ _log = structlog.get_logger("clonos.api")
 _CHECK_EVERY_S: Final = 5.0
 _RESTART_AFTER_S: Final = 1.0
 _RECENT_S: Final = 60.0
+_SIGN_INS_PER_S: Final = 0.5
+_SIGN_INS_BURST: Final = 30
 
 # Concurrent pushes of agents; heartbeats need the other connections (`Database.transaction`).
 _PUSHES: Final = 2
@@ -51,6 +56,10 @@ class Replica:
     known_agents: KnownAgents  # cache of agents' tokens
     push_interval: PushInterval  # interval of agents' pushes
     boards: Boards  # the state of all jobs
+    identity_provider: IdentityProvider | None = None  # of the dashboard's sign-in; None: it is not configured
+    # requests of an address that make this service connect to the identity provider
+    sign_ins: Buckets = field(default_factory=lambda: Buckets(rate=_SIGN_INS_PER_S, burst=_SIGN_INS_BURST))
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)  # metrics of this process
     inspector: Inspector = field(default_factory=Inspector)  # analyses uploaded code
     streams: Counter[str | None] = field(default_factory=Counter)  # token → number of its open event streams
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # name → background task
@@ -83,6 +92,7 @@ class Replica:
             known_agents=known,
             push_interval=PushInterval(settings.host_lease_s),
             boards=Boards(database),
+            identity_provider=IdentityProvider(settings.oidc) if settings.oidc is not None else None,
         )
 
     async def prepare(self) -> None:

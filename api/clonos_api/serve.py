@@ -22,12 +22,14 @@ from typing import Final
 import structlog
 import uvicorn
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from clonos.documents import explain
 from clonos.errors import ClonosError, PortInUse, SpecError
 from clonos.settings import Settings
 from clonos.telemetry.logs import configure_logs
 from clonos_api.app import create_app
+from clonos_api.http.certificate import Certificate
 from clonos_api.http.limited_protocol import LimitedProtocol
 from clonos_api.replica import Replica
 from clonos_api.settings import ApiSettings
@@ -47,8 +49,12 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        settings = self._replica.settings
         if self.started:
-            _report_ready(self._url, self._replica.settings.ready_file)
+            if settings.tls_cert and settings.tls_key and self.config.ssl:
+                certificate = Certificate(self.config.ssl, settings.tls_cert, settings.tls_key)
+                self._replica.start("certificate", certificate.watch)
+            _report_ready(self._url, settings.ready_file)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Before uvicorn waits for connections, because streams do not end by themselves.
@@ -118,6 +124,8 @@ def settings_of_environment() -> ApiSettings:
         raise SpecError(
             f"Invalid settings of the control plane: {explain(error)}.", hint="correct CLONOS_API__…."
         ) from error
+    except SettingsError as error:  # it names the field, not the value
+        raise SpecError(f"Invalid settings of the control plane: {error}.", hint="write lists as JSON.") from None
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import ipaddress
 import secrets
 import socket
@@ -9,7 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, IPvAnyNetwork, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    IPvAnyNetwork,
+    SecretStr,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from clonos.errors import SpecError
@@ -64,6 +75,117 @@ class Limits(BaseModel):
     wait_s: Duration = Field(30.0, gt=0, le=60)
 
 
+class Webhook(BaseModel):
+    """A receiver of alerts.
+
+    Attributes:
+        name: Its name in logs and metrics.
+        url: Where alerts are posted; secret, because many receivers put a token into it.
+        secret: Key of the signature, ``whsec_`` and 24 to 64 bytes in Base64.
+        secret_file: File with the key, in place of `secret`.
+        severity: ``critical``: no warnings are sent.
+        ca: PEM file with the authorities to trust; default: those of this machine.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
+    url: SecretStr
+    secret: SecretStr | None = None
+    secret_file: Path | None = None
+    severity: Literal["warning", "critical"] = "warning"
+    ca: Path | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        try:
+            url = HttpUrl(self.url.get_secret_value())
+        except ValueError:
+            raise ValueError("url must be an http or https address") from None
+        if url.host is None:
+            raise ValueError("url must have a host")
+        if (self.secret is None) == (self.secret_file is None):
+            raise ValueError("a webhook needs either secret or secret_file")
+        if self.secret is not None:
+            self.key()
+        return self
+
+    def key(self) -> bytes:
+        """The key of the signature. A file is read each time, so that it may be replaced.
+
+        Raises:
+            ValueError: The secret has another form.
+            OSError: The file cannot be read.
+        """
+        if self.secret_file is not None:
+            text = self.secret_file.read_text().strip()
+        else:
+            text = self.secret.get_secret_value() if self.secret is not None else ""
+        prefix, _, encoded = text.partition("_")
+        try:
+            key = base64.b64decode(encoded, validate=True) if prefix == "whsec" else b""
+        except binascii.Error:
+            key = b""
+        if not 24 <= len(key) <= 64:
+            raise ValueError("a webhook's secret is whsec_ and 24 to 64 bytes in Base64")
+        return key
+
+
+class Oidc(BaseModel):
+    """The OpenID Connect provider with which users sign in to the dashboard.
+
+    Attributes:
+        issuer: Address of the provider, exactly as in its metadata; https, or http on this machine.
+        client_id: Id of this service at the provider; its redirect URI there is ``https://HOST/signin/oidc/callback``.
+        client_secret: Secret of this service; None, and no `client_secret_file`: a public client.
+        client_secret_file: File with the secret, in place of `client_secret`.
+        name: Text of the link on the sign-in page.
+        scopes: Scopes to ask for.
+        subject_claim: Claim that becomes the subject, which owns jobs. ``email`` has to be verified. Choose no claim
+            that users may change.
+        roles_claim: Claim with the groups of the user: a list, or one text.
+        roles: Group → role. The highest one counts; users without a role are refused.
+        session_s: Lifetime of a session, which is not renewed.
+        ca: PEM file with the authorities to trust; default: those of this machine.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    issuer: str
+    client_id: str = Field(min_length=1)
+    client_secret: SecretStr | None = None
+    client_secret_file: Path | None = None
+    name: str = Field("single sign-on", min_length=1, max_length=60)
+    scopes: str = Field("openid email profile", pattern=r"(^| )openid( |$)")
+    subject_claim: str = Field("email", min_length=1)
+    roles_claim: str = Field("groups", min_length=1)
+    roles: dict[str, Literal["viewer", "operator", "admin"]] = Field(min_length=1)
+    session_s: Duration = Field(8 * 3600.0, gt=0, le=86_400)
+    ca: Path | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        if not self.accepts(self.issuer):
+            raise ValueError("issuer must be an https address, or an http one on this machine")
+        if self.client_secret is not None and self.client_secret_file is not None:
+            raise ValueError("use either client_secret or client_secret_file")
+        return self
+
+    def accepts(self, address: str) -> bool:
+        """Whether codes and tokens may be sent to an address: by https, or to this machine."""
+        try:
+            url = HttpUrl(address)
+        except ValueError:
+            return False
+        return url.host is not None and (url.scheme == "https" or is_loopback(url.host))
+
+    def secret(self) -> str | None:
+        """The secret of this service. A file is read each time, so that it may be replaced."""
+        if self.client_secret_file is not None:
+            return self.client_secret_file.read_text().strip()
+        return self.client_secret.get_secret_value() if self.client_secret is not None else None
+
+
 def _random_name() -> str:
     return f"{socket.gethostname()[:30]}-{secrets.token_hex(4)}"
 
@@ -81,7 +203,8 @@ class ApiSettings(BaseSettings):
         shared_checkpoints: Directory that all hosts can access; jobs with a checkpoint below it can change hosts.
         checkpoint_roots: Directories below which jobs may keep checkpoints and savepoints that their requests locate;
             default: any. Admins are not restricted.
-        tls_cert: PEM file with the certificate; with `tls_key`, connections use TLS.
+        tls_cert: PEM file with the certificate; with `tls_key`, connections use TLS. Changed files are loaded within
+            seconds.
         tls_key: PEM file with the key.
         auth: Whether requests need a token. Turn it off only on a single-user machine.
         allowed_hosts: Accepted values of ``Host``, besides the loopback names and `host`.
@@ -99,9 +222,16 @@ class ApiSettings(BaseSettings):
             A standby takes over after four missing heartbeats, before the host counts as lost.
         host_lease_s: A host without heartbeats for this time is lost. It is more than three heartbeats, so that
             three in a row have to fail.
+        oidc: Provider of the dashboard's sign-in, besides API tokens; default: none.
+        webhooks: Receivers of alerts; only the environment sets them, no request does.
     """
 
-    model_config = SettingsConfigDict(env_prefix="CLONOS_API__", env_nested_delimiter="__", extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="CLONOS_API__",
+        env_nested_delimiter="__",
+        extra="ignore",
+        hide_input_in_errors=True,  # it may have secrets
+    )
 
     home: Path = Field(default_factory=lambda: ClonosSettings().home)
     host: str = "127.0.0.1"
@@ -125,6 +255,14 @@ class ApiSettings(BaseSettings):
     standby_heartbeat_s: Duration = Field(0.3, gt=0)
     host_lease_s: Duration = Field(4.0, gt=0)
     limits: Limits = Limits()
+    oidc: Oidc | None = None
+    webhooks: list[Webhook] = Field(default_factory=list, max_length=20)
+
+    @model_validator(mode="after")
+    def _webhooks_differ(self) -> Self:
+        if len({webhook.name for webhook in self.webhooks}) < len(self.webhooks):
+            raise ValueError("two webhooks have the same name")
+        return self
 
     @model_validator(mode="after")
     def _lease_covers_heartbeats(self) -> Self:

@@ -451,6 +451,15 @@ class CertificateUntrusted(EnvironmentFault):
     )
 
 
+class IdentityProviderUnavailable(EnvironmentFault):
+    """The identity provider of the dashboard's sign-in does not answer, or not as OpenID Connect requires."""
+
+    slug = "identity-provider-unavailable"
+    exit_code = 103
+    kept_default = "nobody was signed in."
+    hint_default = "sign in with a token, or check CLONOS_API__OIDC__ISSUER and the provider."
+
+
 # 50-69: continuing could publish a record twice or lose one.
 
 
@@ -505,6 +514,15 @@ class DatabaseNewer(ConsistencyError):
     exit_code = 61
     kept_default = "the database is unchanged."
     hint_default = "run the newer version, or restore a copy of the database from before its upgrade."
+
+
+class BackupDamaged(ConsistencyError):
+    """A backup of the control plane lacks a file, or its database is not the one that `backup create` wrote."""
+
+    slug = "backup-damaged"
+    exit_code = 63
+    kept_default = "nothing was restored."
+    hint_default = "restore another backup."
 
 
 class SourceOffsetsExpired(ConsistencyError):

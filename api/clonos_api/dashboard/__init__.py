@@ -27,13 +27,23 @@ from clonos_api.dashboard import (
     overview,
     recovery,
     session,
+    single_sign_on,
     submit,
 )
 from clonos_api.replica import Replica
 
 # Open without a session: the sign-in pages, the assets and the documentation.
 SIGN_IN: Final = session.SIGN_IN
-OPEN: Final = frozenset({session.SIGN_IN, session.SIGN_OUT, session.BY_LINK, documentation.ROOT})
+OPEN: Final = frozenset(
+    {
+        session.SIGN_IN,
+        session.SIGN_OUT,
+        session.BY_LINK,
+        single_sign_on.BEGIN,
+        single_sign_on.END,
+        documentation.ROOT,
+    }
+)
 FILES: Final = (assets.BELOW, documentation.BELOW)
 OPEN_ROUTES: Final = OPEN | {assets.ROUTE, documentation.ROUTE}
 
@@ -44,5 +54,6 @@ def install(app: FastAPI) -> None:
     app.state.pulse = live.Pulse(replica.boards)
     app.state.page_of = errors.page_of
     replica.at_end.append(app.state.pulse.ring)
-    for page in (overview, job, recovery, hosts, clusters, events, submit, live, session, assets, documentation):
+    pages = (overview, job, recovery, hosts, clusters, events, submit, live, session, single_sign_on)
+    for page in (*pages, assets, documentation):
         app.include_router(page.router)

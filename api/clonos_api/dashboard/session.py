@@ -22,7 +22,7 @@ from clonos_api.auth.denials import record_unauthenticated
 from clonos_api.auth.rates import address_of
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.http.checked_json import CheckedRoute
-from clonos_api.replica import DatabaseDep, ReplicaDep
+from clonos_api.replica import DatabaseDep, ReplicaDep, replica_of
 from clonos_api.routes.access import Viewer
 from clonos_api.store import sign_in_codes, tokens
 from clonos_api.store.tables import TokenRow
@@ -42,7 +42,18 @@ class LinkCode(BaseModel):
 @router.get(SIGN_IN)
 async def sign_in(request: Request) -> Response:
     """Show the sign-in form. A script of the page sends the user's token to `open_session`."""
-    return render(request, Page("signin.html", "Sign in"), {})
+    return sign_in_page(request)
+
+
+def sign_in_page(request: Request, *, problem: str = "", status: int = 200) -> Response:
+    """The page with the sign-in form, and with the reason why a sign-in failed."""
+    provider = replica_of(request).identity_provider
+    values = {
+        "provider": provider.settings.name if provider is not None else "",
+        "next": request.query_params.get("next", "/"),
+        "problem": problem,
+    }
+    return render(request, Page("signin.html", "Sign in"), values, status=status)
 
 
 @router.post("/session", status_code=204)
@@ -52,7 +63,7 @@ async def open_session(caller: Viewer, request: Request, database: DatabaseDep) 
     if caller.token is not None:
         async with database.transaction(by=caller.actor) as session:
             row, text = await tokens.open_session(session, caller.token)
-        _keep(response, request, text, row)
+        keep(response, request, text, row)
     return response
 
 
@@ -70,7 +81,7 @@ async def open_session_by_link(body: LinkCode, request: Request, database: Datab
             hint="run `clonos open` again, or sign in with a token.",
         )
     response = Response(status_code=204)
-    _keep(response, request, opened[1], opened[0])
+    keep(response, request, opened[1], opened[0])
     return response
 
 
@@ -83,11 +94,12 @@ async def renew_session(caller: Viewer, request: Request, database: DatabaseDep)
         async with database.transaction() as session:
             row = await tokens.renew_session(session, caller.token)
         if row is not None:
-            _keep(response, request, text, row)
+            keep(response, request, text, row)
     return response
 
 
-def _keep(response: Response, request: Request, text: str, row: TokenRow) -> None:
+def keep(response: Response, request: Request, text: str, row: TokenRow) -> None:
+    """Set the cookie with the token `text` of the session `row`."""
     left_s = tokens.SESSION_S if row.expires_at is None else (row.expires_at - datetime.now(UTC)).total_seconds()
     response.set_cookie(
         cookie_of(request),

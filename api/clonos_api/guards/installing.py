@@ -20,6 +20,7 @@ from clonos_api.guards.bodies import BodyLimits
 from clonos_api.guards.conditional import ConditionalGet
 from clonos_api.guards.envelope import HEADER, Envelope
 from clonos_api.guards.hosts import HostCheck
+from clonos_api.guards.request_metrics import RequestMetrics
 from clonos_api.http.limited_protocol import Network
 from clonos_api.settings import ApiSettings, Limits
 from clonos_api.store.db.database import Database
@@ -107,6 +108,7 @@ def install(
         )
     app.add_middleware(HostCheck, hosts=[own, *settings.allowed_hosts], origins=settings.allowed_origins)
     app.add_middleware(Envelope, tls=settings.scheme == "https")
+    app.add_middleware(RequestMetrics, registry=app.state.registry)
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=_with_mapped(settings.trusted_proxies))
 

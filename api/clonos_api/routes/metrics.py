@@ -9,7 +9,7 @@ import asyncio
 
 from fastapi import APIRouter
 from fastapi.responses import Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from clonos_api.metrics.families import exposition
 from clonos_api.metrics.queries import read
@@ -26,10 +26,10 @@ router = APIRouter(tags=["health"])
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def get_prometheus(caller: Viewer, replica: ReplicaDep) -> Response:
-    """Get the metrics of all jobs and hosts in the Prometheus text format."""
+    """Get the metrics of all jobs and hosts, and of this replica, in the Prometheus text format."""
     async with replica.database.reading() as session:
         figures = await read(session)
         leads = await lookups.leads(session, replica.settings.replica)
     # In a thread: for a thousand jobs it takes a third of a second, and heartbeats must not wait for it.
     text = await asyncio.to_thread(exposition, figures, leads=leads)
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    return Response(text + generate_latest(replica.registry), media_type=CONTENT_TYPE_LATEST)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
@@ -20,6 +20,8 @@ from clonos_api.store import audit, tokens, views
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/tokens", tags=["tokens"])
 audit_router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/audit", tags=["audit"])
+
+_OVERLAP_S: Final = 30 * 86_400
 
 TokenPath = Annotated[str, Path(min_length=1, max_length=16, pattern=TEXT, description="Id of a token.")]
 
@@ -56,10 +58,17 @@ async def revoke_own_token(caller: Viewer, database: DatabaseDep) -> None:
 
 
 @router.post("/self/rotate", status_code=201, dependencies=[Depends(refuse_key)], responses=problems(404))
-async def rotate_own_token(caller: Viewer, database: DatabaseDep, response: Response) -> TokenCreated:
+async def rotate_own_token(
+    caller: Viewer,
+    database: DatabaseDep,
+    response: Response,
+    overlap_s: Annotated[
+        int, Query(ge=0, le=_OVERLAP_S, description="Seconds for which the old token remains valid; 0 revokes it.")
+    ] = 0,
+) -> TokenCreated:
     """Replace the token with which this request was sent. Only this response contains the new secret."""
     async with database.transaction(by=caller.actor) as session:
-        row, secret = await tokens.rotate(session, _own(caller))
+        row, secret = await tokens.rotate(session, _own(caller), overlap_s=overlap_s)
     response.headers["Location"] = f"{API}/tokens/{row.id}"
     response.headers["Cache-Control"] = "no-store"
     return TokenCreated(**views.resource(Token, row).model_dump(), token=secret)

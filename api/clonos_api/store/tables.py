@@ -447,6 +447,31 @@ class StandbyRow(Base):
     body: Mapped[dict[str, Any]]  # ``placement_reason``; ``epochs``: query → newest committed epoch that it has read
 
 
+class AlertRow(Base):
+    """An alert that webhooks have been sent, or will be sent, and that has not ended."""
+
+    __tablename__ = "alerts"
+
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)  # `clonos_api.fleet.alerts.Alert.key`
+    body: Mapped[dict[str, Any]]  # an alert in Alertmanager's format
+    started_at: Mapped[datetime]
+
+
+class DeliveryRow(Base):
+    """A message to a webhook that has not been delivered."""
+
+    __tablename__ = "deliveries"
+    __table_args__ = (Index("ix_deliveries_webhook_seq", "webhook", "seq"), NEVER_AGAIN)
+
+    seq: Mapped[int] = mapped_column(Sequence, primary_key=True, autoincrement=True)
+    id: Mapped[str] = mapped_column(Id)  # the same in each attempt
+    webhook: Mapped[str] = mapped_column(String(64))  # name of the webhook in the settings
+    body: Mapped[dict[str, Any]]
+    attempts: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime]
+    due_at: Mapped[datetime]  # time of the next attempt
+
+
 class EventRow(Base):
     """An event of the control plane, such as a job's change of state.
 
@@ -479,7 +504,7 @@ class TokenRow(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
-    # The API token with which a browser signed in, if this is the token of its session; else None.
+    # The API token with which a browser signed in, or ``oidc``, if this is the token of its session; else None.
     session_of: Mapped[str | None] = mapped_column(String(16), index=True)
 
 

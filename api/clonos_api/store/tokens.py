@@ -22,6 +22,7 @@ from clonos_api.store.tables import JobNameRow, JobRow, OwnerRow, TokenRow
 
 PREFIX: Final = "clonos"
 SESSION_S: Final = 12 * 3600.0  # lifetime of a browser's session after its last renewal
+OIDC: Final = "oidc"  # in `session_of`, where the id of a token has another form
 _USED_S: Final = 60.0
 _NO_DIGEST: Final = bytes(32)
 _STALE_USE: Final = or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < clock(-_USED_S))
@@ -75,11 +76,17 @@ async def _check_name_is_no_subject(session: AsyncSession, name: str) -> None:
 
 async def _insert(session: AsyncSession, **columns: Any) -> tuple[TokenRow, str]:
     """Insert a row with a new secret; return it and the token's text."""
-    secret = secrets.token_bytes(32)
-    row = TokenRow(id=secrets.token_hex(8), digest=_digest(secret), **columns)
+    created, text = new_secret()
+    row = TokenRow(**created, **columns)
     session.add(row)
     await session.flush()
-    return row, f"{PREFIX}_{row.id}_{secret.hex()}"
+    return row, text
+
+
+def new_secret() -> tuple[dict[str, Any], str]:
+    """A new token: the columns ``id`` and ``digest`` of its row, and its text."""
+    secret, id = secrets.token_bytes(32), secrets.token_hex(8)
+    return {"id": id, "digest": _digest(secret)}, f"{PREFIX}_{id}_{secret.hex()}"
 
 
 async def open_session(session: AsyncSession, token: str) -> tuple[TokenRow, str]:
@@ -104,10 +111,31 @@ async def open_session(session: AsyncSession, token: str) -> tuple[TokenRow, str
     return row, text
 
 
+async def open_oidc_session(
+    session: AsyncSession, *, subject: str, role: Role, lifetime_s: float
+) -> tuple[TokenRow, str]:
+    """Create the token of a session of a user whom the identity provider has identified; return as `open_session`.
+
+    The session cannot be renewed: the user's groups may have changed.
+    """
+    moment = await now(session)
+    row, text = await _insert(
+        session,
+        name=OIDC,
+        role=role,
+        subject=subject,
+        created_at=moment,
+        expires_at=moment + timedelta(seconds=lifetime_s),
+        session_of=OIDC,
+    )
+    await audit.asked(session, "session.open", row.id, name=OIDC, role=role)
+    return row, text
+
+
 async def renew_session(session: AsyncSession, token: str) -> TokenRow | None:
-    """Extend the session with the token `token`; None if that is no session."""
+    """Extend the session with the token `token`; None if that is no session of a token."""
     row = await get(session, token)
-    if row.session_of is None:
+    if row.session_of is None or row.session_of == OIDC:
         return None
     row.expires_at = _session_end(await get(session, row.session_of), await now(session))
     return row
@@ -154,16 +182,30 @@ async def authenticate(database: Database, presented: str) -> TokenRow | None:
     return row
 
 
-async def rotate(session: AsyncSession, token: str) -> tuple[TokenRow, str]:
-    """Replace a token by a new one with the same rights and lifetime, and revoke it; return as `create` does."""
+async def rotate(session: AsyncSession, token: str, *, overlap_s: float = 0.0) -> tuple[TokenRow, str]:
+    """Replace a token by a new one with the same rights and lifetime; return as `create` does.
+
+    The old token is revoked, or expires after `overlap_s` seconds, with the sessions that it opened.
+    """
     old = await get(session, token)
     if old.session_of is not None:
         raise StateConflict("A browser's session has no token to replace.", hint="send the API token itself.")
     lifetime = None if old.expires_at is None else max(1, round((old.expires_at - old.created_at).total_seconds()))
     body = TokenCreate(name=old.name, role=Role(old.role), subject=old.subject, host=old.host, expires_in_s=lifetime)
     created = await create(session, body)
-    await revoke(session, token)
+    if overlap_s > 0:
+        await _expire(session, token, await now(session) + timedelta(seconds=overlap_s))
+    else:
+        await revoke(session, token)
     return created
+
+
+async def _expire(session: AsyncSession, token: str, at: datetime) -> None:
+    """Let a token and its sessions expire at a time, unless they expire earlier."""
+    later = or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > at)
+    statement = update(TokenRow).where(or_(TokenRow.id == token, TokenRow.session_of == token), later)
+    await session.execute(statement.values(expires_at=at).execution_options(synchronize_session=False))
+    await audit.asked(session, "token.expire", token, at=at.isoformat())
 
 
 async def revoke(session: AsyncSession, token: str) -> TokenRow:

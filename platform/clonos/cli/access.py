@@ -113,13 +113,22 @@ def revoke(
 
 
 @app.command()
-def rotate(api: Api = None, token: Token = None, context: Context = None) -> None:
+def rotate(
+    overlap: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Keep the old token valid for this time, such as 1h. Default: revoke it."),
+    ] = None,
+    api: Api = None,
+    token: Token = None,
+    context: Context = None,
+) -> None:
     """Replace your token by a new one with the same rights and lifetime. It is printed on stdout once."""
+    overlap_s = seconds(overlap, "--overlap") if overlap else 0
     with connect(api, token, context) as client:
-        created = client.tokens.rotate_self()
+        created = client.tokens.rotate_self(overlap_s=overlap_s)
+    until = f"expires in {overlap}" if overlap_s else "is revoked"
     typer.echo(
-        f"Token {created.id} replaces yours, which is revoked; {_validity(created)}. Set CLONOS_TOKEN to it:",
-        err=True,
+        f"Token {created.id} replaces yours, which {until}; {_validity(created)}. Set CLONOS_TOKEN to it:", err=True
     )
     typer.echo(created.token)
 

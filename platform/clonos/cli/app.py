@@ -14,6 +14,7 @@ from clonos.cli import (
     access,
     agent,
     apply,
+    backup,
     causal_log,
     checkpoint,
     cluster,
@@ -86,6 +87,7 @@ app.add_typer(host.standbys, name="standby", rich_help_panel=_RUNNING)
 app.add_typer(access.app, name="token", rich_help_panel=_RUNNING)
 app.command("audit", rich_help_panel=_RUNNING)(access.audit)
 app.add_typer(db.app, name="db", rich_help_panel=_RUNNING)
+app.add_typer(backup.app, name="backup", rich_help_panel=_RUNNING)
 
 
 def _print_version(requested: bool) -> None:

@@ -17,16 +17,17 @@ def upgrade(
     revision: str = typer.Argument("head", help="Target revision."),
 ) -> None:
     """Migrate the tables to a revision (default: the newest). It may run concurrently, and beside the control plane."""
-    _store("upgrade", revision)
+    run_store("upgrade", revision)
 
 
 @app.command()
 def current() -> None:
     """Show the current and the newest revision of the tables. Exit code 1 if they differ."""
-    _store("current")
+    run_store("current")
 
 
-def _store(*arguments: str) -> None:
+def run_store(*arguments: str) -> None:
+    """Run a command of `clonos_api.store` in a child process; exit with its exit code if it fails."""
     require_control_plane()
     done = subprocess.run([sys.executable, "-m", "clonos_api.store", *arguments], check=False)
     if done.returncode:

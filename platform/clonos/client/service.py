@@ -243,9 +243,15 @@ class Tokens(Routes):
         """Revoke the token with this id, immediately and permanently."""
         self._transport.send("DELETE", f"/tokens/{token}")
 
-    def rotate_self(self) -> TokenCreated:
-        """Replace the token that this client uses by a new one with the same rights; this client then has none."""
-        return decode(TokenCreated, self._transport.send("POST", "/tokens/self/rotate", repeat="unless sent").content)
+    def rotate_self(self, *, overlap_s: int = 0) -> TokenCreated:
+        """Replace the token that this client uses by a new one with the same rights.
+
+        The old token is revoked, or remains valid for `overlap_s` seconds.
+        """
+        answer = self._transport.send(
+            "POST", "/tokens/self/rotate", params={"overlap_s": overlap_s or None}, repeat="unless sent"
+        )
+        return decode(TokenCreated, answer.content)
 
     def sign_in_code(self) -> SignInCode:
         """Create a code with which a browser signs in once, with the rights of this client's token.

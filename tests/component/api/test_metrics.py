@@ -121,3 +121,23 @@ def test_metrics_need_a_token(api: Served, admin: httpx.Client, name: str) -> No
     token = admin.post("/tokens", json=body).json()["token"]
     for headers, status in (({}, 401), ({"Authorization": f"Bearer {token}"}, 200)):
         assert httpx.get(f"{api.url}/metrics", headers=headers, trust_env=False, verify=False).status_code == status
+
+
+def test_requests_are_counted_by_route_method_and_status(admin: httpx.Client, name: str) -> None:
+    def count(samples: dict[str, dict[tuple[tuple[str, str], ...], float]], **labels: str) -> float:
+        return samples["clonos_api_request_duration_seconds_count"].get(tuple(sorted(labels.items())), 0)
+
+    job = {"method": "GET", "route": "/api/v1/jobs/{job}", "status": "404"}
+    before = scraped(admin)
+    for number in range(3):
+        assert admin.get(f"/jobs/{name}-{number}").status_code == 404
+    assert admin.get(f"/no/{name}").status_code == 404
+    assert httpx.get(str(admin.base_url.join("/api/v1/jobs")), trust_env=False).status_code == 401
+    samples = scraped(admin)
+    assert count(samples, **job) - count(before, **job) == 3
+    for status in ("401", "404"):
+        unmatched = {"method": "GET", "route": "none", "status": status}
+        assert count(samples, **unmatched) - count(before, **unmatched) >= 1
+    assert of(samples, "clonos_api_request_duration_seconds_bucket", le="+Inf", **job) == count(samples, **job)
+    assert of(samples, "clonos_api_requests_in_progress") >= 1, "the scrape itself"
+    assert not [labels for labels in samples["clonos_api_request_duration_seconds_count"] if name in str(labels)]

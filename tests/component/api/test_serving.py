@@ -145,6 +145,20 @@ def test_an_invalid_setting_is_named(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "value", ["canary", '[{"name": "pager", "url": "canary://x", "secret": "canary"}]', '[{"name": "canary canary"}]']
+)
+def test_wrong_settings_of_webhooks_are_named_without_their_values(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLONOS_HOME", str(tmp_path))
+    monkeypatch.setenv("CLONOS_API__WEBHOOKS", value)
+    with pytest.raises(SpecError, match="webhooks") as refused:
+        settings_of_environment()
+    for error in (refused.value, refused.value.__cause__):
+        assert "canary" not in str(error)
+
+
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(PortInUse, match=r"127\.0\.0\.1"):
         serve(ApiSettings(home=tmp_path, port=other.getsockname()[1]))

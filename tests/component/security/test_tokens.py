@@ -8,6 +8,7 @@ import secrets
 import sqlite3
 import stat
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,23 @@ def test_a_caller_rotates_and_revokes_its_own_token(service: Served, token: Toke
         assert eve.get("/tokens/self").json()["id"] == new["id"]
         assert eve.delete("/tokens/self").status_code == 204
         assert eve.get("/tokens/self").status_code == 401
+
+
+def test_a_rotated_token_can_remain_valid_for_an_overlap(service: Served, token: Token) -> None:
+    old = token("operator", subject="eve")
+    with service.client(old["token"]) as eve:
+        new = eve.post("/tokens/self/rotate", params={"overlap_s": 3600}).json()
+        shown = eve.get("/tokens/self").json()
+        left = datetime.fromisoformat(shown["expires_at"]) - datetime.now(UTC)
+        assert timedelta(minutes=50) < left <= timedelta(hours=1)
+        # A second rotation does not extend the first overlap, and can end it.
+        eve.post("/tokens/self/rotate", params={"overlap_s": 86_400})
+        assert eve.get("/tokens/self").json()["expires_at"] == shown["expires_at"]
+        assert eve.post("/tokens/self/rotate", params={"overlap_s": -1}).status_code == 422
+        assert eve.post("/tokens/self/rotate", params={"overlap_s": 1}).status_code == 201
+        eventually(lambda: eve.get("/tokens/self").status_code == 401, "the old token has expired")
+    with service.client(new["token"]) as eve:
+        assert eve.get("/tokens/self").json()["expires_at"] == new["expires_at"]
 
 
 def test_equal_names_are_not_equal_subjects(service: Served) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import inspect, select
 
 from clonos.errors import DatabaseUnavailable
 from clonos_api.store import events, jobs, owners
+from clonos_api.store.__main__ import main as store_command
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import Base, EventRow
@@ -126,6 +127,17 @@ def test_a_failed_migration_changes_nothing(empty_url: str) -> None:
     with schema._connected(empty_url) as (connection, _):
         connection.exec_driver_sql("DROP TABLE jobs")
     schema.upgrade(empty_url)
+
+
+def test_the_command_upgrades_to_the_newest_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docker/compose.yaml calls it."""
+    monkeypatch.setenv("CLONOS_HOME", str(tmp_path))
+    monkeypatch.setenv("CLONOS_API__DATABASE_URL", f"sqlite+aiosqlite:///{tmp_path}/store.db")
+    assert store_command(["current"]) == 1
+    assert store_command(["upgrade", "0003"]) == 0
+    assert store_command(["current"]) == 1
+    assert store_command(["upgrade"]) == 0
+    assert store_command(["current"]) == 0
 
 
 def test_an_unavailable_database_is_reported(tmp_path: Path) -> None:

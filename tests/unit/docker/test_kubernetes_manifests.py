@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -11,16 +14,20 @@ import pytest
 import yaml
 
 from clonos.jobs.cluster import read_cluster
+from clonos_api.settings import ApiSettings
 
 FOLDER: Final = Path(__file__).parents[3] / "docker" / "kubernetes"
+BASE: Final = FOLDER / "base"
+OVERLAY: Final = FOLDER / "overlays" / "example"
 VERSION: Final = "1.37"
-KUSTOMIZATION: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+KUSTOMIZATION: Final[dict[str, Any]] = yaml.safe_load((BASE / "kustomization.yaml").read_text())
 TEMPLATE: Final = "executor-pod.yaml"
+PODS: Final = frozenset({"Deployment", "StatefulSet"})
 
 
 def manifests() -> Iterator[tuple[str, dict[str, Any]]]:
     for file in [*KUSTOMIZATION["resources"], TEMPLATE]:
-        for manifest in yaml.safe_load_all((FOLDER / file).read_text()):
+        for manifest in yaml.safe_load_all((BASE / file).read_text()):
             yield f"{file} {manifest['kind']} {manifest['metadata'].get('name', '')}".strip(), manifest
 
 
@@ -31,6 +38,7 @@ def the(kind: str, name: str) -> dict[str, Any]:
 
 AGENT: Final = the("StatefulSet", "clonos-agent")["spec"]
 POD: Final = AGENT["template"]["spec"]
+CONTROL_PLANE: Final = the("Deployment", "clonos-control-plane")["spec"]
 
 
 @pytest.mark.parametrize("manifest", [pytest.param(each, id=title) for title, each in manifests()])
@@ -46,8 +54,8 @@ def test_a_wrong_field_is_noticed() -> None:
 
 
 def test_all_manifests_are_applied_in_one_namespace() -> None:
-    others = {"kustomization.yaml", "cluster.yaml", TEMPLATE}
-    assert {path.name for path in FOLDER.glob("*.yaml")} == {*KUSTOMIZATION["resources"], *others}
+    others = {"kustomization.yaml", TEMPLATE}
+    assert {path.name for path in BASE.glob("*.yaml")} == {*KUSTOMIZATION["resources"], *others}
     namespaces = {
         each["metadata"].get("namespace") for _, each in manifests() if each["kind"] not in {"Namespace", "Pod"}
     }
@@ -90,3 +98,74 @@ def test_only_drivers_may_start_pods() -> None:
     assert rules.keys() == {"pods", "configmaps", "persistentvolumeclaims"}
     assert rules["pods"] >= {"create", "get", "list", "watch", "delete"}
     assert the("ServiceAccount", "clonos-executor")["automountServiceAccountToken"] is False
+
+
+def test_agents_and_probes_reach_the_control_plane() -> None:
+    service, labels = the("Service", "clonos-control-plane"), CONTROL_PLANE["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == labels == CONTROL_PLANE["selector"]["matchLabels"]
+    assert the("PodDisruptionBudget", "clonos-control-plane")["spec"]["selector"]["matchLabels"] == labels
+    policy = the("NetworkPolicy", "clonos-control-plane")["spec"]
+    assert policy["podSelector"]["matchLabels"] == labels
+    assert {"podSelector": {"matchLabels": AGENT["template"]["metadata"]["labels"]}} in policy["ingress"][0]["from"]
+    (address,) = [argument for argument in POD["containers"][0]["args"] if argument.startswith("--api=")]
+    (container,) = CONTROL_PLANE["template"]["spec"]["containers"]
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    port = container["ports"][0]["containerPort"]
+    assert address == f"--api=https://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    assert port == ApiSettings.model_fields["port"].default
+    fields = {f"CLONOS_API__{name.upper()}" for name in ApiSettings.model_fields}
+    assert {name for name in variables if name.startswith("CLONOS_API__")} <= fields
+    allowed = json.loads(variables["CLONOS_API__ALLOWED_HOSTS"])
+    assert service["metadata"]["name"] in allowed
+    for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[kind]["httpGet"]["httpHeaders"] == [{"name": "Host", "value": "localhost"}]
+        assert container[kind]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_all_containers_are_confined() -> None:
+    for kind, pod in (("agent", POD), ("control plane", CONTROL_PLANE["template"]["spec"])):
+        assert pod["securityContext"]["runAsNonRoot"] is True, kind
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["limits"]["memory"]
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+def test_patches_and_images_of_the_overlay_name_what_the_base_has() -> None:
+    overlay = yaml.safe_load((OVERLAY / "kustomization.yaml").read_text())
+    assert [(OVERLAY / path).resolve() for path in overlay["resources"]] == [BASE]
+    for patch in overlay["patches"]:
+        changed = yaml.safe_load((OVERLAY / patch["path"]).read_text())
+        target = the(changed["kind"], changed["metadata"]["name"])
+        names = {container["name"] for container in target["spec"]["template"]["spec"]["containers"]}
+        assert {container["name"] for container in changed["spec"]["template"]["spec"]["containers"]} <= names
+    used = {
+        container["image"].partition(":")[0]
+        for pod in (POD, CONTROL_PLANE["template"]["spec"])
+        for container in [*pod["containers"], *pod.get("initContainers", [])]
+    }
+    assert {image["name"] for image in overlay["images"]} == used
+    for replicas in overlay["replicas"]:
+        the("StatefulSet", replicas["name"])
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kustomize_builds_the_overlay() -> None:
+    built = subprocess.run(
+        ["kubectl", "kustomize", str(OVERLAY)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    resources = list(yaml.safe_load_all(built.stdout))
+    for resource in resources:
+        kubernetes_validate.validate(resource, VERSION, strict=True)
+    pods = [resource["spec"]["template"]["spec"] for resource in resources if resource["kind"] in PODS]
+    images = {container["image"] for pod in pods for container in [*pod["containers"], *pod.get("initContainers", [])]}
+    assert all(image.startswith("registry.example.org/") for image in images)
+    (agents,) = [resource["spec"] for resource in resources if resource["kind"] == "StatefulSet"]
+    assert agents["replicas"] == 3
+    variables = {each["name"] for each in agents["template"]["spec"]["containers"][0]["env"]}
+    assert variables >= {"POD_NAME", "CLONOS_KAFKA__SECURITY_PROTOCOL"}, "the patch adds to the base"

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from clonos_api.alerts.sending import webhook_metrics
+from clonos_api.guards.request_metrics import request_metrics
 from clonos_api.metrics.families import exposition
 from clonos_api.metrics.queries import HostSample, JobSample, MetricsSample, RecoverySample, StandbySample
 
@@ -42,10 +45,22 @@ SAMPLE = MetricsSample(
 def labels() -> dict[str, set[str]]:
     """Returns the exposed metrics: name → labels."""
     actual: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(exposition(SAMPLE, leads=True).decode()):
+    text = exposition(SAMPLE, leads=True) + _of_the_replica()
+    for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             actual.setdefault(sample.name, set()).update(sample.labels)
     return actual
+
+
+def _of_the_replica() -> bytes:
+    """The metrics of a replica's process, after one request, with one webhook."""
+    registry = CollectorRegistry()
+    deliveries, queue = webhook_metrics(registry)
+    deliveries.labels("pager", "failed")
+    queue.labels("pager")
+    durations, _ = request_metrics(registry)
+    durations.labels("GET", "/health", "200").observe(0.1)
+    return generate_latest(registry)
 
 
 def rules() -> list[dict[str, object]]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
@@ -54,6 +54,16 @@ def current(url: str) -> str | None:
         return MigrationContext.configure(connection).get_current_revision()
 
 
+def engine_of(url: str) -> Engine:
+    """A synchronous engine for the database, without a pool. The caller disposes of it."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return create_engine(parsed, poolclass=NullPool, connect_args={"connect_timeout": 5})
+    engine = create_engine(parsed.set(drivername="sqlite"), poolclass=NullPool)
+    sqlite_connection(engine, _WAIT_S)
+    return engine
+
+
 def _require_known(revision: str | None) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     if revision is not None and revision not in known:
@@ -78,15 +88,10 @@ def _config() -> Config:
 @contextmanager
 def _connected(url: str) -> Iterator[tuple[Connection, Config]]:
     """Run all migrations in one transaction, also on SQLite: a failed migration changes nothing."""
-    parsed = make_url(url)
-    sqlite = parsed.get_backend_name() == "sqlite"
-    options: dict[str, Any] = {} if sqlite else {"connect_args": {"connect_timeout": 5}}
-    engine = create_engine(parsed.set(drivername="sqlite") if sqlite else parsed, poolclass=NullPool, **options)
-    if sqlite:
-        sqlite_connection(engine, _WAIT_S)
+    engine = engine_of(url)
     try:
         with engine.begin() as connection:
-            if not sqlite:
+            if engine.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             yield connection, _config()
     except OperationalError as error:

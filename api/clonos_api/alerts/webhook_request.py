@@ -1,0 +1,86 @@
+"""One request to a webhook.
+
+The body is that of Alertmanager's webhooks, version 4, with one alert. The headers ``webhook-id``,
+``webhook-timestamp`` and ``webhook-signature`` are those of Standard Webhooks: the signature is an HMAC-SHA256 of id,
+time and body.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import httpx
+
+from clonos_api.fleet.alerts import Alert
+from clonos_api.settings import Webhook
+
+TIMEOUT_S: Final = 10.0
+# Alertmanager's value for an alert that has not ended.
+_NOT_ENDED: Final = "0001-01-01T00:00:00Z"
+
+
+def alert_body(alert: Alert) -> dict[str, Any]:
+    """An alert in Alertmanager's format, as long as it lasts. It has names of jobs and hosts, and no error texts."""
+    return {
+        "status": "firing",
+        "labels": {"alertname": alert.name, "severity": alert.severity, **alert.labels},
+        "annotations": {"summary": alert.summary, "description": alert.description},
+        "startsAt": alert.since.astimezone(UTC).isoformat(),
+        "endsAt": _NOT_ENDED,
+        "generatorURL": "",
+        "fingerprint": hashlib.sha256(alert.key.encode()).hexdigest()[:16],
+    }
+
+
+def ended(body: Mapping[str, Any], at: datetime) -> dict[str, Any]:
+    """The alert `body` when it has ended."""
+    return {**body, "status": "resolved", "endsAt": at.astimezone(UTC).isoformat()}
+
+
+def message(alert: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of the request about one alert."""
+    return {
+        "version": "4",
+        "groupKey": f"clonos/{alert['fingerprint']}",
+        "truncatedAlerts": 0,
+        "status": alert["status"],
+        "receiver": "clonos",
+        "groupLabels": alert["labels"],
+        "commonLabels": alert["labels"],
+        "commonAnnotations": alert["annotations"],
+        "externalURL": "",
+        "alerts": [alert],
+    }
+
+
+def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    """The value of ``webhook-signature``."""
+    signed = hmac.new(key, b"%s.%d.%s" % (message_id.encode(), timestamp, body), hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(signed).decode()}"
+
+
+async def post(client: httpx.AsyncClient, webhook: Webhook, message_id: str, content: Mapping[str, Any]) -> str:
+    """Send a message; return why it failed, without parts of the address. Empty: a 2xx status was received.
+
+    The response's body is not read, and a redirect is a failure.
+    """
+    body, timestamp = json.dumps(content, separators=(",", ":")).encode(), int(time.time())
+    try:
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "clonos",
+            "webhook-id": message_id,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": signature(webhook.key(), message_id, timestamp, body),
+        }
+        async with client.stream("POST", webhook.url.get_secret_value(), content=body, headers=headers) as response:
+            return "" if response.is_success else f"status {response.status_code}"
+    except (httpx.HTTPError, ValueError, OSError) as error:
+        return type(error).__name__

@@ -1,0 +1,100 @@
+"""Sign-in through the OpenID Connect provider of the settings. Without these settings its pages do not exist."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlencode
+
+import structlog
+from fastapi import APIRouter, HTTPException, Request, Response
+from starlette.responses import RedirectResponse
+
+from clonos.errors import ClonosError, TooManyRequests, Unauthenticated
+from clonos_api.auth.cookies import cookie_of
+from clonos_api.auth.identity_provider import Attempt, IdentityProvider
+from clonos_api.auth.rates import address_of
+from clonos_api.dashboard import session as sessions
+from clonos_api.http.problems import http_status
+from clonos_api.replica import Replica, ReplicaDep
+from clonos_api.store import tokens
+from clonos_api.store.db.database import Actor
+
+BEGIN: Final = "/signin/oidc"
+END: Final = "/signin/oidc/callback"
+_ATTEMPT_S: Final = 600
+_LONGEST: Final = 2_000
+_log = structlog.get_logger("clonos.api")
+router = APIRouter(include_in_schema=False)
+
+
+@router.get(BEGIN)
+async def begin(request: Request, replica: ReplicaDep) -> Response:
+    """Send the browser to the provider."""
+    provider = _provider(replica)
+    attempt = Attempt(request.query_params.get("next", "/")[:_LONGEST])
+    try:
+        _count(request, replica)
+        response = RedirectResponse(await provider.authorization_url(attempt, _redirect_uri(request)), 303)
+    except ClonosError as error:
+        return _refused(request, error)
+    response.set_cookie(
+        _cookie(request),
+        attempt.encode(),
+        max_age=_ATTEMPT_S,
+        httponly=True,
+        samesite="lax",  # the provider's redirect comes from another site
+        secure=request.url.scheme == "https",
+        path="/",
+    )
+    return response
+
+
+@router.get(END)
+async def end(request: Request, replica: ReplicaDep) -> Response:
+    """Open a session for the user that the provider has sent back."""
+    provider = _provider(replica)
+    code, state = request.query_params.get("code", ""), request.query_params.get("state", "")
+    try:
+        attempt = Attempt.decode(request.cookies.get(_cookie(request), ""), state)
+        if not 0 < len(code) <= _LONGEST:
+            raise Unauthenticated("The identity provider did not sign you in.", hint="sign in again.")
+        _count(request, replica)
+        identity = await provider.identify(attempt, code, _redirect_uri(request))
+        async with replica.database.transaction(by=Actor(identity.subject)) as session:
+            row, text = await tokens.open_oidc_session(
+                session, subject=identity.subject, role=identity.role, lifetime_s=provider.settings.session_s
+            )
+    except ClonosError as error:
+        return _refused(request, error)
+    # Browsers do not send the strict cookie in a navigation that another site began: this page's script does.
+    response = RedirectResponse(f"{sessions.SIGN_IN}?{urlencode({'next': attempt.next})}", 303)
+    sessions.keep(response, request, text, row)
+    response.delete_cookie(_cookie(request), path="/", httponly=True, secure=request.url.scheme == "https")
+    return response
+
+
+def _provider(replica: Replica) -> IdentityProvider:
+    if replica.identity_provider is None:
+        raise HTTPException(404)
+    return replica.identity_provider
+
+
+def _count(request: Request, replica: Replica) -> None:
+    """Limit the requests that make this service connect to the provider."""
+    if replica.sign_ins.take(address_of(request.scope)) > 0:
+        raise TooManyRequests("Too many sign-ins from this address.", hint="wait a minute.")
+
+
+def _refused(request: Request, error: ClonosError) -> Response:
+    cause = type(error.__cause__).__name__ if error.__cause__ is not None else ""
+    _log.warning("A sign-in failed", error=error.slug, why=error.what, cause=cause)
+    return sessions.sign_in_page(request, problem=f"{error.what} {error.hint}".strip(), status=http_status(error))
+
+
+def _cookie(request: Request) -> str:
+    return f"{cookie_of(request)}_signin"
+
+
+def _redirect_uri(request: Request) -> str:
+    """Where the provider sends the browser back; the service has checked the host name."""
+    return f"{request.url.scheme}://{request.headers['host']}{END}"

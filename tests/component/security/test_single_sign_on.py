@@ -1,0 +1,200 @@
+"""Sign-in through a real OpenID Connect provider: PKCE, state, nonce, and groups that become roles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from clonos.testing.harness import eventually
+from clonos_api.settings import ApiSettings, Oidc
+from support.oidc_provider import provider, sign_in
+from support.serving import Served, served
+
+USERS = {
+    "ada": {"email": "ada@example.org", "email_verified": True, "groups": ["staff", "platform"]},
+    "vic": {"email": "vic@example.org", "email_verified": True, "groups": "staff"},
+    "out": {"email": "out@example.org", "email_verified": True, "groups": ["guests"]},
+    "new": {"email": "admin@example.org", "email_verified": False, "groups": ["platform"]},
+}
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[str]:
+    with provider(USERS) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def oidc(issuer: str) -> Oidc:
+    roles = {"platform": "admin", "staff": "viewer"}
+    client = {"client_id": "clonos", "client_secret": "of-the-client"}
+    return Oidc.model_validate({"issuer": issuer, "name": "Example <Login>", "roles": roles, **client})
+
+
+@pytest.fixture(scope="module")
+def service(oidc: Oidc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("oidc"), oidc=oidc) as api:
+        yield api
+
+
+@pytest.fixture
+def browser(service: Served) -> Iterator[httpx.Client]:
+    headers = {"Accept": "text/html", "Origin": service.url}
+    with httpx.Client(base_url=service.url, headers=headers, trust_env=False, timeout=20.0) as client:
+        yield client
+
+
+def begin(browser: httpx.Client, page: str = "/hosts?x=1") -> str:
+    """Follow the link of the sign-in page; the address of the provider."""
+    answer = browser.get("/signin/oidc", params={"next": page})
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"]
+
+
+def test_a_user_signs_in_and_has_the_role_of_the_highest_group(browser: httpx.Client, service: Served) -> None:
+    page = browser.get("/signin", params={"next": "/hosts?x=1"}).text
+    assert "/signin/oidc?next=/hosts%3Fx%3D1" in page
+    assert "Example &lt;Login&gt;" in page
+    asked = parse_qs(urlsplit(begin(browser)).query)
+    assert asked["code_challenge_method"] == ["S256"]
+    assert asked["redirect_uri"] == [f"{service.url}/signin/oidc/callback"]
+    back = browser.get(sign_in(begin(browser), "ada"))
+    assert (back.status_code, back.headers["location"]) == (303, "/signin?next=%2Fhosts%3Fx%3D1")
+    cookie = next(text for text in back.headers.get_list("set-cookie") if "_signin" not in text.partition("=")[0])
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+    assert "Max-Age=28800" in cookie
+    assert browser.get("/hosts").status_code == 200
+    own = browser.get("/api/v1/tokens/self").json()
+    assert (own["subject"], own["role"]) == ("ada@example.org", "admin")
+    assert browser.post("/session/renewal").headers.get("set-cookie") is None, "a session is not renewed"
+    assert browser.post("/api/v1/tokens/self/rotate").status_code == 409
+    with service.client() as admin:
+        listed = {row["id"] for row in admin.get("/tokens").json()["data"]}
+        assert own["id"] not in listed
+        (entry,) = [
+            row
+            for row in admin.get("/audit", params={"action": "session.open"}).json()["data"]
+            if row["target"] == own["id"]
+        ]
+        assert entry["subject"] == "ada@example.org"
+        assert admin.delete(f"/tokens/{own['id']}").status_code == 204
+    assert browser.get("/hosts").status_code == 303, "an admin ended the session"
+
+
+def test_sign_out_ends_the_session(browser: httpx.Client) -> None:
+    browser.get(sign_in(begin(browser), "vic"))
+    assert browser.get("/api/v1/tokens/self").json()["role"] == "viewer"
+    assert browser.post("/signout").status_code == 204
+    assert browser.get("/api/v1/jobs").status_code == 401
+
+
+@pytest.mark.parametrize(("user", "problem"), [("out", "has no role here"), ("new", "no verified email")])
+def test_users_without_a_role_or_a_verified_name_are_refused(browser: httpx.Client, user: str, problem: str) -> None:
+    answer = browser.get(sign_in(begin(browser), user))
+    assert answer.status_code == 403
+    assert problem in answer.text
+    assert browser.get("/api/v1/jobs").status_code == 401
+
+
+def test_a_redirect_is_accepted_once_and_in_its_own_browser_only(browser: httpx.Client, service: Served) -> None:
+    redirect = sign_in(begin(browser), "ada")
+    with httpx.Client(trust_env=False, timeout=20.0, headers={"Accept": "text/html"}) as victim:
+        assert victim.get(redirect).status_code == 401, "another site could sign the victim in as another user"
+    other_state = f"{redirect.partition('?')[0]}?{urlencode({'code': 'x', 'state': 'y'})}"
+    assert browser.get(other_state).status_code == 401
+    assert browser.get(redirect).status_code == 303
+    assert browser.get(redirect).status_code == 401, "the attempt is over"
+
+
+def test_a_code_of_another_attempt_is_refused(browser: httpx.Client) -> None:
+    """An attacker has a code of their own, or of the victim, and lacks the verifier of the browser's attempt."""
+    code = parse_qs(urlsplit(sign_in(begin(browser), "ada")).query)["code"][0]
+    own = urlsplit(sign_in(begin(browser), "vic"))
+    forged = urlencode({**{name: values[0] for name, values in parse_qs(own.query).items()}, "code": code})
+    answer = browser.get(f"{own.path}?{forged}")
+    assert answer.status_code == 401
+    assert "refused the sign-in" in answer.text
+
+
+def test_a_user_who_declines_is_not_signed_in(browser: httpx.Client) -> None:
+    state = parse_qs(urlsplit(begin(browser)).query)["state"][0]
+    back = browser.get("/signin/oidc/callback", params={"error": "access_denied", "state": state})
+    assert back.status_code == 401
+    assert "did not sign you in" in back.text
+    assert browser.get("/api/v1/jobs").status_code == 401
+
+
+def test_a_token_for_another_client_is_refused(oidc: Oidc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        served(tmp_path, oidc=oidc) as api,
+        httpx.Client(base_url=api.url, headers={"Accept": "text/html"}, trust_env=False, timeout=20.0) as browser,
+    ):
+        redirect = sign_in(begin(browser), "ada")
+        settings = api.app.state.replica.identity_provider.settings  # type: ignore[union-attr]
+        monkeypatch.setattr(settings, "client_id", "another")
+        answer = browser.get(redirect)
+        assert answer.status_code == 401
+
+
+def test_a_nonce_of_another_attempt_is_refused(browser: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    from clonos_api.auth.identity_provider import Attempt
+
+    redirect = sign_in(begin(browser), "ada")
+    decode = Attempt.decode
+
+    def replayed(cookie: str, state: str) -> Attempt:
+        attempt = decode(cookie, state)
+        return Attempt(attempt.next, attempt.state, "another", attempt.verifier)
+
+    monkeypatch.setattr(Attempt, "decode", replayed)
+    answer = browser.get(redirect)
+    assert answer.status_code == 401
+    assert "token is not valid" in answer.text
+
+
+def test_sign_ins_of_one_address_are_limited(oidc: Oidc, tmp_path: Path) -> None:
+    with (
+        served(tmp_path, oidc=oidc) as api,
+        httpx.Client(base_url=api.url, headers={"Accept": "text/html"}, trust_env=False, timeout=20.0) as browser,
+    ):
+        eventually(lambda: browser.get("/signin/oidc").status_code == 429, "the address has no sign-in left")
+
+
+def test_an_unavailable_provider_leaves_the_sign_in_with_a_token(tmp_path: Path) -> None:
+    settings = Oidc(issuer="http://127.0.0.1:1", client_id="clonos", roles={"staff": "viewer"})
+    with (
+        served(tmp_path, oidc=settings) as api,
+        httpx.Client(base_url=api.url, headers={"Accept": "text/html"}, trust_env=False, timeout=20.0) as browser,
+    ):
+        answer = browser.get("/signin/oidc")
+        assert answer.status_code == 503
+        assert "identity provider does not answer" in answer.text
+        assert browser.post("/session", headers={"Authorization": f"Bearer {api.admin}"}).status_code == 204
+
+
+def test_without_the_settings_there_is_no_sign_in_by_a_provider(tmp_path: Path) -> None:
+    with served(tmp_path) as api, httpx.Client(base_url=api.url, trust_env=False, timeout=20.0) as browser:
+        assert browser.get("/signin/oidc").status_code == 404
+        assert browser.get("/signin/oidc/callback").status_code == 404
+        assert "/signin/oidc" not in browser.get("/signin").text
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"issuer": "http://login.example.org"}, "https address"),
+        ({"roles": {}}, "roles"),
+        ({"roles": {"x": "agent"}}, "viewer"),
+        ({"scopes": "email"}, "scopes"),
+    ],
+)
+def test_settings_that_are_refused(tmp_path: Path, changes: dict[str, object], problem: str) -> None:
+    settings = {"issuer": "https://login.example.org", "client_id": "clonos", "roles": {"a": "viewer"}, **changes}
+    with pytest.raises(ValidationError, match=problem):
+        ApiSettings(home=tmp_path, oidc=settings)  # type: ignore[arg-type]

@@ -1,0 +1,84 @@
+"""Alerts of boards: they agree with the overview's banner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from clonos_api.fleet import Board, Dependencies, Forecast, Head, Last, Line, Stall
+from clonos_api.fleet.alerts import alerts_of
+from clonos_api.fleet.banner import banner_of
+from clonos_api.fleet.lines import Proof
+
+AT = datetime(2026, 3, 2, 9, tzinfo=UTC)
+GOOD = Line(
+    id="1",
+    name="words",
+    created_by="ada",
+    state="RUNNING",
+    since=AT,
+    health="good",
+    seats=(),
+    weak=(),
+    failure=None,
+    last=None,
+    restarts=0,
+    lag=0,
+    out_per_s=1.0,
+    forecast=Forecast(warm=True, host="host-2"),
+)
+STALL = Stall(AT, "Kafka does not answer its driver")
+OPEN = Last("r1", "crash", AT, None, True)
+
+
+def board(*lines: Line, **more: object) -> Board:
+    return Board(1, AT, (), lines, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (GOOD, []),
+        (replace(GOOD, health="idle", state="STOPPED", forecast=None), []),
+        (replace(GOOD, health="busy", state="STARTING", forecast=None), []),
+        (replace(GOOD, health="bad", stall=STALL), ["JobWithoutOutput"]),
+        (replace(GOOD, health="bad", stall=STALL, last=OPEN), ["JobRecovering"]),
+        (replace(GOOD, health="bad", stall=STALL, last=replace(OPEN, cause="move")), ["JobWithoutOutput"]),
+        (replace(GOOD, health="bad", state="FAILED", failure="s3cret", forecast=None), ["JobFailed"]),
+        (replace(GOOD, health="bad", state="STARTING", forecast=None), ["JobNotRunning"]),
+        (replace(GOOD, health="weak", forecast=Forecast(warm=False)), ["JobWithoutStandby"]),
+        (replace(GOOD, alone=True, forecast=Forecast(warm=False)), []),
+    ],
+)
+def test_each_job_that_the_banner_calls_failing_has_one_critical_alert(line: Line, names: list[str]) -> None:
+    alerts = alerts_of(board(line)).values()
+    assert [alert.name for alert in alerts] == names
+    critical = [alert for alert in alerts if alert.severity == "critical"]
+    assert len(critical) == (banner_of(board(line)).health == "bad")
+    for alert in alerts:
+        assert alert.labels["job_name"] == "words"
+        assert "s3cret" not in f"{alert.summary}{alert.description}", "an error's text may have data of records"
+
+
+def test_a_failed_verification_is_an_alert_of_a_job_that_publishes() -> None:
+    proof = Proof(AT, clean=False, contradicted=True)
+    (alert,) = alerts_of(board(replace(GOOD, health="weak", proof=proof))).values()
+    assert (alert.name, alert.severity) == ("OutputContradicted", "critical")
+    assert not alerts_of(board(replace(GOOD, proof=replace(proof, contradicted=False))))
+
+
+def test_hosts_and_kafka() -> None:
+    heads = (Head("host-1", "READY", "a", 0, 2), Head("host-2", "DISCONNECTED", "b", 0, 2))
+    seen = Board(1, AT, heads, (GOOD,), dependencies=Dependencies(drivers=2, silent=("words",)))
+    assert {alert.name: alert.labels for alert in alerts_of(seen).values()} == {
+        "HostLost": {"host": "host-2"},
+        "KafkaUnavailable": {},
+    }
+
+
+def test_recoveries_of_one_job_are_two_alerts() -> None:
+    lines = [replace(GOOD, health="bad", stall=STALL, last=replace(OPEN, id=id)) for id in ("r1", "r2")]
+    (first,), (second,) = (alerts_of(board(line)) for line in lines)
+    assert first != second
