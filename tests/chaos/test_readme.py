@@ -143,7 +143,7 @@ def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
     assert re.search(r"generation\s+2 since .*cause: crash", printed)
     assert re.search(rf"crash, generation 1 → 2, downtime \d.* on {home} → {standby['host']}", printed)
     assert re.search(rf"{standby['id']} .* PROMOTED", printed)
-    assert f"Generation 2, a standby on {standby['host']}, took over" in printed
+    assert f"the standby on {standby['host']} took over" in printed
 
     for command in besides:
         shell.type(command)

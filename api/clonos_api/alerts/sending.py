@@ -21,6 +21,7 @@ from clonos_api.store.db.database import Database
 from clonos_api.store.tables import DeliveryRow
 
 _EVERY_S: Final = 1.0
+_RETRY_S: Final = 30.0
 _log = structlog.get_logger("clonos.api")
 
 
@@ -83,8 +84,9 @@ class Sender:
             await asyncio.sleep(_EVERY_S)
 
     async def _send(self, webhook: Webhook) -> None:
+        while (verify := _trusted(webhook)) is None:
+            await asyncio.sleep(_RETRY_S)
         # No proxy and no credentials of the environment: the address of the settings is all that counts.
-        verify = ssl.create_default_context(cafile=webhook.ca)
         async with httpx.AsyncClient(verify=verify, timeout=TIMEOUT_S, trust_env=False) as client:
 
             async def send_all() -> None:
@@ -122,6 +124,15 @@ class Sender:
             if number:
                 self._deliveries.labels(webhook, "dropped").inc(number)
                 _log.error("Alerts were dropped", webhook=webhook, number=number)
+
+
+def _trusted(webhook: Webhook) -> ssl.SSLContext | None:
+    """The authorities that a webhook trusts; None if their file cannot be read: other webhooks continue."""
+    try:
+        return ssl.create_default_context(cafile=webhook.ca)
+    except OSError as error:
+        _log.error("A webhook's authorities cannot be read", webhook=webhook.name, why=type(error).__name__)
+        return None
 
 
 async def _unless_unavailable(work: Callable[[], Awaitable[None]]) -> None:

@@ -7,6 +7,7 @@ time and body.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -80,7 +81,11 @@ async def post(client: httpx.AsyncClient, webhook: Webhook, message_id: str, con
             "webhook-timestamp": str(timestamp),
             "webhook-signature": signature(webhook.key(), message_id, timestamp, body),
         }
-        async with client.stream("POST", webhook.url.get_secret_value(), content=body, headers=headers) as response:
+        # The client's own timeout is for each read: a receiver could send its headers slowly.
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            client.stream("POST", webhook.url.get_secret_value(), content=body, headers=headers) as response,
+        ):
             return "" if response.is_success else f"status {response.status_code}"
-    except (httpx.HTTPError, ValueError, OSError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
         return type(error).__name__

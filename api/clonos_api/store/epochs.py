@@ -46,6 +46,8 @@ from clonos_api.store.tables import EpochRow, GenerationRow, HostRow, JobRow, Ru
 
 # Maximum number of operators of a query; more indicate a corrupt file.
 _OPERATORS: Final = 200
+# Maximum number of queries of a job; the same holds for them.
+_QUERIES: Final = 200
 # Of the duration of slow epochs, with each faster epoch: half of it after 35 epochs.
 _SLOW_DECAY: Final = 0.98
 _Key = tuple[int, str, int]
@@ -116,6 +118,8 @@ class _Ingestion:
         await self._load([fact for fact in facts if isinstance(fact, EpochDone) and fact.replay])
         for fact in facts:
             match fact:
+                case EpochDone() | Lag() | Retention() if not self._is_known(_query_of(fact)):
+                    self.sums["unreadable_events"] += 1
                 case Claimed():
                     await self._claimed(fact)
                 case EpochDone():
@@ -285,6 +289,9 @@ class _Ingestion:
         for place in places(self.job, query, at):
             self.series.setdefault(place, Tally()).add(figures)
 
+    def _is_known(self, query: str) -> bool:
+        return query in self.queries or len(self.queries) < _QUERIES
+
     def _query(self, name: str) -> dict[str, Any]:
         # Metrics of earlier versions lack some fields.
         query: dict[str, Any] = QueryMetrics().model_dump(mode="json") | self.queries.get(name, {})
@@ -328,6 +335,10 @@ async def _write_epochs(session: AsyncSession, jobs: list[_Ingestion]) -> None:
     rows = [row for ingestion in jobs for _, row in sorted(ingestion.epochs.items(), key=lambda item: item[0])]
     keys = ("job", "lineage", "query", "epoch")
     await insert_all(session, EpochRow, rows, keys=keys, replace=("completed_at", "body"))
+
+
+def _query_of(fact: EpochDone | Lag | Retention) -> str:
+    return fact.checkpoint.query if isinstance(fact, EpochDone) else fact.query
 
 
 def _key(done: EpochDone) -> _Key:

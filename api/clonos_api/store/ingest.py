@@ -7,6 +7,7 @@ end after any line; `IngestState` carries the state to the next push.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -31,6 +32,7 @@ _LONGEST: Final = 200
 _UI: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/-]{1,300}")
 _LOG: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/?&=%+~,-]{1,500}")
 _EXECUTORS: Final = 20
+_MOST_TOPICS: Final = 100
 _STACK: Final = 10_000
 _WHAT: Final = 500
 
@@ -313,14 +315,14 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
             state.end = "clean"
             return [Ended(_moment(at), _generation(event))]
         case "lag":
-            topics = _named(event, "topics")
-            partitions = {topic: _numbers(lags, _BIG) for topic, lags in _named(event, "partitions").items()}
+            topics = _topics(event, "topics")
+            partitions = {topic: _numbers(lags, _BIG) for topic, lags in _topics(event, "partitions").items()}
             return [Lag(_moment(at), _short(event["query"]), _numbers(topics, _BIG), partitions)]
         case "retention":
-            topics = _named(event, "topics")
+            topics = _topics(event, "topics")
             return [Retention(_short(event["query"]), _numbers(topics, 101))]
         case "open-transactions":
-            since = _named(event, "topics")
+            since = _topics(event, "topics")
             if not all(map(_is_time, since.values())):
                 raise ValueError("topics")
             return [OpenTransactions(_generation(event), {topic: _moment(at) for topic, at in since.items()})]
@@ -441,6 +443,11 @@ def _named(event: Event, name: str) -> dict[str, Any]:
 
 def _numbers(event: Event, below: int) -> dict[str, int]:
     return {name: _number(event, name, below) for name in event}
+
+
+def _topics(event: Event, name: str) -> dict[str, Any]:
+    """A mapping of topics within an event. More than `_MOST_TOPICS` are left out: each is stored and shown."""
+    return dict(itertools.islice(_named(event, name).items(), _MOST_TOPICS))
 
 
 def _number(event: Event, name: str, below: int) -> int:

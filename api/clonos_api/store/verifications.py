@@ -9,27 +9,31 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict
 from clonos.resources.hosts import HostState
-from clonos.resources.verification import VERIFY, Verification, VerifyRequest, VerifyTask
+from clonos.resources.verification import READING_S, VERIFY, Verification, VerifyRequest, VerifyTask
 from clonos_api.store import hosts, operations, owners, tasks
 from clonos_api.store.tables import JobRow, OperationRow, RunRow
 
-# An audit reads all records of the topics first.
-_READING_S: Final = 900.0
+# Of the operation, beyond the agent's limit: its failure comes first.
+_MARGIN_S: Final = 30.0
 
 
 async def begin(session: AsyncSession, job: JobRow, request: VerifyRequest, *, by: str) -> OperationRow:
     """Begin a verification on the host of the job's driver, or else on any READY host.
 
     Raises:
-        StateConflict: No host is READY.
+        StateConflict: No host is READY, or a verification of the job is in progress.
     """
+    if any(row.kind == VERIFY for row in await operations.in_progress(session, job=job.id)):
+        raise StateConflict(
+            f"The output of {job.name} is being verified.", kept="nothing was changed.", hint="wait for its result."
+        )
     host = await _host(session, job)
     operation = await operations.begin(
         session,
         VERIFY,
         job=job.id,
         arguments=request.model_dump(mode="json"),
-        timeout_s=request.seconds + _READING_S,
+        timeout_s=request.seconds + READING_S + _MARGIN_S,
         by=by,
     )
     arguments = VerifyTask(job=job.name, **request.model_dump()).model_dump(mode="json")

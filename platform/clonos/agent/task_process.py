@@ -19,7 +19,7 @@ from clonos.errors import ClonosError, SpecError
 from clonos.log.output_audit import audit_output
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
-from clonos.resources.verification import Verification, VerifyTask
+from clonos.resources.verification import MOST_FAULTS, Verification, VerifyTask
 from clonos.settings import Settings
 from clonos.spark.file_systems import file_systems, is_folder_of_host
 
@@ -57,6 +57,7 @@ def _execute(task: HostTask) -> dict[str, Any]:
 def _verify(task: VerifyTask) -> dict[str, Any]:
     audit = audit_output(Settings().kafka, task.job, topics=task.topics, seconds=task.seconds)
     fields = msgspec.to_builtins(audit)
+    fields |= {name: fields[name][:MOST_FAULTS] for name in ("repeated", "incomplete")}
     return Verification(at=datetime.now(UTC), clean=audit.clean, **fields).model_dump(mode="json")
 
 

@@ -27,9 +27,11 @@ from clonos.jobs.spec import JobSpec
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
 from clonos.resources.spec_secrets import from_folder, resolved, with_secrets
+from clonos.resources.verification import READING_S, VERIFY, VerifyTask
 
 _log = structlog.get_logger("clonos.agent")
 _RETRY_S: Final = 1.0
+_VERIFICATIONS: Final = 2  # at once
 _STORAGE_SETTINGS: Final = ("spark.hadoop.", "spark.jars")
 
 
@@ -55,6 +57,7 @@ class Tasks:
         self._instance = instance
         self._report_once = report
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._verifying = asyncio.Semaphore(_VERIFICATIONS)
 
     def apply(self, tasks: list[HostTask]) -> None:
         """Execute the host tasks that are new, and delete the stored results of tasks that are not in `tasks`."""
@@ -107,6 +110,8 @@ class Tasks:
             user = await asyncio.to_thread(self._prepare, task)
             if task.kind == "check-cluster":
                 result = await self._check_cluster(task, user)
+            elif task.kind == VERIFY:
+                result = await self._verify(task, user)
             else:
                 result = await self._copy(task, user)
         except ClonosError as error:
@@ -123,6 +128,19 @@ class Tasks:
             lines = ended.errors.strip().splitlines() or ["it wrote no error"]
             raise ClonosError(
                 f"The process of the task {task.kind} exited with {ended.exit_code}: {lines[-1]}"
+            ) from None
+
+    async def _verify(self, task: HostTask, user: DriverUser | None) -> TaskResult:
+        limit_s = VerifyTask.model_validate(task.arguments).seconds + READING_S
+        # Each hashes whole topics: all at once would take the processors from the host's drivers.
+        try:
+            async with asyncio.timeout(limit_s), self._verifying:
+                return await self._copy(task, user)
+        except TimeoutError:
+            raise EnvironmentFault(
+                f"The output was not read within {limit_s:g} s.",
+                kept="nothing was changed.",
+                hint="use clonos verify, which has no limit, or fewer topics.",
             ) from None
 
     async def _check_cluster(self, task: HostTask, user: DriverUser | None) -> TaskResult:

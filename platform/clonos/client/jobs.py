@@ -195,7 +195,7 @@ class Jobs(Routes):
             The operation. Its result has the fields of `clonos.resources.verification.Verification`.
 
         Raises:
-            StateConflict: No host is READY.
+            StateConflict: No host is READY, or a verification of the job is in progress.
         """
         return decode(Operation, self._transport.post(f"/jobs/{job}/verify", request))
 

@@ -9,6 +9,8 @@ from pydantic import Field
 from clonos.resources.base import Moment, Resource
 
 VERIFY: Final = "verify"  # kind of the operations and host tasks
+READING_S: Final = 900.0  # for the records that exist already; then the agent ends the host task
+MOST_FAULTS: Final = 100  # that a verification names
 
 TopicName = Annotated[str, Field(min_length=1, max_length=249)]
 
@@ -39,8 +41,8 @@ class Verification(Resource):
         clean: Whether epochs are proved up to the newest one, and nothing contradicts the log.
         verified: Query → first and last epoch that is proved.
         records: Number of records that these epochs published.
-        repeated: Lanes that were published twice.
-        incomplete: Committed epochs with missing markers.
+        repeated: Lanes that were published twice, at most `MOST_FAULTS`.
+        incomplete: Committed epochs with missing markers, at most `MOST_FAULTS`.
         distance: Number of records that were published more (above 0) or less than the markers say; 0: as many, with
             other content. None: no contradiction was found.
         reason: Why nothing was proved, or not the newest epochs. Empty: everything observed was.
@@ -50,8 +52,8 @@ class Verification(Resource):
     clean: bool
     verified: dict[str, tuple[int, int]] = Field(default_factory=dict)
     records: int = 0
-    repeated: list[str] = Field(default_factory=list)
-    incomplete: list[str] = Field(default_factory=list)
+    repeated: list[str] = Field(default_factory=list, max_length=MOST_FAULTS)
+    incomplete: list[str] = Field(default_factory=list, max_length=MOST_FAULTS)
     distance: int | None = None
     reason: str = ""
 

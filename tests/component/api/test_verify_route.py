@@ -63,6 +63,18 @@ def test_a_result_that_is_no_verification_is_refused(
     assert admin.get(f"/operations/{operation['id']}").json()["state"] == "IN_PROGRESS"
 
 
+def test_a_job_has_one_verification_at_a_time(
+    admin: httpx.Client, agent: ScriptedAgent, name: str, place: Callable[[str, str], str]
+) -> None:
+    place(create(admin, name)["id"], agent.id)
+    begun(admin, name)
+    refused = admin.post(f"/jobs/{name}/verify")
+    assert (refused.status_code, refused.json()["type"].rpartition("/")[2]) == (409, "state-conflict")
+    (task,) = [task for task in agent.work()["tasks"] if task["arguments"].get("job") == name]
+    agent.task_done(task["task"], **CLEAN)
+    begun(admin, name)
+
+
 @pytest.mark.parametrize("request_", [{"seconds": 0}, {"seconds": 301}, {"topics": [""]}, {"topics": ["t"] * 17}])
 def test_an_invalid_request_is_refused(admin: httpx.Client, name: str, request_: dict[str, Any]) -> None:
     create(admin, name)

@@ -117,6 +117,14 @@ def test_a_recovery_is_reported_when_it_begins_and_ends(tmp_path: Path, receiver
         assert metric(api, "delivered") == 2
 
 
+def test_a_webhook_that_cannot_be_used_does_not_stop_the_others(tmp_path: Path, receiver: Receiver) -> None:
+    broken = hook(receiver, name="broken", ca=tmp_path / "missing.pem")
+    with served(tmp_path, replica="r1", webhooks=[broken, hook(receiver)]) as api:
+        lead(api, "r1")
+        write(api, recovery(write(api, running("words"))))
+        eventually(lambda: receiver.alerts() == [FIRING], "the alert arrives")
+
+
 def test_a_recovery_between_two_looks_is_reported_too(tmp_path: Path, receiver: Receiver) -> None:
     with served(tmp_path, replica="r1", webhooks=[hook(receiver)]) as api:
         lead(api, "r1")

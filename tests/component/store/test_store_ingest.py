@@ -544,3 +544,20 @@ async def test_ingestion_and_other_writers_do_not_fence_each_other(database: Dat
         assert (
             await session.scalars(select(CounterRow.value).where(CounterRow.job == job.id, CounterRow.name == "epochs"))
         ).one() == 40
+
+
+async def test_a_job_has_a_limited_number_of_queries(database: Database) -> None:
+    """Job code writes the events, and each query is stored and shown."""
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1)
+    for number in range(210):
+        file.epoch(0, query=f"query-{number}")
+        file.write_event("lag", query=f"query-{number}", topics={"in": 1}, partitions={})
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        job = await jobs.get(session, run.job)
+        sums = await counters.of_job(session, run.job)
+    assert job.metrics is not None
+    assert len(job.metrics["queries"]) == 200
+    assert sums["unreadable_events"] == 20

@@ -18,6 +18,7 @@ from clonos_api.store.ingest import (
     EpochDone,
     ErrorReported,
     IngestState,
+    Lag,
     Unreadable,
     fold,
     read_lines,
@@ -197,3 +198,12 @@ def test_executors_are_those_of_the_newest_application() -> None:
     assert state.executors["wanted"] == 30
     take("session", master="spark://m:7077", application_id="app-2", ui="")
     assert state.executors is None
+
+
+def test_of_many_topics_a_part_is_stored() -> None:
+    """Job code writes these events, and each topic is stored and shown."""
+    topics = {f"topic-{number}": number for number in range(500)}
+    event = {"event": "lag", "at": 1.0, "query": "out", "topics": topics, "partitions": {}}
+    (lag,) = fold(IngestState(), [event])
+    assert isinstance(lag, Lag)
+    assert len(lag.topics) == 100
