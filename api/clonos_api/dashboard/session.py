@@ -16,11 +16,12 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from clonos.errors import ClonosError, OriginNotAllowed, Unauthenticated
+from clonos.errors import ClonosError, OriginNotAllowed, TooManyRequests, Unauthenticated
 from clonos_api.auth.cookies import cookie_of, has_own_origin
 from clonos_api.auth.denials import record_unauthenticated
-from clonos_api.auth.rates import address_of
+from clonos_api.auth.rates import Buckets, address_of
 from clonos_api.dashboard.rendering import Page, render
+from clonos_api.http.bodies import checked, json_of
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, ReplicaDep, replica_of
 from clonos_api.routes.access import Viewer
@@ -68,14 +69,27 @@ async def open_session(caller: Viewer, request: Request, database: DatabaseDep) 
 
 
 @router.post(BY_LINK, status_code=204)
-async def open_session_by_link(body: LinkCode, request: Request, database: DatabaseDep) -> Response:
-    """Open a session with a link's code, which is then used up, and set the session cookie. It needs no token."""
+async def open_session_by_link(request: Request, database: DatabaseDep) -> Response:
+    """Open a session with a link's code, which is then used up, and set the session cookie. It needs no token.
+
+    The origin and the rate of the address are checked before the body is read. Each request counts as one without a
+    valid token.
+    """
     if not has_own_origin(request):
         raise OriginNotAllowed("Only the sign-in page of this service may use a link's code.")
-    async with database.transaction() as session:
-        opened = await sign_in_codes.redeem(session, body.code)
+    address = address_of(request.scope)
+    failures: Buckets = request.app.state.failures
+    if failures.take(address) > 0:
+        raise TooManyRequests("Too many sign-ins from this address.", hint="wait a minute.")
+    code = checked(LinkCode, json_of(await request.body())).code
+    async with database.reading() as session:
+        known = await sign_in_codes.is_known(session, code)
+    opened = None
+    if known:
+        async with database.transaction() as session:
+            opened = await sign_in_codes.redeem(session, code)
     if opened is None:
-        await record_unauthenticated(database, request, address_of(request.scope), "")
+        await record_unauthenticated(database, request, address, "")
         raise Unauthenticated(
             "The link is not valid: it works once, within a minute.",
             hint="run `clonos open` again, or sign in with a token.",

@@ -37,6 +37,8 @@ _AGENT_BURST: Final = 1_000
 # Refusals of one caller at once; later ones are delayed.
 _REFUSALS_PER_S: Final = 5.0
 _REFUSALS_BURST: Final = 100
+_LINK: Final = "/session/link"  # needs no token
+_LINK_BYTES: Final = 1_000
 _PUSH_BYTES: Final = 8_000_000
 _FORM_BYTES: Final = 10_000  # the form's boundaries around an uploaded file
 
@@ -59,6 +61,7 @@ def install(
     own = f"[{settings.host}]" if ":" in settings.host else settings.host
     app.state.host_names = OrderedDict()
     app.state.denied = record_denied
+    app.state.failures = failures = Buckets(rate=limits.failures_per_s, burst=limits.failures_burst)
     idempotency.install(app)
     # The middleware that is added last runs first.
     app.add_middleware(ConditionalGet)
@@ -83,7 +86,7 @@ def install(
         Authentication,
         database=database,
         known=app.state.known_agents,
-        failures=Buckets(rate=limits.failures_per_s, burst=limits.failures_burst),
+        failures=failures,
         people=people,
         refusals=refusals,
         needed=settings.auth,
@@ -124,6 +127,8 @@ def _body_limit(limits: Limits) -> Callable[[str, str], int]:
     def limit(method: str, path: str) -> int:
         if method == "POST" and path == UPLOAD:
             return limits.artifact_bytes + _FORM_BYTES
+        if path == _LINK:
+            return _LINK_BYTES
         return _PUSH_BYTES if _PUSH.fullmatch(path) else limits.body_bytes
 
     return limit

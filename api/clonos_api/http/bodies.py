@@ -102,7 +102,7 @@ async def read_document(request: Request) -> Any:
     media_type = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     content = await request.body()
     if media_type == JSON:
-        return _json(content)
+        return json_of(content)
     if media_type in _YAML_TYPES:
         return await run_in_threadpool(_yaml, content)
     raise HTTPException(415, f"The body is {media_type!r}; send {JSON} or {YAML}.")
@@ -120,7 +120,8 @@ def checked(model: type[Body], value: Any) -> Body:
         raise RequestValidationError(details) from error
 
 
-def _json(content: bytes) -> Any:
+def json_of(content: bytes) -> Any:
+    """Parse a JSON body; the status of an invalid one is 422."""
     try:
         return parse(content)
     except json.JSONDecodeError as error:

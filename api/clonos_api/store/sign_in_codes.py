@@ -10,7 +10,7 @@ import secrets
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import ColumnElement, delete, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict
@@ -47,6 +47,11 @@ async def create(session: AsyncSession, token: str) -> tuple[str, datetime]:
     return code, expires_at
 
 
+async def is_known(session: AsyncSession, code: str) -> bool:
+    """Whether a code exists and has not expired. It is a read: unknown codes make no writer wait."""
+    return bool(await session.scalar(select(exists().where(*_unexpired(code)))))
+
+
 async def redeem(session: AsyncSession, code: str) -> tuple[TokenRow, str] | None:
     """Use up a code: open the session of a browser, as `tokens.open_session` does.
 
@@ -60,9 +65,7 @@ async def redeem(session: AsyncSession, code: str) -> tuple[TokenRow, str] | Non
     # One statement: of two requests with the same code, one deletes the row.
     statement = (
         delete(SignInCodeRow)
-        .where(
-            SignInCodeRow.digest == _digest(code), SignInCodeRow.expires_at > clock(), SignInCodeRow.token.in_(valid)
-        )
+        .where(*_unexpired(code), SignInCodeRow.token.in_(valid))
         .returning(SignInCodeRow.token)
         .execution_options(synchronize_session=False)
     )
@@ -74,6 +77,10 @@ async def redeem(session: AsyncSession, code: str) -> tuple[TokenRow, str] | Non
         session, Actor(row.subject, token), "session.open", token, detail={"name": row.name, "by": "link"}
     )
     return row, text
+
+
+def _unexpired(code: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return SignInCodeRow.digest == _digest(code), SignInCodeRow.expires_at > clock()
 
 
 def _digest(code: str) -> bytes:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import secrets
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -13,11 +19,21 @@ from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.service import Role
+from clonos_api.settings import Limits
 from clonos_api.store.sign_in_codes import LIFETIME_S
 from clonos_api.store.tables import SignInCodeRow
-from support.serving import Served, write
+from support.serving import Served, served, write
 
 LINK = "/session/link"
+FAILURES = 200
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Each use of a link counts as a failure of the address, and all tests have one address."""
+    limits = Limits(requests_per_s=10_000, burst=100_000, failures_burst=FAILURES)
+    with served(tmp_path_factory.mktemp("api"), limits=limits) as service:
+        yield service
 
 
 @pytest.fixture
@@ -184,3 +200,46 @@ def test_an_agent_gets_no_code(api: Served) -> None:
         assert with_key.status_code == 422, "the response is not stored"
     with api.client(agent) as client:
         assert client.post("/sign-in-codes").status_code == 403
+
+
+def head_only(api: Served, *lines: str) -> int:
+    """The status of the response to a request whose body never arrives."""
+    url = urlsplit(api.url)
+    head = "\r\n".join((f"POST {LINK} HTTP/1.1", f"Host: {url.netloc}", *lines, "", ""))
+    with socket.create_connection((url.hostname or "", url.port or 0), timeout=10) as connection:
+        connection.sendall(head.encode())
+        return int(connection.recv(100).split()[1])
+
+
+def test_the_body_of_another_origin_is_not_read(api: Served) -> None:
+    """Anybody can send this request: it must cost little before it is refused."""
+    for length in ("Content-Length: 900", "Transfer-Encoding: chunked"):
+        assert head_only(api, "Content-Type: application/json", length) == 403
+
+
+def test_a_long_body_is_refused(page: httpx.Client) -> None:
+    with page:
+        assert page.post(LINK, content=b" " * 1_001, headers={"Content-Type": "application/json"}).status_code == 413
+        assert page.post(LINK, content=iter([b" " * 600] * 2)).status_code == 413, "without a length"
+
+
+def test_the_attempts_of_an_address_are_limited(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(failures_per_s=0.001, failures_burst=3)) as api:
+        with httpx.Client(base_url=api.url, headers={"Origin": api.url}, trust_env=False, verify=False) as client:
+            for _ in range(3):
+                assert client.post(LINK, json={"code": "ab" * 20}).status_code == 401
+            refused = client.post(LINK, json={"code": "ab" * 20})
+            assert refused.status_code == 429
+            assert "retry-after" in refused.headers
+        assert head_only(api, f"Origin: {api.url}", "Content-Length: 900") == 429, "the body is not read"
+
+
+def test_an_unknown_code_needs_no_writer(tmp_path: Path) -> None:
+    """Otherwise guesses from outside would take the only writer of SQLite from the users."""
+    with served(tmp_path) as api, closing(sqlite3.connect(api.settings.home / "control-plane.db")) as other:
+        with httpx.Client(base_url=api.url, headers={"Origin": api.url}, trust_env=False, verify=False) as client:
+            # The audit log has one entry of equal refusals, which the third one does not change.
+            for number in range(3):
+                if number == 2:
+                    other.execute("BEGIN IMMEDIATE")
+                assert client.post(LINK, json={"code": "cd" * 20}, timeout=30).status_code == 401
