@@ -6,6 +6,8 @@ since. Therefore, in the restored database:
 - no job is set to run, and no run, standby, operation, host task or recovery is in progress;
 - hosts have new ids and no agent: each agent registers again, and stops the drivers that the new control plane does not
   know;
+- no message to a webhook is pending, and no alert is open: the control plane of the backup may have sent them. No link
+  signs a browser in;
 - no request for a start from an older point is pending: it may have been executed since the backup;
 - all tokens are revoked, unless the caller keeps those of the backup; without a valid token of an admin, there is a new
   one;
@@ -40,9 +42,11 @@ from clonos_api.store.backup import DATABASE_FILE, Manifest, copy_rows, opened, 
 from clonos_api.store.db import schema
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.tables import (
+    AlertRow,
     AuditRow,
     Base,
     ClusterRow,
+    DeliveryRow,
     EventRow,
     GenerationRow,
     HostRow,
@@ -53,6 +57,7 @@ from clonos_api.store.tables import (
     RecoveryRow,
     RunRow,
     SavepointRow,
+    SignInCodeRow,
     StandbyRow,
     TaskRow,
     TokenRow,
@@ -84,7 +89,7 @@ class Restored:
 def restore(directory: Path, url: str, *, token_file: Path, keep_tokens: bool = False) -> Restored:
     """Restore the backup in `directory` into the empty database `url`.
 
-    The tables get the newest revision. A failure changes no row of the database.
+    The tables get the newest revision. A failure changes neither a row of the database nor the token file.
 
     Args:
         directory: The backup.
@@ -111,13 +116,21 @@ def restore(directory: Path, url: str, *, token_file: Path, keep_tokens: bool = 
         schema.upgrade(sqlite_url(staged))
         with opened(staged) as connection:
             ran, secret, valid = _prepare(connection, manifest, keep_tokens=keep_tokens)
+        # Before the database, so that the token is not lost; under another name, in case the database is not empty.
+        draft = token_file.with_name(f".{token_file.name}.restored")
         if secret is not None:
             create_private(token_file.parent)
-            write_private(token_file, secret)
-        if sqlite_file is not None:
-            _place(staged, sqlite_file)
-        else:
-            _fill(staged, url)
+            write_private(draft, secret)
+        try:
+            if sqlite_file is not None:
+                _place(staged, sqlite_file)
+            else:
+                _fill(staged, url)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        if secret is not None:
+            draft.replace(token_file)
     return Restored(manifest, ran, valid, token_file if secret is not None else None)
 
 
@@ -128,6 +141,8 @@ def _prepare(connection: Connection, manifest: Manifest, *, keep_tokens: bool) -
     _end_work(connection, moment)
     _replace_hosts(connection)
     connection.execute(update(LeaseRow).values(expires_at=moment))
+    for sent in (DeliveryRow, AlertRow, SignInCodeRow):
+        connection.execute(_table(sent).delete())
     connection.execute(_table(IdempotencyRow).delete().where(IdempotencyRow.status.is_(None)))
     _revoke(connection, moment, *([TokenRow.session_of.is_not(None)] if keep_tokens else []))
     alive = TokenRow.revoked_at.is_(None) & (TokenRow.expires_at.is_(None) | (TokenRow.expires_at > moment))

@@ -11,22 +11,24 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import BackupDamaged, NotFound, StateConflict
 from clonos.testing.harness import eventually
 from clonos_api.settings import ApiSettings
 from clonos_api.store import backup, restore
 from clonos_api.store.db import schema
-from clonos_api.store.tables import JobRow
+from clonos_api.store.tables import AlertRow, DeliveryRow, JobRow, SignInCodeRow
 from support.postgres import PostgresServer
 from support.scripted import ScriptedAgent, spec, upload
-from support.serving import Served, served
+from support.serving import Served, served, write
 
 LARGE = b"x" * (1 << 20)  # stored in parts
 
@@ -173,6 +175,25 @@ def test_kept_tokens_are_valid_again_but_sessions_of_browsers_are_not(tmp_path: 
         assert client.get("/tokens/self").status_code == 200
 
 
+def test_neither_messages_nor_sign_in_codes_are_restored(tmp_path: Path) -> None:
+    """The control plane of the backup may have sent the messages, and shown the codes."""
+    again, moment = tmp_path / "new", datetime.now(UTC)
+
+    async def store(session: AsyncSession) -> None:
+        session.add(AlertRow(key="job", body={}, started_at=moment))
+        session.add(DeliveryRow(id="d", webhook="pager", body={}, created_at=moment, due_at=moment))
+        session.add(SignInCodeRow(digest=bytes(32), token="t", expires_at=moment + timedelta(days=1)))
+
+    with served(tmp_path / "old") as api:
+        write(api, store)
+        backup.create(api.settings.database, tmp_path / "backup")
+    url = ApiSettings(home=again).database
+    restore.restore(tmp_path / "backup", url, token_file=again / "admin.token", keep_tokens=True)
+    with schema.engine_of(url).connect() as connection:
+        for table in (AlertRow, DeliveryRow, SignInCodeRow):
+            assert connection.execute(select(func.count()).select_from(table)).scalar_one() == 0, table
+
+
 def test_a_backup_of_a_busy_database_has_no_half_of_a_transaction(tmp_path: Path) -> None:
     with served(tmp_path / "home") as api, api.client() as client:
         stop = threading.Event()
@@ -224,12 +245,15 @@ def test_what_is_refused(tmp_path: Path, request: pytest.FixtureRequest) -> None
     with served(home) as api, api.client() as client:
         create_job(client, "words", start=False)
         backup.create(url, copy)
-    before = _newest_event(home)
+    before, token_file = _newest_event(home), home / "admin.token"
+    admin = token_file.read_text()
     with pytest.raises(StateConflict, match="exists"):
         backup.create(url, copy)
     with pytest.raises(StateConflict, match="not empty"):
-        restore.restore(copy, url, token_file=tmp_path / "token")
+        restore.restore(copy, url, token_file=token_file)
     assert _newest_event(home) == before
+    assert token_file.read_text() == admin, "the running control plane keeps its token"
+    assert not list(home.glob(".*token*"))
     full = database("postgresql", tmp_path / "pg", request)
     restore.restore(copy, full, token_file=tmp_path / "token")
     with pytest.raises(StateConflict, match="not empty"):
