@@ -10,6 +10,7 @@ from clonos.errors import NotFound
 from clonos.resources.base import Moment, Page
 from clonos.resources.service import AuditEntry, Token, TokenCreate, TokenCreated
 from clonos_api.auth import Principal
+from clonos_api.auth.authentication import LOCAL
 from clonos_api.guards.idempotency import refuse_key
 from clonos_api.http.bodies import TEXT
 from clonos_api.http.checked_json import CheckedRoute
@@ -30,7 +31,7 @@ TokenPath = Annotated[str, Path(min_length=1, max_length=16, pattern=TEXT, descr
 async def create_token(body: TokenCreate, caller: Admin, database: DatabaseDep, response: Response) -> TokenCreated:
     """Create an API token. Only this response contains its secret."""
     async with database.transaction(by=caller.actor) as session:
-        row, secret = await tokens.create(session, body)
+        row, secret = await tokens.create(session, body, caller=caller.token if caller != LOCAL else None)
     response.headers["Location"] = f"{API}/tokens/{row.id}"
     response.headers["Cache-Control"] = "no-store"
     return TokenCreated(**views.resource(Token, row).model_dump(), token=secret)

@@ -35,8 +35,9 @@ async def create(session: AsyncSession, token: str) -> tuple[str, datetime]:
     Raises:
         NotFound: There is no such token: authentication is off.
         StateConflict: The token is that of a session.
+        Unauthenticated: The token has expired or was revoked since the request was authenticated.
     """
-    owner = await tokens.get(session, token)
+    owner = await tokens.lock_valid(session, token)
     if owner.session_of is not None:
         raise StateConflict("A session opens no other session.", hint="use an API token.")
     await session.execute(delete(SignInCodeRow).where(SignInCodeRow.expires_at <= clock()))

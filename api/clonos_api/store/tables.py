@@ -506,6 +506,7 @@ class TokenRow(Base):
     last_used_at: Mapped[datetime | None]
     # The API token with which a browser signed in, or ``oidc``, if this is the token of its session; else None.
     session_of: Mapped[str | None] = mapped_column(String(16), index=True)
+    replaced_by: Mapped[str | None] = mapped_column(String(16))  # the token of its rotation
 
 
 class SignInCodeRow(Base):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import bindparam, exists, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import StateConflict
+from clonos.errors import StateConflict, Unauthenticated
 from clonos.resources.service import Role, TokenCreate
 from clonos_api.store import audit, events
 from clonos_api.store.db.clock import clock, now
@@ -32,12 +32,51 @@ _BY_ID: Final = select(TokenRow, or_(TokenRow.expires_at.is_(None), TokenRow.exp
 )
 
 
-async def create(session: AsyncSession, body: TokenCreate) -> tuple[TokenRow, str]:
+async def lock_valid(session: AsyncSession, token: str) -> TokenRow:
+    """Lock the token of a caller until the transaction ends, and return its row, which is valid now.
+
+    Each function that creates or extends a credential for a caller calls this: since the request was authenticated, the
+    token may have been revoked. `revoke` waits for the lock, and then also revokes the sessions that were opened.
+
+    Args:
+        session: The transaction.
+        token: Id of the caller's token. If it is that of a session, its API token is locked too.
+
+    Raises:
+        NotFound: There is no such token.
+        Unauthenticated: The token, or the API token of the session, has expired or was revoked.
+    """
+    parent = (await get(session, token)).session_of
+    if parent is not None and parent != OIDC:
+        await _lock_valid(session, parent)  # first, as `revoke` does, against deadlocks
+    return await _lock_valid(session, token)
+
+
+async def _lock_valid(session: AsyncSession, token: str) -> TokenRow:
+    # SQLite has no row locks: a transaction that may write begins with the lock of the whole database.
+    row = await session.get(TokenRow, token, populate_existing=True, with_for_update=True)
+    expired = row is not None and row.expires_at is not None and row.expires_at <= await now(session)
+    if row is None or row.revoked_at is not None or expired:
+        raise Unauthenticated("The token is not valid.", hint="it has expired or was revoked: use another one.")
+    return row
+
+
+async def create(session: AsyncSession, body: TokenCreate, *, caller: str | None = None) -> tuple[TokenRow, str]:
     """Create an API token; return its row, and the token's text, which is not stored.
 
-    Events and audit entries contain the token's id, never its text. `StateConflict` if a token of a user would get
-    a subject that has tokens or jobs only because its name is the same.
+    Events and audit entries contain the token's id, never its text.
+
+    Args:
+        session: The transaction.
+        body: The name, role and lifetime of the token.
+        caller: Id of the token with which it was requested; None if no token was needed, or `lock_valid` was called.
+
+    Raises:
+        StateConflict: A token of a user would get a subject that has tokens or jobs only because its name is the same.
+        Unauthenticated: The caller's token is no longer valid.
     """
+    if caller is not None:
+        await lock_valid(session, caller)
     if body.subject is None and body.role in (Role.OPERATOR, Role.ADMIN):
         await _check_name_is_no_subject(session, body.name)
     moment = await now(session)
@@ -94,7 +133,7 @@ async def open_session(session: AsyncSession, token: str) -> tuple[TokenRow, str
 
     It ends with that token. Return its row, and its text, which is not stored.
     """
-    owner = await get(session, token)
+    owner = await lock_valid(session, token)
     if owner.session_of is not None:
         raise StateConflict("A session opens no other session.", hint="sign in with an API token.")
     moment = await now(session)
@@ -134,7 +173,7 @@ async def open_oidc_session(
 
 async def renew_session(session: AsyncSession, token: str) -> TokenRow | None:
     """Extend the session with the token `token`; None if that is no session of a token."""
-    row = await get(session, token)
+    row = await lock_valid(session, token)
     if row.session_of is None or row.session_of == OIDC:
         return None
     row.expires_at = _session_end(await get(session, row.session_of), await now(session))
@@ -185,18 +224,28 @@ async def authenticate(database: Database, presented: str) -> TokenRow | None:
 async def rotate(session: AsyncSession, token: str, *, overlap_s: float = 0.0) -> tuple[TokenRow, str]:
     """Replace a token by a new one with the same rights and lifetime; return as `create` does.
 
-    The old token is revoked, or expires after `overlap_s` seconds, with the sessions that it opened.
+    The old token is revoked, or expires after `overlap_s` seconds, with the sessions that it opened. A token is
+    replaced once: otherwise a copy of the old one could replace itself during the overlap, and outlive it.
     """
-    old = await get(session, token)
+    old = await lock_valid(session, token)
     if old.session_of is not None:
         raise StateConflict("A browser's session has no token to replace.", hint="send the API token itself.")
+    if old.replaced_by is not None:
+        raise StateConflict(
+            f"Token {token} was already replaced, by token {old.replaced_by}.",
+            kept="no token was created.",
+            hint="rotate the new token, or revoke this one.",
+        )
     lifetime = None if old.expires_at is None else max(1, round((old.expires_at - old.created_at).total_seconds()))
     body = TokenCreate(name=old.name, role=Role(old.role), subject=old.subject, host=old.host, expires_in_s=lifetime)
     created = await create(session, body)
+    old.replaced_by = created[0].id
+    await session.flush()
     if overlap_s > 0:
         await _expire(session, token, await now(session) + timedelta(seconds=overlap_s))
     else:
-        await revoke(session, token)
+        # Not `revoke`, which locks the tokens of all admins: two admins that rotate could wait for each other.
+        await _revoke(session, token)
     return created
 
 
@@ -209,7 +258,7 @@ async def _expire(session: AsyncSession, token: str, at: datetime) -> None:
 
 
 async def revoke(session: AsyncSession, token: str) -> TokenRow:
-    """Revoke a token. A repeated call does nothing.
+    """Revoke a token and its sessions. A repeated call does nothing. The update waits for the lock of `lock_valid`.
 
     Raises:
         StateConflict: Without the token, no valid token of an admin would be left.
@@ -217,6 +266,11 @@ async def revoke(session: AsyncSession, token: str) -> TokenRow:
     row = await get(session, token)
     if row.role == Role.ADMIN and row.revoked_at is None and row.session_of is None:
         await _require_another_admin(session, token)
+    return await _revoke(session, token) or row
+
+
+async def _revoke(session: AsyncSession, token: str) -> TokenRow | None:
+    """Revoke a token and its sessions; None if it was revoked."""
     statement = (
         update(TokenRow)
         .where(TokenRow.id == token, TokenRow.revoked_at.is_(None))
@@ -226,13 +280,13 @@ async def revoke(session: AsyncSession, token: str) -> TokenRow:
     )
     changed = (await session.scalars(statement)).one_or_none()
     if changed is None:
-        return row
+        return None
     events.append(session, "token.revoked", data={"token": changed.id, "name": changed.name})
     await audit.asked(session, "token.revoke", changed.id, name=changed.name)
     for opened in await session.scalars(
         select(TokenRow.id).where(TokenRow.session_of == token, TokenRow.revoked_at.is_(None))
     ):
-        await revoke(session, opened)
+        await _revoke(session, opened)
     return changed
 
 

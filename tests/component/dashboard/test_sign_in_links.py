@@ -236,10 +236,13 @@ def test_the_attempts_of_an_address_are_limited(tmp_path: Path) -> None:
 
 def test_an_unknown_code_needs_no_writer(tmp_path: Path) -> None:
     """Otherwise guesses from outside would take the only writer of SQLite from the users."""
-    with served(tmp_path) as api, closing(sqlite3.connect(api.settings.home / "control-plane.db")) as other:
-        with httpx.Client(base_url=api.url, headers={"Origin": api.url}, trust_env=False, verify=False) as client:
-            # The audit log has one entry of equal refusals, which the third one does not change.
-            for number in range(3):
-                if number == 2:
-                    other.execute("BEGIN IMMEDIATE")
-                assert client.post(LINK, json={"code": "cd" * 20}, timeout=30).status_code == 401
+    with (
+        served(tmp_path) as api,
+        closing(sqlite3.connect(api.settings.home / "control-plane.db")) as other,
+        httpx.Client(base_url=api.url, headers={"Origin": api.url}, trust_env=False, verify=False) as client,
+    ):
+        # The audit log has one entry of equal refusals, which the third one does not change.
+        for number in range(3):
+            if number == 2:
+                other.execute("BEGIN IMMEDIATE")
+            assert client.post(LINK, json={"code": "cd" * 20}, timeout=30).status_code == 401

@@ -89,14 +89,24 @@ def test_a_rotated_token_can_remain_valid_for_an_overlap(service: Served, token:
         shown = eve.get("/tokens/self").json()
         left = datetime.fromisoformat(shown["expires_at"]) - datetime.now(UTC)
         assert timedelta(minutes=50) < left <= timedelta(hours=1)
-        # A second rotation does not extend the first overlap, and can end it.
-        eve.post("/tokens/self/rotate", params={"overlap_s": 86_400})
-        assert eve.get("/tokens/self").json()["expires_at"] == shown["expires_at"]
         assert eve.post("/tokens/self/rotate", params={"overlap_s": -1}).status_code == 422
-        assert eve.post("/tokens/self/rotate", params={"overlap_s": 1}).status_code == 201
-        eventually(lambda: eve.get("/tokens/self").status_code == 401, "the old token has expired")
     with service.client(new["token"]) as eve:
         assert eve.get("/tokens/self").json()["expires_at"] == new["expires_at"]
+        assert eve.post("/tokens/self/rotate", params={"overlap_s": 1}).status_code == 201
+        eventually(lambda: eve.get("/tokens/self").status_code == 401, "the replaced token has expired")
+
+
+@pytest.mark.parametrize("overlap_s", [0, 60, 86_400])
+def test_a_rotated_token_is_not_rotated_again(service: Served, token: Token, overlap_s: int) -> None:
+    """A copy of the old token ends with the overlap, instead of replacing itself."""
+    with service.client(token("operator", subject="eve")["token"]) as copy:
+        new = copy.post("/tokens/self/rotate", params={"overlap_s": 3600}).raise_for_status().json()
+        ends = copy.get("/tokens/self").json()["expires_at"]
+        refused = copy.post("/tokens/self/rotate", params={"overlap_s": overlap_s})
+        assert refused.status_code == 409
+        assert new["id"] in refused.json()["detail"]
+        assert copy.get("/tokens/self").json()["expires_at"] == ends
+        assert copy.delete("/tokens/self").status_code == 204, "its user can end the overlap"
 
 
 def test_equal_names_are_not_equal_subjects(service: Served) -> None:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import ConcurrentUpdate, IdempotencyKeyReused, NameTaken, NotFound, RequestInProgress, StateConflict
+from clonos.errors import (
+    ConcurrentUpdate,
+    IdempotencyKeyReused,
+    NameTaken,
+    NotFound,
+    RequestInProgress,
+    StateConflict,
+    Unauthenticated,
+)
 from clonos.resources.jobs import Failure
 from clonos.resources.service import Role, TokenCreate
 from clonos.standby.states import StandbyState
 from clonos_api.reconcile.states.failures import savepoint_given_up
-from clonos_api.store import audit, events, idempotency, operations, savepoints, standbys, tokens
+from clonos_api.store import audit, events, idempotency, operations, savepoints, sign_in_codes, standbys, tokens
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
@@ -274,3 +284,96 @@ async def test_standbys(database: Database) -> None:
         assert (await standbys.page(session, job="nobody")).rows == []
         assert (await standbys.page(session, job=job.id, states=[StandbyState.FAILED])).rows == []
         assert len((await standbys.page(session, job=job.id, states=[StandbyState.READY])).rows) == 1
+
+
+Mint = Callable[[AsyncSession, str], Awaitable[object]]
+MINTS: dict[str, Mint] = {
+    "create": lambda session, token: tokens.create(
+        session, TokenCreate(name=unique("more-"), role=Role.VIEWER), caller=token
+    ),
+    "open_session": tokens.open_session,
+    "sign_in_code": sign_in_codes.create,
+    "rotate": tokens.rotate,
+    "rotate_with_overlap": lambda session, token: tokens.rotate(session, token, overlap_s=60.0),
+    "renew_session": tokens.renew_session,
+}
+
+
+@pytest.mark.parametrize("mint", MINTS)
+async def test_a_request_that_waited_for_a_revocation_gets_no_credential(database: Database, mint: str) -> None:
+    """The request was authenticated before; its transaction begins before the revocation commits, or after it."""
+    row, _ = await a_token(database)
+    caller = row.id
+    async with database.transaction() as session:
+        if mint == "renew_session":
+            caller = (await tokens.open_session(session, row.id))[0].id
+
+    async def request() -> object:
+        async with database.transaction() as session:
+            return await MINTS[mint](session, caller)
+
+    async with database.transaction() as session:
+        await tokens.revoke(session, row.id)
+        waiting = asyncio.create_task(request())
+        await asyncio.wait((waiting,), timeout=0.3)
+    for late in (waiting, asyncio.create_task(request())):
+        with pytest.raises(Unauthenticated):
+            await late
+    assert await valid_of(database, row.subject) == []
+
+
+async def test_a_session_that_opens_before_a_revocation_ends_with_it(database: Database) -> None:
+    row, _ = await a_token(database)
+
+    async def revoke() -> None:
+        async with database.transaction() as session:
+            await tokens.revoke(session, row.id)
+
+    async with database.transaction() as session:
+        await tokens.open_session(session, row.id)
+        revoking = asyncio.create_task(revoke())
+        await asyncio.wait((revoking,), timeout=0.3)
+    await revoking
+    assert await valid_of(database, row.subject) == []
+
+
+async def test_an_expired_token_gets_no_credential(database: Database) -> None:
+    row, _ = await a_token(database, expires_in_s=600)
+    async with database.transaction() as session:
+        opened, _ = await tokens.open_session(session, row.id)
+        await session.execute(update(TokenRow).where(TokenRow.id == row.id).values(expires_at=clock(-1)))
+    for mint, create in MINTS.items():
+        async with database.transaction() as session:
+            with pytest.raises(Unauthenticated):
+                await create(session, opened.id if mint == "renew_session" else row.id)
+
+
+async def test_a_session_of_a_revoked_token_is_not_renewed(database: Database) -> None:
+    """Also if the session itself was not revoked."""
+    row, _ = await a_token(database)
+    async with database.transaction() as session:
+        opened, _ = await tokens.open_session(session, row.id)
+        await session.execute(update(TokenRow).where(TokenRow.id == row.id).values(revoked_at=clock()))
+    async with database.transaction() as session:
+        with pytest.raises(Unauthenticated):
+            await tokens.renew_session(session, opened.id)
+
+
+async def test_two_admins_that_rotate_do_not_wait_for_each_other(database: Database) -> None:
+    """PostgreSQL would end one of two transactions that wait for each other."""
+    if database.dialect == "sqlite":
+        pytest.skip("SQLite has one writer")
+    async with database.transaction() as session:
+        body = TokenCreate(name=unique("ci-"), role=Role.ADMIN, subject="root")
+        first, second = [(await tokens.create(session, body))[0].id for _ in range(2)]
+    async with database.transaction() as session:
+        await tokens.lock_valid(session, first)
+        async with asyncio.timeout(4), database.transaction() as other:
+            await tokens.rotate(other, second)
+
+
+async def valid_of(database: Database, subject: str) -> list[str]:
+    """The ids of the tokens and sessions of a subject that are not revoked."""
+    query = select(TokenRow.id).where(TokenRow.subject == subject, TokenRow.revoked_at.is_(None))
+    async with database.reading() as session:
+        return list(await session.scalars(query))
