@@ -18,7 +18,7 @@ from clonos_api.store.tables import StandbyRow
 
 # Lines parsed between two yields to the event loop: heartbeats must not wait for a whole log.
 _AT_ONCE: Final = 100
-# A request that has searched so many lines, or for so long, returns what it has found.
+# A request that has searched this number of lines, or for this duration, returns the entries that it has.
 _SEARCHED: Final = 50_000
 _SEARCH_S: Final = 2.0
 
