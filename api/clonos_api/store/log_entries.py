@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -17,13 +18,9 @@ from clonos_api.store.tables import StandbyRow
 
 # Lines parsed between two yields to the event loop: heartbeats must not wait for a whole log.
 _AT_ONCE: Final = 100
-
-
-class LogPart(NamedTuple):
-    """A part of a log, and whether more of it is stored already."""
-
-    part: LogLines
-    more: bool
+# A request that has searched this number of lines, or for this duration, returns the entries that it has.
+_SEARCHED: Final = 50_000
+_SEARCH_S: Final = 2.0
 
 
 @dataclass
@@ -50,65 +47,86 @@ class LogReader:
         self._parsed = parsed
         self._parser = LogParser()
 
-    async def newest(self, session: AsyncSession, count: int) -> LogPart:
-        """The newest `count` lines; parsed or filtered, the newest `count` entries."""
-        if not self._requested and not self._parsed:
-            return LogPart(await logs.tail(session, self._job, count), more=False)
-        lines = 2 * count
-        while True:
-            newest = await logs.newest(session, self._job, lines)
-            self._parser = LogParser()
-            groups = await self._groups(session, newest.lines)
-            if not newest.complete:
-                groups = groups[1:]  # its first line may be missing
-            matching = self._matching(groups)
-            if newest.complete or len(matching) >= count:
-                return LogPart(self._part(matching[-count:] if count else [], newest.next), more=False)
-            lines = 4 * lines + 100
+    async def newest(self, session: AsyncSession, count: int, before: str | None = None) -> LogLines:
+        """The newest `count` lines before the cursor `before`; parsed or filtered, the newest `count` entries.
 
-    async def following(self, session: AsyncSession, after: str, limit: int) -> LogPart:
-        """About `limit` lines or entries after the cursor `after`, oldest first.
-
-        An entry is not split where more lines are stored. The newest entry may get lines later: these come as an entry
-        of their own, with the same time and level.
+        After 50,000 lines or 2 s, the search ends with fewer entries. `LogLines.older` is then where it continues.
         """
         if not self._requested and not self._parsed:
-            lines = await logs.read(session, self._job, after, limit)
-            return LogPart(lines, more=len(lines.lines) >= limit)
+            return await logs.tail(session, self._job, count, before)
+        deadline = time.monotonic() + _SEARCH_S
+        standbys = await self._standbys(session)
+        chunks: list[logs.Chunk] = []
+        # More than one entry can have: each search comes closer to the start of the log.
+        lines = 2 * count + 1000
+        while True:
+            lines = min(lines, _SEARCHED)
+            newest = await logs.newest(session, self._job, lines, before=before, loaded=chunks)
+            parser = LogParser(standbys)
+            groups = await _groups(parser, newest.lines)
+            if before is None:
+                self._parser = parser  # `following` continues there
+            is_searched = lines >= _SEARCHED or time.monotonic() >= deadline
+            older = None
+            if newest.more and groups:
+                older = groups.pop(0).next  # its first line may be missing
+            matching = self._matching(groups)
+            if not newest.more or len(matching) >= count or is_searched:
+                older = older if len(matching) < count else None
+                return self._part(matching[-count:] if count else [], newest.next, older=older)
+            lines = 4 * lines
+
+    async def following(self, session: AsyncSession, after: str, limit: int) -> LogLines:
+        """About `limit` lines or entries after the cursor `after`, oldest first; fewer if they are long.
+
+        An entry is not split where more lines are stored. The newest entry may get lines later: these come as an entry
+        of their own, with the same time and level. After 50,000 lines or 2 s, the search ends, perhaps without an
+        entry; `LogLines.more` says whether it continues at `LogLines.next`.
+        """
+        if not self._requested and not self._parsed:
+            return await logs.read(session, self._job, after, limit)
+        deadline = time.monotonic() + _SEARCH_S
+        self._parser.standbys = await self._standbys(session)
+        chunks: list[logs.Chunk] = []
         matching: list[_Group] = []
-        while len(matching) < limit:
-            page = await logs.following(session, self._job, after, limit)
-            groups = await self._groups(session, page.lines)
+        searched = size = 0
+        while True:
+            page = await logs.following(session, self._job, after, limit, loaded=chunks)
+            groups = await _groups(self._parser, page.lines)
             after = page.next
-            more = len(page.lines) >= limit
-            if more and len(groups) > 1:
+            if page.more and len(groups) > 1:
                 groups.pop()  # the next page may continue it
                 after = groups[-1].next
-            matching += self._matching(groups)
-            if not more:
-                return LogPart(self._part(matching, after), more=False)
-        return LogPart(self._part(matching, after), more=True)
+            new = self._matching(groups)
+            matching += new
+            searched += len(page.lines)
+            size += sum(len(line) for group in new for line in group.lines)
+            is_full = len(matching) >= limit or size >= logs.PAGE_CHARACTERS
+            if not page.more or is_full or searched >= _SEARCHED or time.monotonic() >= deadline:
+                return self._part(matching, after, more=page.more)
 
-    async def _groups(self, session: AsyncSession, lines: Sequence[logs.Line]) -> list[_Group]:
-        standbys = await session.scalars(select(StandbyRow.id).where(StandbyRow.job == self._job))
-        self._parser.standbys = frozenset(standbys)
-        groups: list[_Group] = []
-        for number, line in enumerate(lines):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
-            entry, continues = self._parser.add(line.run, line.text)
-            if continues and groups and groups[-1].entry.run == line.run:
-                last = groups[-1]
-                last.entry, last.next = joined(last.entry, entry), line.next
-                last.lines.append(line.text)
-            else:
-                groups.append(_Group(entry, [line.text], line.next))
-        return groups
+    async def _standbys(self, session: AsyncSession) -> frozenset[str]:
+        return frozenset(await session.scalars(select(StandbyRow.id).where(StandbyRow.job == self._job)))
 
     def _matching(self, groups: Sequence[_Group]) -> list[_Group]:
         return [group for group in groups if self._requested.matches(group.entry, group.lines)]
 
-    def _part(self, groups: Sequence[_Group], cursor: str) -> LogLines:
-        if self._parsed:
-            return LogLines(lines=[], next=cursor, entries=[group.entry for group in groups])
-        return LogLines(lines=[line for group in groups for line in group.lines], next=cursor)
+    def _part(self, groups: Sequence[_Group], cursor: str, *, more: bool = False, older: str | None = None) -> LogLines:
+        entries = [group.entry for group in groups] if self._parsed else []
+        lines = [] if self._parsed else [line for group in groups for line in group.lines]
+        return LogLines(lines=lines, next=cursor, entries=entries, more=more, older=older)
+
+
+async def _groups(parser: LogParser, lines: Sequence[logs.Line]) -> list[_Group]:
+    groups: list[_Group] = []
+    for number, line in enumerate(lines):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        entry, continues = parser.add(line.run, line.text)
+        if continues and groups and groups[-1].entry.run == line.run:
+            last = groups[-1]
+            last.entry, last.next = joined(last.entry, entry), line.next
+            last.lines.append(line.text)
+        else:
+            groups.append(_Group(entry, [line.text], line.next))
+    return groups

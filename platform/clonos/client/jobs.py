@@ -41,6 +41,7 @@ from clonos.standby.states import StandbyState
 from clonos.telemetry.log_entries import LogEntry, LogFilter
 
 ENDED: Final = frozenset({JobState.STOPPED, JobState.CANCELED, JobState.FAILED, JobState.FINISHED})
+_LOG_TAIL: Final = 200  # of the REST API, for requests without `tail`
 
 
 class Jobs(Routes):
@@ -269,7 +270,7 @@ class Jobs(Routes):
         only: LogFilter | None = None,
         parsed: bool = False,
     ) -> LogLines:
-        """Get lines or entries of the drivers' log.
+        """Get lines or entries of the drivers' log. The search for matching ones in a long log takes several requests.
 
         Args:
             job: The job.
@@ -279,7 +280,15 @@ class Jobs(Routes):
             parsed: Get `LogLines.entries` in place of `LogLines.lines`.
         """
         query = _log_query(only, tail=tail, after=after, parsed="true" if parsed else None)
-        return self._transport.get(LogLines, f"/jobs/{job}/logs", query)
+        path = f"/jobs/{job}/logs"
+        part = self._transport.get(LogLines, path, query)
+        while part.more and not part.count:
+            part = self._transport.get(LogLines, path, {**query, "after": part.next})
+        count = _LOG_TAIL if tail is None else tail
+        while part.older is not None and part.count < count:
+            older = {**query, "tail": count - part.count, "before": part.older}
+            part = part.with_older(self._transport.get(LogLines, path, older))
+        return part
 
     def follow_logs(
         self,

@@ -379,11 +379,25 @@ class LogLines(Resource):
         lines: The lines as they were written; empty if the request has ``parsed=true``.
         next: Value of ``after`` in the next request.
         entries: The parsed lines, if the request has ``parsed=true``.
+        more: More lines are stored after `next`, also if this part is empty.
+        older: The search for the newest lines ended early: value of ``before`` in the request that continues it.
     """
 
     lines: list[str]
     next: str
     entries: list[LogEntry] = Field(default_factory=list)
+    more: bool = False
+    older: str | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of lines or entries."""
+        return len(self.lines) + len(self.entries)
+
+    def with_older(self, part: LogLines) -> LogLines:
+        """This part after the older `part`, from where the search may continue."""
+        update = {"lines": part.lines + self.lines, "entries": part.entries + self.entries, "older": part.older}
+        return self.model_copy(update=update)
 
 
 class OperatorMetrics(Resource):

@@ -43,7 +43,7 @@ def text_of(event: _Fields) -> str:
     if name in _TEXTS and "level" not in event:
         try:
             return _TEXTS[name](event)
-        except (KeyError, TypeError, AttributeError, ValueError):
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
             pass  # of another version: its fields follow its name
     logger = str(event.get("logger") or "")
     # Java names are long; the class is enough.

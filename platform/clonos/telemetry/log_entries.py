@@ -362,12 +362,18 @@ def _number(value: Any) -> int | None:
 
 
 def _time(value: Any) -> datetime | None:
-    """A time from seconds since 1970, or from text. A time without a zone is read as UTC."""
+    """A time from seconds since 1970, or from text. A time without a zone is read as UTC.
+
+    None: not a time, or in the first or last year of `datetime`, where conversions between zones fail.
+    """
     try:
         if isinstance(value, int | float):
-            return datetime.fromtimestamp(value, UTC)
-        text = str(value).replace(",", ".")
-        moment = datetime.strptime(text, "%y/%m/%d %H:%M:%S") if text[2:3] == "/" else datetime.fromisoformat(text)
+            moment = datetime.fromtimestamp(value, UTC)
+        else:
+            text = str(value).replace(",", ".")
+            is_short = text[2:3] == "/"
+            moment = datetime.strptime(text, "%y/%m/%d %H:%M:%S") if is_short else datetime.fromisoformat(text)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError, OSError):
         return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return moment if datetime.min.year < moment.year < datetime.max.year else None

@@ -13,9 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from streams import Stream
 
 from clonos.client import Client
+from clonos.errors import TooManyRequests
 from clonos.telemetry.log_entries import LogFilter
+from clonos_api.replica import Replica
 from clonos_api.routes import logs as log_routes
+from clonos_api.store import log_entries
 from clonos_api.store.tables import HostRow, StandbyRow
+from clonos_api.streams.open_requests import OpenRequest
 from support.scripted import ScriptedAgent, create
 from support.serving import Change, Served
 
@@ -126,6 +130,56 @@ def test_a_log_is_downloaded(
     assert file.headers["content-disposition"] == f'attachment; filename="{name}.log"'
     errors = admin.get(f"/jobs/{name}/logs", params={"download": True, "level": "error"})
     assert errors.text.splitlines() == TRACEBACK
+
+
+def test_a_long_search_takes_several_requests(
+    log: Callable[..., Any], api: Served, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = log(parsed=True)["entries"]
+    monkeypatch.setattr(log_entries, "_SEARCHED", 8)
+    monkeypatch.setattr(log_routes, "_LINES", 4)
+    state = {"search": "RUNNING"}
+    newest = log(**state)
+    assert (newest["lines"], newest["older"] is not None) == ([], True)
+    own = log(after="0:0", search="own")
+    assert (own["lines"], own["more"]) == ([], True)
+    assert log(after="0:0", search="own", tail=1)["next"] == own["next"]
+    with Client(api.url, api.admin) as client:
+        assert client.jobs.logs(name, only=LogFilter(search="RUNNING")).lines == [STATE]
+        assert client.jobs.logs(name, after="0:0", only=LogFilter(search="own")).lines == ["own line"]
+        entries = client.jobs.logs(name, parsed=True).entries
+        assert [entry.message for entry in entries] == [entry["message"] for entry in everything]
+        assert len(client.jobs.logs(name, parsed=True, tail=15).entries) == 15
+        assert next(client.jobs.follow_logs(name, only=LogFilter(search="RUNNING"))).lines == [STATE]
+        assert next(client.jobs.follow_logs(name, after="0:0", only=LogFilter(search="own"))).lines == ["own line"]
+
+
+def test_a_search_ends_after_some_time(log: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not log(after="0:0", search="own")["more"]
+    monkeypatch.setattr(log_entries, "_SEARCH_S", 0.0)
+    monkeypatch.setattr(log_routes, "_LINES", 4)
+    own = log(after="0:0", search="own")
+    assert (own["lines"], own["more"]) == ([], True)
+
+
+def test_a_download_is_a_stream(
+    log: Callable[..., Any], admin: httpx.Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is sent in pieces, ends when its token is revoked, and counts as a stream of its token."""
+    assert log()
+    download = {"download": True}
+    monkeypatch.setattr(log_routes, "_PIECE_BYTES", 7)
+    assert admin.get(f"/jobs/{name}/logs", params=download).text.splitlines() == LINES
+    monkeypatch.setattr(OpenRequest, "over", lambda _: True)
+    text = admin.get(f"/jobs/{name}/logs", params=download).text
+    assert (text[:7], text[7:29]) == (STATE[:7], "The download ended bef")
+
+    def refuse(*_: object) -> None:
+        raise TooManyRequests("This token has 8 open streams.")
+
+    monkeypatch.setattr(Replica, "check_streams", refuse)
+    assert admin.get(f"/jobs/{name}/logs", params=download).status_code == 429
+    assert log()["lines"] == LINES
 
 
 def test_a_standby_differs_from_the_driver(

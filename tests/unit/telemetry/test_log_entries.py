@@ -258,6 +258,18 @@ def test_a_line_without_a_time_has_the_time_of_the_line_before_it() -> None:
         assert only(f'{{"event": "x", "timestamp": {time}}}').time is None
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "9999-12-31T23:59:59Z"])
+def test_a_time_that_not_every_zone_can_show_is_unknown(time: str) -> None:
+    assert only(f"{time} [info     ] started").time is None
+    assert only(f'{{"event": "x", "timestamp": "{time}"}}').time is None
+
+
+@pytest.mark.parametrize("at", ["1e999", "-1e999", "NaN", "-62135596800", "253402300799", "9" * 400])
+def test_a_number_that_is_no_time_is_unknown(at: str) -> None:
+    entry = only(f'{{"event": "x", "at": {at}}}')
+    assert (entry.time, to_json(entry)[:12]) == (None, b'{"time":null')
+
+
 def test_colours_and_control_characters_are_removed() -> None:
     coloured = (
         "\x1b[2m2026-11-26T11:16:24.532001Z\x1b[0m [\x1b[33m\x1b[1mwarning  \x1b[0m] \x1b[1mslow\x1b[0m   "
@@ -314,6 +326,7 @@ def test_any_json_is_an_entry_that_rest_can_send(fields: dict[str, object], even
 def test_numbers_that_are_too_large() -> None:
     assert only('{"event": "x", "generation": %s' % ("9" * 5_000)).generation is None
     assert only('{"event": "x", "at": 1e999}').time is None
+    assert only(epoch(3, duration_ms=10**400)).message.startswith("epoch query=output epoch=3 ")
 
 
 def test_a_message_of_several_lines() -> None:
