@@ -12,7 +12,7 @@ from component.browser.browser_session import BrowserSession
 from component.browser.sample_platform import sample_platform
 from support.serving import Served
 
-OWN = ["Stop", "Restart", "Savepoint", "Move", "Cancel"]
+OWN = ["Stop", "Restart", "Savepoint", "Verify", "Move", "Cancel"]
 
 
 @pytest.fixture(scope="module")

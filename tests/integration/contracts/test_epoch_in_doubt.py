@@ -43,7 +43,8 @@ def test_a_driver_is_frozen_between_a_published_lane_and_the_commit(
     own = claim(kafka, name)
 
     def commit() -> None:
-        own.control.append(EpochCommitted(own.owner, "words", 0, 1))
+        offset = own.control.append(EpochCommitted(own.owner, "words", 0, 1))
+        own.control.check_owner(visible=offset)  # a commit becomes visible a moment after its confirmation
 
     steps: list[Step] = [
         lambda: planned(own, "words", 0, committed=False),

@@ -17,7 +17,7 @@ from support.kubernetes import StubKubernetes
 
 pytestmark = pytest.mark.ci
 
-MANIFESTS: Final = Path(__file__).parents[3] / "docker" / "kubernetes"
+MANIFESTS: Final = Path(__file__).parents[3] / "docker" / "kubernetes" / "base"
 SCHEMAS: Final = "1.37"
 
 
