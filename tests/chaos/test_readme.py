@@ -62,11 +62,11 @@ class Shell:
         )
 
     def type(self, command: str) -> str:
-        """The output of a command that must succeed. Commands that run until Ctrl-C get SIGTERM after five seconds."""
+        """The output of a command that must succeed. Commands that run until Ctrl-C get SIGTERM after 20 s."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         if any(part in command for part in _UNTIL_INTERRUPTED) and "job.recovery.ended" not in command:
-            command = f"timeout --preserve-status 5 {command}"
+            command = f"timeout --preserve-status 20 {command}"
         elif "/events?" in command:
             command = f"timeout 60 {command} | grep -m 1 job.recovery.ended"
         print(f"$ {command}", flush=True)
