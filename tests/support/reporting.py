@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,16 @@ def missing(config: pytest.Config, what: str, reason: str) -> None:
         pytest.fail(reason, pytrace=False)
     config.stash.setdefault(MISSING, {})[what] = reason
     pytest.skip(reason)
+
+
+def program(config: pytest.Config, name: str) -> str:
+    """Path of a program that no script of the repository installs. Without it, skip the test and say so at the end."""
+    path = shutil.which(name)
+    if path is None:
+        reason = "It is not installed."
+        config.stash.setdefault(MISSING, {})[name] = reason
+        pytest.skip(f"{name}: {reason}")
+    return path
 
 
 def left_out(config: pytest.Config, mark: str, number: int) -> None:

@@ -69,7 +69,7 @@ class _Retrying(httpx.HTTPTransport):
             response = super().handle_request(request)
             if response.status_code != 503 or time.monotonic() > deadline:
                 return response
-            if not response.read() or not response.json().get("type", "").endswith("/database-unavailable"):
+            if b"/database-unavailable" not in response.read():
                 return response
             time.sleep(0.1)
 

@@ -286,7 +286,7 @@ class _Ingestion:
             self.metrics |= metrics
 
     def _count(self, query: str, at: datetime, figures: Tally) -> None:
-        for place in places(self.job, query, at):
+        for place in places(self.job, query, at, now=datetime.now(UTC)):
             self.series.setdefault(place, Tally()).add(figures)
 
     def _is_known(self, query: str) -> bool:

@@ -24,6 +24,7 @@ SHORT_S: Final = 10
 LONG_S: Final = 600
 # Interval → how long its rows are stored, in seconds.
 KEPT_S: Final = {SHORT_S: 2 * 3600.0, LONG_S: 8 * 86_400.0}
+_CLOCKS_S: Final = 600.0  # the clock of a driver's host may be ahead of this machine's
 _PER_DOUBLING: Final = 4
 _CHUNK: Final = 100  # SQLite limits the number of parameters
 
@@ -91,10 +92,14 @@ def duration_class(duration_ms: float) -> str:
     return str(math.ceil(_PER_DOUBLING * math.log2(max(1.0, duration_ms))))
 
 
-def places(job: str, query: str, at: datetime) -> Iterator[Place]:
-    """The intervals of a moment: the short one, and the long one."""
-    for width_s in KEPT_S:
-        yield Place(job, query, width_s, datetime.fromtimestamp(at.timestamp() // width_s * width_s, UTC))
+def places(job: str, query: str, at: datetime, *, now: datetime) -> Iterator[Place]:
+    """The intervals of a moment: the short one, and the long one, unless they are too old or in the future.
+
+    Job code can write events with any time. Retention would never remove those of the future.
+    """
+    for width_s, kept_s in KEPT_S.items():
+        if -_CLOCKS_S <= (now - at).total_seconds() < kept_s:
+            yield Place(job, query, width_s, datetime.fromtimestamp(at.timestamp() // width_s * width_s, UTC))
 
 
 async def add(session: AsyncSession, tallies: Mapping[Place, Tally]) -> None:

@@ -50,9 +50,14 @@ class EpochInDoubt:
             if not self._await_output(left_s):
                 return False
             _send_all(members, psutil.Process.suspend)
-            if self._exists():
+            frozen = False
+            try:
+                frozen = self._exists()
+            finally:
+                if not frozen:
+                    _send_all(members, psutil.Process.resume)
+            if frozen:
                 return True
-            _send_all(members, psutil.Process.resume)
         return False
 
     def _exists(self) -> bool:

@@ -34,7 +34,6 @@ from clonos_api.store.tables import (
     LogChunkRow,
     RecoveryRow,
     RunRow,
-    SeriesRow,
 )
 from support.stored import EventFile, host_row, ingest, job_row, push_log, run_row
 
@@ -59,7 +58,7 @@ async def everything(database: Database, job: str) -> list[Any]:
         assert actual.metrics is not None
         metrics = {name: value for name, value in actual.metrics.items() if name != "received_at"}  # a time of now
         actual_rows.append((actual.generation, actual.restarts, actual.observed_version, metrics))
-        for table in (GenerationRow, EpochRow, RecoveryRow, SeriesRow):
+        for table in (GenerationRow, EpochRow, RecoveryRow):
             rows = await session.scalars(select(table).where(table.job == job).order_by(*table.__table__.primary_key))
             names = [column.key for column in table.__table__.columns if column.key not in ("id", "job", "run")]
             actual_rows.append([[getattr(row, name) for name in names] for row in rows])

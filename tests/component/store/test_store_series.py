@@ -17,19 +17,19 @@ from support.stored import EventFile, host_row, ingest, run_row
 pytestmark = pytest.mark.anyio
 
 
-async def a_job(database: Database, file: EventFile) -> str:
-    """A job whose driver has pushed these events, each in a push of its own."""
+async def a_job(database: Database, file: EventFile, *, each: int = 1) -> str:
+    """A job whose driver has pushed these events, in pushes of `each` events."""
     async with database.transaction() as session:
         run = await run_row(session, host=await host_row(session))
-    for number, line in enumerate(file.lines):
+    for number in range(0, len(file.lines), each):
         async with database.transaction() as session:
-            await ingest(session, run.id, file.offset(number), [line])
+            await ingest(session, run.id, file.offset(number), file.lines[number : number + each])
     return run.job
 
 
 async def test_intervals_have_the_sums_of_their_epochs(database: Database) -> None:
     file = EventFile()
-    file.at = beginning = 1_767_268_800.0  # a full hour
+    file.at = beginning = (time.time() // 600 - 6) * 600  # an hour ago, at the beginning of a long interval
     file.start(1)
     for number in range(30):
         file.epoch(number, after_s=1.0)
@@ -51,8 +51,27 @@ async def test_intervals_have_the_sums_of_their_epochs(database: Database) -> No
     assert {interval.length for interval in thirds} == {timedelta(seconds=30)}
 
 
+async def test_figures_do_not_depend_on_the_pushes(database: Database) -> None:
+    file = EventFile()
+    file.at = time.time() // 600 * 600 - 30
+    file.start(1)
+    for number in range(40):
+        file.epoch(number, after_s=1.0, query=("out", "other")[number % 3 == 0])
+        file.write_event("lag", query="out", topics={"in": number}, partitions={})
+
+    async def figures(each: int) -> list[tuple[str, datetime, series.Tally]]:
+        job = await a_job(database, file, each=each)
+        async with database.reading() as session:
+            since = datetime.fromtimestamp(file.at - 3600, UTC)
+            intervals = await series.read(session, job, width_s=SHORT_S, since=since)
+        return [(interval.query, interval.start, interval.tally) for interval in intervals]
+
+    assert await figures(1) == await figures(7) == await figures(len(file.lines)) != []
+
+
 async def test_a_replay_of_a_finished_epoch_counts_no_records(database: Database) -> None:
     file = EventFile()
+    file.at = time.time() // 600 * 600
     file.start(1)
     file.epoch(0)
     file.start(2)
@@ -89,11 +108,15 @@ async def test_the_newest_range_has_what_happened_to_the_job(database: Database)
 
 async def test_old_intervals_are_removed(database: Database) -> None:
     file = EventFile()
-    file.at = time.time() - 9 * 86_400
+    file.at = time.time() - 60
     file.start(1)
-    for number, pause_s in enumerate((0.0, 8.9 * 86_400, 0.09 * 86_400)):
-        file.epoch(number, after_s=pause_s)
+    file.epoch(0)
     job = await a_job(database, file)
+    async with database.transaction() as session:
+        for width_s, kept_s in series.KEPT_S.items():
+            for age_s in (kept_s - 600, kept_s + 600):
+                start = datetime.fromtimestamp((time.time() - age_s) // width_s * width_s, UTC)
+                session.add(SeriesRow(job=job, query="out", width_s=width_s, start=start, body=series.Tally().body()))
 
     async def stored() -> dict[int, int]:
         async with database.reading() as session:
@@ -102,4 +125,4 @@ async def test_old_intervals_are_removed(database: Database) -> None:
 
     assert await stored() == {SHORT_S: 3, LONG_S: 3}
     await retention.prune(database)
-    assert await stored() == {SHORT_S: 1, LONG_S: 2}
+    assert await stored() == {SHORT_S: 2, LONG_S: 2}

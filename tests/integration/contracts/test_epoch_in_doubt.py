@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
 
 from clonos.demo.in_doubt import EpochInDoubt
+from clonos.errors import BrokerUnavailable
 from clonos.log.claiming import Ownership, claim
 from clonos.log.control import lane_id
+from clonos.log.reading import LogReader
 from clonos.log.records import EpochCommitted, InputSlice, Marker, encode
 from clonos.log.transaction import TransactionalProducer
 from clonos.settings import KafkaSettings
@@ -23,7 +26,7 @@ Step = Callable[[], None]
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[ChildProcess]:
-    process = ChildProcess([sys.executable, "-c", "import time; time.sleep(600)"], {}, tmp_path / "driver.log")
+    process = ChildProcess([sys.executable, "-c", "import signal; signal.pause()"], {}, tmp_path / "driver.log")
     yield process
     process.kill()
 
@@ -81,6 +84,28 @@ def test_a_driver_runs_on_without_output(kafka: KafkaSettings, name: str, driver
     in_doubt = EpochInDoubt(kafka, name, lambda _timeout_s: False)
     try:
         assert not in_doubt.freeze(driver)
+    finally:
+        in_doubt.close()
+    assert psutil.Process(driver.pid).status() != psutil.STATUS_STOPPED
+
+
+def test_a_driver_continues_if_the_log_cannot_be_read(
+    kafka: KafkaSettings, name: str, driver: ChildProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(claim(kafka, name), "words", 0)
+
+    def unavailable(*_: object) -> NoReturn:
+        assert psutil.Process(driver.pid).status() == psutil.STATUS_STOPPED
+        raise BrokerUnavailable("Kafka did not answer.")
+
+    def output(_timeout_s: float) -> bool:
+        monkeypatch.setattr(LogReader, "tail", unavailable)
+        return True
+
+    in_doubt = EpochInDoubt(kafka, name, output)
+    try:
+        with pytest.raises(BrokerUnavailable):
+            in_doubt.freeze(driver)
     finally:
         in_doubt.close()
     assert psutil.Process(driver.pid).status() != psutil.STATUS_STOPPED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 
 from clonos.jobs.cluster import read_cluster
 from clonos_api.settings import ApiSettings
+from support.reporting import program
 
 FOLDER: Final = Path(__file__).parents[3] / "docker" / "kubernetes"
 BASE: Final = FOLDER / "base"
@@ -153,10 +153,13 @@ def test_patches_and_images_of_the_overlay_name_what_the_base_has() -> None:
         the("StatefulSet", replicas["name"])
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_kustomize_builds_the_overlay() -> None:
+def test_kustomize_builds_the_overlay(pytestconfig: pytest.Config) -> None:
     built = subprocess.run(
-        ["kubectl", "kustomize", str(OVERLAY)], capture_output=True, text=True, timeout=120, check=False
+        [program(pytestconfig, "kubectl"), "kustomize", str(OVERLAY)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert built.returncode == 0, built.stderr
     resources = list(yaml.safe_load_all(built.stdout))

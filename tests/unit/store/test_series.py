@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -50,6 +50,18 @@ def test_the_newest_lag_of_each_topic_counts() -> None:
 
 def test_a_moment_has_a_short_and_a_long_interval() -> None:
     at = datetime(2026, 1, 1, 12, 34, 56, 789_000, UTC)
-    short, long = places("job", "out", at)
+    short, long = places("job", "out", at, now=at)
     assert (short.width_s, short.start) == (SHORT_S, datetime(2026, 1, 1, 12, 34, 50, tzinfo=UTC))
     assert (long.width_s, long.start) == (LONG_S, datetime(2026, 1, 1, 12, 30, tzinfo=UTC))
+
+
+def test_moments_that_are_not_kept_have_no_interval() -> None:
+    now = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+
+    def widths(at: datetime) -> list[int]:
+        return [place.width_s for place in places("job", "out", at, now=now)]
+
+    assert widths(now + timedelta(minutes=9)) == [SHORT_S, LONG_S]
+    assert widths(now + timedelta(minutes=11)) == []
+    assert widths(now - timedelta(hours=3)) == [LONG_S]
+    assert widths(now - timedelta(days=9)) == []

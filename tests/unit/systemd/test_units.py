@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ import typer
 from clonos.cli.app import app
 from clonos.settings import Settings
 from clonos_api.settings import ApiSettings
+from support.reporting import program
 
 FOLDER: Final = Path(__file__).parents[3] / "systemd"
 UNITS: Final = ("clonos-control-plane", "clonos-agent")
@@ -37,23 +37,23 @@ def variables(file: str) -> dict[str, str]:
     return {name: value.strip('"') for name, value in lines}
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("name", UNITS)
-def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(pytestconfig: pytest.Config, name: str, tmp_path: Path) -> None:
+    analyze = program(pytestconfig, "systemd-analyze")
     text = (FOLDER / f"{name}.service").read_text()
     # The programs are not installed here, and so are their users.
     unit = tmp_path / f"{name}.service"
     unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.MULTILINE))
-    checked = _verify(unit)
+    checked = _verify(analyze, unit)
     assert checked.returncode == 0, checked.stderr
     assert name not in checked.stderr, "a warning"
     unit.write_text(unit.read_text().replace("ProtectSystem=", "ProtectSystems="))
-    assert "ProtectSystems" in _verify(unit).stderr, "the check notices an unknown directive"
+    assert "ProtectSystems" in _verify(analyze, unit).stderr, "the check notices an unknown directive"
 
 
-def _verify(unit: Path) -> subprocess.CompletedProcess[str]:
+def _verify(analyze: str, unit: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
+        [analyze, "verify", "--man=no", "--recursive-errors=no", str(unit)],
         capture_output=True,
         text=True,
         timeout=60,
