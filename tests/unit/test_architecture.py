@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,9 @@ def test_every_named_test_exists() -> None:
         for name in set(re.findall(r"\btest_\w+\b", page.read_text())):
             known = any(other.startswith(name) for other in existing) if name.endswith("_") else name in existing
             assert known, f"{page.relative_to(ROOT)} names {name}"
+
+
+def test_each_test_file_has_a_name_of_its_own() -> None:
+    """`pytest tests` cannot import two modules of one name."""
+    names = Counter(file.name for file in ROOT.glob("tests/**/test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict
@@ -56,9 +56,21 @@ async def _host(session: AsyncSession, job: JobRow) -> str:
 
 
 async def newest(session: AsyncSession, *, job: str | None = None) -> dict[str, Verification]:
-    """The newest result of each job that has one, or only of one `job`: id of the job → verification."""
-    ended = select(func.max(OperationRow.id)).where(OperationRow.kind == VERIFY, OperationRow.state == "COMPLETED")
+    """The result that counts for each job that has one, or only for one `job`: id of the job → verification.
+
+    It is the newest one that proved or contradicted something: one that did neither does not end a contradiction. Only
+    without such a result, it is the newest one.
+    """
+    ids = select(func.max(OperationRow.id)).where(OperationRow.kind == VERIFY, OperationRow.state == "COMPLETED")
     if job is not None:
-        ended = ended.where(OperationRow.job == job)
-    rows = await session.scalars(select(OperationRow).where(OperationRow.id.in_(ended.group_by(OperationRow.job))))
-    return {str(row.job): Verification.model_validate(row.result) for row in rows}
+        ids = ids.where(OperationRow.job == job)
+    ids = ids.group_by(OperationRow.job)
+    decided = or_(OperationRow.result["clean"].as_boolean(), OperationRow.result["contradicted"].as_boolean())
+    chosen = or_(OperationRow.id.in_(ids), OperationRow.id.in_(ids.where(decided)))
+    rows = list(await session.scalars(select(OperationRow).where(chosen).order_by(OperationRow.id)))
+    results: dict[str, Verification] = {}
+    for row in rows:
+        result, job_id = Verification.model_validate(row.result), str(row.job)
+        if job_id not in results or result.clean or result.contradicted:
+            results[job_id] = result
+    return results

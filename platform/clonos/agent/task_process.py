@@ -58,7 +58,8 @@ def _verify(task: VerifyTask) -> dict[str, Any]:
     audit = audit_output(Settings().kafka, task.job, topics=task.topics, seconds=task.seconds)
     fields = msgspec.to_builtins(audit)
     fields |= {name: fields[name][:MOST_FAULTS] for name in ("repeated", "incomplete")}
-    return Verification(at=datetime.now(UTC), clean=audit.clean, **fields).model_dump(mode="json")
+    state = {"clean": audit.clean, "contradicted": audit.contradicted}
+    return Verification(at=datetime.now(UTC), **state, **fields).model_dump(mode="json")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from clonos.cli import (
     examples,
     host,
     job,
+    job_history,
     kafka,
     lint,
     local,
@@ -71,6 +72,8 @@ app.add_typer(login.app, name="context", rich_help_panel=_SERVICE)
 app.command("open", rich_help_panel=_SERVICE)(dashboard.open_dashboard)
 app.command("apply", rich_help_panel=_SERVICE)(apply.apply)
 app.command("submit", rich_help_panel=_SERVICE)(submit.submit)
+job.app.command("exceptions")(job_history.exceptions)
+job.app.command("generations")(job_history.generations)
 app.add_typer(job.app, name="job", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel=_SERVICE)
 app.add_typer(checkpoint.savepoints, name="savepoint", rich_help_panel=_SERVICE)

@@ -100,6 +100,11 @@ class OutputAudit:
         """Whether epochs are proved up to the newest one, and nothing contradicts the log."""
         return bool(self.verified) and not (self.repeated or self.incomplete or self.reason)
 
+    @property
+    def contradicted(self) -> bool:
+        """Whether something contradicts the log. Neither this nor `clean`: not enough was proved."""
+        return bool(self.repeated or self.incomplete or self.distance is not None)
+
 
 def record_sums(message: Message) -> list[Sum]:
     """The sum of one record, for each combination of chosen and default partition and timestamp."""

@@ -39,6 +39,7 @@ class Verification(Resource):
     Attributes:
         at: End of the observation.
         clean: Whether epochs are proved up to the newest one, and nothing contradicts the log.
+        contradicted: Whether the output contradicts the log. Neither: not enough was proved.
         verified: Query → first and last epoch that is proved.
         records: Number of records that these epochs published.
         repeated: Lanes that were published twice, at most `MOST_FAULTS`.
@@ -50,14 +51,10 @@ class Verification(Resource):
 
     at: Moment
     clean: bool
+    contradicted: bool = False
     verified: dict[str, tuple[int, int]] = Field(default_factory=dict)
     records: int = 0
     repeated: list[str] = Field(default_factory=list, max_length=MOST_FAULTS)
     incomplete: list[str] = Field(default_factory=list, max_length=MOST_FAULTS)
     distance: int | None = None
     reason: str = ""
-
-    @property
-    def contradicted(self) -> bool:
-        """Whether the output contradicts the log; otherwise it is clean, or nothing was proved."""
-        return bool(self.repeated or self.incomplete or self.distance is not None)

@@ -23,14 +23,22 @@ def job(api: Served, name: str, **result: Any) -> str:
     """A job, with the result of a verification if one is given."""
 
     async def make(session: AsyncSession) -> str:
-        row = await job_row(session, name)
-        if result:
-            operation = await operations.begin(session, "verify", job=row.id, timeout_s=60, by="ada")
-            await operations.complete(session, operation, {"at": AT, **result})
-        return row.id
+        return (await job_row(session, name)).id
 
     made: str = write(api, make)
+    if result:
+        verify(api, made, **result)
     return made
+
+
+def verify(api: Served, job: str, **result: Any) -> None:
+    """End a verification of a job with this result."""
+
+    async def make(session: AsyncSession) -> None:
+        operation = await operations.begin(session, "verify", job=job, timeout_s=60, by="ada")
+        await operations.complete(session, operation, {"at": AT, **result})
+
+    write(api, make)
 
 
 def words(page: httpx.Client, path: str) -> str:
@@ -49,7 +57,14 @@ def test_the_pages_say_what_was_verified(api: Served, browser: Browser, name: st
     (line,) = [line for line in status(api)["jobs"] if line["name"] == name]
     assert line["reasons"] == []
 
-    bad = job(api, f"{name}-bad", clean=False, repeated=["out epoch 7 lane 0"], reason="The output differs.")
+    bad = job(
+        api,
+        f"{name}-bad",
+        clean=False,
+        contradicted=True,
+        repeated=["out epoch 7 lane 0"],
+        reason="The output differs.",
+    )
     with browser() as page:
         text = words(page, f"/jobs/{bad}")
         assert "✕ not verified" in text
@@ -57,6 +72,18 @@ def test_the_pages_say_what_was_verified(api: Served, browser: Browser, name: st
         eventually(lambda: f"✕ Output of {name}-bad contradicts the causal log" in words(page, "/"), "the tile")
     (line,) = [line for line in status(api)["jobs"] if line["name"] == f"{name}-bad"]
     assert line["reasons"] == ["its output contradicts its causal log, as a verification found"]
+
+
+def test_a_result_that_proves_nothing_does_not_end_a_contradiction(api: Served, browser: Browser, name: str) -> None:
+    made = job(api, name, clean=False, reason="Nothing was published.")
+    with browser() as page:
+        assert "▲ not verified" in words(page, f"/jobs/{made}")
+        verify(api, made, clean=False, contradicted=True, distance=1, reason="The output has 1 record more.")
+        verify(api, made, clean=False, reason="Nothing was published.")
+        assert "✕ not verified" in words(page, f"/jobs/{made}")
+        assert "The output has 1 record more." in words(page, f"/jobs/{made}")
+        verify(api, made, clean=True, verified={"out": [0, 7]}, records=9)
+        assert "● verified out through epoch 7" in words(page, f"/jobs/{made}")
 
 
 def status(api: Served) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def test_a_recovery_in_progress_counts_from_the_last_output() -> None:
         (
             CONSECUTIVE,
             {},
-            {"verification": Verification(at=AT, clean=False, repeated=["out/47/0"])},
+            {"verification": Verification(at=AT, clean=False, contradicted=True, repeated=["out/47/0"])},
             "unknown",
             "A verification at 2026-01-01 12:00:00Z found that the output contradicts the causal log.",
         ),
