@@ -75,6 +75,10 @@ class KafkaWatch:
         """Stop to ask, without waiting for the request in progress."""
         self._stopped.set()
 
+    def report_again(self) -> None:
+        """Emit what Kafka answers with the next answer, although it has not changed: a claim has begun a generation."""
+        self._reported = None
+
     @property
     def is_away(self) -> bool:
         """Whether Kafka has not answered for `OUTAGE_S`."""

@@ -351,6 +351,7 @@ class Driver:
             delivery={query.name: query.sink.delivery for query in self._context.queries},
             sharing_depth=str(self._job.spec.spec.sharing_depth),
         )
+        self._kafka_watch.report_again()  # the control plane forgets reports of older generations
         running: list[Running] = []
         try:
             self._to(DriverState.RECONCILING)

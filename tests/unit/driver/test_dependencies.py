@@ -93,6 +93,20 @@ def test_each_change_of_what_kafka_answers_is_an_event(monkeypatch: pytest.Monke
     ]
 
 
+def test_each_generation_has_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first report comes before the claim, and the control plane drops it with the claim."""
+    cluster = Cluster(monkeypatch)
+    brokers: list[int] = []
+    watch = KafkaWatch(KAFKA, lambda _name, **fields: brokers.append(fields["brokers"]), every_s=0.001)
+    watch.start()
+    cluster.await_requests(3)
+    assert brokers == [3]
+    watch.report_again()
+    cluster.await_requests(3)
+    watch.stop()
+    assert brokers == [3, 3]
+
+
 def test_the_wait_ends_with_an_answer_or_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[BaseException | None] = [BrokerUnavailable("no"), BrokerUnavailable("no"), None]
 
