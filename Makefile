@@ -6,9 +6,11 @@ UV_VERSION := 0.13.8
 BIN := .venv/bin
 # The variable silences an advertisement of the theme.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
-PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=8
 # core (default), ci or all: docs/testing.md
 CLONOS_TESTS ?= core
+# CI has 90 minutes: a suite that hangs has to end, and to print what failed, before that.
+LIMITS := $(if $(filter ci,$(CLONOS_TESTS)),--session-timeout 2700 --maxfail 10)
+PYTEST := $(BIN)/python -m pytest --durations=25 --durations-min=8 $(LIMITS)
 SELECTION := --tests $(CLONOS_TESTS) $(if $(filter ci,$(CLONOS_TESTS)),--turn $(or $(shell git rev-parse --short=8 HEAD),0))
 CONTAINERS = $(PYTEST) tests/integration/contracts tests/integration/jobs/test_exactly_once.py tests/integration/containers \
 	-v --kafka container

@@ -256,7 +256,9 @@ def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | N
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    seen: set[int] = set()  # causes can form a circle
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 

@@ -116,6 +116,8 @@ class Running:
                 self.stream = writer.start()
             if len(streaming_scans(self.query.frame)) > 1:
                 self._stop_waiting(self.stream)  # a record of another source would have to wait
+        except ClonosError:
+            raise
         except Exception as failure:
             raise classify(failure) from failure
 

@@ -71,7 +71,10 @@ class Job:
             self.function(context)
         except TopicMissing as error:
             code = Path(self.function.__code__.co_filename)
-            raise with_all_missing(error, code, partial(topics_missing, context.kafka)) from error
+            complete = with_all_missing(error, code, partial(topics_missing, context.kafka))
+            if complete is error:  # `raise error from error` would make it its own cause
+                raise
+            raise complete from error
         except ClonosError:
             raise
         except Exception as error:

@@ -137,7 +137,10 @@ def write_lanes(frame: DataFrame, lane_pass: LanePass, reach: Reach | None) -> l
     try:
         frame.write.format(FORMAT).mode("append").option(OPTION, key).save()
     except (Py4JJavaError, CapturedException) as failure:
-        raise uncarry_failure(failure) or failure from failure
+        carried = uncarry_failure(failure)
+        if carried is None:
+            raise
+        raise carried from failure
     finally:
         jvm.clonos.LaneSink.unregister(key)
     outcomes = msgspec.json.decode(lanes.outcomes(), type=list[TaskOutcome])

@@ -102,8 +102,11 @@ def error_fields(error: ClonosError) -> Event:
     """Fields of an event that reports `error`: slug, ``what``, ``kept``, ``hint``; ``stack`` if it has a cause."""
     fields = {"error": error.slug, "what": error.what, "kept": error.kept, "hint": error.hint}
     cause = error.__cause__
-    while isinstance(cause, ClonosError) and cause.__cause__ is not None:
-        cause = cause.__cause__  # RestartsExhausted wraps the error that wraps the original exception
+    seen = {id(error)}  # `raise error from error` makes a circle
+    # RestartsExhausted wraps the error that wraps the original exception
+    while isinstance(cause, ClonosError) and cause.__cause__ is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        cause = cause.__cause__
     return fields if cause is None else {**fields, "stack": _stack(cause)}
 
 

@@ -65,3 +65,14 @@ def test_a_job_with_two_mistyped_topics(monkeypatch: pytest.MonkeyPatch) -> None
     job = definition.job(name="words")(function)
     with pytest.raises(TopicMissing, match=r"'liness' does not exist\. 'outt', which"):
         job.define(context)
+
+
+def test_an_error_that_already_names_all_topics_is_not_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that followed the causes of such an error never ended."""
+    context = MagicMock()
+    context.source.side_effect = TopicMissing("The source topic 'liness' does not exist.")
+    monkeypatch.setattr(definition, "topics_missing", lambda _kafka, _names: ["liness"])
+    job = definition.job(name="words")(lambda ctx: ctx.source("liness"))
+    with pytest.raises(TopicMissing, match="'liness' does not exist") as refused:
+        job.define(context)
+    assert refused.value.__cause__ is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import structlog
 
 from clonos.driver.running import _typed
@@ -64,6 +65,16 @@ def test_an_event_holds_the_stack_of_the_cause_and_a_log_line_does_not() -> None
     with structlog.testing.capture_logs() as logged:
         log_event({"event": "failed", "at": 1.0, **error_fields(error)})
     assert "stack" not in logged[0]
+
+
+@pytest.mark.timeout(30)
+def test_causes_that_form_a_circle_end_nowhere() -> None:
+    error = EpochFailed("oops")
+    error.__cause__ = error
+    assert error_fields(error)["what"] == "oops"
+    outer = RestartsExhausted("again and again")
+    outer.__cause__, error.__cause__ = error, outer
+    assert error_fields(outer)["error"] == "restarts-exhausted"
 
 
 def test_a_failure_of_a_query_has_the_exception_as_its_cause() -> None:
