@@ -41,7 +41,10 @@ async def job_row(session: AsyncSession, name: str | None = None, **labels: str)
 
 async def host_row(session: AsyncSession, name: str | None = None, *, lease_s: float = 60.0) -> HostRow:
     body = HostRegister(name=name or unique("host-"), instance=unique(), slots=4, versions={"clonos": "0.1"})
-    return await hosts.register(session, body, lease_s=lease_s)
+    row = await hosts.register(session, body, lease_s=lease_s)
+    row.heartbeat_interval_s = lease_s  # no agent sends heartbeats
+    await session.flush()
+    return row
 
 
 def run_spec(job: JobRow, desired: str = "RUNNING", run: str | None = None, **fields: Any) -> RunSpec:

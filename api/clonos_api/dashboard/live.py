@@ -2,8 +2,8 @@
 
 A stream begins with the complete overview (event ``board``), so it is correct after a reconnect, also to another
 replica. Then follow changed rows (``rows``: HTML, and removed jobs), figures (``figures``: texts by job) and, where
-nothing has changed, the age of the data (``beat``: milliseconds). The store is read only while there are viewers. A
-stream ends when the store is unavailable, so that no page shows old rows as current.
+nothing has changed, how late the next read is (``beat``: milliseconds). The store is read only while there are viewers.
+A stream ends when the store is unavailable, so that no page shows old rows as current.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from clonos_api.http.sse import EventStream
 from clonos_api.replica import Replica, ReplicaDep
 from clonos_api.routes.access import Viewer
 
-_BEAT_S: Final = 5.0
+_BEAT_S: Final = 1.0  # a page without one for four seconds is stale
 # Rows rendered between two yields to the event loop: heartbeats must not wait for a thousand rows.
 _AT_ONCE: Final = 20
 _NONE: Final = "–"
@@ -199,9 +199,9 @@ class Pulse:
         return known, whole
 
     def beat(self) -> bytes:
-        """An encoded event with the age of the newest board, in milliseconds."""
-        age_ms = 1000 * (time.monotonic() - self._read_at)
-        return format_sse_event(data_str=str(round(age_ms)), event="beat")
+        """An encoded event with the milliseconds by which the newest board is older than the pause between reads."""
+        late_s = time.monotonic() - self._read_at - self.boards.pause_s()
+        return format_sse_event(data_str=str(round(1000 * max(0, late_s))), event="beat")
 
     async def after(self, known: int, timeout_s: float) -> tuple[int, bytes | None]:
         """The newest sequence number, and the changes since number `known` as encoded events.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clonos_api.fleet.lines import DISCONNECTED, Board, Health, Line
+from clonos_api.fleet.lines import DISCONNECTED, SILENT, Board, Health, Line
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,11 @@ def banner_of(board: Board) -> Banner:
     if not total:
         return Banner("idle", (), "There are no jobs.", "")
     trouble = _trouble(board, counts["bad"] - len(stalled))
+    silent = _silent(board)
     if trouble or stalled:
-        return Banner("bad", stalled, " ".join(trouble), _promise(board))
+        return Banner("bad", stalled, " ".join([*trouble, *silent]), _promise(board))
+    if silent:
+        return Banner("weak", (), " ".join(silent), _promise(board))
     if counts["busy"]:
         return Banner("busy", (), f"{_jobs(counts['busy'], total)} changing state.", _promise(board))
     if counts["weak"]:
@@ -59,6 +62,13 @@ def _trouble(board: Board, failing: int) -> list[str]:
     if unreachable:
         sentences.append(f"{unreachable} of {len(board.hosts)} hosts {_be(unreachable)} disconnected.")
     return sentences
+
+
+def _silent(board: Board) -> list[str]:
+    names = [head.name for head in board.hosts if head.state == SILENT]
+    if not names:
+        return []
+    return [f"{names[0]} sends no heartbeats." if len(names) == 1 else f"{len(names)} hosts send no heartbeats."]
 
 
 def _promise(board: Board) -> str:

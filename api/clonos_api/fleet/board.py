@@ -15,7 +15,7 @@ from typing import Final
 from clonos_api.fleet.facts import Facts, queries_of, read_facts
 from clonos_api.fleet.forecasts import Estimates, read_estimates
 from clonos_api.fleet.health import attention, dependencies_of, line_of
-from clonos_api.fleet.lines import DISCONNECTED, Board, Head, Strip
+from clonos_api.fleet.lines import DISCONNECTED, SILENT, Board, Head, Strip
 from clonos_api.fleet.strip import RecentRecoveries, strip_of
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import HostRow
@@ -86,5 +86,5 @@ class Boards:
 
 
 def _head(row: HostRow, facts: Facts) -> Head:
-    state = DISCONNECTED if row.name in facts.disconnected else row.state
+    state = DISCONNECTED if row.name in facts.disconnected else SILENT if row.name in facts.silent else row.state
     return Head(row.name, state, row.failure_domain, facts.used.get(row.id, 0), row.slots)

@@ -21,6 +21,9 @@ from clonos_api.store.tables import CounterRow, HostRow, JobRow, LeaseRow, Recov
 
 # Margin for the leader, which checks leases periodically and may itself just have failed over.
 _UNLED: Final = timedelta(seconds=10)
+# A host is silent after three missed heartbeats, but not sooner than after this time: a busy machine delays some.
+_SILENT: Final = timedelta(seconds=2)
+_MISSED: Final = 3
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Facts:
     verifications: Mapping[str, Verification]  # job id → the newest verification of its output
     led: bool
     disconnected: frozenset[str] = frozenset()  # names of hosts with an expired lease that are not LOST yet
+    silent: frozenset[str] = frozenset()  # names of the other hosts that missed heartbeats
     lost: frozenset[str] = frozenset()  # names of LOST hosts
     pool_available: frozenset[str] = field(default_factory=frozenset)  # names of hosts with a warm pool driver
 
@@ -85,6 +89,7 @@ async def read_facts(session: AsyncSession) -> Facts:
         verifications=await verifications.newest(session),
         led=lease is not None and lease > at - _UNLED,
         disconnected=frozenset(host.name for host in hosts if _is_disconnected(host, at)),
+        silent=frozenset(host.name for host in hosts if _is_silent(host, at)),
         lost=frozenset(host.name for host in hosts if host.state == HostState.LOST),
         pool_available=frozenset(host.name for host in hosts if host.pool_available and host.state == HostState.READY),
     )
@@ -97,3 +102,8 @@ def queries_of(job: JobRow) -> list[Mapping[str, Any]]:
 
 def _is_disconnected(row: HostRow, at: datetime) -> bool:
     return row.state in (HostState.READY, HostState.DRAINING) and row.lease_until < at - _UNLED
+
+
+def _is_silent(row: HostRow, at: datetime) -> bool:
+    alive = row.state in (HostState.READY, HostState.DRAINING) and not _is_disconnected(row, at)
+    return alive and at - row.heartbeat_at > max(_SILENT, _MISSED * timedelta(seconds=row.heartbeat_interval_s))

@@ -68,7 +68,7 @@ def forecast_of(job: JobRow, facts: Facts, estimates: Estimates) -> Forecast | N
     """What happens if the driver of `job` fails now; None if the job does not run."""
     if job.state != JobState.RUNNING:
         return None
-    unreachable = facts.lost | facts.disconnected
+    unreachable = facts.lost | facts.disconnected | facts.silent
     standbys = [standby for standby in facts.standbys.get(job.id, ()) if standby.host not in unreachable]
     ready = [standby for standby in standbys if standby.state == StandbyState.READY]
     if ready:

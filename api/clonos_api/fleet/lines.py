@@ -8,6 +8,8 @@ from typing import Final, Literal, get_args
 
 # The state of a host whose lease has expired, until the leader marks it LOST; of a driver or standby, on both.
 DISCONNECTED: Final = "DISCONNECTED"
+# The state of a host that missed heartbeats and whose lease has not expired. What runs there keeps its state.
+SILENT: Final = "SILENT"
 
 Health = Literal["good", "weak", "busy", "bad", "idle"]
 

@@ -37,6 +37,7 @@ _JOB_COUNTERS: Final = (
         "restarts",
     ),
     ("clonos_recoveries", "Recoveries that ended with an epoch.", "recoveries"),
+    ("clonos_false_takeovers", "Takeovers from a driver that still worked on a lost host.", "false_takeovers"),
     ("clonos_records_in", "Records read by finished epochs.", "records_in"),
     ("clonos_records_out", "Records published by finished epochs.", "records_out"),
     ("clonos_lanes_skipped", "Lanes that a replay skipped because they were published.", "skipped_lanes"),

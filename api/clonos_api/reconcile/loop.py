@@ -237,7 +237,7 @@ class Term:
     async def _lose_hosts(self, snapshot: Snapshot) -> bool:
         """Marks hosts with an expired lease as lost; after an outage of the service, hosts can reconnect first."""
         alive = [host for host in snapshot.hosts if host.state in ("READY", "DRAINING")]
-        latest = snapshot.now + timedelta(seconds=self._host_lease_s + lease.AHEAD_S)
+        latest = snapshot.now + timedelta(seconds=hosts.longest_lease_s(self._host_lease_s) + lease.AHEAD_S)
         if any(host.lease_until > latest for host in alive):
             async with self._transaction() as session:
                 await hosts.shorten_leases(session, lease_s=self._host_lease_s)

@@ -55,7 +55,10 @@ async def send_heartbeat(
     host: IdPath, body: Heartbeat, caller: AgentCaller, replica: ReplicaDep, settings: SettingsDep
 ) -> HeartbeatResponse:
     """Renew the lease of a host, and report the state of its runs."""
-    lives = hosts.Liveness(settings.host_lease_s, body.heartbeat_interval_s, body.pool_available)
+    lease_s = hosts.extended_lease_s(
+        settings.host_lease_s, planned_s=settings.host_heartbeat_s, announced_s=body.heartbeat_interval_s
+    )
+    lives = hosts.Liveness(lease_s, body.heartbeat_interval_s, body.pool_available)
     working = sum(run.state != "EXITED" for run in body.runs)
     push_interval_ms = replica.push_interval.push_interval_ms(host, working)
     if replica.database.dialect == "postgresql":

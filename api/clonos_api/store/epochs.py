@@ -28,6 +28,7 @@ from clonos_api.store.ingest import (
     EpochDone,
     ErrorReported,
     Fact,
+    Fenced,
     Following,
     IngestState,
     KafkaSeen,
@@ -129,6 +130,10 @@ class _Ingestion:
                 case Ended():
                     await generations.close(self.session, self.job, fact.generation, fact.at)
                     self._open(fact.generation, {})
+                case Fenced():
+                    self.sums["false_takeovers"] += await recoveries.record_alive(
+                        self.session, self.job, fact.generation, fact.at
+                    )
                 case Lag():
                     self._query(fact.query).update(lag=fact.topics, partition_lag=fact.partitions)
                     self._count(fact.query, fact.at, Tally(lag=fact.topics))

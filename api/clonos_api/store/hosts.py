@@ -25,8 +25,26 @@ from clonos_api.store.lease import AHEAD_S
 from clonos_api.store.tables import HostRow, RunRow
 
 _ALIVE = (HostState.READY, HostState.DRAINING)
+# A host that announces longer intervals has a longer lease, up to this factor.
+_LONGEST_LEASE: Final = 3
 _BUMPED: Final = "clonos.bumped"
 _BUMP_FIRST: Final = 5
+
+
+def longest_lease_s(lease_s: float) -> float:
+    """The longest lease in seconds of a host whose heartbeats are late; `lease_s` is that of other hosts."""
+    return _LONGEST_LEASE * lease_s
+
+
+def extended_lease_s(lease_s: float, *, planned_s: float, announced_s: float) -> float:
+    """The lease of a host in seconds, which grows with the interval that the host announces.
+
+    Args:
+        lease_s: The lease of a host with punctual heartbeats.
+        planned_s: The interval between two heartbeats that the control plane requested.
+        announced_s: The interval that the host announces.
+    """
+    return min(lease_s * max(1.0, announced_s / planned_s), longest_lease_s(lease_s))
 
 
 @dataclass(frozen=True)
@@ -164,7 +182,7 @@ async def shorten_leases(session: AsyncSession, *, lease_s: float) -> None:
     """
     statement = (
         update(HostRow)
-        .where(HostRow.state.in_(_ALIVE), HostRow.lease_until > clock(lease_s + AHEAD_S))
+        .where(HostRow.state.in_(_ALIVE), HostRow.lease_until > clock(longest_lease_s(lease_s) + AHEAD_S))
         .values(lease_until=clock(lease_s))
         .execution_options(synchronize_session=False)
     )

@@ -116,6 +116,14 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Fenced:
+    """Fact: a driver has reported that a newer generation superseded it, so it was alive at that time."""
+
+    at: datetime
+    generation: int
+
+
+@dataclass(frozen=True)
 class Lag:
     """Fact: the number of unread records of a query."""
 
@@ -187,6 +195,7 @@ Fact = (
     | EpochDone
     | ErrorReported
     | Ended
+    | Fenced
     | Lag
     | Retention
     | OpenTransactions
@@ -310,7 +319,8 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
             return [_error_reported(event, again=True)]
         case "failed" | "superseded":
             state.end = "failed"
-            return [_error_reported(event, again=False), Ended(_moment(at), _generation(event))]
+            reported: list[Fact] = [_error_reported(event, again=False), Ended(_moment(at), _generation(event))]
+            return reported if event["event"] == "failed" else [*reported, Fenced(_moment(at), _generation(event))]
         case "stopped" | "finished":
             state.end = "clean"
             return [Ended(_moment(at), _generation(event))]

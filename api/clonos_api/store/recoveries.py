@@ -93,6 +93,23 @@ async def explain(
     return True
 
 
+async def record_alive(session: AsyncSession, job: str, failed_generation: int, at: datetime) -> bool:
+    """Record that the driver of a failed generation was alive at the time `at`.
+
+    Returns whether the takeover was false: the job's host counted as lost, and its driver worked before the recovery
+    ended.
+    """
+    query = select(RecoveryRow).where(RecoveryRow.job == job).order_by(RecoveryRow.started_at.desc()).limit(1)
+    row = (await session.scalars(query)).first()
+    if row is None or row.body["cause"] != "host-lost" or row.body["failed_generation"] != failed_generation:
+        return False
+    if row.body.get("alive_at") is not None or (row.ended_at is not None and at > row.ended_at):
+        return False
+    row.body = {**row.body, "alive_at": at.isoformat()}
+    await session.flush()
+    return True
+
+
 async def record_placement(session: AsyncSession, job: str, host: str, *, standby: str | None = None) -> None:
     """Record the host (name) of the new driver in the recovery in progress, and the standby that takes over, if any."""
     row = await open_of_job(session, job)

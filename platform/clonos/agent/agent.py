@@ -22,6 +22,7 @@ from clonos.agent.artifacts import Artifacts
 from clonos.agent.directories import AgentDirectory, StoredWork
 from clonos.agent.exposition import AgentSnapshot, Driver, serve_metrics
 from clonos.agent.forwarding import Forwarder
+from clonos.agent.heartbeat_pace import HeartbeatPace
 from clonos.agent.host_context import HostContext
 from clonos.agent.memory import MemoryLimits, own_cgroup
 from clonos.agent.push_batcher import PushBatcher
@@ -212,21 +213,24 @@ class Agent:
         """Send a heartbeat about each `heartbeat_s` seconds, and at once when a run changes."""
         unavailable = False
         outdated_responses = 0
+        pace = HeartbeatPace()
         while True:
             # Clear before collecting the reports: a change during the collection triggers the next heartbeat.
             self._changed.clear()
             began = time.monotonic()
             interval_s = self._heartbeat_interval_s(host)
+            announced_s = pace.announced_s(interval_s)
             heartbeat = Heartbeat(
                 instance=self.instance,
                 runs=self._supervisor.reports(),
-                heartbeat_interval_s=interval_s,
+                heartbeat_interval_s=announced_s,
                 pool_available=self._pool.ready,
             )
             try:
-                timeout_s = _heartbeat_timeout_s(host, interval_s)
+                timeout_s = _heartbeat_timeout_s(host, announced_s)
                 response = await self._api.heartbeat(host.id, heartbeat, timeout_s=timeout_s)
                 self._last_response_at = time.monotonic()
+                pace.answered(interval_s)
                 self._batcher.interval_s = response.push_interval_ms / 1000
                 if unavailable:
                     _log.info("control-plane-available")
@@ -239,6 +243,7 @@ class Agent:
             except (ApiUnavailable, ApiRejected) as error:
                 if isinstance(error, (HostUnknown, HostRemoved)):
                     raise
+                pace.unanswered()
                 if not unavailable:
                     _log.warning("control-plane-unavailable", why=error.what)
                 unavailable = True

@@ -212,8 +212,8 @@ class Heartbeat(Resource):
 
     Attributes:
         instance: Random id of the agent process.
-        heartbeat_interval_s: Approximate time until the next heartbeat. If a standby is ready, four missing heartbeats
-            start a takeover.
+        heartbeat_interval_s: Longest usual time until the next heartbeat, in seconds; a busy host announces a longer
+            one. If a standby is ready, four missing heartbeats start a takeover.
         pool_available: Number of warm drivers for jobs with ``standby: {mode: pool}``.
     """
 

@@ -145,7 +145,8 @@ def failed(recovery: Recovery) -> str:
     on_host = f" on {host}" if host else ""
     match recovery.cause:
         case "host-lost":
-            return f"{host or 'the host'} was lost"
+            alive = " although its driver worked" if recovery.alive_at is not None else ""
+            return f"{host or 'the host'} was lost{alive}"
         case "restart":
             return f"a query{on_host} failed{f' ({failure.error})' if failure else ''}"
         case "move" | "upgrade":

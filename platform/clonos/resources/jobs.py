@@ -342,6 +342,8 @@ class Recovery(Resource):
         replayed_records: Number of records of the epoch in doubt.
         skipped_lanes: Number of lanes of the epoch in doubt that were already published.
         standby: Id of the standby that took over; None: a new driver was started.
+        alive_at: Time before the end of the recovery at which the driver on the lost host reported that it was fenced.
+            It worked: the takeover was false. None: no such report.
     """
 
     id: str
@@ -361,6 +363,7 @@ class Recovery(Resource):
     replayed_records: int = 0
     skipped_lanes: int = 0
     replayed_determinants: int = 0
+    alive_at: Moment | None = None
 
 
 class JobException(Resource):

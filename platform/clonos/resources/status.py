@@ -70,7 +70,7 @@ class Status(Resource):
         summary: The same in sentences.
         led: Whether a replica of the control plane leads. Without one, nothing takes over, starts or stops.
         counts: Number of jobs by health.
-        hosts: Name → state; DISCONNECTED: its lease has expired, and it is not LOST yet.
+        hosts: Name → state; SILENT: it missed heartbeats; DISCONNECTED: its lease has expired, and it is not LOST yet.
         jobs: The jobs; those that need attention first.
     """
 

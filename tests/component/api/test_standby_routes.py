@@ -94,6 +94,33 @@ def test_a_standby_takes_over_when_heartbeats_are_missing(job: ScriptedJob) -> N
     assert [phase["name"] for phase in recovery["phases"][:2]] == ["detect", "decide"]
 
 
+@pytest.mark.parametrize("false", [True, False], ids=["before the end", "after the end"])
+def test_a_takeover_is_false_if_the_driver_still_worked(job: ScriptedJob, false: bool) -> None:
+    primary, silent, other, waiting = job.start_with_standby()
+    host = job.hosts[primary]
+    job.silence(primary, lease_expired=True)
+    assert job.await_order(standby=False)[1]["run"] == waiting
+    job.start_driver(other, waiting, 2)
+    fenced = {"event": "superseded", "error": "superseded", "what": "newer", "kept": "", "hint": ""}
+
+    def wake_up() -> None:
+        host.register()
+        host.push_events(silent, {"job": job.name, "generation": 1, "at": time.time(), **fenced})
+
+    if false:
+        wake_up()
+    job.push_epochs(other, waiting, 2, 1)
+    eventually(lambda: job.recoveries()[0]["outcome"] == "COMPLETED", "the recovery ends")
+    if not false:
+        wake_up()
+    job.hosts[primary] = host
+    (recovery,) = job.recoveries()
+    assert (recovery["alive_at"] is not None) is false
+    metrics = job.client.get(str(job.client.base_url.join("/metrics"))).text
+    counted = f'clonos_false_takeovers_total{{job_name="{job.name}"}} {float(false)}'
+    assert counted in metrics
+
+
 def test_no_standby_takes_over_when_all_hosts_are_silent(job: ScriptedJob) -> None:
     """Then the service or its database is at fault; and no host is left to take over."""
     primary, run, other, waiting = job.start_with_standby()

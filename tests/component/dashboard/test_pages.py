@@ -183,6 +183,25 @@ def test_a_disconnected_host_cannot_take_over(api: Served, name: str) -> None:
     assert "disconnected" in part("overview_banner.html", board=overview)
 
 
+def test_a_silent_host_is_shown_before_its_lease_expires_and_cannot_take_over(api: Served, name: str) -> None:
+    job, _ = write(api, guarded(name))
+
+    async def silence(session: AsyncSession) -> None:
+        waits = (await session.scalars(select(StandbyRow).where(StandbyRow.job == job))).one()
+        host = await session.get_one(HostRow, waits.host)
+        host.heartbeat_at, host.heartbeat_interval_s = datetime.now(UTC) - timedelta(seconds=5), 1.0
+        host.lease_until = datetime.now(UTC) + timedelta(seconds=60)
+
+    write(api, silence)
+    overview = board(api)
+    line = next(entry for entry in overview.lines if entry.id == job)
+    assert [seat.state for seat in line.seats if seat.role == "standby"] == ["READY"], "it may be only slow"
+    assert line.forecast is not None
+    assert not line.forecast.warm
+    (silent,) = [head for head in overview.hosts if head.state == "SILENT"]
+    assert f"{silent.name} sends no heartbeats." in part("overview_banner.html", board=overview)
+
+
 def test_a_standby_on_a_lost_host_does_not_count(api: Served, name: str) -> None:
     job, _ = write(api, guarded(name))
 
@@ -285,7 +304,7 @@ def test_an_exception_shows_its_stack_trace(api: Served, browser: Browser, name:
         assert "OSError: &lt;away&gt;</pre>" in client.get(f"/jobs/{job}", params={"tab": "exceptions"}).text
 
 
-def test_a_beat_has_the_age_of_the_data(api: Served) -> None:
+def test_a_beat_has_the_delay_of_the_next_read(api: Served) -> None:
     async def look() -> tuple[bytes, bytes]:
         database = Database(api.settings.database)
         pulse = Pulse(Boards(database), viewers=1)
@@ -299,8 +318,8 @@ def test_a_beat_has_the_age_of_the_data(api: Served) -> None:
             await database.close()
 
     for beat in asyncio.run(look()):
-        event, _, age_ms = beat.decode().strip().partition("\ndata: ")
-        assert (event, 0 <= int(age_ms) < 5000) == ("event: beat", True)
+        event, _, late_ms = beat.decode().strip().partition("\ndata: ")
+        assert (event, 0 <= int(late_ms) < 5000) == ("event: beat", True)
 
 
 def test_close_retention_degrades_a_job_but_not_its_guarantee(api: Served, name: str) -> None:

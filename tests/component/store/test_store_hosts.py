@@ -267,3 +267,8 @@ async def test_a_host_from_before_the_clock_was_set_back_is_lost(database: Datab
         rows = {row.id: row.lease_until for row in await hosts.every(session)}
         moment = await now(session)
     assert all((rows[host.id] - moment).total_seconds() <= 4 for host in (dead, alive))
+
+
+@pytest.mark.parametrize(("announced_s", "lease_s"), [(0.3, 4), (1, 4), (2, 8), (3, 12), (60, 12)])
+def test_a_host_with_late_heartbeats_has_a_longer_lease(announced_s: float, lease_s: float) -> None:
+    assert hosts.extended_lease_s(4, planned_s=1, announced_s=announced_s) == lease_s

@@ -89,6 +89,10 @@ def test_the_sentence_of_a_takeover() -> None:
             {"failure": Failure(error="driver-unresponsive", what="No heartbeat.")},
             "the driver on host-1 failed (driver-unresponsive); the standby on host-3 took over; no output for 800 ms",
         ),
+        (
+            {"cause": "host-lost", "alive_at": datetime(2026, 11, 1, tzinfo=UTC)},
+            "host-1 was lost although its driver worked; the standby on host-3 took over; no output for 800 ms",
+        ),
         ({"cause": "host-lost"}, "host-1 was lost; the standby on host-3 took over; no output for 800 ms"),
         (
             {"cause": "restart", "failure": Failure(error="epoch-failed", what="A worker was lost."), "standby": None},

@@ -118,6 +118,6 @@ document.addEventListener("keydown", (event) => {
     choose();
   }
 });
-// Nothing has changed; the data are N milliseconds old.
+// Nothing has changed; the next read is N milliseconds late.
 const beat = (event) => fresh(Number(event.data));
-listen(() => "/live", { board: timed(whole), rows: timed(rows), figures: timed(figure), beat });
+listen(() => "/live", { board: timed(whole), rows: timed(rows), figures: timed(figure), beat }, { quietMs: 4000 });

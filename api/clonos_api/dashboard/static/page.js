@@ -57,7 +57,8 @@ let updatedAt = Date.now();
 let retriedAt = 0;
 let stale = false;
 let watched = null;
-const STALE_MS = 25000;
+let staleMs = 0; // without data for this time the page is stale
+const RECONNECT_MS = 25000;
 
 export function fresh(agoMs = 0) {
   updatedAt = Math.max(updatedAt, Date.now() - agoMs);
@@ -66,11 +67,11 @@ export function fresh(agoMs = 0) {
 
 function checkAge() {
   const ageMs = Date.now() - updatedAt;
-  const now = ageMs > STALE_MS;
+  const now = ageMs > staleMs;
   // In steps of five seconds: a screen reader reads each change.
-  if (now) link("away", `✕ last update ${ago(Math.floor(ageMs / 5000) * 5000)} ago`);
+  if (now) link("away", `✕ last update ${ago(Math.max(staleMs, Math.floor(ageMs / 5000) * 5000))} ago`);
   else if (stale) link("live", "● live");
-  if (now && Date.now() - retriedAt > STALE_MS) {
+  if (ageMs > RECONNECT_MS && Date.now() - retriedAt > RECONNECT_MS) {
     retriedAt = Date.now();
     document.dispatchEvent(new Event("stale"));
   }
@@ -79,13 +80,14 @@ function checkAge() {
   else delete document.body.dataset.stale;
 }
 
-const AWAY_MS = 5000;
+const AWAY_MS = 3000;
 const HIDDEN_MS = 30000;
 
 // An event stream that reconnects after every failure; `onOpen` is called each time. A hidden page closes its stream:
-// a browser opens at most six connections to one host. `address` returns the URL to resume at. Returns a function that
-// opens the stream again, for an address that has changed.
-export function listen(address, handlers, { onOpen, show = link } = {}) {
+// a browser opens at most six connections to one host. `address` returns the URL to resume at. After `quietMs` without
+// data the page is stale. Returns a function that opens the stream again, for an address that has changed.
+export function listen(address, handlers, { onOpen, show = link, quietMs = 25000 } = {}) {
+  staleMs = staleMs ? Math.min(staleMs, quietMs) : quietMs;
   let source = null;
   let away = null;
   let hiding = null;
@@ -121,7 +123,7 @@ export function listen(address, handlers, { onOpen, show = link } = {}) {
     else open();
   });
   document.addEventListener("stale", () => { close(); open(); });
-  watched ??= setInterval(checkAge, 1000);
+  watched ??= setInterval(checkAge, 500);
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
   open();
