@@ -80,7 +80,9 @@ class Webhook(BaseModel):
 
     Attributes:
         name: Its name in logs and metrics.
-        url: Where alerts are posted; secret, because many receivers put a token into it.
+        url: Where alerts are posted; secret, because many receivers put a token into it. No link-local address, and
+            https, except for this machine.
+        allow_http: Whether `url` may be http although it is on another machine.
         secret: Key of the signature, ``whsec_`` and 24 to 64 bytes in Base64.
         secret_file: File with the key, in place of `secret`.
         severity: ``critical``: no warnings are sent.
@@ -91,6 +93,7 @@ class Webhook(BaseModel):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
     url: SecretStr
+    allow_http: bool = False
     secret: SecretStr | None = None
     secret_file: Path | None = None
     severity: Literal["warning", "critical"] = "warning"
@@ -104,6 +107,10 @@ class Webhook(BaseModel):
             raise ValueError("url must be an http or https address") from None
         if url.host is None:
             raise ValueError("url must have a host")
+        if is_link_local(url.host):
+            raise ValueError("url must not have a link-local address")
+        if url.scheme == "http" and not (self.allow_http or is_loopback(url.host)):
+            raise ValueError("url must be https, because its host is not this machine; allow_http permits http")
         if (self.secret is None) == (self.secret_file is None):
             raise ValueError("a webhook needs either secret or secret_file")
         if self.secret is not None:
@@ -314,6 +321,15 @@ class ApiSettings(BaseSettings):
                 f"{self.host} is reachable from other machines; this requires {' and '.join(missing)}.",
                 hint="configure the missing part, or listen on 127.0.0.1.",
             )
+
+
+def is_link_local(host: str) -> bool:
+    """Whether the address `host` is link-local, such as 169.254.169.254, also within IPv6; False for names."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_link_local
 
 
 def is_loopback(host: str) -> bool:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ class Received:
 
     id: str
     signed: bool
+    host: str
     path: str
     body: dict[str, Any]
 
@@ -48,8 +50,8 @@ class Receiver:
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
-    """A receiver on a free port of this machine."""
+def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+    """A receiver on a free port of 127.0.0.1."""
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
@@ -58,7 +60,7 @@ def receiving() -> Iterator[Receiver]:
             id, sent_at = self.headers["webhook-id"], self.headers["webhook-timestamp"]
             expected = hmac.new(KEY, f"{id}.{sent_at}.".encode() + body, hashlib.sha256).digest()
             signed = self.headers["webhook-signature"] == "v1," + base64.b64encode(expected).decode()
-            receiver.requests.append(Received(id, signed, self.path, json.loads(body)))
+            receiver.requests.append(Received(id, signed, self.headers["Host"], self.path, json.loads(body)))
             status = receiver.statuses.pop(0) if receiver.statuses else 200
             self.send_response(status)
             if 300 <= status < 400:
@@ -70,7 +72,9 @@ def receiving() -> Iterator[Receiver]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    receiver.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    receiver.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -19,10 +19,12 @@ from typing import Any, Final
 
 import httpx
 
+from clonos_api.alerts.receiver_addresses import ForbiddenAddress, addresses_of
 from clonos_api.fleet.alerts import Alert
 from clonos_api.settings import Webhook
 
 TIMEOUT_S: Final = 10.0
+_PORTS: Final = {"http": 80, "https": 443}
 # Alertmanager's value for an alert that has not ended.
 _NOT_ENDED: Final = "0001-01-01T00:00:00Z"
 
@@ -70,7 +72,8 @@ def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
 async def post(client: httpx.AsyncClient, webhook: Webhook, message_id: str, content: Mapping[str, Any]) -> str:
     """Send a message; return why it failed, without parts of the address. Empty: a 2xx status was received.
 
-    The response's body is not read, and a redirect is a failure.
+    The host name is resolved once, and the request goes to an address that was checked. The response's body is not
+    read, and a redirect is a failure.
     """
     body, timestamp = json.dumps(content, separators=(",", ":")).encode(), int(time.time())
     try:
@@ -82,10 +85,34 @@ async def post(client: httpx.AsyncClient, webhook: Webhook, message_id: str, con
             "webhook-signature": signature(webhook.key(), message_id, timestamp, body),
         }
         # The client's own timeout is for each read: a receiver could send its headers slowly.
-        async with (
-            asyncio.timeout(TIMEOUT_S),
-            client.stream("POST", webhook.url.get_secret_value(), content=body, headers=headers) as response,
-        ):
+        async with asyncio.timeout(TIMEOUT_S):
+            response = await _sent(client, httpx.URL(webhook.url.get_secret_value()), body, headers)
             return "" if response.is_success else f"status {response.status_code}"
+    except ForbiddenAddress:
+        return "its name resolves to a link-local address"
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
         return type(error).__name__
+
+
+async def _sent(client: httpx.AsyncClient, url: httpx.URL, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+    """Send the request to the first address of the host that accepts a connection."""
+    name = url.raw_host.decode()
+    addresses = await addresses_of(name, url.port or _PORTS[url.scheme])
+    named = {"Host": url.netloc.decode(), **headers}
+    # An address without an answer leaves time for the others.
+    timeout = httpx.Timeout(TIMEOUT_S, connect=TIMEOUT_S / max(1, len(addresses)))
+    for address in addresses:
+        try:
+            async with client.stream(
+                "POST",
+                url.copy_with(host=address),
+                content=body,
+                headers=named,
+                timeout=timeout,
+                extensions={"sni_hostname": name},  # the certificate has to be that of the name
+            ) as response:
+                return response
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            if address == addresses[-1]:
+                raise
+    raise OSError("the name has no address")

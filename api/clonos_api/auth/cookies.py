@@ -40,9 +40,10 @@ def cookie_token(request: Request) -> str:
 
 
 def has_own_origin(request: Request) -> bool:
-    """Whether the header ``Origin`` says that a page of this service sent the request."""
+    """Whether the header ``Origin`` says that a page of this service sent the request, with the same scheme."""
     origin = urlsplit(request.headers.get("origin", ""))
-    return bool(origin.netloc) and origin.netloc.lower() == request.headers.get("host", "").lower()
+    own = (request.url.scheme, request.headers.get("host", "").lower())
+    return bool(origin.netloc) and (origin.scheme.lower(), origin.netloc.lower()) == own
 
 
 def is_visit(request: Request) -> bool:

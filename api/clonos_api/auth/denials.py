@@ -55,6 +55,11 @@ async def record_unauthenticated(database: Database, request: Request, address: 
     await _record(database, actor, request, {"error": "unauthenticated", "address": address})
 
 
+async def record_failed_sign_in(database: Database, request: Request, error: RequestRejected, address: str) -> None:
+    """Record a sign-in through the identity provider that was refused."""
+    await _record(database, Actor(NOBODY), request, {"error": error.slug, "what": error.what, "address": address})
+
+
 async def _record(database: Database, actor: Actor, request: Request, detail: dict[str, str]) -> None:
     action = f"{request.method} {request.url.path[:60]}"[:100]
     repeated = _counted(database, (actor.subject, actor.token, action, detail["error"], detail.get("address")))

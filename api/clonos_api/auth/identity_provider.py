@@ -45,6 +45,8 @@ _ROLES: Final = (Role.ADMIN, Role.OPERATOR, Role.VIEWER)
 class Attempt:
     """One sign-in in progress. The browser keeps it in a cookie that scripts and other sites cannot read.
 
+    `clonos_api.store.sign_in_attempts` knows the cookies that are valid.
+
     Attributes:
         next: The page that the user wanted to see.
         state: Repeated by the provider in its redirect, which other sites could forge otherwise.
@@ -70,9 +72,15 @@ class Attempt:
                 return attempt
         except (ValueError, TypeError, AttributeError):
             pass
-        raise Unauthenticated(
-            "This sign-in was not begun in this browser, or more than ten minutes ago.", hint="sign in again."
-        )
+        raise not_begun()
+
+
+def not_begun() -> Unauthenticated:
+    """The error of a redirect without a valid cookie."""
+    return Unauthenticated(
+        "This sign-in was not begun in this browser, is over, or was begun more than ten minutes ago.",
+        hint="sign in again.",
+    )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from clonos_api.http.bodies import checked, json_of
 from clonos_api.http.checked_json import CheckedRoute
 from clonos_api.replica import DatabaseDep, ReplicaDep, replica_of
 from clonos_api.routes.access import Viewer
-from clonos_api.store import sign_in_codes, tokens
+from clonos_api.store import sessions, sign_in_codes, tokens
+from clonos_api.store.db.database import Actor
 from clonos_api.store.tables import TokenRow
 
 SIGN_IN: Final = "/signin"
@@ -63,7 +64,7 @@ async def open_session(caller: Viewer, request: Request, database: DatabaseDep) 
     response = Response(status_code=204)
     if caller.token is not None:
         async with database.transaction(by=caller.actor) as session:
-            row, text = await tokens.open_session(session, caller.token)
+            row, text = await sessions.open_by_token(session, caller.token)
         keep(response, request, text, row)
     return response
 
@@ -106,7 +107,7 @@ async def renew_session(caller: Viewer, request: Request, database: DatabaseDep)
     text = request.cookies.get(cookie_of(request))
     if text and caller.token is not None:
         async with database.transaction() as session:
-            row = await tokens.renew_session(session, caller.token)
+            row = await sessions.renew(session, caller.token)
         if row is not None:
             keep(response, request, text, row)
     return response
@@ -114,14 +115,14 @@ async def renew_session(caller: Viewer, request: Request, database: DatabaseDep)
 
 def keep(response: Response, request: Request, text: str, row: TokenRow) -> None:
     """Set the cookie with the token `text` of the session `row`."""
-    left_s = tokens.SESSION_S if row.expires_at is None else (row.expires_at - datetime.now(UTC)).total_seconds()
+    left_s = sessions.LIFETIME_S if row.expires_at is None else (row.expires_at - datetime.now(UTC)).total_seconds()
     response.set_cookie(
         cookie_of(request),
         text,
         max_age=max(1, round(left_s)),
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https" or request.headers.get("origin", "").startswith("https:"),
+        secure=request.url.scheme == "https",
         path="/",
     )
 
@@ -133,8 +134,8 @@ async def sign_out(request: Request, replica: ReplicaDep) -> Response:
     with contextlib.suppress(ClonosError):
         row = await tokens.authenticate(replica.database, text)
         if row is not None and row.session_of is not None:
-            async with replica.database.transaction() as session:
-                await tokens.revoke(session, row.id)
+            async with replica.database.transaction(by=Actor(row.subject, row.id)) as session:
+                await sessions.end(session, row.id)
     response = Response(status_code=204)
     secure = request.url.scheme == "https"  # a browser accepts nothing else for a name with ``__Host-``
     response.delete_cookie(cookie_of(request), path="/", httponly=True, samesite="strict", secure=secure)

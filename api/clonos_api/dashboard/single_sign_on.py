@@ -9,19 +9,18 @@ import structlog
 from fastapi import APIRouter, HTTPException, Request, Response
 from starlette.responses import RedirectResponse
 
-from clonos.errors import ClonosError, TooManyRequests, Unauthenticated
+from clonos.errors import ClonosError, RequestRejected, TooManyRequests, Unauthenticated
 from clonos_api.auth.cookies import cookie_of
-from clonos_api.auth.identity_provider import Attempt, IdentityProvider
+from clonos_api.auth.denials import record_failed_sign_in
+from clonos_api.auth.identity_provider import Attempt, IdentityProvider, not_begun
 from clonos_api.auth.rates import address_of
-from clonos_api.dashboard import session as sessions
+from clonos_api.dashboard import session as pages
 from clonos_api.http.problems import http_status
 from clonos_api.replica import Replica, ReplicaDep
-from clonos_api.store import tokens
-from clonos_api.store.db.database import Actor
+from clonos_api.store import sessions, sign_in_attempts
 
 BEGIN: Final = "/signin/oidc"
 END: Final = "/signin/oidc/callback"
-_ATTEMPT_S: Final = 600
 _LONGEST: Final = 2_000
 _log = structlog.get_logger("clonos.api")
 router = APIRouter(include_in_schema=False)
@@ -35,12 +34,15 @@ async def begin(request: Request, replica: ReplicaDep) -> Response:
     try:
         _count(request, replica)
         response = RedirectResponse(await provider.authorization_url(attempt, _redirect_uri(request)), 303)
+        cookie = attempt.encode()
+        async with replica.database.transaction() as session:
+            await sign_in_attempts.begin(session, cookie)
     except ClonosError as error:
-        return _refused(request, error)
+        return await _refused(request, replica, error)
     response.set_cookie(
         _cookie(request),
-        attempt.encode(),
-        max_age=_ATTEMPT_S,
+        cookie,
+        max_age=round(sign_in_attempts.LIFETIME_S),
         httponly=True,
         samesite="lax",  # the provider's redirect comes from another site
         secure=request.url.scheme == "https",
@@ -55,20 +57,24 @@ async def end(request: Request, replica: ReplicaDep) -> Response:
     provider = _provider(replica)
     code, state = request.query_params.get("code", ""), request.query_params.get("state", "")
     try:
-        attempt = Attempt.decode(request.cookies.get(_cookie(request), ""), state)
+        cookie = request.cookies.get(_cookie(request), "")
+        attempt = Attempt.decode(cookie, state)
         if not 0 < len(code) <= _LONGEST:
             raise Unauthenticated("The identity provider did not sign you in.", hint="sign in again.")
         _count(request, replica)
+        async with replica.database.transaction() as session:
+            if not await sign_in_attempts.use_up(session, cookie):
+                raise not_begun()
         identity = await provider.identify(attempt, code, _redirect_uri(request))
-        async with replica.database.transaction(by=Actor(identity.subject)) as session:
-            row, text = await tokens.open_oidc_session(
+        async with replica.database.transaction() as session:
+            row, text = await sessions.open_by_provider(
                 session, subject=identity.subject, role=identity.role, lifetime_s=provider.settings.session_s
             )
     except ClonosError as error:
-        return _refused(request, error)
+        return await _refused(request, replica, error)
     # Browsers do not send the strict cookie in a navigation that another site began: this page's script does.
-    response = RedirectResponse(f"{sessions.SIGN_IN}?{urlencode({'next': attempt.next})}", 303)
-    sessions.keep(response, request, text, row)
+    response = RedirectResponse(f"{pages.SIGN_IN}?{urlencode({'next': attempt.next})}", 303)
+    pages.keep(response, request, text, row)
     response.delete_cookie(_cookie(request), path="/", httponly=True, secure=request.url.scheme == "https")
     return response
 
@@ -85,10 +91,12 @@ def _count(request: Request, replica: Replica) -> None:
         raise TooManyRequests("Too many sign-ins from this address.", hint="wait a minute.")
 
 
-def _refused(request: Request, error: ClonosError) -> Response:
+async def _refused(request: Request, replica: Replica, error: ClonosError) -> Response:
     cause = type(error.__cause__).__name__ if error.__cause__ is not None else ""
     _log.warning("A sign-in failed", error=error.slug, why=error.what, cause=cause)
-    return sessions.sign_in_page(request, problem=f"{error.what} {error.hint}".strip(), status=http_status(error))
+    if isinstance(error, RequestRejected) and not isinstance(error, TooManyRequests):  # the limit bounds the audit log
+        await record_failed_sign_in(replica.database, request, error, address_of(request.scope))
+    return pages.sign_in_page(request, problem=f"{error.what} {error.hint}".strip(), status=http_status(error))
 
 
 def _cookie(request: Request) -> str:

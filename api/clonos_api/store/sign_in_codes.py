@@ -14,9 +14,8 @@ from sqlalchemy import ColumnElement, delete, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.errors import StateConflict
-from clonos_api.store import audit, tokens
+from clonos_api.store import audit, sessions, tokens
 from clonos_api.store.db.clock import clock, now
-from clonos_api.store.db.database import Actor
 from clonos_api.store.tables import SignInCodeRow, TokenRow
 
 LIFETIME_S: Final = 60.0
@@ -43,7 +42,7 @@ async def create(session: AsyncSession, token: str) -> tuple[str, datetime]:
     await session.execute(delete(SignInCodeRow).where(SignInCodeRow.expires_at <= clock()))
     code = secrets.token_urlsafe(32)
     expires_at = await now(session) + timedelta(seconds=LIFETIME_S)
-    session.add(SignInCodeRow(digest=_digest(code), token=owner.id, expires_at=expires_at))
+    session.add(SignInCodeRow(digest=digest_of(code), token=owner.id, expires_at=expires_at))
     await audit.asked(session, "session.link", owner.id, name=owner.name)
     return code, expires_at
 
@@ -54,7 +53,7 @@ async def is_known(session: AsyncSession, code: str) -> bool:
 
 
 async def redeem(session: AsyncSession, code: str) -> tuple[TokenRow, str] | None:
-    """Use up a code: open the session of a browser, as `tokens.open_session` does.
+    """Use up a code: open the session of a browser, as `sessions.open_by_token` does.
 
     Returns:
         The session's row, and its token, which is not stored; None if the code is unknown, used or expired, or if its
@@ -73,16 +72,13 @@ async def redeem(session: AsyncSession, code: str) -> tuple[TokenRow, str] | Non
     token = (await session.scalars(statement)).one_or_none()
     if token is None:
         return None
-    row, text = await tokens.open_session(session, token)
-    await audit.record(
-        session, Actor(row.subject, token), "session.open", token, detail={"name": row.name, "by": "link"}
-    )
-    return row, text
+    return await sessions.open_by_token(session, token, by_link=True)
 
 
 def _unexpired(code: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return SignInCodeRow.digest == _digest(code), SignInCodeRow.expires_at > clock()
+    return SignInCodeRow.digest == digest_of(code), SignInCodeRow.expires_at > clock()
 
 
-def _digest(code: str) -> bytes:
+def digest_of(code: str) -> bytes:
+    """The hash of a code, as the database has it."""
     return hashlib.sha256(code.encode()).digest()

@@ -510,12 +510,12 @@ class TokenRow(Base):
 
 
 class SignInCodeRow(Base):
-    """A code with which a browser signs in once; only its hash is stored."""
+    """A code with which a browser signs in once, or the cookie of an attempt with the identity provider, as a hash."""
 
     __tablename__ = "sign_in_codes"
 
-    digest: Mapped[bytes] = mapped_column(LargeBinary(32), primary_key=True)  # SHA-256 of the code
-    token: Mapped[str] = mapped_column(String(16))  # the API token that opens the session
+    digest: Mapped[bytes] = mapped_column(LargeBinary(32), primary_key=True)  # SHA-256 of the code or cookie
+    token: Mapped[str] = mapped_column(String(16))  # the API token that opens the session; ``oidc`` for an attempt
     expires_at: Mapped[datetime]
 
 

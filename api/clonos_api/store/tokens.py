@@ -21,7 +21,6 @@ from clonos_api.store.db.rows import require_row
 from clonos_api.store.tables import JobNameRow, JobRow, OwnerRow, TokenRow
 
 PREFIX: Final = "clonos"
-SESSION_S: Final = 12 * 3600.0  # lifetime of a browser's session after its last renewal
 OIDC: Final = "oidc"  # in `session_of`, where the id of a token has another form
 _USED_S: Final = 60.0
 _NO_DIGEST: Final = bytes(32)
@@ -80,7 +79,7 @@ async def create(session: AsyncSession, body: TokenCreate, *, caller: str | None
     if body.subject is None and body.role in (Role.OPERATOR, Role.ADMIN):
         await _check_name_is_no_subject(session, body.name)
     moment = await now(session)
-    row, text = await _insert(
+    row, text = await insert(
         session,
         name=body.name,
         role=body.role,
@@ -113,7 +112,7 @@ async def _check_name_is_no_subject(session: AsyncSession, name: str) -> None:
         )
 
 
-async def _insert(session: AsyncSession, **columns: Any) -> tuple[TokenRow, str]:
+async def insert(session: AsyncSession, **columns: Any) -> tuple[TokenRow, str]:
     """Insert a row with a new secret; return it and the token's text."""
     created, text = new_secret()
     row = TokenRow(**created, **columns)
@@ -126,63 +125,6 @@ def new_secret() -> tuple[dict[str, Any], str]:
     """A new token: the columns ``id`` and ``digest`` of its row, and its text."""
     secret, id = secrets.token_bytes(32), secrets.token_hex(8)
     return {"id": id, "digest": _digest(secret)}, f"{PREFIX}_{id}_{secret.hex()}"
-
-
-async def open_session(session: AsyncSession, token: str) -> tuple[TokenRow, str]:
-    """Create the token of a browser's session: it has the rights of the API token `token`, for some hours.
-
-    It ends with that token. Return its row, and its text, which is not stored.
-    """
-    owner = await lock_valid(session, token)
-    if owner.session_of is not None:
-        raise StateConflict("A session opens no other session.", hint="sign in with an API token.")
-    moment = await now(session)
-    row, text = await _insert(
-        session,
-        name=owner.name,
-        role=owner.role,
-        subject=owner.subject,
-        created_at=moment,
-        expires_at=_session_end(owner, moment),
-        session_of=owner.id,
-    )
-    await audit.asked(session, "session.open", owner.id, name=owner.name)
-    return row, text
-
-
-async def open_oidc_session(
-    session: AsyncSession, *, subject: str, role: Role, lifetime_s: float
-) -> tuple[TokenRow, str]:
-    """Create the token of a session of a user whom the identity provider has identified; return as `open_session`.
-
-    The session cannot be renewed: the user's groups may have changed.
-    """
-    moment = await now(session)
-    row, text = await _insert(
-        session,
-        name=OIDC,
-        role=role,
-        subject=subject,
-        created_at=moment,
-        expires_at=moment + timedelta(seconds=lifetime_s),
-        session_of=OIDC,
-    )
-    await audit.asked(session, "session.open", row.id, name=OIDC, role=role)
-    return row, text
-
-
-async def renew_session(session: AsyncSession, token: str) -> TokenRow | None:
-    """Extend the session with the token `token`; None if that is no session of a token."""
-    row = await lock_valid(session, token)
-    if row.session_of is None or row.session_of == OIDC:
-        return None
-    row.expires_at = _session_end(await get(session, row.session_of), await now(session))
-    return row
-
-
-def _session_end(owner: TokenRow, moment: datetime) -> datetime:
-    end = moment + timedelta(seconds=SESSION_S)
-    return end if owner.expires_at is None else min(end, owner.expires_at)
 
 
 def parse(presented: str) -> tuple[str, bytes] | None:
@@ -241,6 +183,7 @@ async def rotate(session: AsyncSession, token: str, *, overlap_s: float = 0.0) -
     created = await create(session, body)
     old.replaced_by = created[0].id
     await session.flush()
+    await audit.asked(session, "token.rotate", token, name=old.name, replaced_by=old.replaced_by, overlap_s=overlap_s)
     if overlap_s > 0:
         await _expire(session, token, await now(session) + timedelta(seconds=overlap_s))
     else:
@@ -282,7 +225,8 @@ async def _revoke(session: AsyncSession, token: str) -> TokenRow | None:
     if changed is None:
         return None
     events.append(session, "token.revoked", data={"token": changed.id, "name": changed.name})
-    await audit.asked(session, "token.revoke", changed.id, name=changed.name)
+    action = "token.revoke" if changed.session_of is None else "session.end"
+    await audit.asked(session, action, changed.id, name=changed.name, subject=changed.subject)
     for opened in await session.scalars(
         select(TokenRow.id).where(TokenRow.session_of == token, TokenRow.revoked_at.is_(None))
     ):

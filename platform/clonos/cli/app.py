@@ -36,6 +36,7 @@ from clonos.cli import (
     recovery,
     report,
     run,
+    session,
     status,
     submit,
     transactions,
@@ -88,6 +89,7 @@ app.add_typer(cluster.app, name="cluster", rich_help_panel=_RUNNING)
 app.add_typer(host.app, name="host", rich_help_panel=_RUNNING)
 app.add_typer(host.standbys, name="standby", rich_help_panel=_RUNNING)
 app.add_typer(access.app, name="token", rich_help_panel=_RUNNING)
+app.add_typer(session.app, name="session", rich_help_panel=_RUNNING)
 app.command("audit", rich_help_panel=_RUNNING)(access.audit)
 app.add_typer(db.app, name="db", rich_help_panel=_RUNNING)
 app.add_typer(backup.app, name="backup", rich_help_panel=_RUNNING)

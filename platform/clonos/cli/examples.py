@@ -124,6 +124,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "token revoke": ("clonos token revoke 01a206fb6eee77ad",),
     "token rotate": ("clonos token rotate", "clonos token rotate --overlap 1h"),
     "token show": ("clonos token show",),
+    "session ls": ("clonos session ls", "clonos session ls --subject ada@example.org"),
+    "session revoke": (
+        "clonos session revoke 01a206fb6eee77ad",
+        "clonos session revoke --subject ada@example.org",
+    ),
     "db upgrade": ("clonos db upgrade",),
     "db current": ("clonos db current",),
 }

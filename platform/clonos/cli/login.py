@@ -58,9 +58,8 @@ def login(
     name = check_name(context or _name_of(api))
     credentials = Credentials(api, _secret(token), ca.absolute() if ca is not None else None)
     own = _own_token(credentials)
-    contexts = Contexts.read()
-    contexts.stored[name], contexts.current = credentials, name
-    contexts.write()
+    with Contexts.changing() as contexts:
+        contexts.stored[name], contexts.current = credentials, name
     typer.echo(f"Logged in to {api} as {own.subject} ({own.role}); the context is {name}.")
     typer.echo(f"The token is in {Contexts.file()}, which only you can read.", err=True)
 
@@ -82,11 +81,10 @@ def logout(
     from clonos.client.contexts import Contexts
     from clonos.client.credentials import Credentials
 
-    contexts = Contexts.read()
-    name = _stored_name(context or contexts.current)
-    entry = contexts.get(name)
-    contexts.stored[name] = Credentials(entry.api, None, entry.ca)
-    contexts.write()
+    with Contexts.changing() as contexts:
+        name = _stored_name(context or contexts.current)
+        entry = contexts.get(name)
+        contexts.stored[name] = Credentials(entry.api, None, entry.ca)
     if entry.token is None:
         typer.echo(f"The context {name} has no token.")
         return
@@ -126,11 +124,10 @@ def use(name: ContextName) -> None:
     """Make a context the current one; `local` is the platform of `clonos up`."""
     from clonos.client.contexts import LOCAL, Contexts
 
-    contexts = Contexts.read()
-    if name != LOCAL:
-        contexts.get(name)
-    contexts.current = name
-    contexts.write()
+    with Contexts.changing() as contexts:
+        if name != LOCAL:
+            contexts.get(name)
+        contexts.current = name
     typer.echo(f"Commands use the context {name}.")
 
 
@@ -139,12 +136,11 @@ def remove(name: ContextName) -> None:
     """Remove a context with its token. The token stays valid."""
     from clonos.client.contexts import LOCAL, Contexts
 
-    contexts = Contexts.read()
-    entry = contexts.get(_stored_name(name))
-    del contexts.stored[name]
-    if contexts.current == name:
-        contexts.current = LOCAL
-    contexts.write()
+    with Contexts.changing() as contexts:
+        entry = contexts.get(_stored_name(name))
+        del contexts.stored[name]
+        if contexts.current == name:
+            contexts.current = LOCAL
     typer.echo(f"The context {name} is removed." + (" Its token stays valid." if entry.token else ""))
 
 

@@ -8,7 +8,7 @@ from typing import Self
 from clonos.client.clusters import Clusters
 from clonos.client.hosts import Hosts, Standbys
 from clonos.client.jobs import JobCheckpoints, Jobs, Savepoints
-from clonos.client.service import Artifacts, Audit, Connectors, Events, HealthChecks, Operations, Tokens
+from clonos.client.service import Artifacts, Audit, Connectors, Events, HealthChecks, Operations, Sessions, Tokens
 from clonos.client.transport import Transport
 
 
@@ -35,6 +35,7 @@ class Client:
         clusters: Spark clusters that jobs can use.
         connectors: Sources and sinks that jobs can use.
         tokens: API tokens.
+        sessions: Browsers that are signed in to the dashboard.
         audit: The audit log.
         health: Health of the control plane.
 
@@ -70,6 +71,7 @@ class Client:
         self.clusters = Clusters(transport)
         self.connectors = Connectors(transport)
         self.tokens = Tokens(transport)
+        self.sessions = Sessions(transport)
         self.audit = Audit(transport)
         self.health = HealthChecks(transport)
 

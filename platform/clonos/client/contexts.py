@@ -6,9 +6,12 @@ for the platform of ``clonos up``, whose credentials are below ``CLONOS_HOME``.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -58,6 +61,29 @@ class Contexts:
             raise SpecError(
                 f"{file} is not readable: {error!r}.", hint="remove it, and log in again with `clonos login URL`."
             ) from error
+
+    @classmethod
+    @contextmanager
+    def changing(cls) -> Iterator[Contexts]:
+        """The contexts of the user's file; they are written at the end, unless an exception is raised.
+
+        A lock makes other processes wait, so that no change is lost.
+
+        Raises:
+            SpecError: As `read`.
+
+        Example:
+            >>> with Contexts.changing() as contexts:  # doctest: +SKIP
+            ...     contexts.current = "prod"
+        """
+        file = cls.file()
+        create_private(file.parent)
+        # The file itself is replaced by each write, so it cannot hold the lock.
+        with os.fdopen(os.open(file.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT, 0o600)) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            contexts = cls.read()
+            yield contexts
+            contexts.write()
 
     def write(self) -> None:
         """Write the user's file with mode 0600."""

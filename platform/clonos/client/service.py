@@ -1,4 +1,4 @@
-"""Artifacts, operations, events, tokens, the audit log, connectors and health."""
+"""Artifacts, operations, events, tokens, sessions, the audit log, connectors and health."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from clonos.resources.service import (
     Artifact,
     AuditEntry,
     Connector,
+    EndedSessions,
     Event,
     Health,
     Operation,
+    Session,
     SignInCode,
     Token,
     TokenCreate,
@@ -269,6 +271,28 @@ class Tokens(Routes):
     def self(self) -> Token:
         """Get the token that this client uses: its role, subject and expiry."""
         return self._transport.get(Token, "/tokens/self")
+
+
+class Sessions(Routes):
+    """Calls of ``/sessions``: the browsers that are signed in to the dashboard. They need an admin's token."""
+
+    def list(self, *, subject: str | None = None, limit: int | None = None) -> Page[Session]:
+        """List the open sessions of all subjects or of one, newest first; at most `limit` (default: all)."""
+        return self._transport.pages(Session, "/sessions", {"subject": subject}, limit=limit)
+
+    def revoke(self, session: str) -> None:
+        """End the session with this id at once.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        self._transport.send("DELETE", f"/sessions/{session}")
+
+    def revoke_all(self, subject: str) -> int:
+        """End all sessions of a subject at once; return their number. Its API tokens remain valid."""
+        return decode(
+            EndedSessions, self._transport.send("DELETE", "/sessions", params={"subject": subject}).content
+        ).ended
 
 
 class Audit(Routes):

@@ -135,6 +135,28 @@ class TokenCreated(Token):
     token: str
 
 
+class Session(Resource):
+    """A browser that is signed in to the dashboard.
+
+    Attributes:
+        session_of: Id of the API token whose rights the session has, or ``oidc`` for a user of the identity provider.
+    """
+
+    id: str
+    subject: str
+    role: Role
+    session_of: str
+    created_at: Moment
+    expires_at: Moment
+    last_used_at: Moment | None = None
+
+
+class EndedSessions(Resource):
+    """How many sessions a request has ended."""
+
+    ended: int
+
+
 class SignInCode(Resource):
     """A code with which a browser signs in once, in place of the API token that asked for it."""
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+import ssl
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.testing.harness import eventually
-from clonos_api.settings import ApiSettings
+from clonos_api.alerts.webhook_request import post
+from clonos_api.settings import ApiSettings, Webhook
 from clonos_api.store import deliveries
 from clonos_api.store.db.rows import new_id
 from clonos_api.store.lease import NAME
 from clonos_api.store.tables import JobRow, LeaseRow, RecoveryRow
+from support.certificates import self_signed
 from support.receiver import SECRET, Receiver, receiving
 from support.serving import ApiProcess, Served, served, write
 from support.stored import host_row, job_row, run_row
@@ -217,6 +223,11 @@ def test_neither_logs_nor_messages_contain_secrets(tmp_path: Path, receiver: Rec
     ("changes", "problem"),
     [
         ({"url": "file:///etc/passwd"}, "http or https"),
+        ({"url": f"http://example.org/{TOKEN}"}, "allow_http"),
+        ({"url": f"http://10.0.0.7/{TOKEN}"}, "allow_http"),
+        ({"url": f"https://169.254.169.254/{TOKEN}"}, "link-local"),
+        ({"url": f"http://[fe80::1]/{TOKEN}", "allow_http": True}, "link-local"),
+        ({"url": f"https://[::ffff:169.254.169.254]/{TOKEN}"}, "link-local"),
         ({"secret": "whsec_c2hvcnQ="}, "24 to 64 bytes"),
         ({"secret": "plain"}, "24 to 64 bytes"),
         ({"secret": None}, "either secret or secret_file"),
@@ -230,6 +241,77 @@ def test_settings_that_are_refused(tmp_path: Path, changes: dict[str, Any], prob
     with pytest.raises(ValidationError, match=problem) as refused:
         ApiSettings(home=tmp_path, webhooks=[webhook])
     assert TOKEN not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "more"),
+    [
+        ("http://127.0.0.1:9/x", {}),
+        ("http://[::1]/x", {}),
+        ("http://localhost/x", {}),
+        ("http://example.org/x", {"allow_http": True}),
+    ],
+)
+def test_http_receivers_that_are_accepted(tmp_path: Path, url: str, more: dict[str, Any]) -> None:
+    webhook = {"name": "pager", "url": url, "secret": SECRET, **more}
+    assert ApiSettings(home=tmp_path, webhooks=[webhook]).webhooks[0].url.get_secret_value() == url
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let every name resolve to these addresses."""
+
+    def resolved(_host: str, port: int, *_: object, **__: object) -> list[tuple[Any, ...]]:
+        return [
+            (socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in addresses
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+
+
+def sent(url: str, **tls: Any) -> str:
+    """Send a message to a receiver; the reason for which it failed."""
+    webhook = Webhook.model_validate({"name": "pager", "url": url, "secret": SECRET, "allow_http": True})
+
+    async def send() -> str:
+        async with httpx.AsyncClient(trust_env=False, **tls) as client:
+            return await post(client, webhook, "m-1", {"status": "firing", "alerts": [{}]})
+
+    return asyncio.run(send())
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "::ffff:169.254.169.254"])
+def test_a_name_with_a_link_local_address_gets_no_message(
+    monkeypatch: pytest.MonkeyPatch, receiver: Receiver, address: str
+) -> None:
+    """Clouds serve credentials there. The first address would be reachable."""
+    resolve_to(monkeypatch, "127.0.0.1", address)
+    port = receiver.url.rpartition(":")[2]
+    assert sent(f"http://receiver.example:{port}/{TOKEN}") == "its name resolves to a link-local address"
+    assert receiver.requests == []
+
+
+def test_a_message_goes_to_the_next_address_of_the_name(monkeypatch: pytest.MonkeyPatch, receiver: Receiver) -> None:
+    resolve_to(monkeypatch, "127.0.0.2", "127.0.0.1")
+    port = receiver.url.rpartition(":")[2]
+    assert sent(f"http://receiver.example:{port}/{TOKEN}") == ""
+    assert [request.host for request in receiver.requests] == [f"receiver.example:{port}"]
+
+
+@pytest.mark.parametrize(("name", "problem"), [("receiver.example", ""), ("other.example", "ConnectError")])
+def test_the_certificate_has_the_name_of_the_receiver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, problem: str
+) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for file, text in zip((cert, key), self_signed("receiver.example"), strict=True):
+        file.write_text(text)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    with receiving(tls) as receiver:
+        resolve_to(monkeypatch, "127.0.0.1")
+        port = receiver.url.rpartition(":")[2]
+        assert sent(f"https://{name}:{port}/x", verify=ssl.create_default_context(cafile=cert)) == problem
+        assert len(receiver.requests) == (not problem)
 
 
 def test_two_webhooks_have_two_names(tmp_path: Path) -> None:

@@ -54,10 +54,12 @@ from clonos.resources.jobs import (
     UpgradeRequest,
 )
 from clonos.resources.service import (
+    EndedSessions,
     Event,
     Health,
     Operation,
     Role,
+    Session,
     SignInCode,
     Token,
     TokenCreate,
@@ -115,6 +117,7 @@ class FakeService:
         )
         self.application: dict[str, Any] = {}
         self.tokens: list[Token] = []
+        self.sessions: list[Session] = []
         self.events: list[Event] = []
         self.streams: deque[bytes] = deque()
         self.log = ["one", "two", "three"]
@@ -469,6 +472,18 @@ class FakeService:
 
         @app.delete(f"{root}/tokens/{{name}}", status_code=204)
         async def revoke(name: str) -> None:
+            return None
+
+        @app.get(f"{root}/sessions")
+        async def sessions(subject: str | None = None) -> Page[Session]:
+            return Page(data=[row for row in self.sessions if subject in (None, row.subject)])
+
+        @app.delete(f"{root}/sessions")
+        async def end_sessions(subject: str) -> EndedSessions:
+            return EndedSessions(ended=sum(row.subject == subject for row in self.sessions))
+
+        @app.delete(f"{root}/sessions/{{name}}", status_code=204)
+        async def end_session(name: str) -> None:
             return None
 
         @app.get(f"{root}/events/history")

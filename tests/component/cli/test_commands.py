@@ -24,7 +24,7 @@ from clonos.client.credentials import Credentials
 from clonos.jobs.spec import JobSpec, Standbys
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import Executor, Executors, Failure, JobException, JobState
-from clonos.resources.service import Event, Operation
+from clonos.resources.service import Event, Operation, Role, Session
 from clonos.resources.status import Dependencies, Forecast, JobStatus
 from clonos.settings import Settings
 from clonos.testing.harness import eventually
@@ -538,6 +538,30 @@ def test_token_commands_print_the_secret_once(clonos: Clonos, service: FakeServi
     for wrong in (["--role", "king"], ["--role", "viewer", "--expires", "soon"]):
         with pytest.raises(errors.SpecError):
             clonos("token", "create", "ci", *wrong)
+
+
+def test_session_commands(clonos: Clonos, service: FakeService) -> None:
+    for id, subject in (("s1", "ada"), ("s2", "bob")):
+        row = Session(
+            id=id,
+            subject=subject,
+            role=Role.VIEWER,
+            session_of="oidc",
+            created_at=NOW,
+            expires_at=NOW,
+            last_used_at=NOW,
+        )
+        service.sessions.append(row)
+    assert clonos("session", "ls", "--subject", "bob", "-o", "name").stdout == "s2\n"
+    assert "oidc" in clonos("session", "ls").stdout
+    listed = json.loads(clonos("session", "ls", "-o", "json").stdout)
+    assert [row["subject"] for row in listed["data"]] == ["ada", "bob"]
+    assert clonos("session", "revoke", "s1", "s2").stdout == "s1 is ended.\ns2 is ended.\n"
+    assert len(service.requests("DELETE", "/sessions/s1")) == 1
+    assert "Ended sessions of ada: 1" in clonos("session", "revoke", "--subject", "ada").stdout
+    for wrong in ([], ["s1", "--subject", "ada"]):
+        with pytest.raises(errors.SpecError, match="either sessions or a subject"):
+            clonos("session", "revoke", *wrong)
 
 
 def test_events_selects_the_newest_events(clonos: Clonos, service: FakeService) -> None:

@@ -6,7 +6,9 @@ import datetime as dt
 import ipaddress
 import json
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,11 @@ from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from clonos import errors
+from clonos.cli import login
 from clonos.cli.app import app
 from clonos.client.contexts import LOCAL, Contexts, resolve
 from clonos.client.credentials import Credentials
+from clonos.resources.service import Token
 from clonos.settings import Settings
 from component.cli.conftest import Clonos
 from component.cli.service import TOKEN, FakeService, problem
@@ -243,3 +247,42 @@ def test_an_unreadable_file_of_contexts(user: Clonos, text: str) -> None:
     Contexts.file().chmod(0o644)
     with pytest.raises(errors.SpecError, match="other users"):
         user("job", "ls")
+
+
+def test_logins_at_the_same_time_lose_none(home: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has read the file before another one writes it."""
+    names = [f"c{number}" for number in range(8)]
+    together = threading.Barrier(len(names))
+    ask = login._own_token
+
+    def asked(credentials: Credentials) -> Token:
+        answer = ask(credentials)
+        together.wait(60)
+        return answer
+
+    monkeypatch.setattr(login, "_own_token", asked)
+    with ThreadPoolExecutor(len(names)) as threads:
+        for future in [threads.submit(login.login, service.url, TOKEN, name, None) for name in names]:
+            future.result(60)
+    assert sorted(Contexts.read().stored) == names
+    folder = Contexts.file().parent
+    assert {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()} == {
+        "contexts.json": 0o600,
+        "contexts.lock": 0o600,
+    }
+
+
+def test_a_change_that_fails_is_not_written(home: Path) -> None:
+    Contexts(stored={"a": Credentials("https://a")}).write()
+
+    def change() -> None:
+        with Contexts.changing() as contexts:
+            contexts.current = "a"
+            contexts.get("unknown")
+
+    with pytest.raises(errors.SpecError):
+        change()
+    assert Contexts.read().current == LOCAL
+    with Contexts.changing() as contexts:
+        contexts.current = "a"
+    assert Contexts.read().current == "a"

@@ -79,6 +79,7 @@ def test_a_code_opens_a_session_with_the_rights_of_the_token(api: Served, page: 
         assert "ada" in overview
         assert "operator" in overview
         (cookie_value,) = (each.value for each in page.cookies.jar)
+        session = page.get("/api/v1/tokens/self").json()["id"]
         assert cookie_value is not None
         as_bearer = {"Authorization": f"Bearer {cookie_value}"}
         assert page.post("/api/v1/sign-in-codes", headers=as_bearer).status_code == 409, "a session makes no codes"
@@ -86,7 +87,8 @@ def test_a_code_opens_a_session_with_the_rights_of_the_token(api: Served, page: 
             admin.delete(f"/tokens/{token['id']}").raise_for_status()
         assert page.get("/api/v1/jobs").status_code == 401, "it ends with its token"
     (made,) = audited(api, "session.link", token["id"])
-    (opened,) = audited(api, "session.open", token["id"])
+    (opened,) = audited(api, "session.open", session)
+    assert opened["token"] == token["id"]
     assert (made["subject"], opened["subject"]) == ("ada", "ada")
     assert opened["detail"]["by"] == "link"
 

@@ -27,8 +27,9 @@ from clonos_api.store import tokens
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import ArtifactPartRow, TokenRow
 from support.busy import slowdown
+from support.certificates import self_signed
 from support.scripted import CODE, upload
-from support.serving import Served, served, write
+from support.serving import ApiProcess, Served, served, write
 
 MB = 1 << 20
 NEW = {"name": "new", "role": "viewer"}
@@ -93,6 +94,7 @@ def test_two_hosts_or_none_are_refused(service: Served) -> None:
         ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
         ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
         ({"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 200),
+        ({"Origin": "https://127.0.0.1:{port}"}, 403),
         ({"Origin": "http://127.0.0.1:{port}"}, 200),
     ],
 )
@@ -105,6 +107,35 @@ def test_origins(headers: dict[str, str], status: int, service: Served) -> None:
     if filled.get("Sec-Fetch-Mode") == "navigate" and filled["Sec-Fetch-Site"] == "cross-site":
         with service.client() as admin:  # a form of another page
             assert admin.post("/jobs", headers=filled, content=b"{}").status_code == 403
+
+
+def test_a_page_of_http_may_not_call_the_service_by_https(tmp_path: Path) -> None:
+    """Who changes unencrypted pages on their way could otherwise use the sessions of their readers."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for file, text in zip((cert, key), self_signed("service"), strict=True):
+        file.write_text(text)
+    with ApiProcess(tmp_path / "home", tls_cert=cert, tls_key=key) as process, process.served.client() as admin:
+        own = process.served.url
+        assert own.startswith("https://")
+        assert admin.get("/jobs", headers={"Origin": own}).status_code == 200
+        answer = admin.get("/jobs", headers={"Origin": own.replace("https:", "http:")})
+        assert answer.status_code == 403
+        assert answer.json()["type"].endswith("/origin-not-allowed")
+
+
+def test_behind_a_trusted_proxy_the_scheme_is_that_of_the_client(tmp_path: Path) -> None:
+    with served(tmp_path, trusted_proxies=["127.0.0.1"]) as service, service.client() as admin:
+        page = service.url.replace("http:", "https:")
+        headers = {"X-Forwarded-Proto": "https", "Origin": page}
+        assert admin.get("/jobs", headers=headers).status_code == 200
+        assert admin.get("/jobs", headers={**headers, "Origin": service.url}).status_code == 403
+        session = {"Authorization": f"Bearer {service.admin}", **headers}
+        cookie = httpx.post(f"{service.url}/session", headers=session, trust_env=False).headers["set-cookie"]
+        assert cookie.startswith("__Host-")
+        assert "; secure" in cookie.lower()
+        answer = admin.get("/jobs", headers={"Origin": page})
+        assert answer.status_code == 403
+        assert "CLONOS_API__TRUSTED_PROXIES" in answer.json()["detail"], "the error names the setting"
 
 
 def test_host_checks_run_before_authentication(service: Served, nobody: httpx.Client) -> None:

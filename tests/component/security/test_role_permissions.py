@@ -93,6 +93,9 @@ ROUTES = {
     "DELETE /api/v1/tokens/self": "v",
     "POST /api/v1/tokens/self/rotate": "v",
     "DELETE /api/v1/tokens/{token}": "a",
+    "GET /api/v1/sessions": "a",
+    "DELETE /api/v1/sessions": "a",
+    "DELETE /api/v1/sessions/{session}": "a",
     "POST /api/v1/sign-in-codes": "v",
     "GET /api/v1/audit": "a",
     "POST /api/v1/hosts": "g",
@@ -231,6 +234,7 @@ def made(service: Served, token: str) -> Iterator[World]:
                 "cluster": cluster,
                 "kind": "source",
                 "token": "ffffffffffffffff",
+                "session": "ffffffffffffffff",
             },
             agent,
         )

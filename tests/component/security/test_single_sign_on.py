@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 import pytest
 from pydantic import ValidationError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.testing.harness import eventually
+from clonos_api.auth.identity_provider import Attempt
+from clonos_api.auth.rates import Buckets
 from clonos_api.settings import ApiSettings, Oidc
+from clonos_api.store.tables import SignInCodeRow
 from support.oidc_provider import provider, sign_in
-from support.serving import Served, served
+from support.serving import Change, Served, served, write
 
 USERS = {
     "ada": {"email": "ada@example.org", "email_verified": True, "groups": ["staff", "platform"]},
@@ -39,6 +47,8 @@ def oidc(issuer: str) -> Oidc:
 @pytest.fixture(scope="module")
 def service(oidc: Oidc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("oidc"), oidc=oidc) as api:
+        assert api.app is not None
+        api.app.state.replica.sign_ins = Buckets(rate=1_000, burst=1_000)  # all tests have one address
         yield api
 
 
@@ -83,7 +93,10 @@ def test_a_user_signs_in_and_has_the_role_of_the_highest_group(browser: httpx.Cl
             if row["target"] == own["id"]
         ]
         assert entry["subject"] == "ada@example.org"
-        assert admin.delete(f"/tokens/{own['id']}").status_code == 204
+        assert entry["detail"]["by"] == "oidc"
+        (session,) = admin.get("/sessions", params={"subject": "ada@example.org"}).json()["data"]
+        assert (session["id"], session["session_of"], session["role"]) == (own["id"], "oidc", "admin")
+        assert admin.delete(f"/sessions/{own['id']}").status_code == 204
     assert browser.get("/hosts").status_code == 303, "an admin ended the session"
 
 
@@ -110,6 +123,94 @@ def test_a_redirect_is_accepted_once_and_in_its_own_browser_only(browser: httpx.
     assert browser.get(other_state).status_code == 401
     assert browser.get(redirect).status_code == 303
     assert browser.get(redirect).status_code == 401, "the attempt is over"
+
+
+def cookie_of_attempt(browser: httpx.Client) -> tuple[str, str]:
+    """The name and value of the cookie of the browser's attempt."""
+    (cookie,) = (cookie for cookie in browser.cookies.jar if cookie.name.endswith("_signin"))
+    assert cookie.value is not None
+    return cookie.name, cookie.value.strip('"')
+
+
+def call_back(service: Served, redirect: str, cookie: tuple[str, str]) -> httpx.Response:
+    """Follow the provider's redirect with this cookie only."""
+    headers = {"Accept": "text/html", "Cookie": "=".join(cookie)}
+    return httpx.get(redirect, headers=headers, trust_env=False, timeout=20.0)
+
+
+def changed(cookie: str, **changes: str) -> str:
+    return urlsafe_b64encode(json.dumps({**json.loads(urlsafe_b64decode(cookie)), **changes}).encode()).decode()
+
+
+def test_the_cookie_of_an_attempt_stays_in_its_browser(service: Served, oidc: Oidc, tmp_path: Path) -> None:
+    answer = httpx.get(f"{service.url}/signin/oidc", trust_env=False, timeout=20.0)
+    name, _, attributes = answer.headers["set-cookie"].partition("=")
+    assert name.endswith("_signin")
+    parts = {part.strip().lower() for part in attributes.split(";")[1:]}
+    assert {"httponly", "samesite=lax", "path=/", "max-age=600"} <= parts
+    with served(tmp_path, oidc=oidc, trusted_proxies=["127.0.0.1"]) as api:
+        headers = {"X-Forwarded-Proto": "https"}
+        answer = httpx.get(f"{api.url}/signin/oidc", headers=headers, trust_env=False, timeout=20.0)
+    encrypted = answer.headers["set-cookie"]
+    assert encrypted.startswith("__Host-")
+    assert "; secure" in encrypted.lower()
+    assert "domain" not in encrypted.lower()
+
+
+def test_a_changed_or_invented_cookie_is_refused(browser: httpx.Client, service: Served) -> None:
+    redirect = sign_in(begin(browser), "ada")
+    name, cookie = cookie_of_attempt(browser)
+    answer = call_back(service, redirect, (name, changed(cookie, next="/elsewhere")))
+    assert answer.status_code == 401
+    assert "not begun in this browser" in answer.text
+    invented = Attempt("/", state=parse_qs(urlsplit(redirect).query)["state"][0])
+    answer = call_back(service, redirect, (name, invented.encode()))
+    assert "not begun in this browser" in answer.text
+    assert call_back(service, redirect, (name, cookie)).status_code == 303, "wrong cookies do not use it up"
+
+
+def test_an_attempt_is_valid_once(browser: httpx.Client, service: Served) -> None:
+    address = begin(browser)
+    cookie = cookie_of_attempt(browser)
+    first, second = sign_in(address, "vic"), sign_in(address, "ada")
+    assert call_back(service, first, cookie).status_code == 303
+    answer = call_back(service, second, cookie)
+    assert answer.status_code == 401
+    assert "not begun in this browser" in answer.text
+
+
+def test_an_attempt_ends_after_ten_minutes(browser: httpx.Client, service: Served) -> None:
+    redirect = sign_in(begin(browser), "ada")
+    cookie = cookie_of_attempt(browser)
+    digest = sha256(cookie[1].encode()).digest()
+
+    def age(by: timedelta) -> Change:
+        async def change(session: AsyncSession) -> datetime:
+            row = await session.get(SignInCodeRow, digest)
+            assert row is not None
+            row.expires_at -= by
+            return row.expires_at
+
+        return change
+
+    expires_at = write(service, age(timedelta(0)))
+    assert timedelta(minutes=9) < expires_at - datetime.now(UTC) <= timedelta(minutes=10)
+    write(service, age(timedelta(minutes=10)))
+    assert call_back(service, redirect, cookie).status_code == 401
+
+
+def test_a_refused_sign_in_is_audited(browser: httpx.Client, service: Served) -> None:
+    assert browser.get(sign_in(begin(browser), "out")).status_code == 403
+    for _ in range(20):
+        assert browser.get("/signin/oidc/callback", params={"code": "x", "state": "y"}).status_code == 401
+    with service.client() as admin:
+        query = {"action": "GET /signin/oidc/callback", "limit": 200}
+        entries = admin.get("/audit", params=query).json()["data"]
+    assert {entry["outcome"] for entry in entries} == {"denied"}
+    by_error = {entry["detail"]["error"]: entry["detail"] for entry in entries}
+    assert "out@example.org has no role here" in by_error["forbidden"]["what"]
+    assert by_error["unauthenticated"]["address"] == "127.0.0.1"
+    assert len(entries) < 10, "equal refusals within a minute are one entry"
 
 
 def test_a_code_of_another_attempt_is_refused(browser: httpx.Client) -> None:
@@ -143,8 +244,6 @@ def test_a_token_for_another_client_is_refused(oidc: Oidc, tmp_path: Path, monke
 
 
 def test_a_nonce_of_another_attempt_is_refused(browser: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from clonos_api.auth.identity_provider import Attempt
-
     redirect = sign_in(begin(browser), "ada")
     decode = Attempt.decode
 

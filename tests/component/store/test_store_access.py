@@ -24,7 +24,17 @@ from clonos.resources.jobs import Failure
 from clonos.resources.service import Role, TokenCreate
 from clonos.standby.states import StandbyState
 from clonos_api.reconcile.states.failures import savepoint_given_up
-from clonos_api.store import audit, events, idempotency, operations, savepoints, sign_in_codes, standbys, tokens
+from clonos_api.store import (
+    audit,
+    events,
+    idempotency,
+    operations,
+    savepoints,
+    sessions,
+    sign_in_codes,
+    standbys,
+    tokens,
+)
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Actor, Database
 from clonos_api.store.db.paging import Window
@@ -291,11 +301,11 @@ MINTS: dict[str, Mint] = {
     "create": lambda session, token: tokens.create(
         session, TokenCreate(name=unique("more-"), role=Role.VIEWER), caller=token
     ),
-    "open_session": tokens.open_session,
+    "open_session": sessions.open_by_token,
     "sign_in_code": sign_in_codes.create,
     "rotate": tokens.rotate,
     "rotate_with_overlap": lambda session, token: tokens.rotate(session, token, overlap_s=60.0),
-    "renew_session": tokens.renew_session,
+    "renew_session": sessions.renew,
 }
 
 
@@ -306,7 +316,7 @@ async def test_a_request_that_waited_for_a_revocation_gets_no_credential(databas
     caller = row.id
     async with database.transaction() as session:
         if mint == "renew_session":
-            caller = (await tokens.open_session(session, row.id))[0].id
+            caller = (await sessions.open_by_token(session, row.id))[0].id
 
     async def request() -> object:
         async with database.transaction() as session:
@@ -330,7 +340,7 @@ async def test_a_session_that_opens_before_a_revocation_ends_with_it(database: D
             await tokens.revoke(session, row.id)
 
     async with database.transaction() as session:
-        await tokens.open_session(session, row.id)
+        await sessions.open_by_token(session, row.id)
         revoking = asyncio.create_task(revoke())
         await asyncio.wait((revoking,), timeout=0.3)
     await revoking
@@ -340,7 +350,7 @@ async def test_a_session_that_opens_before_a_revocation_ends_with_it(database: D
 async def test_an_expired_token_gets_no_credential(database: Database) -> None:
     row, _ = await a_token(database, expires_in_s=600)
     async with database.transaction() as session:
-        opened, _ = await tokens.open_session(session, row.id)
+        opened, _ = await sessions.open_by_token(session, row.id)
         await session.execute(update(TokenRow).where(TokenRow.id == row.id).values(expires_at=clock(-1)))
     for mint, create in MINTS.items():
         async with database.transaction() as session:
@@ -352,11 +362,11 @@ async def test_a_session_of_a_revoked_token_is_not_renewed(database: Database) -
     """Also if the session itself was not revoked."""
     row, _ = await a_token(database)
     async with database.transaction() as session:
-        opened, _ = await tokens.open_session(session, row.id)
+        opened, _ = await sessions.open_by_token(session, row.id)
         await session.execute(update(TokenRow).where(TokenRow.id == row.id).values(revoked_at=clock()))
     async with database.transaction() as session:
         with pytest.raises(Unauthenticated):
-            await tokens.renew_session(session, opened.id)
+            await sessions.renew(session, opened.id)
 
 
 @pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)  # SQLite has one writer
