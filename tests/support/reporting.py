@@ -11,7 +11,7 @@ import pytest
 # Backends by name (`Kafka`, `PostgreSQL`): descriptions of those used, reasons for those missing.
 USED = pytest.StashKey[dict[str, set[str]]]()
 MISSING = pytest.StashKey[dict[str, str]]()
-# Durations by name, for the reader: no test depends on them.
+# Durations and sizes by name, for the reader.
 MEASURED = pytest.StashKey[dict[str, str]]()
 # Number of deselected tests by mark.
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
@@ -25,6 +25,11 @@ def used(config: pytest.Config, what: str, description: str) -> None:
 def measured(config: pytest.Config, what: str, seconds: float) -> None:
     """Record a duration."""
     config.stash.setdefault(MEASURED, {})[what] = f"{seconds:.1f} s"
+
+
+def weighed(config: pytest.Config, what: str, size_bytes: float) -> None:
+    """Record a size."""
+    config.stash.setdefault(MEASURED, {})[what] = f"{size_bytes / 1000:.1f} KB"
 
 
 def missing(config: pytest.Config, what: str, reason: str) -> None:

@@ -1,9 +1,9 @@
 """The dashboard: server-rendered pages, updated by event streams.
 
 Pages read the same store as the REST API, and their buttons call that API with the browser's session. `live` streams
-the changes of the overview: rows as HTML, figures as text of single cells. After a reconnect, also to another replica,
-the stream begins with the complete overview. The server keeps no per-browser state; the session cookie contains an API
-token.
+the changes of the overview: rows as HTML, figures as text of single cells; `job_live` those of a job's page. After a
+reconnect, also to another replica, a stream begins with the complete content. The server keeps no per-browser state;
+the session cookie contains an API token.
 
 `rendering` and `assets` are shared by all pages, and every page has its own module. `clonos_api.fleet` computes the
 overview. The dashboard must not import `clonos_api.reconcile`, and it never writes to the store.
@@ -23,6 +23,7 @@ from clonos_api.dashboard import (
     events,
     hosts,
     job,
+    job_live,
     live,
     overview,
     recovery,
@@ -54,6 +55,6 @@ def install(app: FastAPI) -> None:
     app.state.pulse = live.Pulse(replica.boards)
     app.state.page_of = errors.page_of
     replica.at_end.append(app.state.pulse.ring)
-    pages = (overview, job, recovery, hosts, clusters, events, submit, live, session, single_sign_on)
+    pages = (overview, job, job_live, recovery, hosts, clusters, events, submit, live, session, single_sign_on)
     for page in (*pages, assets, documentation):
         app.include_router(page.router)

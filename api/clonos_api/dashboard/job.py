@@ -14,6 +14,8 @@ from clonos.resources.checkpoints import Savepoint
 from clonos.resources.clusters import Cluster
 from clonos.resources.incidents import sentence
 from clonos.resources.jobs import JobException, JobVersion, Run
+from clonos_api.dashboard.job_live import Lead, line_of
+from clonos_api.dashboard.live import PulseDep
 from clonos_api.dashboard.rendering import Page, render
 from clonos_api.replica import DatabaseDep
 from clonos_api.routes.access import KnownJob, Viewer
@@ -37,9 +39,7 @@ from clonos_api.store.tables import JobRow, RunRow
 
 router = APIRouter(include_in_schema=False)
 
-Tab = Literal[
-    "epochs", "recoveries", "checkpoints", "log", "sinks", "standbys", "executors", "exceptions", "logs", "spec"
-]
+Tab = Literal["overview", "recoveries", "checkpoints", "logs", "configuration"]
 _EPOCHS: Final = Window(30)
 _ROWS: Final = Window(50)
 
@@ -49,22 +49,25 @@ async def show_job(
     caller: Viewer,
     request: Request,
     database: DatabaseDep,
+    pulse: PulseDep,
     row: KnownJob,
-    tab: Tab = "epochs",
+    tab: Tab = "overview",
     version: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
-    """Show one tab of a job; in the tab ``spec`` with the difference between `version` and the newest version."""
+    """Show one tab of a job; in the tab ``configuration`` with the difference between `version` and the newest one."""
+    line = line_of(await pulse.boards.newest(), row.id)
     async with database.reading() as session:
         names = await lookups.hosts_of_runs(session, [row.run])
         shown = views.job(row, names.get(row.run or ""))
         values: dict[str, Any] = {
             "job": shown,
+            "line": line,
+            "lead": Lead.of(line).whole(),
             "deleted": row.deleted_at,
             "moving": row.moving,
             "proof": (await verifications.newest(session, job=row.id)).get(row.id),
             "is_owner": caller.subject == row.created_by,
             "metrics": await progress.metrics(session, row),
-            "offsets": await progress.offsets(session, row),
             "cluster": await _cluster(session, shown.spec.spec.cluster),
             "run": await _run(session, row, names),
             "in_doubt": named_epoch(shown.failure.hint) if shown.failure else None,
@@ -72,7 +75,7 @@ async def show_job(
             "tabs": TABS,
             **await _TABS[tab][1](session, row, version),
         }
-    return render(request, Page("job.html", shown.name, charts=True), values)
+    return render(request, Page("job.html", shown.name), values)
 
 
 async def _cluster(session: AsyncSession, name: str) -> Cluster | None:
@@ -87,15 +90,23 @@ async def _run(session: AsyncSession, row: JobRow, names: dict[str, str]) -> Run
     return views.run(run, names) if run is not None else None
 
 
-async def _epochs(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    return {"epochs": (await progress.page(session, row.id, _EPOCHS)).rows, "ranges": list(job_series.RANGES)}
+async def _overview(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
+    return {
+        "ranges": list(job_series.RANGES),
+        "offsets": await progress.offsets(session, row),
+        "epochs": (await progress.page(session, row.id, _EPOCHS)).rows,
+    }
 
 
 async def _recoveries(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
+    waiting = (await standbys.page(session, _ROWS, job=row.id)).rows
+    lags = await standbys.lags(session, waiting)
+    names = await lookups.host_names(session)
     rows = (await recoveries.page(session, row.id, _ROWS)).rows
     claims = (await generations.page(session, row.id, _ROWS)).rows
     hosts = await lookups.hosts_of_runs(session, [claim.run for claim in claims])
     return {
+        "standbys": [views.standby(standby, names, lags.get(standby.id)) for standby in waiting],
         "recoveries": [(recovery, sentence(recovery)) for recovery in map(views.recovery, rows)],
         "generations": [views.generation(claim, hosts.get(claim.run, "")) for claim in claims],
     }
@@ -103,42 +114,21 @@ async def _recoveries(session: AsyncSession, row: JobRow, version: int | None) -
 
 async def _checkpoints(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
     rows = (await savepoints.page(session, _ROWS, job=row.id)).rows
+    sums = await counters.of_job(session, row.id)
     return {
         "checkpoints": await progress.checkpoints(session, row.id, limit=20),
         "savepoints": [views.resource(Savepoint, savepoint) for savepoint in rows],
+        "log": await progress.causal_log(session, row),
+        "diverged": sums.get("diverged_lanes", 0),
     }
 
 
-async def _log(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    sums = await counters.of_job(session, row.id)
-    return {"log": await progress.causal_log(session, row), "diverged": sums.get("diverged_lanes", 0)}
-
-
-async def _sinks(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    return {"sums": await counters.of_job(session, row.id)}
-
-
-async def _standbys(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    names = await lookups.host_names(session)
-    rows = (await standbys.page(session, _ROWS, job=row.id)).rows
-    lags = await standbys.lags(session, rows)
-    return {"standbys": [views.standby(standby, names, lags.get(standby.id)) for standby in rows]}
-
-
-async def _exceptions(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
+async def _logs(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
     rows = (await job_exceptions.page(session, row.id, _ROWS)).rows
     return {"exceptions": [views.resource(JobException, exception) for exception in rows]}
 
 
-async def _executors(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    return {}  # the run has them
-
-
-async def _logs(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
-    return {}
-
-
-async def _spec(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
+async def _configuration(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
     versions = [views.resource(JobVersion, stored) for stored in (await jobs.versions(session, row.id, _ROWS)).rows]
     other = next((listed for listed in versions if listed.version == version), None)
     newest = versions[0] if versions else None
@@ -156,15 +146,10 @@ def _text(version: JobVersion) -> str:
 
 
 _TABS: Final = {
-    "epochs": ("Epochs", _epochs),
+    "overview": ("Overview", _overview),
     "recoveries": ("Recoveries", _recoveries),
-    "checkpoints": ("Checkpoints and savepoints", _checkpoints),
-    "log": ("Causal log", _log),
-    "sinks": ("Sinks", _sinks),
-    "standbys": ("Standbys", _standbys),
-    "executors": ("Executors", _executors),
-    "exceptions": ("Exceptions", _exceptions),
+    "checkpoints": ("Checkpoints", _checkpoints),
     "logs": ("Logs", _logs),
-    "spec": ("Specification", _spec),
+    "configuration": ("Configuration", _configuration),
 }
 TABS: Final = {tab: title for tab, (title, _) in _TABS.items()}

@@ -3,15 +3,18 @@
 A stream begins with the complete overview (event ``board``), so it is correct after a reconnect, also to another
 replica. Then follow changed rows (``rows``: HTML, and removed jobs), figures (``figures``: texts by job) and, where
 nothing has changed, how late the next read is (``beat``: milliseconds). The store is read only while there are viewers.
-A stream ends when the store is unavailable, so that no page shows old rows as current.
+A stream ends when the store is unavailable, so that no page shows old rows as current. The pages of jobs use the same
+boards (`clonos_api.dashboard.job_live`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -29,13 +32,14 @@ from clonos_api.fleet import Board, Boards, Line
 from clonos_api.http.sse import EventStream
 from clonos_api.replica import Replica, ReplicaDep
 from clonos_api.routes.access import Viewer
+from clonos_api.streams.open_requests import OpenRequest
 
 _BEAT_S: Final = 1.0  # a page without one for four seconds is stale
 # Rows rendered between two yields to the event loop: heartbeats must not wait for a thousand rows.
 _AT_ONCE: Final = 20
 _NONE: Final = "–"
-# Browsers reconnect after half a second, too soon for a page to show the interruption.
-_BACK: Final = format_sse_event(retry=500)
+# The first bytes of a stream: browsers reconnect after half a second, too soon for a page to show the interruption.
+BACK: Final = format_sse_event(retry=500)
 _log = structlog.get_logger(__name__)
 router = APIRouter(include_in_schema=False)
 
@@ -76,7 +80,7 @@ class Drawn:
     async def filled(self, board: Board) -> list[Markup]:
         """The HTML of the rows with figures, in the order of the board."""
         rows = await self.rows(board)
-        return [_filled(rows[line.id], figures(line)) for line in board.lines]
+        return [filled(rows[line.id], figures(line)) for line in board.lines]
 
     def around(self, board: Board) -> Around:
         """The HTML of the page parts outside the rows."""
@@ -138,28 +142,30 @@ def figures(line: Line) -> list[str]:
     return [number(line.lag) or _NONE, rate(line.out_per_s) or _NONE, ready]
 
 
-def _filled(row: Markup, texts: list[str]) -> Markup:
-    html = str(row)
-    for index, text in enumerate(texts):
-        html = html.replace(f'data-figure="{index}">{_NONE}<', f'data-figure="{index}">{text}<')
-    return Markup(html)  # noqa: S704 - a row, and numbers
+def filled(html: Markup, texts: list[str]) -> Markup:
+    """HTML with these texts in its elements ``data-figure``. The texts contain no characters that HTML escapes."""
+    text = str(html)
+    for index, figure in enumerate(texts):
+        text = text.replace(f'data-figure="{index}">{_NONE}<', f'data-figure="{index}">{figure}<')
+    return Markup(text)  # noqa: S704 - rendered HTML, and figures
 
 
 @dataclass
 class Pulse:
     """The update stream of the overview, shared by all viewers of this replica: reads boards while there are
-    viewers, and publishes the changes.
+    viewers, and publishes the changes. Streams of jobs' pages use its boards.
     """
 
     boards: Boards
     drawn: Drawn = field(default_factory=Drawn)  # cache of the rendered HTML
     viewers: int = 0  # number of open streams
     number: int = 0  # sequence number of the newest change
+    newest: Board | None = None  # None: nobody reads boards, or the store is unavailable
     _changes: bytes | None = None
-    _newest: Board | None = None
     _read_at: float = 0.0
     _task: asyncio.Task[None] | None = None
     _next: asyncio.Event = field(default_factory=asyncio.Event)
+    _read: asyncio.Event = field(default_factory=asyncio.Event)  # set when there is another board
 
     async def run(self) -> None:
         """Read and publish boards until there are no viewers, or the database is unavailable."""
@@ -167,8 +173,9 @@ class Pulse:
             while self.viewers:
                 begun = time.monotonic()
                 board = await self.boards.newest()
-                before, self._newest, self._read_at = self._newest, board, begun
+                before, self.newest, self._read_at = self.newest, board, begun
                 if before is not None and board.number != before.number:
+                    self._announce()
                     changes = await self.drawn.changes(before, board)
                     if changes:
                         self._changes, self.number = changes, self.number + 1
@@ -180,23 +187,49 @@ class Pulse:
             _log.exception("overview.failed")
         finally:
             # End the waiting streams; their browsers reconnect.
-            self._newest, self._changes, self.number = None, None, self.number + 2
+            self.newest, self._changes, self.number = None, None, self.number + 2
             self.ring()
 
     def ring(self) -> None:
         """Wake all open streams, so that they send the newest change."""
         self._next.set()
         self._next = asyncio.Event()
+        self._announce()
+
+    def _announce(self) -> None:
+        """Wake the streams that wait for another board."""
+        self._read.set()
+        self._read = asyncio.Event()
+
+    @contextmanager
+    def viewed(self) -> Iterator[None]:
+        """Counts a viewer: boards are read inside the context, after the first call of `board`."""
+        self.viewers += 1
+        try:
+            yield
+        finally:
+            self.viewers -= 1
+
+    async def board(self) -> Board:
+        """The newest board. Starts to read boards if no other viewer did."""
+        board = self.newest or await self.boards.newest()
+        if self._task is None or self._task.done():
+            self.newest, self._read_at = board, time.monotonic()
+            self._task = asyncio.create_task(self.run(), name="clonos-pulse")
+        return board
+
+    async def wait(self, known: Board, timeout_s: float) -> None:
+        """Wait until `newest` is another board than `known`, at most until the timeout."""
+        if self.newest is known:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._read.wait()
 
     async def begin(self) -> tuple[int, bytes]:
         """Data for a new stream: the current sequence number, and the complete overview as an encoded event."""
-        board = self._newest or await self.boards.newest()
+        board = await self.board()
         known = self.number
-        whole = await self.drawn.whole(board)
-        if self._task is None or self._task.done():
-            self._newest, self._read_at = board, time.monotonic()
-            self._task = asyncio.create_task(self.run(), name="clonos-pulse")
-        return known, whole
+        return known, await self.drawn.whole(board)
 
     def beat(self) -> bytes:
         """An encoded event with the milliseconds by which the newest board is older than the pause between reads."""
@@ -220,6 +253,11 @@ class Pulse:
         return self.number, self._changes if self.number == known + 1 else None
 
 
+def pause_s(replica: Replica, held: OpenRequest) -> float:
+    """Longest time until a stream sends something, and checks whether it must end, in seconds."""
+    return min(_BEAT_S, replica.settings.heartbeat_s, held.left_s)
+
+
 async def _pulse(connection: HTTPConnection) -> Pulse:
     pulse: Pulse = connection.app.state.pulse
     return pulse
@@ -237,17 +275,14 @@ async def stream(caller: Viewer, replica: ReplicaDep, pulse: PulseDep) -> EventS
 
 
 async def _stream(replica: Replica, caller: Principal, pulse: Pulse) -> AsyncIterator[bytes]:
-    with replica.stream(caller, pulse.ring) as held:
-        pulse.viewers += 1
+    with replica.stream(caller, pulse.ring) as held, pulse.viewed():
         try:
             known, first = await pulse.begin()
-            yield _BACK + first
+            yield BACK + first
             while not replica.ending and not held.over():
-                known, changes = await pulse.after(known, min(_BEAT_S, replica.settings.heartbeat_s, held.left_s))
+                known, changes = await pulse.after(known, pause_s(replica, held))
                 if changes is None or held.over():
                     return
                 yield changes or pulse.beat()
         except DatabaseUnavailable:
             return
-        finally:
-            pulse.viewers -= 1

@@ -11,11 +11,13 @@ from fastapi import Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from clonos.resources import figures
 from clonos.resources.figures import age, clock, duration, number, size
 from clonos.resources.service import Role
 from clonos_api.auth import Principal
 from clonos_api.dashboard import assets
 from clonos_api.fleet.banner import banner_of
+from clonos_api.fleet.lead import clause
 from clonos_api.replica import replica_of
 
 # Pages load scripts, styles and data only from this service, and cannot be framed.
@@ -23,8 +25,6 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-# Charts set style attributes.
-_CHARTS: Final = f"{_POLICY}; style-src-attr 'unsafe-inline'"
 _SMALL: Final = 2_000
 _NONE: Final = "–"
 
@@ -35,7 +35,6 @@ class Page:
 
     template: str
     title: str
-    charts: bool = False  # whether its content security policy permits the style attributes that charts set
 
 
 def render(request: Request, page: Page, values: dict[str, Any], *, status: int = 200) -> Response:
@@ -60,8 +59,7 @@ def render(request: Request, page: Page, values: dict[str, Any], *, status: int 
     else:
         text = template.render(context)
     content = text.encode()
-    policy = _CHARTS if page.charts else _POLICY
-    headers = {"Content-Security-Policy": policy, "Vary": "Accept-Encoding, HX-Request"}
+    headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding, HX-Request"}
     if len(content) > _SMALL and assets.accepts_gzip(request):
         content, headers["Content-Encoding"] = gzip.compress(content, 1), "gzip"
     return Response(content, status, headers, "text/html; charset=utf-8")
@@ -103,9 +101,7 @@ def _or_none(text: str | None) -> Markup:
 
 def rate(per_s: float | None) -> str | None:
     """A number of records per second as text; None stays None."""
-    if per_s is None:
-        return None
-    return f"{per_s:.1f} /s" if 0 < per_s < 10 else f"{number(per_s)} /s"
+    return f"{figures.rate(per_s)} /s" if per_s is not None else None
 
 
 _TEMPLATES: Final = Environment(
@@ -119,6 +115,7 @@ _TEMPLATES: Final = Environment(
 _TEMPLATES.globals["asset"] = assets.address
 _TEMPLATES.filters.update(
     banner=banner_of,
+    clause=clause,
     time=_time,
     since=_since,
     duration=lambda ms: _or_none(duration(ms)),

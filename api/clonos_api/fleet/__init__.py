@@ -6,6 +6,7 @@
 - `clonos_api.fleet.forecasts`: what would happen if a job's driver failed now, with estimates.
 - `clonos_api.fleet.strip`: the recoveries of the last 24 hours.
 - `clonos_api.fleet.health`: the health of a job, and the reasons.
+- `clonos_api.fleet.lead`: what a job does now, as a clause.
 - `clonos_api.fleet.board`: caches the newest board for all viewers of a replica.
 
 A job is healthy only while its output arrives: no setting makes it so. The package reads the store and never writes. It

@@ -49,6 +49,7 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rate: float | None)
         stall=stall,
         forecast=forecast_of(job, facts, estimates),
         proof=Proof(proof.at, proof.clean, proof.contradicted) if proof is not None else None,
+        epochs=tuple(int(query["epoch"]) for query in queries_of(job) if "epoch" in query),
     )
 
 

@@ -102,13 +102,14 @@ class Line:
     stall: Stall | None = None  # None: the job publishes, has no input, or is not to run
     forecast: Forecast | None = None  # None: the job does not run
     proof: Proof | None = None  # None: the output was not verified in the last days
+    epochs: tuple[int, ...] = ()  # the newest epoch of each query
 
     def shape(self) -> Line:
-        """The line with restarts, lag, published records and the time until a standby is READY cleared, because these
-        change constantly.
+        """The line with restarts, lag, published records, epochs and the time until a standby is READY cleared, because
+        these change constantly.
         """
         forecast = replace(self.forecast, ready_in_s=None) if self.forecast is not None else None
-        return replace(self, restarts=0, lag=None, out_per_s=None, forecast=forecast)
+        return replace(self, restarts=0, lag=None, out_per_s=None, forecast=forecast, epochs=())
 
     def at(self, host: str) -> tuple[Seat, ...]:
         """The job's driver and standbys on the host with this name."""

@@ -47,3 +47,8 @@ def size(count: float | None) -> str | None:
 def number(count: float | None) -> str | None:
     """A number without decimals, with a space between thousands."""
     return f"{count:,.0f}".replace(",", " ") if count is not None else None
+
+
+def rate(per_s: float | None) -> str | None:
+    """A number per second without its unit, with one decimal below 10."""
+    return f"{per_s:.1f}" if per_s is not None and 0 < per_s < 10 else number(per_s)

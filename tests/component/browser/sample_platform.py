@@ -37,7 +37,7 @@ from clonos_api.store.tables import (
     SeriesRow,
     StandbyRow,
 )
-from support.serving import Served, served
+from support.serving import Change, Served, served, write
 from support.stored import host_row, job_row, run_row, run_spec
 
 NAMES = ("orders", "clicks", "payments", "enrich", "fraud", "sessions")
@@ -57,6 +57,12 @@ def sample_platform(home: Path, *, jobs: int, hosts: int, seed: int = 1) -> Iter
         with ThreadPoolExecutor(1) as apart:  # Playwright has a loop of its own in this thread
             apart.submit(asyncio.run, fill(api.settings.database, jobs, hosts, random.Random(seed))).result()
         yield api
+
+
+def change_rows(api: Served, change: Change) -> Any:
+    """Change the store as another replica does, in a thread: Playwright has a loop of its own in this one."""
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(write, api, change).result()
 
 
 async def fill(url: str, jobs: int, hosts: int, chance: random.Random) -> None:

@@ -14,7 +14,7 @@ from support.serving import Served
 
 WIDE = {"width": 1360, "height": 850}
 NARROW = {"width": 390, "height": 850}
-TABS = ("recoveries", "checkpoints", "log", "sinks", "standbys", "executors", "exceptions", "spec")
+TABS = ("recoveries", "checkpoints", "logs", "configuration")
 
 
 def main(folder: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_role_sees_only_its_buttons(
     page = session.go("/")
     expect(page.locator("#rows").get_by_role("link", name=job["name"], exact=True)).to_be_visible()
     assert page.get_by_role("link", name="Submit").count() == submits
-    page = session.go(f"/jobs/{job['id']}?tab=standbys")
+    page = session.go(f"/jobs/{job['id']}?tab=recoveries")
     assert page.get_by_role("group", name="Actions").get_by_role("button").all_inner_texts() == actions
     assert page.get_by_role("button", name="Promote").count() == promotes
     assert page.locator("[data-call]").count() == len(actions) + promotes

@@ -10,13 +10,17 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from component.browser.browser_session import BrowserSession
+from component.browser.sample_platform import change_rows
 from support.serving import ApiProcess
+from support.stored import job_row
 
 
 def test_a_page_shows_its_age_while_the_service_hangs(look: Callable[..., BrowserSession], tmp_path: Path) -> None:
     with ApiProcess(tmp_path) as api:
-        sessions = [look(api.served.url, api.served.admin) for _ in range(2)]
-        pages = [sessions[0].go("/"), sessions[1].go("/hosts")]
+        change_rows(api.served, lambda session: job_row(session, "orders"))
+        paths = ("/", "/hosts", "/jobs/orders")
+        sessions = [look(api.served.url, api.served.admin) for _ in paths]
+        pages = [session.go(path) for session, path in zip(sessions, paths, strict=True)]
         for page in pages:
             expect(page.locator("#link")).to_have_text("● live", timeout=20_000)
         for session in sessions:

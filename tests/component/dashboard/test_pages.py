@@ -301,7 +301,7 @@ def test_an_exception_shows_its_stack_trace(api: Served, browser: Browser, name:
 
     write(api, fail)
     with browser(Role.VIEWER) as client:
-        assert "OSError: &lt;away&gt;</pre>" in client.get(f"/jobs/{job}", params={"tab": "exceptions"}).text
+        assert "OSError: &lt;away&gt;</pre>" in client.get(f"/jobs/{job}", params={"tab": "logs"}).text
 
 
 def test_a_beat_has_the_delay_of_the_next_read(api: Served) -> None:
@@ -351,7 +351,7 @@ def test_a_long_open_transaction_degrades_a_job(api: Served, browser: Browser, n
     assert line.weak == ("readers of words wait for a long open transaction",)
     assert line.exact, "published records are still published once"
     with browser(Role.VIEWER) as client:
-        shown = client.get(f"/jobs/{job}", params={"tab": "sinks"}).text
+        shown = client.get(f"/jobs/{job}").text
         assert "Readers of words wait for a transaction that has been open since" in shown
         assert "Readers of letters wait" in shown
 
@@ -376,13 +376,13 @@ def test_tabs_show_partitions_operators_and_lanes(api: Served, browser: Browser,
             return await ingest(session, run, 0, file.lines)
 
         write(api, push)
-        log, sinks, first = (
+        checkpoints, overview = (
             re.sub(r"<[^>]+>|\s+", " ", client.get(f"/jobs/{job}", params={"tab": tab}).text)
-            for tab in ("log", "sinks", "epochs")
+            for tab in ("checkpoints", "overview")
         )
-    assert re.search(r"out +fraud_score +31 +2.0 KiB +4 ", log)
-    assert re.search(r"out +1 +70 +3 +0 ", sinks), "epochs, records, transactions, skipped"
-    assert re.search(r"1 +90 *, +17 behind", first)
+    assert re.search(r"out +fraud_score +31 +2.0 KiB +4 ", checkpoints)
+    assert re.search(r"out +1 +70 +3 +0 ", overview), "epochs, records, transactions, skipped"
+    assert re.search(r"1 +90 *, +17 behind", overview)
 
 
 def parts(stream: bytes) -> dict[str, Any]:
@@ -546,7 +546,7 @@ def test_a_ready_standby_has_a_promote_button_for_its_owner(api: Served, browser
     job, _ = write(api, guarded(name))
     for role, buttons in ((Role.ADMIN, 1), (Role.VIEWER, 0)):
         with browser(role) as client:
-            shown = client.get(f"/jobs/{job}", params={"tab": "standbys"}).text
+            shown = client.get(f"/jobs/{job}", params={"tab": "recoveries"}).text
             assert "far from the driver" in shown
             assert shown.count(">Promote</button>") == buttons, role
 
@@ -575,9 +575,9 @@ def test_a_job_on_a_cluster_links_to_it_and_to_its_application(api: Served, brow
     with browser() as client:
         shown = client.get(f"/jobs/{job}").text
         assert f'<a href="/clusters#cluster-{name}">{name}</a>' in shown
-        assert '<a href="http://h:4040" rel="noreferrer">app-7</a>' in shown
-        assert f'<a href="/jobs/{job}?tab=executors">1 of 3</a>' in shown
-        tab = client.get(f"/jobs/{job}", params={"tab": "executors"}).text
+        assert f'<a href="/jobs/{job}?tab=configuration#executors">1 of 3</a>' in shown
+        tab = client.get(f"/jobs/{job}", params={"tab": "configuration"}).text
+        assert '<a href="http://h:4040" rel="noreferrer">app-7</a>' in tab
         assert '<a href="http://m:8080" rel="noreferrer">http://m:8080</a>' in tab
         assert re.findall(r'<a href="([^"]+)"[^>]* of executor 4">', tab) == ["http://w/?a=7&amp;x=4"]
         api_run = client.get(f"/api/v1/jobs/{job}/runs", headers={"Accept": "application/json"}).json()["data"][0]

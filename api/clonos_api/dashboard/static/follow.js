@@ -1,5 +1,5 @@
-// Reloads the content of a page after each relevant event, at most once a second.
-import { fresh, listen, toSignIn } from "./page.js";
+// Fetches the content of a page again: at most once a second after events.
+import { dress, fresh, listen, toSignIn } from "./page.js";
 
 const main = document.getElementById("main");
 let due = null;
@@ -27,22 +27,24 @@ async function reload() {
   // On failure the page stays as it is and shows its age; the next event or timer retries.
   const text = response?.ok ? await response.text().catch(() => null) : null;
   if (text === null || dialog.open) return;
+  const unfolded = [...main.querySelectorAll("details[open]")]; // the user opened them
   await htmx.swap({ text, target: main, swap: "innerMorph", sourceElement: main });
+  for (const details of unfolded) details.open = true;
+  dress(main);
   fresh();
-  document.dispatchEvent(new Event("refreshed"));
 }
 
 export function soon() {
   due ??= setTimeout(() => { due = null; refresh(); }, 1000);
 }
 
-export function follow(types, job) {
+export function follow(types) {
   const received = (event) => {
     if (event.lastEventId) seen = event.lastEventId;
     soon();
   };
-  const address = () => `/api/v1/events?${new URLSearchParams({ after: seen, ...(job && { job }) })}`;
-  listen(address, Object.fromEntries([...types, "gap"].map((type) => [type, received])), { onOpen: soon });
+  const handlers = Object.fromEntries([...types, "gap"].map((type) => [type, received]));
+  listen(() => `/api/v1/events?after=${seen}`, handlers, { onOpen: soon });
 }
 
 document.addEventListener("refresh", soon);

@@ -7,6 +7,7 @@ const trouble = document.getElementById("trouble");
 const count = document.getElementById("shown");
 const known = new Map(); // job id → HTML of its row, as received
 const around = {};
+let order = [...body.rows].map((row) => row.id.slice(2)); // job ids: those that need attention first
 
 const rowOf = (id) => document.getElementById(`j-${id}`);
 
@@ -26,7 +27,7 @@ function choose() {
   count.textContent = left === body.rows.length ? "" : `${left} of ${body.rows.length} jobs`;
 }
 
-function put(rows, order) {
+function put(rows) {
   for (const [id, html] of Object.entries(rows)) {
     if (known.get(id) === html && rowOf(id)) continue;
     known.set(id, html);
@@ -47,14 +48,59 @@ function put(rows, order) {
     old.replaceWith(row);
     if (focused) row.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
   }
-  // Move only the rows that are out of order.
+}
+
+// The address names the column: `?sort=lag`, or `?sort=-lag` for the largest first. Without it, jobs that need attention
+// are first.
+const number = (row, index) => parseFloat(row.querySelector(`[data-figure="${index}"]`).textContent.replace(/[^\d.]/g, ""));
+const KEYS = {
+  name: (row) => row.querySelector("th a").textContent,
+  state: (row) => row.dataset.state,
+  lag: (row) => number(row, 0),
+  published: (row) => number(row, 1),
+};
+let sort = new URLSearchParams(location.search).get("sort") ?? "";
+
+function sorted() {
+  const descending = sort.startsWith("-");
+  const key = KEYS[sort.replace("-", "")];
+  const listed = order.filter(rowOf);
+  if (!key) return listed;
+  const keys = new Map(listed.map((id) => [id, key(rowOf(id))]));
+  const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b, undefined, { numeric: true }) : a - b);
+  return listed.sort((left, right) => {
+    const [a, b] = [keys.get(left), keys.get(right)];
+    if (Number.isNaN(a) || Number.isNaN(b)) return Number.isNaN(a) - Number.isNaN(b); // no figure: last in both directions
+    return descending ? compare(b, a) : compare(a, b);
+  });
+}
+
+// Moves only the rows that are out of order.
+function arrange() {
+  const focused = body.contains(document.activeElement) ? document.activeElement : null;
   let next = body.firstElementChild;
-  for (const id of order) {
+  for (const id of sorted()) {
     const row = rowOf(id);
-    if (!row) continue;
     if (row === next) next = next.nextElementSibling;
     else body.insertBefore(row, next);
   }
+  if (focused !== null && document.activeElement !== focused) focused.focus({ preventScroll: true });
+}
+
+function markColumns() {
+  for (const button of document.querySelectorAll("#head [data-sort]")) {
+    const chosen = button.dataset.sort === sort.replace("-", "");
+    button.closest("th").ariaSort = chosen ? (sort.startsWith("-") ? "descending" : "ascending") : null;
+  }
+}
+
+// The first click sorts, the second reverses, the third restores the order by attention.
+function sortBy(column) {
+  const turns = ["lag", "published"].includes(column) ? [`-${column}`, column, ""] : [column, `-${column}`, ""];
+  sort = turns[turns.indexOf(sort) + 1] ?? turns[0];
+  history.replaceState(null, "", sort ? `?sort=${sort}` : location.pathname);
+  markColumns();
+  arrange();
 }
 
 function frame(update) {
@@ -62,10 +108,13 @@ function frame(update) {
     if (!(part in update) || around[part] === update[part]) continue;
     around[part] = update[part];
     const element = document.getElementById(part);
-    const link = element.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    const focused = element.contains(document.activeElement) ? document.activeElement : null;
+    const [link, column] = [focused?.getAttribute("href"), focused?.getAttribute("data-sort")];
     element.innerHTML = update[part];
     if (link) element.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus();
+    else if (column) element.querySelector(`[data-sort="${column}"]`)?.focus();
   }
+  markColumns();
   document.getElementById("none").hidden = update.order.length > 0;
   document.getElementById("some").hidden = update.order.length === 0;
 }
@@ -77,6 +126,7 @@ function figure(update) {
       if (cell.textContent !== text) cell.textContent = text;
     }
   }
+  if (sort) arrange();
 }
 
 function timed(work) {
@@ -102,11 +152,17 @@ function whole(update) {
 
 function rows(update) {
   update.gone.forEach(drop);
+  order = update.order;
   frame(update);
-  put(update.rows, update.order);
+  put(update.rows);
+  arrange();
   choose();
 }
 
+document.getElementById("head").addEventListener("click", (event) => {
+  const button = event.target.closest("[data-sort]");
+  if (button) sortBy(button.dataset.sort);
+});
 filter.addEventListener("input", choose);
 trouble.addEventListener("change", choose);
 document.addEventListener("keydown", (event) => {
@@ -118,6 +174,8 @@ document.addEventListener("keydown", (event) => {
     choose();
   }
 });
+markColumns();
+arrange();
 // Nothing has changed; the next read is N milliseconds late.
 const beat = (event) => fresh(Number(event.data));
 listen(() => "/live", { board: timed(whole), rows: timed(rows), figures: timed(figure), beat }, { quietMs: 4000 });

@@ -4,7 +4,11 @@ import { problem } from "./page.js";
 const box = document.getElementById("series");
 const job = document.getElementById("job").dataset.job;
 const PAUSE_MS = { "5m": 5000, "1h": 15000, "24h": 60000, "7d": 60000 };
-const charts = new Map();
+const HEIGHT = 190; // without the legend
+const charts = new Map(); // id → { plot, key }
+const seconds = (text) => Date.parse(text) / 1000;
+const round = (value) => (value === null ? null : Math.round(10 * value) / 10);
+const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "medium" });
 let shown = null;
 let timer = null;
 
@@ -17,15 +21,11 @@ function colour(name) {
   return color;
 }
 
-// An interval without epochs has no point: the line has a gap there.
-function line(points, value, interval) {
-  const data = [];
-  for (const point of points) {
-    const at = Date.parse(point.at);
-    if (data.length && at - data.at(-1)[0] > 1.5 * interval) data.push([data.at(-1)[0] + interval, null]);
-    data.push([at, value(point)]);
-  }
-  return data;
+// The beginnings of all intervals. One without epochs has no value: a line has a gap there.
+function times() {
+  const starts = [];
+  for (let start = seconds(shown.since); start <= seconds(shown.until); start += shown.interval_s) starts.push(start);
+  return starts;
 }
 
 function lag(point) {
@@ -33,60 +33,110 @@ function lag(point) {
   return lags.length ? lags.reduce((sum, records) => sum + records) : null;
 }
 
-function marks(series, fault, change) {
-  const moments = series.annotations.filter((mark) => mark.kind !== "recovery");
-  const recoveries = series.annotations.filter((mark) => mark.kind === "recovery");
-  return {
-    markLine: {
-      symbol: "none", silent: true, lineStyle: { color: change, type: "dashed" },
-      label: { formatter: "{b}", color: change }, data: moments.map((mark) => ({ name: mark.text, xAxis: mark.at })),
-    },
-    markArea: {
-      silent: true, itemStyle: { color: fault, opacity: 0.25 }, label: { color: fault },
-      data: recoveries.map((mark) => [{ name: mark.text, xAxis: mark.at }, { xAxis: mark.until ?? series.until }]),
-    },
-  };
+// Recoveries as areas, versions and savepoints as dashed lines, with texts where there is room.
+function annotate(plot) {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio;
+  const at = (text) => plot.valToPos(seconds(text), "x", true);
+  const [fault, change] = [colour("bad"), colour("idle")];
+  let free = 0;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.font = `${12 * ratio}px system-ui, sans-serif`;
+  ctx.setLineDash([4 * ratio, 4 * ratio]);
+  for (const mark of [...shown.annotations].sort((a, b) => seconds(a.at) - seconds(b.at))) {
+    const left = at(mark.at);
+    ctx.fillStyle = ctx.strokeStyle = mark.kind === "recovery" ? fault : change;
+    if (mark.kind === "recovery") {
+      ctx.globalAlpha = 0.3;
+      ctx.fillRect(left, bbox.top, Math.max(2 * ratio, at(mark.until ?? shown.until) - left), bbox.height);
+      ctx.globalAlpha = 1;
+    } else {
+      ctx.beginPath();
+      ctx.moveTo(left, bbox.top);
+      ctx.lineTo(left, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    const { width } = ctx.measureText(mark.text);
+    const start = Math.min(left + 3 * ratio, bbox.left + bbox.width - width - 3 * ratio);
+    if (start < free) continue;
+    ctx.fillText(mark.text, start, bbox.top + 12 * ratio);
+    free = start + width + 8 * ratio;
+  }
+  ctx.restore();
 }
 
-function draw(id, series, axes, lines) {
+function timesOfAxis(plot, splits) {
+  const days = shown.range === "7d";
+  const format = new Intl.DateTimeFormat(undefined, days ? { month: "short", day: "numeric" } : { timeStyle: "short" });
+  return splits.map((at) => format.format(1000 * at));
+}
+
+// `axes`: unit of each value axis, the first on the left; `lines`: label, unit, values, and more fields of uPlot's series.
+function draw(id, axes, lines) {
   const place = document.getElementById(id);
-  const text = getComputedStyle(document.body).color;
-  if (!charts.has(id)) charts.set(id, echarts.init(place, null, { renderer: "svg" }));
-  const axis = { type: "value", axisLabel: { color: text }, nameTextStyle: { color: text }, splitLine: { lineStyle: { opacity: 0.2 } } };
-  const first = marks(series, colour("bad"), colour("idle"));
-  charts.get(id).setOption({
-    animation: false,
-    color: [colour("good"), colour("busy"), colour("weak"), text],
-    grid: { left: 60, right: 60, top: 40, bottom: 28 },
-    legend: { type: "scroll", textStyle: { color: text }, top: 4 },
-    tooltip: { trigger: "axis", confine: true },
-    xAxis: { type: "time", min: series.since, max: series.until, axisLabel: { color: text, hideOverlap: true } },
-    yAxis: axes.map((name, index) => ({ ...axis, name, ...(index && { splitLine: { show: false } }) })),
-    series: lines.map((entry, index) => ({ type: "line", showSymbol: entry.data.length < 3, connectNulls: false, ...entry, ...(index ? {} : first) })),
-  }, { notMerge: true });
+  place.hidden = lines.length === 0;
+  if (place.hidden) return;
+  const data = [times(), ...lines.map((line) => line.values)];
+  const key = [shown.range, ...lines.map((line) => line.label)].join("\n");
+  const chart = charts.get(id);
+  if (chart?.key === key) return chart.plot.setData(data);
+  chart?.plot.destroy();
+  const text = colour("idle");
+  const faint = { stroke: text, width: 0.2 };
+  const colours = [colour("good"), colour("busy"), colour("weak"), getComputedStyle(document.body).color];
+  const range = (plot, low, high) => [0, high > 0 ? 1.1 * high : 1];
+  const options = {
+    width: place.clientWidth - 12,
+    height: HEIGHT,
+    cursor: { drag: { x: false, y: false } },
+    scales: { x: { range: () => [seconds(shown.since), seconds(shown.until)] }, ...Object.fromEntries(axes.map((unit) => [unit, { range }])) },
+    axes: [
+      { stroke: text, grid: faint, ticks: faint, values: timesOfAxis },
+      ...axes.map((unit, index) => ({ scale: unit, label: unit, side: index ? 1 : 3, stroke: text, grid: index ? { show: false } : faint, ticks: faint, size: 60, labelSize: 18 })),
+    ],
+    series: [
+      { label: "time", value: (plot, at) => (at === null ? "–" : moment.format(1000 * at)) },
+      ...lines.map(({ values, ...line }, index) => ({
+        stroke: colours[index % colours.length], width: 1.5,
+        value: (plot, value) => (value === null ? "–" : value.toLocaleString()), ...line,
+      })),
+    ],
+    hooks: { drawAxes: [annotate] },
+  };
+  charts.set(id, { plot: new uPlot(options, data, place), key });
 }
 
 function drawAll() {
-  if (!shown || !globalThis.echarts) return;
-  const interval = 1000 * shown.interval_s;
+  if (!shown) return;
+  const starts = times();
   const queries = Object.entries(shown.queries);
-  const several = queries.length > 1;
-  const name = (query, what) => (several ? `${query}: ${what}` : what);
-  const of = (query, points, what, value, more = {}) => ({ name: name(query, what), data: line(points, value, interval), ...more });
+  const of = (query, points, what, scale, value, more = {}) => {
+    const values = new Map(points.map((point) => [seconds(point.at), value(point)]));
+    const label = queries.length > 1 ? `${query}: ${what}` : what;
+    return { label, scale, values: starts.map((start) => values.get(start) ?? null), ...more };
+  };
   document.getElementById("series-none").hidden = queries.length > 0;
-  const round = (value) => (value === null ? null : Math.round(10 * value) / 10);
-  draw("rates", shown, ["records/s", "lag, records"], queries.flatMap(([query, points]) => [
-    of(query, points, "read", (point) => round(point.records_in_per_s)),
-    of(query, points, "published", (point) => round(point.records_out_per_s)),
-    of(query, points.filter((point) => lag(point) !== null), "lag", lag, { yAxisIndex: 1, lineStyle: { type: "dotted" } }),
+  draw("rates", ["records/s", "lag, records"], queries.flatMap(([query, points]) => [
+    of(query, points, "read", "records/s", (point) => round(point.records_in_per_s)),
+    of(query, points, "published", "records/s", (point) => round(point.records_out_per_s)),
+    of(query, points, "lag", "lag, records", lag, { dash: [2, 3] }),
   ]));
-  draw("durations", shown, ["ms"], queries.flatMap(([query, points]) => {
+  draw("durations", ["ms"], queries.flatMap(([query, points]) => {
     const finished = points.filter((point) => point.epochs);
     return [
-      of(query, finished, "epoch, p50", (point) => round(point.epoch_ms_p50)),
-      of(query, finished, "epoch, p99", (point) => round(point.epoch_ms_p99), { lineStyle: { type: "dashed" } }),
+      of(query, finished, "epoch, p50", "ms", (point) => round(point.epoch_ms_p50)),
+      of(query, finished, "epoch, p99", "ms", (point) => round(point.epoch_ms_p99), { dash: [6, 4] }),
     ];
   }));
+}
+
+function redraw() {
+  for (const { plot } of charts.values()) plot.destroy();
+  charts.clear();
+  drawAll();
 }
 
 async function load() {
@@ -103,6 +153,6 @@ async function load() {
 }
 
 box.addEventListener("change", load);
-addEventListener("resize", () => charts.forEach((chart) => chart.resize()));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-addEventListener("load", load);
+addEventListener("resize", () => charts.forEach(({ plot }, id) => plot.setSize({ width: document.getElementById(id).clientWidth - 12, height: HEIGHT })));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+load();
