@@ -81,8 +81,10 @@ def take(page: Page, api: Served, path: str, file: Path) -> None:
     """Takes a picture once the page is complete."""
     page.goto(api.url + path)
     page.wait_for_load_state("load")
-    if path in ("/", "/hosts", "/clusters", "/events"):
+    if path != "/submit" and "/recoveries/" not in path:
         page.wait_for_selector("#link[data-state=live]")
+    if page.locator("#series").count():
+        page.wait_for_selector("#rates canvas")
     page.wait_for_function("document.fonts.status === 'loaded'")
     page.screenshot(path=file)
 

@@ -68,6 +68,11 @@ def test_the_lead_line_has_the_forecast_the_stall_and_the_reasons(fields: dict[s
     assert ("publishes 120" in shown) is ("stall" not in fields)
 
 
+def test_a_job_without_output_has_no_forecast() -> None:
+    line = replace(RUNNING, stall=Stall(NOW, "Kafka does not answer"), forecast=Forecast(True, "host-3", 0.6))
+    assert "takeover" not in Lead.of(line).whole()
+
+
 def running(name: str) -> Callable[[AsyncSession], Any]:
     async def make(session: AsyncSession) -> str:
         job, host = await job_row(session, name), await host_row(session)

@@ -94,7 +94,7 @@ function draw(id, axes, lines) {
     cursor: { drag: { x: false, y: false } },
     scales: { x: { range: () => [seconds(shown.since), seconds(shown.until)] }, ...Object.fromEntries(axes.map((unit) => [unit, { range }])) },
     axes: [
-      { stroke: text, grid: faint, ticks: faint, values: timesOfAxis },
+      { stroke: text, grid: faint, ticks: faint, space: 75, values: timesOfAxis },
       ...axes.map((unit, index) => ({ scale: unit, label: unit, side: index ? 1 : 3, stroke: text, grid: index ? { show: false } : faint, ticks: faint, size: 60, labelSize: 18 })),
     ],
     series: [
