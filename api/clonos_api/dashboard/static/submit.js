@@ -7,7 +7,8 @@ const send = document.getElementById("send");
 const verdict = document.getElementById("verdict");
 let artifact = null;
 let due = null;
-let turn = 0;
+let uploads = 0;
+let validations = 0;
 
 function show(title, items = [], kind = "") {
   const heading = document.createElement("h2");
@@ -33,11 +34,11 @@ function show(title, items = [], kind = "") {
 const yaml = (path, body) => fetch(path, { method: "POST", body, headers: { "Content-Type": "application/yaml", "Idempotency-Key": crypto.randomUUID() } });
 
 async function look() {
-  const own = ++turn;
+  const own = ++validations;
   if (!artifact) return;
   send.disabled = true;
   const response = await yaml(`/api/v1/jobs/validate?artifact=${artifact}`, spec.value).catch(() => null);
-  if (own !== turn) return;
+  if (own !== validations) return;
   if (!response) return show("The control plane is unavailable.", [], "bad");
   if (!response.ok) {
     const body = await response.json().catch(() => ({}));
@@ -52,7 +53,9 @@ async function look() {
 }
 
 code.addEventListener("change", async () => {
-  const own = ++turn;
+  // Text that is typed during an upload must not void the upload: uploads and validations are counted apart.
+  const own = ++uploads;
+  validations += 1;
   artifact = null;
   send.disabled = true;
   const [file] = code.files;
@@ -60,10 +63,10 @@ code.addEventListener("change", async () => {
   const form = new FormData();
   form.append("file", file);
   const response = await fetch("/api/v1/artifacts", { method: "POST", body: form, headers: { "Idempotency-Key": crypto.randomUUID() } }).catch(() => null);
-  if (own !== turn) return;
+  if (own !== uploads) return;
   if (!response?.ok) return show("✕ The code was refused.", [["", response ? await problem(response) : "The control plane is unavailable.", ""]], "bad");
   const uploaded = await response.json();
-  if (own !== turn) return;
+  if (own !== uploads) return;
   artifact = uploaded.id;
   if (uploaded.main) spec.value = spec.value.replace(/^(\s+main:).*$/m, `$1 ${uploaded.main}`);
   look();
