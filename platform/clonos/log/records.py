@@ -12,7 +12,7 @@ import msgspec
 
 from clonos.errors import ForeignRecord, LogFormatUnsupported
 
-VERSION: Final = b"\x02"
+VERSION: Final = b"\x03"
 _RESERVED_VERSIONS: Final = range(1, 9)  # control characters, which no text starts with
 
 

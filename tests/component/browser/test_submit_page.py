@@ -1,4 +1,4 @@
-"""The page "Submit" validates the specification, whatever the order in which upload and typing end."""
+"""The page "Submit" validates text that is typed during the upload of the code."""
 
 from __future__ import annotations
 

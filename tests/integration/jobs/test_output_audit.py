@@ -14,7 +14,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
+import clonos
 from clonos.agent.settings import AgentSettings
+from clonos.formats import Json
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
@@ -157,7 +159,7 @@ def test_an_output_with_records_of_others_is_not_verified(
 
 
 def test_values_that_rows_choose(kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic) -> None:
-    """Partition, timestamp and headers of rows are part of the digest."""
+    """Rows may choose partition, timestamp and headers, some of them or all."""
     source, out = make_topic(2, "in"), make_topic(3, "out")
     feed(kafka, source, 0)
 
@@ -167,8 +169,8 @@ def test_values_that_rows_choose(kafka: KafkaSettings, run_job: Any, name: str, 
         ctx.sink(
             records.select(
                 F.when(F.col("offset") > 0, F.col("value")).alias("value"),
-                (F.col("offset") % 3).cast("int").alias("partition"),
-                "timestamp",
+                F.when(F.col("offset") != 1, F.col("offset") % 3).cast("int").alias("partition"),
+                F.when(F.col("offset") != 2, F.col("timestamp")).alias("timestamp"),
                 header.alias("headers"),
             ),
             topic=out,
@@ -179,6 +181,31 @@ def test_values_that_rows_choose(kafka: KafkaSettings, run_job: Any, name: str, 
     result = audit_output(kafka, name, seconds=1)
     assert result.clean, result
     assert result.records == 10
+
+
+def test_dead_letters_of_the_platform_beside_rows_of_the_job(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    """Poison records keep their timestamp; the job's own rows in the same topic have none."""
+    source, out, dead = make_topic(2, "in"), make_topic(1, "out"), make_topic(1, "dead")
+    producer = Producer(client_config(kafka))
+    for value in ('{"n": 1}', "poison", '{"n": 2}', '{"n": 3}'):
+        producer.produce(source, value, "k", partition=0)
+    assert producer.flush(30) == 0
+
+    def job(ctx: JobContext) -> None:
+        numbers = ctx.decode(ctx.source(source), Json(), schema="n int", on_poison="dead-letter", dead_letters=dead)
+        odd = F.col("record.n") % 2 == 1
+        ctx.sink(
+            clonos.fan_out(numbers, {out: clonos.Output("value", where=~odd), dead: clonos.Output("value", where=odd)}),
+            topic=out,
+            name="out",
+        )
+
+    run_job(job, name)
+    result = audit_output(kafka, name, topics=[out, dead], seconds=1)
+    assert result.clean, result
+    assert result.records == 4
 
 
 def test_topics_with_and_without_chosen_values_of_queries_that_read_each_other(

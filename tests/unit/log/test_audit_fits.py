@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from clonos.log.output_audit import CommittedEpoch, Snapshot, Sum, _fit
+from clonos.log.output_audit import CommittedEpoch, Sum, _fit
 
 # Epochs of different sizes: equal ones have the same distance from each other.
 TOTALS = [Sum(), Sum(10, 1000), Sum(25, 2600), Sum(31, 3333)]
 EPOCHS = [CommittedEpoch("out", number - 1, total) for number, total in enumerate(TOTALS)]
 
 
-def snapshot(records: int, digest: int) -> Snapshot:
-    """Of one topic, with the same sum for each variant."""
-    return ((Sum(records, digest),) * 4,)
-
-
-NOTHING, FIRST, SECOND, THIRD = (snapshot(*total) for total in TOTALS)
-IN_BETWEEN = snapshot(14, 1400)
-SECOND_TWICE_3, THIRD_TWICE_3 = snapshot(26, 2607), snapshot(32, 3340)
+NOTHING, FIRST, SECOND, THIRD = TOTALS
+IN_BETWEEN = Sum(14, 1400)
+SECOND_TWICE_3, THIRD_TWICE_3 = Sum(26, 2607), Sum(32, 3340)
 
 
 @pytest.mark.parametrize(
@@ -35,11 +30,11 @@ SECOND_TWICE_3, THIRD_TWICE_3 = snapshot(26, 2607), snapshot(32, 3340)
         ([FIRST, SECOND, THIRD_TWICE_3], False, [0, 1], False),
         ([NOTHING, SECOND, THIRD_TWICE_3], True, [-1, 1], False),
         # As many records, one of them with other content.
-        ([NOTHING, snapshot(31, 3334)], True, [], False),
+        ([NOTHING, Sum(31, 3334)], True, [], False),
     ],
 )
 def test_only_the_same_distance_proves_epochs(
-    snapshots: list[Snapshot], whole: bool, epochs: list[int], newest: bool
+    snapshots: list[Sum], whole: bool, epochs: list[int], newest: bool
 ) -> None:
     fit = _fit(EPOCHS, snapshots, whole=whole)
     proved = [fit.epochs[0].epoch, fit.epochs[-1].epoch] if len(fit.epochs) > 1 else []

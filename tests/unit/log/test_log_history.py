@@ -14,6 +14,7 @@ from clonos.errors import SpecError
 from clonos.log.exported import ExportedDeterminants, ExportedPlan, export
 from clonos.log.history import Entered, _Partition
 from clonos.log.records import (
+    VERSION,
     AssignLanes,
     Claim,
     Determinant,
@@ -94,7 +95,7 @@ def test_records_of_a_superseded_owner_on_control_are_void() -> None:
     assert void(0, [Claim(NEW, AT), plan(NEW), EpochCommitted(NEW, "words", 3, 1)]) == [False] * 3
 
 
-@pytest.mark.parametrize("value", [None, b"", b"hello", b"\x02hello"])
+@pytest.mark.parametrize("value", [None, b"", b"hello", VERSION + b"hello"])
 def test_foreign_record_is_shown_and_reading_continues(value: bytes | None) -> None:
     foreign, after = entered(0, [value, Claim(OLD, AT)])
     assert (foreign.kind, foreign.record, foreign.size) == ("foreign", None, len(value or b""))
