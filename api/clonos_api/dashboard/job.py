@@ -14,6 +14,7 @@ from clonos.resources.checkpoints import Savepoint
 from clonos.resources.clusters import Cluster
 from clonos.resources.incidents import sentence
 from clonos.resources.jobs import JobException, JobVersion, Run
+from clonos_api.dashboard.graph_layout import layout
 from clonos_api.dashboard.job_live import Lead, line_of
 from clonos_api.dashboard.live import PulseDep
 from clonos_api.dashboard.rendering import Page, render
@@ -24,6 +25,7 @@ from clonos_api.store import (
     counters,
     generations,
     job_exceptions,
+    job_graph,
     job_series,
     jobs,
     lookups,
@@ -95,6 +97,7 @@ async def _overview(session: AsyncSession, row: JobRow, version: int | None) -> 
         "ranges": list(job_series.RANGES),
         "offsets": await progress.offsets(session, row),
         "epochs": (await progress.page(session, row.id, _EPOCHS)).rows,
+        "drawing": layout(await job_graph.of_job(session, row)),
     }
 
 

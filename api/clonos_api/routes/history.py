@@ -1,4 +1,4 @@
-"""REST routes for a job's runs, generations, recoveries, errors, metrics, offsets, causal log and standbys."""
+"""REST routes for a job's runs, generations, recoveries, errors, metrics, graph, offsets, causal log and standbys."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from clonos.errors import NotFound
 from clonos.resources.base import Page
 from clonos.resources.hosts import Standby
 from clonos.resources.incidents import Incident
+from clonos.resources.job_graph import JobGraph
 from clonos.resources.jobs import CausalLog, Generation, JobException, Metrics, Offsets, Recovery, Run
 from clonos.resources.series import Series, SeriesRange
 from clonos_api.http.bodies import StandbyStates
@@ -28,6 +29,7 @@ from clonos_api.store import (
     generations,
     incidents,
     job_exceptions,
+    job_graph,
     job_series,
     lookups,
     progress,
@@ -121,6 +123,16 @@ async def get_series(
     """
     async with database.reading() as session:
         return await job_series.of_job(session, row.id, span)
+
+
+@router.get("/{job}/graph")
+async def get_graph(caller: Viewer, database: DatabaseDep, row: KnownJob) -> JobGraph:
+    """Get the graph of a job: the topics of each query, its operators, and rates and lag between them.
+
+    The job's newest driver reported its parts with its claim. Without such a report the graph has no nodes.
+    """
+    async with database.reading() as session:
+        return await job_graph.of_job(session, row)
 
 
 @router.get("/{job}/offsets")

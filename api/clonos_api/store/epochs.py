@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import ClonosError, NotFound, SpecError
 from clonos.resources.hosts import EventsBatch
 from clonos.resources.jobs import OperatorMetrics, QueryMetrics
-from clonos_api.store import counters, generations, job_exceptions, recoveries, series, standbys
+from clonos_api.store import counters, generations, job_exceptions, job_graph, recoveries, series, standbys
 from clonos_api.store.db.bulk import insert_all, update_all
 from clonos_api.store.ingest import (
     Claimed,
@@ -187,6 +187,8 @@ class _Ingestion:
             self._open(claim.generation, {})  # a claim ends the transactions of older generations
             self._report(claim.generation, kafka=None, waiting=None)
             self.metrics |= {"delivery": claim.delivery, "sharing_depth": claim.sharing_depth}
+            if claim.graph:
+                await job_graph.store(session, job, claim.generation, claim.at, claim.graph)
             for name in self.queries:
                 self._query(name)["retention"] = {}
             self.columns |= {"generation": claim.generation, "observed_version": int(order["version"])}
@@ -246,6 +248,7 @@ class _Ingestion:
                 records_in=figures["records_in"],
                 records_out=figures["records_out"],
                 durations=Counter({duration_class(epoch.duration_ms): 1}),
+                latencies=Counter(done.latencies if new else {}),
             ),
         )
         self.sums.update(figures)

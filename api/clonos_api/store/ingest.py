@@ -22,6 +22,7 @@ from clonos.resources.failures import kind_of
 from clonos.resources.jobs import Failure, OperatorMetrics
 from clonos.telemetry.events import FIGURES
 from clonos.telemetry.redaction import redact_text
+from clonos_api.store.reported_graph import ReportedGraph, parse
 
 Event = dict[str, Any]
 # Limits of columns and sums: a corrupt line must not stop the ingestion of the lines behind it.
@@ -33,6 +34,7 @@ _UI: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/-]{1,300}")
 _LOG: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/?&=%+~,-]{1,500}")
 _EXECUTORS: Final = 20
 _MOST_TOPICS: Final = 100
+_CLASSES: Final = 200  # more than the latencies of any record have
 _STACK: Final = 10_000
 _WHAT: Final = 500
 
@@ -72,6 +74,7 @@ class Claimed:
     delivery: dict[str, str] = field(default_factory=dict)
     # replicas that acknowledge a determinant: ``0``, ``1`` or ``full``; None for drivers of earlier versions of Clonos
     sharing_depth: str | None = None
+    graph: ReportedGraph = field(default_factory=dict)  # empty for drivers of earlier versions of Clonos
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class EpochDone:
     marks: dict[str, datetime] | None = None
     # operator → field of `OperatorMetrics` → its value in this epoch
     operators: dict[str, dict[str, int]] = field(default_factory=dict)
+    # class of a latency (`clonos_api.store.series`) → records, from their timestamp in Kafka to the end of the epoch
+    latencies: dict[str, int] = field(default_factory=dict)
 
     @property
     def at(self) -> datetime:
@@ -400,11 +405,13 @@ def _claimed(state: IngestState, event: Event) -> Claimed:
         _moment(failed_at) if failed_at is not None else None,
         {_short(sink): str(mode)[:_LONGEST] for sink, mode in _named(event, "delivery").items()},
         str(event["sharing_depth"])[:_LONGEST] if "sharing_depth" in event else None,
+        parse(event.get("queries")),
     )
 
 
 def _epoch(state: IngestState, event: Event) -> EpochDone:
     figures = {name: _number(event, name, _FIGURE) if name in event else 0 for name in FIGURES}
+    operators = _operators(event)
     checkpoint = EpochCheckpoint(
         epoch=_number(event, "epoch", _BIG),
         query=_short(event["query"]),
@@ -418,11 +425,22 @@ def _epoch(state: IngestState, event: Event) -> EpochDone:
         published_lanes=figures["published_lanes"] if "published_lanes" in event else None,
         offsets=event.get("offsets") or {},
         spans=event.get("spans") or [],
+        topics_in=_numbers(_topics(event, "topics_in"), _FIGURE),
+        dead_letters=figures["dead_letters"],
+        recorded={name: tally["recorded"] for name, tally in operators.items() if tally.get("recorded")},
     )
-    operators = _operators(event)
     marks = {name: _moment(at) for name, at in state.marks.items()} if state.waiting else None
     state.waiting = False
-    return EpochDone(state.lineage, checkpoint, figures, marks, operators)
+    return EpochDone(state.lineage, checkpoint, figures, marks, operators, _latencies(event))
+
+
+def _latencies(event: Event) -> dict[str, int]:
+    """The latencies of an epoch; empty if they are unreadable, because the epoch counts without them."""
+    try:
+        latencies = _numbers(_named(event, "latencies"), _FIGURE)
+        return latencies if all(0 <= int(number) < _CLASSES for number in latencies) else {}
+    except (TypeError, ValueError):
+        return {}
 
 
 def _operators(event: Event) -> dict[str, dict[str, int]]:

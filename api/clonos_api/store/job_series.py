@@ -62,6 +62,8 @@ def _point(interval: series.Interval, until: datetime) -> SeriesPoint:
         records_out_per_s=tally.records_out / seconds,
         epoch_ms_p50=tally.duration_ms(0.5),
         epoch_ms_p99=tally.duration_ms(0.99),
+        latency_ms_p50=tally.latency_ms(0.5),
+        latency_ms_p99=tally.latency_ms(0.99),
         lag=tally.lag,
     )
 

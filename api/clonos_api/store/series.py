@@ -1,8 +1,8 @@
 """Figures of jobs over time: sums of short intervals (`SHORT_S`) for the last hours, and of long ones for a week.
 
 The figures of an epoch belong to the interval in which it finished. An interval without epochs has no row, so that a
-chart shows a gap. Durations are counted in classes, each 19 % longer than the one before (`duration_class`): the sums
-of classes give percentiles of any range.
+chart shows a gap. Durations and latencies are counted in classes, each 19 % longer than the one before
+(`duration_class`): the sums of classes give percentiles of any range.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Tally:
 
     Attributes:
         durations: Class of a duration → number of epochs.
+        latencies: Class of an end-to-end latency → number of records.
         lag: Source topic → unread records at the end of the interval; empty: not reported in it.
     """
 
@@ -52,12 +53,14 @@ class Tally:
     records_in: int = 0
     records_out: int = 0
     durations: Counter[str] = field(default_factory=Counter)
+    latencies: Counter[str] = field(default_factory=Counter)
     lag: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Tally:
         """The figures of a stored row."""
-        return cls(**{**body, "durations": Counter(body["durations"])})
+        latencies = Counter(body.get("latencies", {}))  # rows of earlier versions have none
+        return cls(**{**body, "durations": Counter(body["durations"]), "latencies": latencies})
 
     def add(self, later: Tally) -> None:
         """Add the figures of a later part of the interval."""
@@ -66,20 +69,29 @@ class Tally:
         self.records_in += later.records_in
         self.records_out += later.records_out
         self.durations.update(later.durations)
+        self.latencies.update(later.latencies)
         self.lag = {**self.lag, **later.lag}
 
     def duration_ms(self, share: float) -> float | None:
         """The duration below which this share of the epochs is, in ms; None without epochs."""
-        left = math.ceil(share * self.durations.total())
-        for number in sorted(map(int, self.durations)):
-            left -= self.durations[str(number)]
-            if left <= 0:
-                return float(2 ** (number / _PER_DOUBLING))
-        return None
+        return _percentile(self.durations, share)
+
+    def latency_ms(self, share: float) -> float | None:
+        """The latency below which this share of the records is, in ms; None if no record has one."""
+        return _percentile(self.latencies, share)
 
     def body(self) -> dict[str, Any]:
         """The figures as a stored row has them."""
-        return {**vars(self), "durations": dict(self.durations)}
+        return {**vars(self), "durations": dict(self.durations), "latencies": dict(self.latencies)}
+
+
+def _percentile(classes: Counter[str], share: float) -> float | None:
+    left = math.ceil(share * classes.total())
+    for number in sorted(map(int, classes)):
+        left -= classes[str(number)]
+        if left <= 0:
+            return float(2 ** (number / _PER_DOUBLING))
+    return None
 
 
 def duration_class(duration_ms: float) -> str:

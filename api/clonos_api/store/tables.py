@@ -304,6 +304,17 @@ class SeriesRow(Base):
     body: Mapped[dict[str, Any]]  # a `clonos_api.store.series.Tally`
 
 
+class JobGraphRow(Base):
+    """What each query of a job reads, runs and writes, as the newest claim's driver reported it."""
+
+    __tablename__ = "job_graphs"
+
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    generation: Mapped[int]  # of the claim
+    reported_at: Mapped[datetime]
+    body: Mapped[dict[str, Any]]  # query → a `clonos_api.store.reported_graph.ReportedQuery`
+
+
 class CounterRow(Base):
     """A counter of a job, such as its number of finished epochs.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from clonos.errors import SpecError
 
 _uses: dict[str, int] = {}
-_shown: set[str] = set()
+_operators: dict[str, tuple[str, ...]] = {}
 
 
 def operator_name(name: str, *shown_as: str) -> str:
@@ -17,14 +17,15 @@ def operator_name(name: str, *shown_as: str) -> str:
 
     Args:
         name: The stable name.
-        shown_as: Names of the operator's function in Spark's query plans, for `shown_in_plans`.
+        shown_as: Names of the operator's function in Spark's query plans, for `defined_operators`.
 
     Returns:
         ``name`` for the first use, ``name#2`` for the second.
     """
     _uses[name] = _uses.get(name, 0) + 1
-    _shown.update(shown_as)
-    return name if _uses[name] == 1 else f"{name}#{_uses[name]}"
+    operator = name if _uses[name] == 1 else f"{name}#{_uses[name]}"
+    _operators[operator] = shown_as
+    return operator
 
 
 def stable_name(name: str | None, function: object) -> str:
@@ -46,10 +47,17 @@ def shown_name(function: object) -> str:
 
 def shown_in_plans() -> frozenset[str]:
     """The names by which Spark's query plans show the operators of the job that is being defined."""
-    return frozenset(_shown)
+    return frozenset(shown for names in _operators.values() for shown in names)
+
+
+def defined_operators() -> dict[str, tuple[str, ...]]:
+    """The operators of the job that is being defined, in the order of their uses: operator → names of its function in
+    Spark's query plans.
+    """
+    return dict(_operators)
 
 
 def forget_uses() -> None:
     """Reset the numbers of all names, before a job function builds its DataFrames."""
     _uses.clear()
-    _shown.clear()
+    _operators.clear()

@@ -6,17 +6,14 @@ a replay must send the same rows to the same tasks.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from pyspark.sql import DataFrame
 
-from clonos.causal.naming import shown_in_plans
+from clonos.causal.logical_plan import PlanNode, logical_plan, mentions
 from clonos.errors import SpecError
 
-_UDF = "org.apache.spark.sql.catalyst.expressions.PythonUDF"
 # The children of these nodes run in tasks of an earlier stage.
 _SHUFFLING = (
     "Aggregate",
@@ -30,36 +27,6 @@ _SHUFFLING = (
 _TIMED = ("TransformWithState", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState")
 
 
-class _Node:
-    """One node of a logical plan."""
-
-    def __init__(self, fields: dict[str, Any], children: list[_Node]) -> None:
-        self.kind = str(fields["class"]).rsplit(".", 1)[-1]
-        self.fields = fields
-        self.children = children
-
-    def all(self) -> Iterator[_Node]:
-        yield self
-        for child in self.children:
-            yield from child.all()
-
-    def streams(self) -> bool:
-        """Whether the rows of this node come from a streaming source."""
-        return any(node.kind.startswith("Streaming") for node in self.all())
-
-    def operators(self) -> Iterator[tuple[str, int]]:
-        """Name and expression id of each operator that this node evaluates."""
-        shown = shown_in_plans()
-        return (udf for udf in _udfs(self.fields) if udf[0] in shown)
-
-    def in_its_tasks(self) -> Iterator[_Node]:
-        """This node and its descendants that run in the same tasks, without a shuffle between them."""
-        yield self
-        if not self.kind.startswith(_SHUFFLING) and not self.fields.get("shuffle", False):
-            for child in self.children:
-                yield from child.in_its_tasks()
-
-
 def check_shape(frame: DataFrame) -> None:
     """Refuse a query that a replay could not repeat.
 
@@ -67,10 +34,10 @@ def check_shape(frame: DataFrame) -> None:
         SpecError: The query sorts or partitions by range, evaluates an operator twice or on a static DataFrame, or
             coalesces the partitions that an operator runs on.
     """
-    root = _plan(frame)
+    root = logical_plan(frame)
     for node in root.all():
         if (node.kind == "Sort" and node.fields.get("global")) or (
-            node.kind == "RepartitionByExpression" and _has(node.fields["partitionExpressions"], "SortOrder")
+            node.kind == "RepartitionByExpression" and mentions(node.fields["partitionExpressions"], "SortOrder")
         ):
             raise SpecError(
                 "The query sorts all of its rows, or partitions them by range.",
@@ -98,7 +65,7 @@ def check_shape(frame: DataFrame) -> None:
             below = [
                 name
                 for child in node.children
-                for descendant in child.in_its_tasks()
+                for descendant in _in_its_tasks(child)
                 for name, _ in descendant.operators()
             ]
             if below:
@@ -112,35 +79,21 @@ def runs_without_input(frame: DataFrame) -> bool:
     """Whether Spark may start epochs of the query without new input, because processing-time timers or timeouts
     can expire.
     """
-    return any(node.kind.startswith(_TIMED) and _has(node.fields, "ProcessingTime") for node in _plan(frame).all())
+    return any(
+        node.kind.startswith(_TIMED) and mentions(node.fields, "ProcessingTime") for node in logical_plan(frame).all()
+    )
 
 
 def has_rows_without_input(frame: DataFrame) -> bool:
     """Whether the query returns a row even if its input is empty, as an aggregate without grouping does."""
-    return any(node.kind == "Aggregate" and not node.fields["groupingExpressions"] for node in _plan(frame).all())
+    return any(
+        node.kind == "Aggregate" and not node.fields["groupingExpressions"] for node in logical_plan(frame).all()
+    )
 
 
-def _plan(frame: DataFrame) -> _Node:
-    """The analysed logical plan."""
-    return _tree(iter(json.loads(frame._jdf.queryExecution().analyzed().toJSON())))
-
-
-def _tree(fields: Iterator[dict[str, Any]]) -> _Node:
-    """The tree of nodes that Spark lists parents first."""
-    node = next(fields)
-    return _Node(node, [_tree(fields) for _ in range(node["num-children"])])
-
-
-def _udfs(value: Any) -> Iterator[tuple[str, int]]:
-    if isinstance(value, dict):
-        if value.get("class") == _UDF:
-            yield (value["name"], value["resultId"]["id"])
-        for inner in value.values():
-            yield from _udfs(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _udfs(inner)
-
-
-def _has(value: Any, kind: str) -> bool:
-    return kind in json.dumps(value)
+def _in_its_tasks(node: PlanNode) -> Iterator[PlanNode]:
+    """A node and its descendants that run in the same tasks, without a shuffle between them."""
+    yield node
+    if not node.kind.startswith(_SHUFFLING) and not node.fields.get("shuffle", False):
+        for child in node.children:
+            yield from _in_its_tasks(child)

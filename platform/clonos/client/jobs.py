@@ -13,6 +13,7 @@ from clonos.resources.base import Page
 from clonos.resources.checkpoints import Checkpoints, EpochCheckpoint, Savepoint, SavepointCreate
 from clonos.resources.hosts import Standby
 from clonos.resources.incidents import Incident
+from clonos.resources.job_graph import JobGraph
 from clonos.resources.jobs import (
     CausalLog,
     Generation,
@@ -239,6 +240,10 @@ class Jobs(Routes):
     def series(self, job: str, span: SeriesRange = "1h") -> Series:
         """A job's figures over time: records per second, durations of epochs and lag, in intervals."""
         return self._transport.get(Series, f"/jobs/{job}/series", {"range": span})
+
+    def graph(self, job: str) -> JobGraph:
+        """Get the topics, queries and operators of a job, with rates and lag between them."""
+        return self._transport.get(JobGraph, f"/jobs/{job}/graph")
 
     def offsets(self, job: str) -> Page[Offsets]:
         """List the source offsets of each query of a job, and its lag in records."""

@@ -25,6 +25,7 @@ from clonos.driver.continuity import check_sink_topic, check_sinks
 from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
 from clonos.driver.epochs import EpochRunner
 from clonos.driver.finished_topics import finished_topics, with_replay, without
+from clonos.driver.job_graph import Graph, job_graph
 from clonos.driver.options import RunOptions
 from clonos.driver.repeatable import check_sources, streaming_scans
 from clonos.driver.rescaling import RescaleDue, rescale_to
@@ -97,6 +98,7 @@ class Driver:
         self._wake = threading.Event()
         self._budget = RestartBudget(job.spec.spec.restart_policy)
         self._context = JobContext(spark, job.spec, kafka)
+        self._graph: Graph = {}
         parts = code_parts(job, options.conf, options.cluster.spec.spark_conf if options.cluster is not None else None)
         self._job = replace(job, code=code_hash(parts))
         self._claimant = Claimant(kafka, job.spec.name, code=self._job.code, code_parts=parts)
@@ -153,6 +155,7 @@ class Driver:
         """
         # Assigned only when complete: after an error half way, the job would run with some of its queries.
         self._context = self._build_context(pins, rehearsal=False)
+        self._graph = job_graph(self._context.queries, self._context.dead_letter_topics)
         if self._on_defined is not None:
             read = frozenset[str]().union(*(source.topics() for source in self._context.sources))
             self._on_defined(read, frozenset(self._written()))
@@ -350,6 +353,7 @@ class Driver:
             # Of the sinks: the code may set another mode than the specification.
             delivery={query.name: query.sink.delivery for query in self._context.queries},
             sharing_depth=str(self._job.spec.spec.sharing_depth),
+            queries=self._graph,
         )
         self._kafka_watch.report_again()  # the control plane forgets reports of older generations
         running: list[Running] = []

@@ -17,6 +17,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
@@ -54,7 +55,7 @@ from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, Reso
 from clonos.log.truncation import truncate
 from clonos.resolve_command import resolve_command
 from clonos.spark.internals import batch_partitions, running_query
-from clonos.spark.repeatable_kafka import finished_topics
+from clonos.spark.repeatable_kafka import finished_topics, take_latencies
 from clonos.spark.spooling import DriverLane, SpooledRows
 from clonos.telemetry.events import Emit
 
@@ -148,6 +149,7 @@ class EpochRunner:
         self._pins = pins or {}
         self._attempt = attempt
         self._jquery: Any = None
+        self._run_id = ""
         self._driver_lane = lane
         self._begun: _Begun | None = None
         self._topic_ids = topic_ids
@@ -275,18 +277,18 @@ class EpochRunner:
         # Step 5: progress, report, audit.
         progress = progress_of(begun.entry)
         self._on_progress(name, progress)
-        read = sum(part.until - part.start for scan in begun.plan.scans for part in scan)
+        read = _read_by_topic(begun.plan)
         self._report(begun, reports, progress, spans, read=read, records=records)
         self._attempt = 0
         if not begun.sink_epoch.may_differ:
             self._audit(begun.identity, reports, records if begun.committed else None)
-        self.idle = read == 0 and not replay  # after a replay there may be input
+        self.idle = read.total() == 0 and not replay  # after a replay there may be input
         if epoch % RETAINED_EPOCHS == RETAINED_EPOCHS - 1 and not replay:
             if self._driver_lane is not None:
                 self._driver_lane.discard()  # the renewed claim fences its producer
             with self._own.lock:
                 self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
-        self._adapt_bound(read, time.monotonic() - begun.started, size)
+        self._adapt_bound(read.total(), time.monotonic() - begun.started, size)
         reach("epoch-done", query=name, epoch=epoch, replay=replay)
         self.finished += 1
 
@@ -301,19 +303,20 @@ class EpochRunner:
         progress: Progress,
         spans: list[dict[str, Any]],
         *,
-        read: int,
+        read: Counter[str],
         records: int,
     ) -> None:
         """Emit the ``epoch`` event."""
         identity = begun.identity
         operators = count.take(identity.query)
         dropped = drops.take(identity.query, identity.epoch, str(identity.owner))
+        latencies = take_latencies(self._spark, self._run_id) if read.total() else {}
         self._emit(
             "epoch",
             query=identity.query,
             epoch=identity.epoch,
             replay=identity.replay,
-            records_in=read,
+            records_in=read.total(),
             records_out=records,
             published_lanes=sum(report.outcome != "empty" for report in reports),
             skipped_lanes=sum(report.outcome in ("skipped", "audited") for report in reports),
@@ -327,6 +330,8 @@ class EpochRunner:
             duration_ms=round((time.monotonic() - begun.started) * 1000),
             spans=spans,
             operators={operator: tally._asdict() for operator, tally in operators.items()},
+            topics_in=dict(read),
+            latencies={} if begun.committed else latencies,
             offsets=progress,
         )
 
@@ -365,6 +370,7 @@ class EpochRunner:
     def _planned(self, partitions: int) -> Planned:
         if self._jquery is None:
             self._jquery = running_query(self._spark)
+            self._run_id = str(self._jquery.runId())
         planned = read_plan(self._jquery.lastExecution(), partitions)
         return planned._replace(input_slices=self._query.sink.lanes(planned.input_slices))
 
@@ -482,7 +488,7 @@ class EpochRunner:
         """The topics of the epoch that a pattern selects, and of which the epoch reads all records."""
         if not self._by_pattern:
             return frozenset()
-        finished = finished_topics(self._spark, str(self._jquery.runId()))
+        finished = finished_topics(self._spark, self._run_id)
         return finished & {part.topic for scan in planned.scans for part in scan}
 
     def _deleted_topics(self, topics: frozenset[str]) -> dict[str, str]:
@@ -545,6 +551,14 @@ class EpochRunner:
             if report.marker_offset >= 0:
                 partition = plan.log_partitions[report.lane]
                 self._own.tail_offsets[partition] = max(report.marker_offset, self._own.tail_offsets[partition])
+
+
+def _read_by_topic(plan: Plan) -> Counter[str]:
+    records: Counter[str] = Counter()
+    for scan in plan.scans:
+        for part in scan:
+            records[part.topic] += part.until - part.start
+    return records
 
 
 def _spans(**seconds: float) -> list[dict[str, Any]]:

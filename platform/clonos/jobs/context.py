@@ -61,6 +61,7 @@ class JobContext:
         queries: The queries that the job function has defined so far, one for each sink.
         pins: The pinned answers of the Schema Registry.
         rehearsal: Whether this is a standby's trial run, in which all rows of the sources are filtered out.
+        dead_letter_topics: Name of a `decode` in Spark's plans → its dead-letter topic.
 
     Example::
 
@@ -78,8 +79,8 @@ class JobContext:
     queries: list[Query] = field(default_factory=list)
     pins: Pins = field(default_factory=lambda: Pins(Settings().registry.url, {}))
     rehearsal: bool = False
+    dead_letter_topics: dict[str, str] = field(default_factory=dict)
     _decodes: int = 0
-    _dead_letters: dict[str, str] = field(default_factory=dict)  # the decode's name in plans → its topic
 
     @property
     def params(self) -> Mapping[str, str]:
@@ -193,7 +194,7 @@ class JobContext:
         reader = format.reader(_struct(schema), self.pins)
         self._decodes += 1
         if dead_letters is not None:
-            self._dead_letters[f"{UDF_NAME}{self._decodes}"] = dead_letters
+            self.dead_letter_topics[f"{UDF_NAME}{self._decodes}"] = dead_letters
         return columns.decode(
             frame,
             reader,
@@ -308,7 +309,7 @@ class JobContext:
             SpecError: No sink publishes all poison records. The error names the dead-letter topic and the plan nodes
                 that may lose some.
         """
-        if not self._dead_letters:
+        if not self.dead_letter_topics:
             return
         published: set[str] = set()
         losing: set[str] = set()
@@ -318,7 +319,7 @@ class JobContext:
             names, nodes = carried(query.frame)
             published |= names
             losing |= nodes
-        for name, topic in self._dead_letters.items():
+        for name, topic in self.dead_letter_topics.items():
             if name not in published:
                 raise SpecError(
                     f"No sink gets all poison records for {topic!r}"

@@ -31,6 +31,10 @@ class EpochCheckpoint(Resource):
             report; None if the checkpoint is not a path of a host.
         spans: Steps of the epoch: ``plan`` (the plan's commit), ``publish`` (computing and writing all lanes),
             ``commit`` (the epoch's end).
+        topics_in: Source topic → records read, if the epoch read any; empty if an earlier version of Clonos reported
+            it.
+        dead_letters: Number of poison records among `records_out`.
+        recorded: Operator → determinants that it recorded, if it recorded any.
     """
 
     epoch: int
@@ -46,6 +50,9 @@ class EpochCheckpoint(Resource):
     size_bytes: int | None = None
     offsets: dict[str, dict[str, int]] = Field(default_factory=dict)
     spans: list[Span] = Field(default_factory=list)
+    topics_in: dict[str, int] = Field(default_factory=dict)
+    dead_letters: int = 0
+    recorded: dict[str, int] = Field(default_factory=dict)
     retained: bool = True
 
 

@@ -92,6 +92,24 @@ def finished_topics(spark: SparkSession, run_id: str) -> frozenset[str]:
     return frozenset(filter(None, topics.split(",")))
 
 
+def take_latencies(spark: SparkSession, run_id: str) -> dict[str, int]:
+    """The end-to-end latencies of the records that a running query has read since the previous call.
+
+    A latency is the time from a record's timestamp in Kafka until this call, by the clock of the driver's host.
+
+    Args:
+        spark: The session of the query.
+        run_id: ``StreamingQuery.runId``.
+
+    Returns:
+        Class of a latency → number of records. The longest latency of class *n* is 2^(n/4) ms. A latency counts as at
+        most 1/16 longer than it is. Empty if no record has a timestamp.
+    """
+    text: str = jvm_of(spark).clonos.RepeatableKafka.takeLatencies(run_id)
+    counts = (count.split(":") for count in text.split(",") if count)
+    return {number: int(records) for number, records in counts}
+
+
 def set_bound(spark: SparkSession, run_id: str, records: int) -> None:
     """Bound the next epochs of a running query that started inside `first_bound`.
 

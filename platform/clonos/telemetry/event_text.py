@@ -14,7 +14,7 @@ _ERRORS: Final = frozenset({"superseded", "failed"})
 # Shown elsewhere in a line, or too long for one.
 _OMITTED: Final = frozenset(
     {"event", "job", "generation", "at", "level", "timestamp", "logger", "exception", "stack", "kept", "hint"}
-    | {"spans", "offsets", "operators", "partitions", "executors"}
+    | {"spans", "offsets", "operators", "partitions", "executors", "queries", "topics_in", "latencies"}
 )
 _MAX_VALUE: Final = 300
 

@@ -126,6 +126,17 @@ def log_event(event: Event, logger: Any = None) -> None:
         event: The event.
         logger: A structlog logger; default the logger of the process.
     """
-    omitted = {"event", "at", "executors", "offsets", "operators", "spans", "stack"}
+    omitted = {
+        "event",
+        "at",
+        "executors",
+        "latencies",
+        "offsets",
+        "operators",
+        "queries",
+        "spans",
+        "stack",
+        "topics_in",
+    }
     fields = {name: value for name, value in event.items() if name not in omitted}
     getattr(logger or structlog.get_logger("clonos"), level_of(event))(event["event"], **fields)

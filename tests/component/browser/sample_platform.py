@@ -30,6 +30,7 @@ from clonos_api.store.tables import (
     EpochRow,
     ExceptionRow,
     HostRow,
+    JobGraphRow,
     JobRow,
     LeaseRow,
     LogChunkRow,
@@ -184,6 +185,7 @@ async def _job(session: AsyncSession, number: int, agents: list[HostRow], chance
         session.add(RecoveryRow(id=new_id(), job=job.id, started_at=now - timedelta(seconds=4), body=body))
     if number < 3:
         _epochs(session, job, chance, now)
+        _graph(session, job, now, queries=number)
         _figures(session, job, chance, now)
         _log(session, job, now)
 
@@ -202,6 +204,26 @@ def _recovery(job: JobRow, at: datetime, here: str, there: str, chance: random.R
     return RecoveryRow(id=new_id(), job=job.id, started_at=at, ended_at=moment, body=body)
 
 
+def _graph(session: AsyncSession, job: JobRow, now: datetime, *, queries: int) -> None:
+    """No graph, one with one query, or one with three."""
+    score = {"name": "fraud_score", "takes": "columns"}
+    out = {"sink": "KafkaSink", "topics": ["in"], "operators": [score], "outputs": ["scored"]}
+    if queries == 1:
+        body: dict[str, Any] = {"out": out}
+    elif queries == 2:
+        rate, sessions = {"name": "exchange_rate", "takes": "batches"}, {"name": "sessions", "takes": "state"}
+        topics = {"topics": ["customers", "in"], "dead_letters": ["payments-that-cannot-be-decoded"]}
+        alerts = {"topics": ["in"], "patterns": ["refunds-[a-z]+"], "state": ["aggregate"], "outputs": ["alerts"]}
+        body = {
+            "out": {**out, **topics, "operators": [{"name": "clonos.decode"}, rate, score]},
+            "alerts": {"sink": "KafkaSink", "operators": [{**sessions, "timers": True}], **alerts, "open": True},
+            "archive": {"sink": "FilesSink", "topics": ["customers"]},
+        }
+    else:
+        return
+    session.add(JobGraphRow(job=job.id, generation=3, reported_at=now, body=body))
+
+
 def _figures(session: AsyncSession, job: JobRow, chance: random.Random, now: datetime) -> None:
     """An hour in short intervals and a week in long ones, with a pause of a few minutes."""
     for width_s, length_s in ((series.SHORT_S, 3600), (series.LONG_S, 7 * DAY_S)):
@@ -212,6 +234,8 @@ def _figures(session: AsyncSession, job: JobRow, chance: random.Random, now: dat
             records = round(width_s * 400 * daily * chance.uniform(0.9, 1.1))
             durations = [chance.lognormvariate(4.8, 0.3) for _ in range(20)]
             tally = series.Tally(20, 0, records, records, Counter(map(series.duration_class, durations)))
+            ages = [chance.lognormvariate(5.5, 0.5) for _ in range(50)]
+            tally.latencies = Counter(map(series.duration_class, ages))
             tally.lag = {"in": round(120 * daily * chance.uniform(0.5, 2))}
             start = datetime.fromtimestamp((now.timestamp() - back_s) // width_s * width_s, UTC)
             session.add(SeriesRow(job=job.id, query="out", width_s=width_s, start=start, body=tally.body()))
@@ -231,6 +255,9 @@ def _epochs(session: AsyncSession, job: JobRow, chance: random.Random, now: date
             "published_lanes": chance.randint(1, 4),
             "size_bytes": 123_456,
             "offsets": {"in": {"0": epoch * 50, "1": epoch * 51}},
+            "topics_in": {"in": 90, "customers": 10},
+            "dead_letters": int(epoch % 7 == 0),
+            "recorded": {"fraud_score": 40, "exchange_rate": 3},
             "spans": [],
         }
         row = {"job": job.id, "lineage": 1, "query": "out", "epoch": epoch, "completed_at": at}

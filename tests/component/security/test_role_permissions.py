@@ -57,6 +57,7 @@ ROUTES = {
     "GET /api/v1/jobs/{job}/exceptions": "v",
     "GET /api/v1/jobs/{job}/metrics": "v",
     "GET /api/v1/jobs/{job}/series": "v",
+    "GET /api/v1/jobs/{job}/graph": "v",
     "GET /api/v1/jobs/{job}/offsets": "v",
     "GET /api/v1/jobs/{job}/causal-log": "v",
     "GET /api/v1/jobs/{job}/standbys": "v",

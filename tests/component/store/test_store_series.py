@@ -73,14 +73,15 @@ async def test_a_replay_of_a_finished_epoch_counts_no_records(database: Database
     file = EventFile()
     file.at = time.time() // 600 * 600
     file.start(1)
-    file.epoch(0)
+    file.epoch(0, latencies={"40": 9, "44": 1})
     file.start(2)
-    file.epoch(0, replay=True)
+    file.epoch(0, replay=True, latencies={"60": 10})
     job = await a_job(database, file)
     async with database.reading() as session:
         (interval,) = await series.read(session, job, width_s=LONG_S, since=datetime(2020, 1, 1, tzinfo=UTC))
     tally = interval.tally
     assert (tally.epochs, tally.replayed, tally.records_in, tally.records_out) == (2, 1, 10, 20)
+    assert tally.latencies == {"40": 9, "44": 1}
 
 
 async def test_the_newest_range_has_what_happened_to_the_job(database: Database) -> None:
@@ -89,7 +90,8 @@ async def test_the_newest_range_has_what_happened_to_the_job(database: Database)
     file.start(1)
     file.epoch(0)
     file.start(2)
-    file.epoch(1)
+    file.epoch(1, latencies={"40": 9, "44": 1})
+    file.epoch(2, records_in=0, latencies={"44": "many"})  # unreadable: the epoch counts without them
     job = await a_job(database, file)
     async with database.reading() as session:
         shown = {span: await job_series.of_job(session, job, span) for span in job_series.RANGES}
@@ -98,7 +100,9 @@ async def test_the_newest_range_has_what_happened_to_the_job(database: Database)
         (point,) = [point for point in newest.queries["out"] if point.epochs]
         seconds = min(newest.interval_s, (newest.until - point.at).total_seconds())
         assert point.records_in_per_s == pytest.approx(20 / seconds)
+        assert point.epochs == 3
         assert point.epoch_ms_p50 == pytest.approx(50, rel=0.2)
+        assert (point.latency_ms_p50, point.latency_ms_p99) == (2**10, 2**11)
         kinds = {annotation.kind: annotation for annotation in newest.annotations}
         assert kinds["recovery"].text == "crash"
         assert kinds["recovery"].at == recovery.started_at

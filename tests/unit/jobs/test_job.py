@@ -211,7 +211,7 @@ def test_invalid_sink_is_refused(arguments: dict[str, str], message: str) -> Non
 def test_job_that_loses_dead_letters_is_refused() -> None:
     ctx = context(job(name="a")(lambda ctx: None))
     ctx.check_dead_letters()
-    ctx._dead_letters["clonos_decode_1"] = "dead"
+    ctx.dead_letter_topics["clonos_decode_1"] = "dead"
     ctx.queries.append(Query(cast("Any", object()), cast("Any", None)))
     with pytest.raises(SpecError, match="No sink gets all poison records for 'dead'"):
         ctx.check_dead_letters()

@@ -36,6 +36,22 @@ def test_percentiles_are_at_most_19_percent_above_the_exact_ones() -> None:
         assert exact <= estimate <= exact * 1.2
 
 
+def test_latencies_have_percentiles_of_their_own() -> None:
+    latencies = Counter({duration_class(100.0): 98, duration_class(4000.0): 2})
+    some = Tally(epochs=2, durations=Counter({duration_class(5.0): 2}), latencies=latencies)
+    some.add(Tally(latencies=Counter({duration_class(100.0): 1})))
+    assert some.latency_ms(0.5) == pytest.approx(100, rel=0.2)
+    assert some.latency_ms(0.99) == pytest.approx(4000, rel=0.2)
+    assert some.duration_ms(0.99) == pytest.approx(5, rel=0.2)
+    assert Tally.of(some.body()) == some
+
+
+def test_rows_of_earlier_versions_have_no_latencies() -> None:
+    body = Tally(epochs=1).body()
+    del body["latencies"]
+    assert Tally.of(body).latency_ms(0.5) is None
+
+
 def test_no_epoch_has_no_percentile() -> None:
     assert Tally().duration_ms(0.5) is None
 

@@ -1,4 +1,4 @@
-// The charts of a job's figures over time: records per second with the lag, and durations of epochs.
+// The charts of a job's figures over time: records per second with the lag, durations of epochs with latencies.
 import { problem } from "./page.js";
 
 const box = document.getElementById("series");
@@ -124,11 +124,14 @@ function drawAll() {
     of(query, points, "published", "records/s", (point) => round(point.records_out_per_s)),
     of(query, points, "lag", "lag, records", lag, { dash: [2, 3] }),
   ]));
-  draw("durations", ["ms"], queries.flatMap(([query, points]) => {
+  draw("durations", ["epoch, ms", "latency, ms"], queries.flatMap(([query, points]) => {
     const finished = points.filter((point) => point.epochs);
+    const timed = points.filter((point) => point.latency_ms_p50 !== null);
     return [
-      of(query, finished, "epoch, p50", "ms", (point) => round(point.epoch_ms_p50)),
-      of(query, finished, "epoch, p99", "ms", (point) => round(point.epoch_ms_p99), { dash: [6, 4] }),
+      of(query, finished, "epoch, p50", "epoch, ms", (point) => round(point.epoch_ms_p50)),
+      of(query, finished, "epoch, p99", "epoch, ms", (point) => round(point.epoch_ms_p99), { dash: [6, 4] }),
+      of(query, timed, "latency, p50", "latency, ms", (point) => round(point.latency_ms_p50)),
+      of(query, timed, "latency, p99", "latency, ms", (point) => round(point.latency_ms_p99), { dash: [6, 4] }),
     ];
   }));
 }

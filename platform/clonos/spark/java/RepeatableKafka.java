@@ -1,5 +1,8 @@
 package clonos;
 
+import java.io.IOException;
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.Comparator;
@@ -21,6 +24,7 @@ import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -97,6 +101,23 @@ public final class RepeatableKafka implements TableProvider {
     return String.join(",", finished);
   }
 
+  /**
+   * The latencies of the records that a query's tasks have read since the previous call: the time from a record's timestamp
+   * until now. As text: the class of a latency, a colon, the number of records; separated by commas.
+   */
+  public static String takeLatencies(String run) {
+    Map<Integer, Long> latencies = new HashMap<>();
+    for (SourceStream source : RUNS.getOrDefault(run, Set.of()).toArray(new SourceStream[0])) {
+      source.ages.addLatencies(micros() - source.plannedAt, latencies);
+      source.ages.reset();
+    }
+    return RecordAges.text(latencies);
+  }
+
+  private static long micros() {
+    return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
+  }
+
   /** Ends the wait of a query's sources, and lets none of them wait again. Any thread may call this. */
   public static void stopWaiting(String run) {
     STOPPED.add(run);
@@ -159,13 +180,45 @@ public final class RepeatableKafka implements TableProvider {
     }
   }
 
-  /** Readers of the first attempts of an epoch's tasks only. */
-  private record GuardedReaders(PartitionReaderFactory kafka) implements PartitionReaderFactory {
+  /** Readers of the first attempts of an epoch's tasks only, which count the ages of records. */
+  private record GuardedReaders(PartitionReaderFactory kafka, RecordAges ages, long plannedAt)
+      implements PartitionReaderFactory {
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
       EpochGuard.requireFirstAttempt();
       EpochGuard.requireUncomputed();
-      return kafka.createReader(partition);
+      return new CountingReader(kafka.createReader(partition), ages, plannedAt);
+    }
+  }
+
+  private record CountingReader(PartitionReader<InternalRow> kafka, RecordAges ages, long plannedAt)
+      implements PartitionReader<InternalRow> {
+    /** The column `timestamp` of Spark's Kafka source, in microseconds. */
+    private static final int TIMESTAMP = 5;
+
+    @Override
+    public boolean next() throws IOException {
+      return kafka.next();
+    }
+
+    @Override
+    public InternalRow get() {
+      InternalRow row = kafka.get();
+      long timestamp = row.getLong(TIMESTAMP);
+      if (timestamp >= 0) { // Kafka's -1: the record has none
+        ages.count(plannedAt - timestamp);
+      }
+      return row;
+    }
+
+    @Override
+    public CustomTaskMetric[] currentMetricsValues() {
+      return kafka.currentMetricsValues();
+    }
+
+    @Override
+    public void close() throws IOException {
+      kafka.close();
     }
   }
 
@@ -183,7 +236,9 @@ public final class RepeatableKafka implements TableProvider {
     private final boolean byPattern;
     private final Set<String> finished = new HashSet<>();
     private final Map<TopicPartition, Long> ends = new HashMap<>();
+    private final RecordAges ages = new RecordAges();
     private volatile Map<String, Boolean> planned = Map.of();
+    private volatile long plannedAt;
     private boolean waits;
     private boolean wasIdle;
 
@@ -196,6 +251,7 @@ public final class RepeatableKafka implements TableProvider {
       sources =
           RUNS.computeIfAbsent(
               run, id -> Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>())));
+      SparkContext.getOrCreate().register(ages);
       sources.add(this);
       byPattern = options.containsKey("subscribePattern");
       String topics = SparkContext.getOrCreate().getLocalProperty(FINISHED);
@@ -317,7 +373,8 @@ public final class RepeatableKafka implements TableProvider {
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-      return new GuardedReaders(kafka.createReaderFactory());
+      plannedAt = micros();
+      return new GuardedReaders(kafka.createReaderFactory(), ages, plannedAt);
     }
 
     @Override

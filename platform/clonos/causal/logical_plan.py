@@ -1,0 +1,79 @@
+"""The analysed logical plan of a DataFrame, as Spark writes it in JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from clonos.causal.naming import shown_in_plans
+
+_UDF = "org.apache.spark.sql.catalyst.expressions.PythonUDF"
+
+
+class PlanNode:
+    """One node of a logical plan, or of an expression in it.
+
+    Attributes:
+        kind: Name of the node's class in Spark, such as ``Project``.
+        fields: The node's fields; an expression among them is a list of its nodes, parents first.
+        children: The nodes whose rows this one reads; of an expression, its arguments.
+    """
+
+    def __init__(self, fields: dict[str, Any], children: list[PlanNode]) -> None:
+        self.kind = str(fields["class"]).rsplit(".", 1)[-1]
+        self.fields = fields
+        self.children = children
+
+    def all(self) -> Iterator[PlanNode]:
+        """This node and its descendants, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.all()
+
+    def streams(self) -> bool:
+        """Whether the rows of this node come from a streaming source."""
+        return any(node.kind.startswith("Streaming") for node in self.all())
+
+    @staticmethod
+    def expression(fields: list[dict[str, Any]]) -> PlanNode:
+        """The root of an expression, from a field of a node."""
+        return _tree(iter(fields))
+
+    def functions(self) -> Iterator[tuple[str, int]]:
+        """Name and expression id of each Python function that this node evaluates."""
+        yield from _udfs(self.fields)
+
+    def operators(self) -> Iterator[tuple[str, int]]:
+        """The functions of this node that belong to operators."""
+        shown = shown_in_plans()
+        return (udf for udf in self.functions() if udf[0] in shown)
+
+
+def logical_plan(frame: DataFrame) -> PlanNode:
+    """The root of the analysed logical plan of a DataFrame."""
+    return _tree(iter(json.loads(frame._jdf.queryExecution().analyzed().toJSON())))
+
+
+def mentions(value: Any, kind: str) -> bool:
+    """Whether a part of a plan contains this text, such as the name of a class."""
+    return kind in json.dumps(value)
+
+
+def _tree(fields: Iterator[dict[str, Any]]) -> PlanNode:
+    """The tree of nodes that Spark lists parents first."""
+    node = next(fields)
+    return PlanNode(node, [_tree(fields) for _ in range(node["num-children"])])
+
+
+def _udfs(value: Any) -> Iterator[tuple[str, int]]:
+    if isinstance(value, dict):
+        if value.get("class") == _UDF:
+            yield (value["name"], value["resultId"]["id"])
+        for inner in value.values():
+            yield from _udfs(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _udfs(inner)

@@ -1,0 +1,203 @@
+"""The graph of a job: what each query reads, the operators that it runs, and where it writes.
+
+A driver reports the graph with each claim, for people. Nothing depends on it: what this cannot read in a plan of Spark,
+it leaves out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from clonos.causal.logical_plan import PlanNode, logical_plan, mentions
+from clonos.causal.naming import defined_operators
+from clonos.driver.repeatable import StreamingScan, streaming_scans
+from clonos.formats.poison import COLUMN, FANNED_OUT, UDF_NAME
+from clonos.jobs.context import Query
+
+Graph = dict[str, dict[str, Any]]
+"""Query → what the event ``claimed`` says about it (`docs/observing.md`)."""
+
+# What an operator's function receives, by the beginning of the plan node's name; other nodes have columns.
+_TAKES: Final = {
+    "MapIn": "batches",
+    "PythonMapIn": "batches",
+    "FlatMapGroupsInPandasWithState": "state",
+    "TransformWithState": "state",
+    "FlatMapGroups": "groups",
+    "FlatMapCoGroups": "groups",
+}
+_STATEFUL: Final = {
+    "Aggregate": "aggregate",
+    "Deduplicate": "deduplicate",
+    "DeduplicateWithinWatermark": "deduplicate",
+    "Distinct": "deduplicate",
+    "Join": "join",
+    "FlatMapGroupsInPandasWithState": "function with state",
+    "FlatMapGroupsWithState": "function with state",
+    "TransformWithState": "function with state",
+    "TransformWithStateInPySpark": "function with state",
+}
+_TIMED: Final = ("ProcessingTime", "EventTime")
+# A pattern as `clonos_connectors.kafka` passes it to Spark.
+_PATTERN: Final = re.compile(r"\^\(\?!clonos\\\.\)\(\?:(.*)\)\$")
+_log = structlog.get_logger("clonos")
+
+
+def job_graph(queries: Sequence[Query], dead_letters: Mapping[str, str]) -> Graph:
+    """Describe the queries of a job.
+
+    Args:
+        queries: The queries.
+        dead_letters: Name of a decoding function in Spark's plans → its dead-letter topic.
+
+    Returns:
+        Query → ``sink`` (name of its class), ``topics`` and ``patterns`` that it reads, ``operators`` in the order of
+        the data, ``state`` (Spark's own steps that keep state), ``outputs`` and ``dead_letters`` (topics that it
+        writes), ``open`` (whether rows may name further topics). Empty if the plans have an unknown form.
+    """
+    try:
+        plans = {query.name: logical_plan(query.frame) for query in queries}
+        names = _operator_names(list(plans.values()))
+        return {query.name: _query(query, plans[query.name], names, dead_letters) for query in queries}
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        _log.warning("no-job-graph", why=f"{type(error).__name__}: {error}")
+        return {}
+
+
+def _query(
+    query: Query, plan: PlanNode, names: Mapping[tuple[str, int], str], dead_letters: Mapping[str, str]
+) -> dict[str, Any]:
+    scans = streaming_scans(query.frame)
+    default = getattr(query.sink, "topic", None)
+    outputs, complete = _topics(plan) if "topic" in query.frame.columns else (set[str](), True)
+    decoded = {name for node in plan.all() for name, _ in node.functions() if name in dead_letters}
+    publishes = COLUMN in query.frame.columns and getattr(query.sink, "publishes_dead_letters", False)
+    return {
+        "sink": type(query.sink).__name__,
+        "topics": sorted({topic for scan in scans for topic in scan.topics()}),
+        "patterns": sorted({pattern for scan in scans if (pattern := _pattern(scan))}),
+        "operators": _operators(plan, names),
+        "state": sorted({step for node in plan.all() if (step := _state(node))}),
+        "outputs": sorted(outputs | ({default} if isinstance(default, str) else set())),
+        "open": not complete,
+        "dead_letters": sorted({dead_letters[name] for name in decoded}) if publishes else [],
+    }
+
+
+def _pattern(scan: StreamingScan) -> str:
+    pattern = scan.options.get("subscribepattern", "")
+    whole = _PATTERN.fullmatch(pattern)
+    return whole[1] if whole else pattern
+
+
+def _operators(plan: PlanNode, names: Mapping[tuple[str, int], str]) -> list[dict[str, Any]]:
+    """The operators of a query, those nearest to the sources first."""
+    operators: dict[str, dict[str, Any]] = {}
+    for node in reversed(list(plan.all())):
+        takes = next((takes for kind, takes in _TAKES.items() if node.kind.startswith(kind)), "columns")
+        timers = takes == "state" and any(mentions(_times(node), kind) for kind in _TIMED)
+        for function in node.functions():
+            if function in names:
+                operators.setdefault(names[function], {"name": names[function], "takes": takes, "timers": timers})
+            elif function[0].startswith(UDF_NAME):
+                number = function[0].removeprefix(UDF_NAME)
+                name = "clonos.decode" if number == "1" else f"clonos.decode#{number}"
+                operators.setdefault(name, {"name": name, "takes": "columns", "timers": False})
+    return list(operators.values())
+
+
+def _times(node: PlanNode) -> list[Any]:
+    """The fields with the time mode of a processor, and with the timeout of a function with state."""
+    return [node.fields.get("timeMode"), node.fields.get("timeout")]
+
+
+def _operator_names(plans: Sequence[PlanNode]) -> dict[tuple[str, int], str]:
+    """The operator of each Python function in the plans of a job: (name in plans, expression id) → operator.
+
+    Several operators may have one name in plans. Spark numbers expressions in the order of the operators' uses. If a
+    use is in no plan, its number is missing, and the name in plans stands for the operator.
+    """
+    evaluated: dict[tuple[str, ...], set[tuple[str, int]]] = {}
+    candidates: dict[tuple[str, ...], list[str]] = {}
+    for operator, shown in defined_operators().items():
+        candidates.setdefault(shown, []).append(operator)
+    by_name = {name: shown for shown in candidates for name in shown}
+    for plan in plans:
+        for node in plan.all():
+            for function in node.operators():
+                evaluated.setdefault(by_name[function[0]], set()).add(function)
+    names: dict[tuple[str, int], str] = {}
+    for shown, functions in evaluated.items():
+        in_order = sorted(functions, key=lambda function: function[1])
+        operators = candidates[shown]
+        if len(operators) == 1:
+            names |= dict.fromkeys(in_order, operators[0])
+        elif len(operators) == len(in_order):
+            names |= dict(zip(in_order, operators, strict=True))
+        else:
+            names |= {function: function[0] for function in in_order}
+    return names
+
+
+def _state(node: PlanNode) -> str | None:
+    """What a node of Spark keeps state for; None: it keeps none, or it is an operator of Clonos."""
+    step = _STATEFUL.get(node.kind)
+    if step is None or any(True for _ in node.operators()):
+        return None
+    streams = sum(child.streams() for child in node.children)
+    return step if streams == (2 if node.kind == "Join" else 1) else None
+
+
+def _topics(node: PlanNode) -> tuple[set[str], bool]:
+    """The topics that the column ``topic`` of a plan may contain, and whether these are all."""
+    column = _column(node, "topic")
+    if column is not None:
+        value = column.children[0]
+        if value.kind == "GetStructField" and any(each.fields.get("name") == FANNED_OUT for each in value.all()):
+            return _fanned_out(node), True
+        topics = _literals(value)
+        return (topics, True) if topics is not None else (set(), False)
+    if not node.children:
+        return set(), False
+    found = [_topics(child) for child in node.children]
+    return set[str]().union(*(topics for topics, _ in found)), all(complete for _, complete in found)
+
+
+def _fanned_out(plan: PlanNode) -> set[str]:
+    """The topics of the records of `clonos.fan_out`."""
+    topics: set[str] = set()
+    for node in plan.all():
+        column = _column(node, FANNED_OUT)
+        for struct in column.all() if column is not None else ():
+            if struct.kind == "CreateNamedStruct" and _literals(struct.children[0]) == {"topic"}:
+                topics |= _literals(struct.children[1]) or set()
+    return topics
+
+
+def _column(node: PlanNode, name: str) -> PlanNode | None:
+    """The expression of a column that a projection computes; None: the node computes no such column."""
+    computed = (node.expression(nodes) for nodes in node.fields.get("projectList", []))
+    return next((each for each in computed if each.kind == "Alias" and each.fields.get("name") == name), None)
+
+
+def _literals(expression: PlanNode) -> set[str] | None:
+    """The texts that an expression may result in; None: any."""
+    match expression.kind:
+        case "Literal":
+            value = expression.fields.get("value")
+            return {value} if isinstance(value, str) else set()
+        case "Alias" | "Cast":
+            return _literals(expression.children[0])
+        case "CaseWhen":  # condition, value, condition, value, …, value of ELSE
+            branches = expression.children
+            values = branches[1::2] + (branches[-1:] if len(branches) % 2 else [])
+        case "If":
+            values = expression.children[1:]
+        case _:
+            return None
+    found = [_literals(value) for value in values]
+    return None if None in found else set[str]().union(*(texts for texts in found if texts))
