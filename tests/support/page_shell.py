@@ -130,7 +130,7 @@ class Shell:
         if any(part in command for part in _UNTIL_INTERRUPTED) and "job.recovery.ended" not in command:
             command = f"timeout --preserve-status 20 {command}"
         elif "/events?" in command:
-            command = f"timeout 60 {command} | grep -m 1 job.recovery.ended"
+            command = f"timeout 240 {command} | grep -m 1 job.recovery.ended"
         print(f"$ {command}", flush=True)
         self._shell.stdin.write(f"{command}\nstatus_of_command=$?; echo; echo '<<'$status_of_command\n")
         self._shell.stdin.flush()
@@ -141,7 +141,7 @@ class Shell:
             output.append(line)
         text = "".join(output)
         print(text, flush=True)
-        interrupted = command.startswith("timeout") and "curl" in command and "grep" not in command
+        interrupted = command.startswith("timeout --preserve-status")
         assert line.strip() in ("<<0", "<<143" if interrupted else "<<0"), f"{command}: {line}"
         return text
 

@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parents[3]
 _TIMEOUT_S: Final = 300.0
 _KAFKA: Final = "CLONOS_KAFKA__BOOTSTRAP_SERVERS"
 # `generate.py` of an example, into its source topic.
-_FEED: Final = 'exec "$0" "$1/generate.py" | "$0" -m clonos kafka produce "$2"'
+_FEED: Final = '"$0" "$1/generate.py" | "$0" -m clonos kafka produce "$2"'
 
 
 @dataclass(frozen=True)
