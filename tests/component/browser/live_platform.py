@@ -1,4 +1,4 @@
-"""A local platform with two examples of the repository, after real kills, a savepoint and verifications."""
+"""A local platform with two examples of the repository, after real kills, a savepoint and a verification."""
 
 from __future__ import annotations
 
@@ -80,9 +80,8 @@ def live_platform(home: Path, say: Callable[[str], None]) -> Iterator[LivePlatfo
             job.until(lambda job=job: recovered(job), f"{job.name} has recovered", _TIMEOUT_S)
         say("taking a savepoint")
         stack.cli("savepoint", "create", warm.name, "--name", "before-the-upgrade")
-        for example in EXAMPLES:
-            say(f"verifying {example.name}")
-            verify(stack, example)
+        say(f"verifying {warm.name}")
+        verify(stack, EXAMPLES[0])
         say(f"waiting for the next standby of {warm.name}")
         warm.until(warm.ready_standby, "a standby is READY again", _TIMEOUT_S)
         for job in jobs.values():
