@@ -108,7 +108,7 @@ chaos: setup ## Real drivers, killed and stopped at named points: a selection (1
 browser: setup ## The dashboard in Chromium (apt-get install -y chromium), over real jobs that are killed (3 minutes)
 	$(PYTEST) tests/component/browser -v --capture=no $(SELECTION)$(LABELLED)
 
-screenshots: setup ## Take the pictures of the dashboard's pages in docs/img
+screenshots: setup ## Pictures of the dashboard in docs/img, from a real run of two examples that are killed (needs Chromium)
 	PYTHONPATH=tests $(BIN)/python tests/component/browser/screenshots.py docs/img
 
 chaos-full: setup ## The same at every point, twenty races, fifty kills (about an hour)

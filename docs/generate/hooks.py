@@ -13,7 +13,6 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).parent))  # MkDocs loads this file by its path
 
 import alerts
-import code_snippets
 import commands
 import error_pages
 import events
@@ -78,7 +77,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         markdown = error_pages.with_links(markdown)
     if path.startswith("runbook/") and path != "runbook/index.md":
         markdown = alerts.with_rule(ROOT, path, markdown)
-    return links.in_site(code_snippets.with_code(markdown, ROOT), path, ROOT)
+    return links.in_site(markdown, path, ROOT)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

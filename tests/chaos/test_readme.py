@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,96 +13,24 @@ import httpx
 import pytest
 
 from clonos.testing.harness import eventually
+from support.page_shell import ROOT, PageCommand, Shell, blocks, commands, file_of, is_shown, shell_of, steps
 
 pytestmark = [pytest.mark.full, pytest.mark.embedded, pytest.mark.timeout(3000)]
 
-ROOT = Path(__file__).parents[2]
 START = ROOT / "docs/start"
 _S = 120.0
-_UNTIL_INTERRUPTED = ("--watch", "job watch", "/events?")
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """The blocks of a page in ``docs/start`` that are in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", (START / f"{page}.md").read_text(), re.DOTALL | re.MULTILINE)
-
-
-def commands(block: str) -> list[str]:
-    """The block's commands, without comments; lines joined by a backslash are one command."""
-    lines = block.replace("\\\n", " ").splitlines()
-    return [line for line in (re.sub(r"\s+#\s.*", "", line).strip() for line in lines) if line]
-
-
-class Shell:
-    """The shell of a user with an empty home; relative paths of the pages resolve in its working directory."""
-
-    def __init__(self, home: Path) -> None:
-        self.work = home / "work"
-        self.work.mkdir()
-        (self.work / "examples").symlink_to(ROOT / "examples")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("CLONOS_")}
-        environment |= {
-            "HOME": str(home),
-            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
-            "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}",
-        }
-        self._shell = subprocess.Popen(
-            ["bash", "--norc"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=self.work,
-            env=environment,
-            text=True,
-            start_new_session=True,
-        )
-
-    def type(self, command: str) -> str:
-        """The output of a command that must succeed. Commands that run until Ctrl-C get SIGTERM after 20 s."""
-        assert self._shell.stdin is not None
-        assert self._shell.stdout is not None
-        if any(part in command for part in _UNTIL_INTERRUPTED) and "job.recovery.ended" not in command:
-            command = f"timeout --preserve-status 20 {command}"
-        elif "/events?" in command:
-            command = f"timeout 60 {command} | grep -m 1 job.recovery.ended"
-        print(f"$ {command}", flush=True)
-        self._shell.stdin.write(f"{command}\necho; echo '<<'$?\n")
-        self._shell.stdin.flush()
-        output = []
-        for line in self._shell.stdout:
-            if line.startswith("<<"):
-                break
-            output.append(line)
-        text = "".join(output)
-        print(text, flush=True)
-        interrupted = command.startswith("timeout") and "curl" in command and "grep" not in command
-        assert line.strip() in ("<<0", "<<143" if interrupted else "<<0"), f"{command}: {line}"
-        return text
-
-    def json(self, command: str) -> Any:
-        return json.loads(self.type(command))
-
-    def rows(self, topic: str) -> list[str]:
-        return [line for line in self.type(f"clonos kafka consume {topic}").splitlines() if "\t" in line]
-
-    def end(self) -> None:
-        os.killpg(self._shell.pid, signal.SIGKILL)
-        self._shell.communicate()
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    user = Shell(tmp_path)
-    try:
+    with shell_of(tmp_path) as user:
+        (user.work / "examples").symlink_to(ROOT / "examples")
         yield user
-        user.type("clonos down")
-    finally:
-        user.end()
 
 
 def waiting(shell: Shell) -> Any:
     """A READY standby, if any. The request is cheap, because the standby warms up at a low priority."""
-    credentials = json.loads((shell.work.parent / ".clonos" / "credentials.json").read_text())
+    credentials = json.loads((shell.home / ".clonos" / "credentials.json").read_text())
     response = httpx.get(
         f"{credentials['api']}/api/v1/standbys", headers={"Authorization": f"Bearer {credentials['token']}"}
     )
@@ -116,8 +40,8 @@ def waiting(shell: Shell) -> Any:
 @pytest.mark.turn(0)
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos up, commands of the first pages")
 def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
-    (shell.work / "job.py").write_text(blocks("first-job", "python")[0])
-    start, kill, besides, by_curl = (commands(block) for block in blocks("platform", "sh"))
+    shell.write(file_of(START / "first-job.md", "job.py"))
+    start, kill, besides, by_curl = (commands(block) for block in blocks(START / "platform.md", "sh"))
 
     for command in start:
         shell.type(command)
@@ -171,7 +95,7 @@ def test_the_readmes_commands_work_on_the_platform(shell: Shell) -> None:
     topology="clonos up --spark-workers 2, commands of the first pages",
 )
 def test_the_readmes_commands_work_on_a_spark_cluster(shell: Shell) -> None:
-    start, kill = (commands(block) for block in blocks("spark-cluster", "sh"))
+    start, kill = (commands(block) for block in blocks(START / "spark-cluster.md", "sh"))
     executor, worker, driver, *shown = kill
 
     def published() -> Counter[str]:
@@ -195,3 +119,44 @@ def test_the_readmes_commands_work_on_a_spark_cluster(shell: Shell) -> None:
     printed = "".join(shell.type(command) for command in shown)
     assert re.search(r"crash\s+\d+ → \d+", printed)
     assert max(published().values()) == 1
+
+
+@pytest.mark.turn(3)
+@pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos run, commands of the first pages")
+def test_the_first_job_continues_after_a_kill(shell: Shell) -> None:
+    """The first terminal runs the job; here it is the background."""
+    begin, kill, again, verify = (commands(block) for block in blocks(START / "first-job.md", "sh"))
+    shell.write(file_of(START / "first-job.md", "job.py"))
+    for command in begin[:-1]:
+        shell.type(command)
+    assert begin[-1] == "clonos run job.py"
+    shell.type(f"{begin[-1]} >>run.log 2>&1 &")
+    eventually(lambda: len(shell.rows("shouted")) == 100, "the lines are published", timeout_s=2 * _S)
+    for command in kill:
+        # Other users of this machine may run a job with the same command line.
+        shell.type(command.replace("pgrep", f"pgrep --session {shell.session}"))
+    for command in again:
+        shell.type(f"{command} >>run.log 2>&1 &")
+    shell.type("echo last | clonos kafka produce lines")
+    eventually(lambda: len(shell.rows("shouted")) == 101, "the job continues", timeout_s=2 * _S)
+    (shown,) = (step.shown for step in steps(START / "first-job.md") if isinstance(step, PageCommand) and step.shown)
+    (command,) = verify
+    assert is_shown(shown.replace("100", "101"), shell.type(command))
+    shell.type(f"kill $(pgrep --session {shell.session} -f 'clonos run job.py' | head -1) && wait")
+
+
+@pytest.mark.turn(2)
+@pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos up, commands of README.md")
+def test_the_job_of_the_readme_works(shell: Shell) -> None:
+    shell.write(file_of(ROOT / "README.md", "job.py"))
+    demo, job = (commands(block) for block in blocks(ROOT / "README.md", "sh"))
+    assert demo == ["make demo"], "`make example` and the tests of the demo run it"
+    *start, consume, verify, explain = job
+    for command in start:
+        shell.type(command)
+    assert consume == "clonos kafka consume scored"
+    eventually(lambda: len(shell.rows("scored")) == 1, "the payment is scored", timeout_s=2 * _S)
+    assert "0 repeated, 0 missing" in shell.type(verify)
+    shell.type("kill -9 -- -$(clonos job inspect fraud -o json | jq .run.pid)")
+    eventually(lambda: shell.json("clonos recovery ls fraud -o json")["data"], "the recovery is known", timeout_s=_S)
+    assert "was killed by SIGKILL" in shell.type(explain)
