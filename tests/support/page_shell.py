@@ -44,18 +44,18 @@ class PageCommand:
 
 def steps(page: Path) -> list[PageFile | PageCommand]:
     """The files and commands of a page, in its order."""
-    found: list[PageFile | PageCommand] = []
+    page_steps: list[PageFile | PageCommand] = []
     for fence in _FENCE.finditer(page.read_text()):
         if fence["file"]:
-            found.append(PageFile(fence["file"], fence["body"]))
+            page_steps.append(PageFile(fence["file"], fence["body"]))
         elif fence["language"] == "sh":
-            found += [PageCommand(line) for line in commands(fence["body"])]
+            page_steps += [PageCommand(line) for line in commands(fence["body"])]
         elif fence["language"] == "text":
-            last = found.pop()
+            last = page_steps.pop()
             assert isinstance(last, PageCommand), f"{page}: no command precedes the output {fence['body']}"
             assert not last.shown, f"{page}: {last.line} has two outputs"
-            found.append(PageCommand(last.line, fence["body"]))
-    return found
+            page_steps.append(PageCommand(last.line, fence["body"]))
+    return page_steps
 
 
 def file_of(page: Path, path: str) -> PageFile:
