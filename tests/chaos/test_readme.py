@@ -32,7 +32,9 @@ def waiting(shell: Shell) -> Any:
     """A READY standby, if any. The request is cheap, because the standby warms up at a low priority."""
     credentials = json.loads((shell.home / ".clonos" / "credentials.json").read_text())
     response = httpx.get(
-        f"{credentials['api']}/api/v1/standbys", headers={"Authorization": f"Bearer {credentials['token']}"}
+        f"{credentials['api']}/api/v1/standbys",
+        headers={"Authorization": f"Bearer {credentials['token']}"},
+        timeout=60,
     )
     return next((standby for standby in response.json()["data"] if standby["state"] == "READY"), None)
 

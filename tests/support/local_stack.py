@@ -18,7 +18,11 @@ def end_by_sigterm(stack: Stack) -> float:
     token = json.loads((stack.home / "credentials.json").read_text())["token"]
     with (
         httpx.Client(
-            base_url=state["api"], headers={"Authorization": f"Bearer {token}"}, trust_env=False, verify=False
+            base_url=state["api"],
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=60,
+            trust_env=False,
+            verify=False,
         ) as client,
         client.stream("GET", "/api/v1/events") as events,
     ):

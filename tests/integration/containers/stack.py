@@ -86,7 +86,7 @@ class Stack:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The current result of a Prometheus query."""
-        answer = httpx.get(f"{self.prometheus}/api/v1/query", params={"query": expression}).json()
+        answer = httpx.get(f"{self.prometheus}/api/v1/query", params={"query": expression}, timeout=60).json()
         assert answer["status"] == "success", answer
         return list(answer["data"]["result"])
 

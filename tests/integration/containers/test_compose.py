@@ -111,10 +111,10 @@ def panels() -> dict[str, str]:
 def test_requests_need_the_ca_and_a_token(platform: Stack) -> None:
     for api in platform.apis:
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            httpx.get(f"{api}/health/ready")
+            httpx.get(f"{api}/health/ready", timeout=60)
         trusted = ssl.create_default_context(cafile=str(platform.ca))
-        assert httpx.get(f"{api}/health/ready", verify=trusted).status_code == 200
-        assert httpx.get(f"{api}/api/v1/jobs", verify=trusted).status_code == 401
+        assert httpx.get(f"{api}/health/ready", verify=trusted, timeout=60).status_code == 200
+        assert httpx.get(f"{api}/api/v1/jobs", verify=trusted, timeout=60).status_code == 401
     token = platform.read("control-plane-1", "admin.token").strip()
     with Client(platform.apis[1], token, ca=platform.ca) as client:
         assert {host.name for host in client.hosts.list().data if host.state == "READY"} == AGENTS
@@ -163,7 +163,7 @@ def test_prometheus_scrapes(platform: Stack) -> None:
     assert "SUCCESS" in checked
     assert sum(int(row["value"][1]) for row in platform.query("clonos_leader")) == 1
     assert {row["metric"]["host"] for row in platform.query("clonos_host_slots")} == set(AGENTS)
-    rules = httpx.get(f"{platform.prometheus}/api/v1/rules").json()["data"]["groups"][0]["rules"]
+    rules = httpx.get(f"{platform.prometheus}/api/v1/rules", timeout=60).json()["data"]["groups"][0]["rules"]
     assert {rule["health"] for rule in rules} == {"ok"}
 
 
@@ -198,7 +198,7 @@ def test_a_job_on_the_spark_cluster_survives_the_loss_of_a_worker(platform: Stac
                 lambda: client.jobs.run(job, client.jobs.get(job).run or "").executors, "they are reported"
             )
             assert {executor.host for executor in executors.listed} <= {"spark-worker-1", "spark-worker-2"}
-            log = httpx.get(executors.listed[0].stderr)
+            log = httpx.get(executors.listed[0].stderr, timeout=60)
             assert executors.listed[0].stderr.startswith(platform.spark_ui)
             assert log.status_code == 200, "the master forwards to the worker"
 

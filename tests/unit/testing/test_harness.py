@@ -15,7 +15,16 @@ import pytest
 
 from clonos.errors import BrokerUnavailable, ClonosError
 from clonos.settings import KafkaSettings
-from clonos.testing.harness import ChildProcess, CommittedReader, Deadline, ProcessGroup, eventually, processes_of_home
+from clonos.testing.harness import (
+    ChildProcess,
+    CommittedReader,
+    Deadline,
+    ProcessGroup,
+    Stack,
+    eventually,
+    platform,
+    processes_of_home,
+)
 from clonos.testing.harness.processes import describe
 
 # A leader that starts a child in a process group of its own (as PySpark's daemon is), which starts a
@@ -134,6 +143,18 @@ def test_processes_of_a_home_have_its_variable_and_no_setting_of_ours(
     finally:
         child.kill()
     assert list(processes_of_home(tmp_path)) == []
+
+
+def test_a_process_that_exits_while_processes_are_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = ChildProcess([sys.executable, "-c", "input()"], {}, tmp_path / "log")
+    process = psutil.Process(child.pid)
+    child.kill()
+    child.wait(10)
+    monkeypatch.setattr(platform, "processes_of_home", lambda home: iter([(process, ""), (psutil.Process(), "")]))
+    (command,) = Stack(tmp_path).processes()
+    assert "python" in command
 
 
 def test_eventually_returns_the_value_or_times_out_with_details() -> None:

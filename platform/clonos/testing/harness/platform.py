@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -119,7 +120,11 @@ class Stack:
 
     def processes(self) -> list[str]:
         """The first four words of the command line of each live process of this platform."""
-        return [" ".join(process.cmdline()[:4]) for process, _run in processes_of_home(self.home)]
+        commands = []
+        for process, _run in processes_of_home(self.home):
+            with suppress(psutil.NoSuchProcess):  # it has exited since
+                commands.append(" ".join(process.cmdline()[:4]))
+        return commands
 
     def __enter__(self) -> Self:
         """Start it."""
