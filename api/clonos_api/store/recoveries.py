@@ -15,7 +15,6 @@ from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.resources.jobs import Failure, Phase
-from clonos.resources.recovery_descriptions import PLANNED
 from clonos_api.store import events
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
@@ -143,10 +142,9 @@ async def complete(session: AsyncSession, job: str, done: EpochDone, before: dat
         return None
     ends = [(phase["name"], _end(phase)) for phase in row.body["phases"]]
     ends += [(_name(name, row), at) for name, at in _ends(done) if at >= row.started_at]
-    # In a planned move the driver still commits epochs after the move has begun.
-    last = before or row.started_at
-    gap = done.at - (last if row.body["cause"] in PLANNED else min(last, row.started_at))
     row.ended_at = max(done.at, row.started_at)
+    # In a planned move, and in a false takeover, the old driver still commits epochs.
+    gap = row.ended_at - min(row.ended_at, max(before or row.started_at, row.started_at))
     row.body = {
         **row.body,
         "outcome": "COMPLETED",

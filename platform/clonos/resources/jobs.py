@@ -337,8 +337,8 @@ class Recovery(Resource):
         outcome: ``COMPLETED``: the first epoch was committed; ``SUPERSEDED``: the next failure came first;
             ``OVERTAKEN``: the job continued before the failure was noticed; ``IDLE``: the job had no input;
             ``ABANDONED``: the job ended.
-        downtime_ms: Time without published output, from the last epoch before the failure to the first epoch after it;
-            None if unknown.
+        downtime_ms: Time without published output, from the failure to the first epoch after it; from the last epoch of
+            the old driver, if that was later. None if unknown.
         replayed_records: Number of records of the epoch in doubt.
         skipped_lanes: Number of lanes of the epoch in doubt that were already published.
         standby: Id of the standby that took over; None: a new driver was started.
