@@ -117,6 +117,7 @@ def served(home: Path, **settings: Any) -> Iterator[Served]:
         proxy_headers=False,
         lifespan="on",
         ws="none",
+        timeout_keep_alive=30,  # longer than clients keep a connection: they never use one that is being closed
         timeout_graceful_shutdown=2,
     )
     server = _Server(config)

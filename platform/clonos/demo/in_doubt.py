@@ -18,7 +18,7 @@ from clonos.log.control import ControlFollower
 from clonos.log.reading import LogReader
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
-from clonos.testing.harness import ProcessGroup
+from clonos.testing.harness import ProcessGroup, pause_all
 
 _WITHIN_S: Final = 15.0
 
@@ -49,13 +49,13 @@ class EpochInDoubt:
             members = driver.members()
             if not self._await_output(left_s):
                 return False
-            _send_all(members, psutil.Process.suspend)
+            pause_all(members)
             frozen = False
             try:
                 frozen = self._exists()
             finally:
                 if not frozen:
-                    _send_all(members, psutil.Process.resume)
+                    _resume(members)
             if frozen:
                 return True
         return False
@@ -74,7 +74,7 @@ class EpochInDoubt:
         self._reader.close()
 
 
-def _send_all(processes: list[psutil.Process], send: Callable[[psutil.Process], None]) -> None:
+def _resume(processes: list[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            send(process)
+            process.resume()

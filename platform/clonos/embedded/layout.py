@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from clonos.kafka import jaas_quoted
 from clonos.settings import KafkaSettings
 
 HOST = "127.0.0.1"
+# Linux and macOS give outgoing connections higher ports. One of these could take a port before the server binds it.
+_FREE = range(10_000, 32_768)
 # Broker and controller share a process. Ids count from 0, so an id is also an index.
 _CLIENT, _CONTROLLER, _INTERNAL = "CLIENT", "CONTROLLER", "INTERNAL"
 # Settings that this module depends on.
@@ -77,17 +80,23 @@ def port_is_free(port: int) -> bool:
 
 
 def free_ports(count: int, *, without: frozenset[int] = frozenset()) -> list[int]:
-    """`count` distinct free ports, chosen by the kernel, none of which is in `without`."""
+    """`count` distinct free ports, chosen at random, none of which is in `without`.
+
+    Raises:
+        PortInUse: So many ports are not free.
+    """
     with ExitStack() as probes:
         ports: list[int] = []
-        while len(ports) < count:
-            # All stay bound until the end, so that no port is chosen twice.
+        for port in random.SystemRandom().sample(_FREE, len(_FREE)):
+            if len(ports) == count:
+                return ports
+            # All stay bound until the end, so that another process that looks for ports chooses others.
             probe = probes.enter_context(socket.socket())
-            probe.bind((HOST, 0))
-            port = int(probe.getsockname()[1])
-            if port not in without:
-                ports.append(port)
-    return ports
+            with suppress(OSError):
+                probe.bind((HOST, port))
+                if port not in without:
+                    ports.append(port)
+    raise PortInUse(f"{count} free ports from {_FREE.start} to {_FREE.stop - 1} were not found.")
 
 
 def server_properties(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import socket
 import threading
 from collections import defaultdict
 from typing import Any
@@ -13,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from clonos.embedded.layout import free_ports
 from clonos.resources.hosts import (
     BatchResult,
     EventsBatch,
@@ -64,9 +64,7 @@ class FakeApi:
         self.tokens: set[str | None] = set()
         self.failing = 0  # if not 0: the status of every response
         self.refuse_events = lambda lines: False
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 

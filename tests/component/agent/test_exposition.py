@@ -10,6 +10,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from clonos.agent.exposition import AgentSnapshot, serve_metrics
+from clonos.embedded.layout import free_ports
 from clonos.testing.harness import eventually
 from component.agent.api import FakeApi
 from component.agent.hosts import ThreadAgent, run_spec
@@ -17,11 +18,6 @@ from component.agent.test_supervising import reported
 
 Host = Callable[..., ThreadAgent]
 Samples = dict[str, list[tuple[dict[str, str], float]]]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 def scraped(address: str) -> Samples:
@@ -35,7 +31,7 @@ def scraped(address: str) -> Samples:
 
 
 def test_metrics_contain_each_driver(api: FakeApi, host: Host, run: str) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     api.assign(run_spec(run, api.upload(b"until_stopped()")))
     host(metrics=address)
     reported(api, run, "RUNNING")
@@ -54,7 +50,7 @@ def test_metrics_contain_each_driver(api: FakeApi, host: Host, run: str) -> None
 
 
 def test_endpoint_stops_with_the_agent(api: FakeApi, host: Host, run: str) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     agent = host(metrics=address)
     eventually(lambda: _answers(address), "the endpoint responds")
     agent.stop()

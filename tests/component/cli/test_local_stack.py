@@ -20,6 +20,7 @@ from clonos.agent.process import identity
 from clonos.client import Client
 from clonos.client.credentials import Credentials
 from clonos.embedded.jars import ensure_jars
+from clonos.embedded.layout import free_ports
 from clonos.embedded.processes import ProcessRecord
 from clonos.errors import DirectoryInUse, LocalPlatformFailed, PortInUse
 from clonos.local import background
@@ -38,9 +39,7 @@ CONTROL_PLANE = (sys.executable, str(STUBS / "control_plane.py"))
 
 @pytest.fixture
 def plan(home: Path) -> Iterator[Plan]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     yield Plan(
         home=home,
         port=port,

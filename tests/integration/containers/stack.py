@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,8 @@ from typing import Any, Final
 
 import httpx
 import psutil
+
+from clonos.embedded.layout import free_ports
 
 ROOT: Final = Path(__file__).parents[3]
 _PROJECT: Final = "com.docker.compose.project"
@@ -44,7 +45,7 @@ class Stack:
         process = psutil.Process()
         self.images = sorted(images.values())
         self.project = f"{_PREFIX}-{process.pid}-{int(process.create_time() * 100)}"
-        ports = _free_ports(7)
+        ports = free_ports(7)
         self.apis = [f"https://127.0.0.1:{port}" for port in ports[:2]]
         self.kafka = ",".join(f"127.0.0.1:{port}" for port in ports[2:5])
         self.prometheus = f"http://127.0.0.1:{ports[5]}"
@@ -160,11 +161,3 @@ def _alive(project: str) -> bool:
         return str(int(psutil.Process(int(pid)).create_time() * 100)) == created
     except psutil.NoSuchProcess:
         return False
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]

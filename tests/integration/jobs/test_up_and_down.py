@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from clonos.embedded.layout import free_ports
 from clonos.testing.harness import Stack, eventually
 from support.local_stack import end_by_sigterm
 
@@ -19,9 +19,7 @@ JOB = '@clonos.job(name="empty")\ndef empty(ctx):\n    pass\n'
 
 
 def test_everything_on_one_machine(stack: Stack, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_ports(1)[0])
     up = stack.json("up", "--detach", "--port", port)
     assert up["api"] == f"http://127.0.0.1:{port}"
     assert stack.json("up")["already"], "a second `up` reports it and returns"

@@ -94,6 +94,7 @@ def test_free_ports_differ() -> None:
     ports = free_ports(30)
     assert len(set(ports)) == 30
     assert all(port_is_free(port) for port in ports[:3])
+    assert max(ports) < 32_768, "an outgoing connection cannot take one before a server binds it"
 
 
 def test_a_requested_port_in_use_raises(used_port: int) -> None:

@@ -81,7 +81,7 @@ def test_pause_and_resume_reach_all_members(pids: Path) -> None:
 
     try:
         with ProcessGroup(leader.pid).paused():
-            eventually(lambda: states() == {"stopped"}, "all are paused")
+            assert states() == {"stopped"}
         eventually(lambda: "stopped" not in states(), "all run again")
     finally:
         assert leader.kill().processes == 3

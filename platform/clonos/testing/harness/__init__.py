@@ -26,7 +26,7 @@ The package imports neither PySpark nor pytest, and nothing of `clonos_api`: it 
 """
 
 from clonos.testing.harness.platform import PlatformJob, Stack
-from clonos.testing.harness.processes import ChildProcess, Killed, ProcessGroup, processes_of_home
+from clonos.testing.harness.processes import ChildProcess, Killed, ProcessGroup, pause_all, processes_of_home
 from clonos.testing.harness.reader import CommittedReader, end_offsets, has_open_transaction, read_committed
 from clonos.testing.harness.waiting import Deadline, eventually
 
@@ -41,6 +41,7 @@ __all__ = [
     "end_offsets",
     "eventually",
     "has_open_transaction",
+    "pause_all",
     "processes_of_home",
     "read_committed",
 ]

@@ -20,6 +20,7 @@ from clonos.errors import ClonosError
 from clonos.testing.harness.waiting import eventually
 
 _EXIT_TIMEOUT_S = 15.0
+_PAUSE_TIMEOUT_S = 15.0
 _POLL_S = 0.005
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -82,8 +83,8 @@ class ProcessGroup:
                 process.send_signal(number)
 
     def pause(self) -> None:
-        """Pause every member with SIGSTOP."""
-        self.signal(signal.SIGSTOP)
+        """Pause every member with SIGSTOP, and wait until none runs."""
+        pause_all(self.members())
 
     def resume(self) -> None:
         """Continue every member with SIGCONT."""
@@ -228,6 +229,28 @@ def kill_together(*groups: ProcessGroup, also: Iterable[psutil.Process] = ()) ->
         # A worker that was forked between the scan and the kill is in the next scan.
         members = [process for group in groups for process in group.members()]
     return Killed(killed, at)
+
+
+def pause_all(processes: Sequence[psutil.Process]) -> None:
+    """Pause processes with SIGSTOP, and wait until none runs: the signal arrives some time after it was sent."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+    running = [process for process in processes if _runs(process)]
+    if running:
+        eventually(
+            lambda: not any(map(_runs, running)),
+            "processes are paused",
+            timeout_s=_PAUSE_TIMEOUT_S,
+            poll_s=0.001,
+            details=lambda: "\n".join(describe(process) for process in running if _runs(process)),
+        )
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return is_alive(process) and process.status() != psutil.STATUS_STOPPED
+    return False
 
 
 def await_exit(processes: Sequence[psutil.Process], timeout_s: float = _EXIT_TIMEOUT_S) -> None:
