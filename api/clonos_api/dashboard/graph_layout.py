@@ -30,7 +30,7 @@ _OPERATOR: Final = 44
 _GAP: Final = 8
 _BAND_GAP: Final = 26
 _CHARACTER: Final = 8.6  # mean width in a bold name
-# What is drawn; the table has all.
+# What is drawn.
 _TOPICS: Final = 8
 _OPERATORS: Final = 12
 _QUERIES: Final = 20
@@ -78,21 +78,34 @@ class Wire:
 
 
 @dataclass(frozen=True)
+class Flow:
+    """A line: the names at its ends, and its figures."""
+
+    source: str
+    target: str
+    kind: str
+    records_per_s: float | None
+    lag: int | None
+
+
+@dataclass(frozen=True)
 class Layout:
     """A drawing.
 
     Attributes:
         graph: The graph.
-        names: Id of each node → its name.
+        flows: What the lines stand for, as a table.
+        operators: The operators that are drawn, each with the name of its query.
         queries_left_out: Number of queries that are not drawn.
     """
 
     graph: JobGraph
-    names: dict[str, str]
     width: int
     height: int
     boxes: tuple[Box, ...]
     wires: tuple[Wire, ...]
+    flows: tuple[Flow, ...]
+    operators: tuple[tuple[str, OperatorNode], ...]
     queries_left_out: int = 0
 
 
@@ -154,9 +167,22 @@ def layout(graph: JobGraph) -> Layout:
         top += height + _BAND_GAP
     for side, side_lines, y, box_height in ports:
         wires += _wires(side, side_lines, y, box_height)
-    names = {node.id: node.name for node in graph.nodes}
+    flows = [
+        flow
+        for query, inputs, outputs in drawn
+        for flow in (
+            *(_flow(line, line.topic.name, query.name) for line in inputs),
+            *(_flow(line, query.name, line.topic.name) for line in outputs),
+        )
+    ]
+    shown = [(query.name, operator) for query, _, _ in drawn for operator in operators[query.id][:_OPERATORS]]
     height = round(max(top - _BAND_GAP, 0))
-    return Layout(graph, names, WIDTH, height, tuple(boxes), tuple(wires), len(queries) - len(drawn))
+    left_out = len(queries) - len(drawn)
+    return Layout(graph, WIDTH, height, tuple(boxes), tuple(wires), tuple(flows), tuple(shown), left_out)
+
+
+def _flow(line: _Line, source: str, target: str) -> Flow:
+    return Flow(source, target, line.edge.kind, line.edge.records_per_s, line.edge.lag)
 
 
 class _Lines:
@@ -172,6 +198,7 @@ class _Lines:
             ends = [(edge, edge.source) for edge in self._edges if edge.target == query.id]
         else:
             ends = [(edge, edge.target) for edge in self._edges if edge.source == query.id]
+            ends.sort(key=lambda end: end[0].kind != "dead-letters")  # always drawn
         shown = ends if len(ends) <= _TOPICS else ends[: _TOPICS - 1]
         lines = [_Line(edge, self._topic(side, self._nodes[end])) for edge, end in shown]
         if rest := [edge for edge, _ in ends[len(shown) :]]:
@@ -187,14 +214,13 @@ class _Lines:
 def _sum(edges: Sequence[GraphEdge]) -> GraphEdge:
     rates = [edge.records_per_s for edge in edges if edge.records_per_s is not None]
     lags = [edge.lag for edge in edges if edge.lag is not None]
-    whole = len(rates) == len(edges)
     first = edges[0]
     return GraphEdge(
         kind=first.kind,
         source=first.source,
         target=first.target,
-        records_per_s=sum(rates) if whole else None,
-        lag=sum(lags) if lags else None,
+        records_per_s=sum(rates) if len(rates) == len(edges) else None,
+        lag=sum(lags) if len(lags) == len(edges) else None,
     )
 
 
@@ -243,16 +269,16 @@ def _query_boxes(query: QueryNode, operators: Sequence[OperatorNode], top: float
 
 
 def _operator_box(operator: OperatorNode, x: float, y: float, width: float) -> Box:
-    answers = f"{(rate(operator.recorded_per_s) or '').removesuffix(' /s')} answers/s" if operator.recorded else ""
+    per_second = rate(operator.recorded_per_s) if operator.recorded else ""
     receives = f"{_RECEIVES[operator.takes]}{', timers' if operator.timers else ''}"
-    recorded = f"{number(operator.recorded)} recorded" if operator.recorded else "nothing recorded"
-    free = width - 2 * _PAD - _CHARACTER * (len(answers) + 1 if answers else 0)
+    recorded = f"{number(operator.recorded)} determinants" if operator.recorded else "no determinants"
+    free = width - 2 * _PAD - _CHARACTER * (len(per_second) + 1 if per_second else 0)
     labels = [
         Label(x + _PAD, y + 18, fitting(operator.name, free), "name"),
         Label(x + _PAD, y + 35, " · ".join(filter(None, (receives, recorded))), "small"),
     ]
-    if answers:
-        labels.append(Label(x + width - _PAD, y + 18, answers, "rate", "end"))
+    if per_second:
+        labels.append(Label(x + width - _PAD, y + 18, per_second, "rate", "end"))
     return Box("operator", x, y, width, _OPERATOR, operator.name, tuple(labels))
 
 

@@ -187,7 +187,7 @@ class _Ingestion:
             self._open(claim.generation, {})  # a claim ends the transactions of older generations
             self._report(claim.generation, kafka=None, waiting=None)
             self.metrics |= {"delivery": claim.delivery, "sharing_depth": claim.sharing_depth}
-            if claim.graph:
+            if claim.graph is not None:
                 await job_graph.store(session, job, claim.generation, claim.at, claim.graph)
             for name in self.queries:
                 self._query(name)["retention"] = {}
@@ -227,6 +227,7 @@ class _Ingestion:
         body["size_bytes"] = self.sizes.get(epoch.query)
         key = _key(done)
         new = key not in self.epochs and key not in self.stored
+        body["repeated"] = not new
         self.epochs[key] = {
             "job": self.job,
             "lineage": done.lineage,

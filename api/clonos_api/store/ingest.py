@@ -33,7 +33,9 @@ _LONGEST: Final = 200
 _UI: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/-]{1,300}")
 _LOG: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/?&=%+~,-]{1,500}")
 _EXECUTORS: Final = 20
-_MOST_TOPICS: Final = 100
+MOST_TOPICS: Final = 100
+_RECORDED: Final = 100  # operators of an epoch
+_TOPIC: Final = 250  # characters; a topic's name has at most 249
 _CLASSES: Final = 200  # more than the latencies of any record have
 _STACK: Final = 10_000
 _WHAT: Final = 500
@@ -74,7 +76,7 @@ class Claimed:
     delivery: dict[str, str] = field(default_factory=dict)
     # replicas that acknowledge a determinant: ``0``, ``1`` or ``full``; None for drivers of earlier versions of Clonos
     sharing_depth: str | None = None
-    graph: ReportedGraph = field(default_factory=dict)  # empty for drivers of earlier versions of Clonos
+    graph: ReportedGraph | None = None  # None for drivers of earlier versions of Clonos
 
 
 @dataclass(frozen=True)
@@ -405,13 +407,14 @@ def _claimed(state: IngestState, event: Event) -> Claimed:
         _moment(failed_at) if failed_at is not None else None,
         {_short(sink): str(mode)[:_LONGEST] for sink, mode in _named(event, "delivery").items()},
         str(event["sharing_depth"])[:_LONGEST] if "sharing_depth" in event else None,
-        parse(event.get("queries")),
+        parse(event["queries"]) if "queries" in event else None,
     )
 
 
 def _epoch(state: IngestState, event: Event) -> EpochDone:
     figures = {name: _number(event, name, _FIGURE) if name in event else 0 for name in FIGURES}
     operators = _operators(event)
+    recorded = ((name, tally["recorded"]) for name, tally in operators.items() if tally.get("recorded"))
     checkpoint = EpochCheckpoint(
         epoch=_number(event, "epoch", _BIG),
         query=_short(event["query"]),
@@ -425,13 +428,22 @@ def _epoch(state: IngestState, event: Event) -> EpochDone:
         published_lanes=figures["published_lanes"] if "published_lanes" in event else None,
         offsets=event.get("offsets") or {},
         spans=event.get("spans") or [],
-        topics_in=_numbers(_topics(event, "topics_in"), _FIGURE),
+        topics_in=_topics_in(event),
         dead_letters=figures["dead_letters"],
-        recorded={name: tally["recorded"] for name, tally in operators.items() if tally.get("recorded")},
+        recorded=dict(itertools.islice(recorded, _RECORDED)),
     )
     marks = {name: _moment(at) for name, at in state.marks.items()} if state.waiting else None
     state.waiting = False
     return EpochDone(state.lineage, checkpoint, figures, marks, operators, _latencies(event))
+
+
+def _topics_in(event: Event) -> dict[str, int]:
+    """The records of an epoch by source topic; empty if they are unreadable, because the epoch counts without them."""
+    try:
+        topics = {name[:_TOPIC]: number for name, number in _topics(event, "topics_in").items()}
+        return _numbers(topics, _FIGURE)
+    except (TypeError, ValueError):
+        return {}
 
 
 def _latencies(event: Event) -> dict[str, int]:
@@ -474,8 +486,8 @@ def _numbers(event: Event, below: int) -> dict[str, int]:
 
 
 def _topics(event: Event, name: str) -> dict[str, Any]:
-    """A mapping of topics within an event. More than `_MOST_TOPICS` are left out: each is stored and shown."""
-    return dict(itertools.islice(_named(event, name).items(), _MOST_TOPICS))
+    """A mapping of topics within an event. More than `MOST_TOPICS` are left out: each is stored and shown."""
+    return dict(itertools.islice(_named(event, name).items(), MOST_TOPICS))
 
 
 def _number(event: Event, name: str, below: int) -> int:

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Final, Literal
+from datetime import datetime
+from typing import Literal
 
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resources.checkpoints import EpochCheckpoint
 from clonos.resources.job_graph import GraphEdge, JobGraph, OperatorNode, QueryNode, TopicNode
 from clonos.resources.jobs import OperatorMetrics, QueryMetrics
 from clonos_api.store.db.bulk import insert_all
-from clonos_api.store.db.clock import now
+from clonos_api.store.ingest import MOST_TOPICS
+from clonos_api.store.recent_epochs import RecentEpochs, recent_epochs
 from clonos_api.store.reported_graph import ReportedGraph, ReportedOperator, ReportedQuery, parse
-from clonos_api.store.tables import EpochRow, JobGraphRow, JobRow
-
-_RATE: Final = timedelta(seconds=10)
+from clonos_api.store.tables import JobGraphRow, JobRow
 
 
 async def store(session: AsyncSession, job: str, generation: int, at: datetime, graph: ReportedGraph) -> None:
@@ -34,18 +31,14 @@ async def of_job(session: AsyncSession, job: JobRow) -> JobGraph:
     row = await session.get(JobGraphRow, job.id)
     if row is None:
         return JobGraph()
-    moment = await now(session)
-    epochs: dict[str, list[EpochCheckpoint]] = defaultdict(list)
-    rows = select(EpochRow).where(EpochRow.job == job.id, EpochRow.completed_at > moment - _RATE)
-    for epoch in await session.scalars(rows):
-        epochs[epoch.query].append(EpochCheckpoint.model_validate(epoch.body))
+    recent = await recent_epochs(session, job)
     metrics = job.metrics or {}
-    drawing = _Drawing()
+    parts = _Parts()
     for name, reported in sorted(parse(row.body).items()):
         figures = QueryMetrics.model_validate((metrics.get("queries") or {}).get(name, {}))
-        drawing.add(name, reported, figures, _Rates.of(epochs[name]), (metrics.get("delivery") or {}).get(name))
-    nodes = [*drawing.topics.values(), *drawing.queries]
-    return JobGraph(generation=row.generation, reported_at=row.reported_at, nodes=nodes, edges=drawing.edges)
+        parts.add(name, reported, figures, _Rates.of(recent[name]), (metrics.get("delivery") or {}).get(name))
+    nodes = [*parts.topics.values(), *parts.queries]
+    return JobGraph(generation=row.generation, reported_at=row.reported_at, nodes=nodes, edges=parts.edges)
 
 
 @dataclass
@@ -57,23 +50,30 @@ class _Rates:
     dead_letters: float = 0.0
     topics: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # records read, by source topic
     recorded: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # determinants, by operator
+    some_topics: bool = False  # whether an epoch read more topics than events name
 
     @classmethod
-    def of(cls, epochs: Iterable[EpochCheckpoint]) -> _Rates:
-        rates = cls()
-        seconds = _RATE.total_seconds()
-        for epoch in epochs:
-            rates.read += epoch.records_in / seconds
-            rates.published += epoch.records_out / seconds
-            rates.dead_letters += epoch.dead_letters / seconds
+    def of(cls, recent: RecentEpochs) -> _Rates:
+        seconds = recent.seconds
+        rates = cls(
+            recent.per_second(lambda epoch: epoch.records_in),
+            recent.per_second(lambda epoch: epoch.records_out),
+            recent.per_second(lambda epoch: epoch.dead_letters),
+        )
+        for epoch in recent.rated:
             for sums, counts in ((rates.topics, epoch.topics_in), (rates.recorded, epoch.recorded)):
                 for name, count in counts.items():
                     sums[name] += count / seconds
+            rates.some_topics |= sum(epoch.topics_in.values()) < epoch.records_in
         return rates
+
+    def topic(self, name: str) -> float | None:
+        """Records read from a topic; None: unknown."""
+        return None if self.some_topics and name not in self.topics else self.topics.get(name, 0.0)
 
 
 @dataclass
-class _Drawing:
+class _Parts:
     """The nodes and edges so far."""
 
     topics: dict[str, TopicNode] = field(default_factory=dict)
@@ -100,21 +100,23 @@ class _Drawing:
         self._outputs(query, reported, rates)
 
     def _inputs(self, query: QueryNode, reported: ReportedQuery, figures: QueryMetrics, rates: _Rates) -> None:
-        for topic in reported.topics:
-            self._edge(
-                "input", self._topic("topic", topic), query.id, rates.topics.get(topic, 0.0), figures.lag.get(topic)
-            )
-        matching = (figures.lag.keys() | rates.topics.keys()) - set(reported.topics)
+        named = {topic: rates.topic(topic) for topic in reported.topics}
+        for topic, records_per_s in named.items():
+            self._edge("input", self._topic("topic", topic), query.id, records_per_s, figures.lag.get(topic))
         for pattern in reported.patterns:
-            # Which pattern a topic matches is not reported.
-            alone = len(reported.patterns) == 1
-            records_per_s = sum(rates.topics.get(topic, 0.0) for topic in matching) if alone else None
-            lag = sum(figures.lag.get(topic, 0) for topic in matching) if alone and figures.lag else None
-            self._edge("input", self._topic("pattern", pattern), query.id, records_per_s, lag)
+            source = self._topic("pattern", pattern)
+            if len(reported.patterns) > 1 or None in named.values():  # which one a topic matches is not reported
+                self._edge("input", source, query.id, None)
+                continue
+            others = sum(rate for rate in named.values() if rate is not None)
+            lags = [lag for topic, lag in figures.lag.items() if topic not in named]
+            every = 0 < len(figures.lag) < MOST_TOPICS  # events name no more topics
+            lag = sum(lags) if every else None
+            self._edge("input", source, query.id, max(0.0, rates.read - others), lag)
 
     def _outputs(self, query: QueryNode, reported: ReportedQuery, rates: _Rates) -> None:
         targets = [self._topic("topic", topic) for topic in reported.outputs]
-        if reported.open:
+        if reported.more_outputs:
             targets.append(self._topic("rows", "topics that rows name", query.name))
         if not targets:
             targets.append(self._topic("sink", reported.sink, query.name))
@@ -126,9 +128,9 @@ class _Drawing:
             self._edge("dead-letters", query.id, self._topic("topic", topic), rates.dead_letters if alone else None)
 
     def _topic(self, kind: Literal["topic", "pattern", "sink", "rows"], name: str, query: str = "") -> str:
-        id_ = ":".join(filter(None, (kind, query, name)))
-        self.topics.setdefault(id_, TopicNode(kind=kind, id=id_, name=name))
-        return id_
+        node = ":".join(filter(None, (kind, query, name)))
+        self.topics.setdefault(node, TopicNode(kind=kind, id=node, name=name))
+        return node
 
     def _edge(
         self,

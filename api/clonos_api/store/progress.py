@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -19,16 +18,15 @@ from clonos.resources.checkpoints import (
 )
 from clonos.resources.jobs import CausalLog, Metrics, Offsets
 from clonos_api.store import counters, views
-from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import require_row
+from clonos_api.store.recent_epochs import recent_epochs
 from clonos_api.store.tables import EpochRow, JobRow, SavepointRow
 
 # Number of epochs whose files Spark retains (`clonos.log.control.RETAINED_EPOCHS`).
 _RETAINED: Final = 100
 _SUMMED_UP: Final = 100
 _MINUTE: Final = timedelta(minutes=1)
-_RATE: Final = timedelta(seconds=10)
 
 
 async def page(session: AsyncSession, job: str, window: Window = FIRST) -> Page[EpochCheckpoint]:
@@ -87,20 +85,15 @@ async def checkpoints(session: AsyncSession, job: str, *, limit: int = 100) -> C
 
 async def metrics(session: AsyncSession, job: JobRow) -> Metrics:
     """The metrics of a job: totals since its creation, rates of the last 10 s, epoch durations of the last minute."""
-    moment = await now(session)
     reported: dict[str, Any] = {"at": None, "restarts": 0, "queries": {}, **(job.metrics or {})}
-    recent: dict[str, list[EpochCheckpoint]] = defaultdict(list)
-    rows = select(EpochRow).where(EpochRow.job == job.id, EpochRow.completed_at > moment - _MINUTE)
-    for row in await session.scalars(rows):
-        recent[row.query].append(EpochCheckpoint.model_validate(row.body))
+    recent = await recent_epochs(session, job, _MINUTE)
     queries = {}
     for name, sums in reported["queries"].items():
-        newest = [epoch for epoch in recent[name] if epoch.completed_at > moment - _RATE]
-        durations = sorted(epoch.duration_ms for epoch in recent[name])
+        durations = sorted(epoch.duration_ms for epoch in recent[name].epochs)
         queries[name] = {
             **sums,
-            "records_in_per_s": sum(epoch.records_in for epoch in newest) / _RATE.total_seconds(),
-            "records_out_per_s": sum(epoch.records_out for epoch in newest) / _RATE.total_seconds(),
+            "records_in_per_s": recent[name].per_second(lambda epoch: epoch.records_in),
+            "records_out_per_s": recent[name].per_second(lambda epoch: epoch.records_out),
             "epoch_ms_p50": _share(durations, 0.5),
             "epoch_ms_p99": _share(durations, 0.99),
         }

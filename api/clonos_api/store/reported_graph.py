@@ -5,6 +5,8 @@ Job code can write events, so that lists and texts may have any length.
 
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -50,7 +52,7 @@ class ReportedQuery(BaseModel):
         operators: Its operators, in the order of the data.
         state: Spark's own steps that keep state, such as ``aggregate``.
         outputs: Topics that it writes; `dead_letters`: those for records that cannot be decoded.
-        open: Whether its rows may name further topics.
+        more_outputs: Whether its rows may name further topics.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -62,7 +64,7 @@ class ReportedQuery(BaseModel):
     state: _Names = []
     outputs: _Names = []
     dead_letters: _Names = []
-    open: bool = False
+    more_outputs: bool = False
 
 
 ReportedGraph = dict[str, ReportedQuery]
@@ -70,13 +72,10 @@ ReportedGraph = dict[str, ReportedQuery]
 
 
 def parse(value: Any) -> ReportedGraph:
-    """The graph in an event or a row; empty if it is unreadable, because the claim counts without it."""
-    if not isinstance(value, dict):
-        return {}
-    try:
-        return {
-            str(query)[:_NAMES]: ReportedQuery.model_validate(reported)
-            for query, reported in list(value.items())[:_QUERIES]
-        }
-    except ValidationError:
-        return {}
+    """The graph in an event or a row, without queries that are unreadable: the claim counts without them."""
+    graph: ReportedGraph = {}
+    if isinstance(value, dict):
+        for query, reported in itertools.islice(value.items(), _QUERIES):
+            with suppress(ValidationError):
+                graph[_shortened(str(query))] = ReportedQuery.model_validate(reported)
+    return graph

@@ -6,8 +6,9 @@ it leaves out.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -44,6 +45,8 @@ _STATEFUL: Final = {
 _TIMED: Final = ("ProcessingTime", "EventTime")
 # A pattern as `clonos_connectors.kafka` passes it to Spark.
 _PATTERN: Final = re.compile(r"\^\(\?!clonos\\\.\)\(\?:(.*)\)\$")
+_MOST_NAMES: Final = 100
+_LONGEST_BYTES: Final = 200_000
 _log = structlog.get_logger("clonos")
 
 
@@ -57,15 +60,22 @@ def job_graph(queries: Sequence[Query], dead_letters: Mapping[str, str]) -> Grap
     Returns:
         Query → ``sink`` (name of its class), ``topics`` and ``patterns`` that it reads, ``operators`` in the order of
         the data, ``state`` (Spark's own steps that keep state), ``outputs`` and ``dead_letters`` (topics that it
-        writes), ``open`` (whether rows may name further topics). Empty if the plans have an unknown form.
+        writes), ``more_outputs`` (whether rows may name further topics). Empty if the plans have an unknown form, or if
+        the whole is too long for an event.
     """
     try:
         plans = {query.name: logical_plan(query.frame) for query in queries}
         names = _operator_names(list(plans.values()))
-        return {query.name: _query(query, plans[query.name], names, dead_letters) for query in queries}
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        graph = {query.name: _query(query, plans[query.name], names, dead_letters) for query in queries}
+    except Exception as error:  # whatever the plans look like, the job must start
         _log.warning("no-job-graph", why=f"{type(error).__name__}: {error}")
         return {}
+    size = len(json.dumps(graph))
+    if size > _LONGEST_BYTES:
+        # An agent skips a longer event, and this one begins a generation.
+        _log.warning("no-job-graph", why=f"It has {size} bytes, and at most {_LONGEST_BYTES} are reported.")
+        return {}
+    return graph
 
 
 def _query(
@@ -73,19 +83,24 @@ def _query(
 ) -> dict[str, Any]:
     scans = streaming_scans(query.frame)
     default = getattr(query.sink, "topic", None)
-    outputs, complete = _topics(plan) if "topic" in query.frame.columns else (set[str](), True)
+    by_row = hasattr(query.sink, "topic") and "topic" in query.frame.columns
+    outputs, complete = _topics(plan) if by_row else (set[str](), True)
     decoded = {name for node in plan.all() for name, _ in node.functions() if name in dead_letters}
     publishes = COLUMN in query.frame.columns and getattr(query.sink, "publishes_dead_letters", False)
     return {
         "sink": type(query.sink).__name__,
-        "topics": sorted({topic for scan in scans for topic in scan.topics()}),
-        "patterns": sorted({pattern for scan in scans if (pattern := _pattern(scan))}),
-        "operators": _operators(plan, names),
-        "state": sorted({step for node in plan.all() if (step := _state(node))}),
-        "outputs": sorted(outputs | ({default} if isinstance(default, str) else set())),
-        "open": not complete,
-        "dead_letters": sorted({dead_letters[name] for name in decoded}) if publishes else [],
+        "topics": _names(topic for scan in scans for topic in scan.topics()),
+        "patterns": _names(pattern for scan in scans if (pattern := _pattern(scan))),
+        "operators": _operators(plan, names)[:_MOST_NAMES],
+        "state": _names(step for node in plan.all() if (step := _state(node))),
+        "outputs": _names(outputs | ({default} if isinstance(default, str) else set())),
+        "more_outputs": not complete,
+        "dead_letters": _names(dead_letters[name] for name in decoded) if publishes else [],
     }
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    return sorted(set(names))[:_MOST_NAMES]
 
 
 def _pattern(scan: StreamingScan) -> str:
@@ -162,9 +177,9 @@ def _topics(node: PlanNode) -> tuple[set[str], bool]:
         topics = _literals(value)
         return (topics, True) if topics is not None else (set(), False)
     if not node.children:
-        return set(), False
-    found = [_topics(child) for child in node.children]
-    return set[str]().union(*(topics for topics, _ in found)), all(complete for _, complete in found)
+        return set(), not mentions(node.fields, '"name": "topic"')
+    parts = [_topics(child) for child in node.children]
+    return set[str]().union(*(topics for topics, _ in parts)), all(complete for _, complete in parts)
 
 
 def _fanned_out(plan: PlanNode) -> set[str]:
@@ -193,11 +208,10 @@ def _literals(expression: PlanNode) -> set[str] | None:
         case "Alias" | "Cast":
             return _literals(expression.children[0])
         case "CaseWhen":  # condition, value, condition, value, …, value of ELSE
-            branches = expression.children
-            values = branches[1::2] + (branches[-1:] if len(branches) % 2 else [])
+            values = expression.children[1::2] + (expression.children[-1:] if len(expression.children) % 2 else [])
         case "If":
             values = expression.children[1:]
         case _:
             return None
-    found = [_literals(value) for value in values]
-    return None if None in found else set[str]().union(*(texts for texts in found if texts))
+    branches = [_literals(value) for value in values]
+    return None if None in branches else set[str]().union(*(texts for texts in branches if texts))

@@ -35,6 +35,7 @@ class EpochCheckpoint(Resource):
             it.
         dead_letters: Number of poison records among `records_out`.
         recorded: Operator → determinants that it recorded, if it recorded any.
+        repeated: Whether the epoch had finished before. Its replay published nothing.
     """
 
     epoch: int
@@ -53,6 +54,7 @@ class EpochCheckpoint(Resource):
     topics_in: dict[str, int] = Field(default_factory=dict)
     dead_letters: int = 0
     recorded: dict[str, int] = Field(default_factory=dict)
+    repeated: bool = False
     retained: bool = True
 
 

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from clonos.errors import SpecError
@@ -103,9 +104,13 @@ def take_latencies(spark: SparkSession, run_id: str) -> dict[str, int]:
 
     Returns:
         Class of a latency → number of records. The longest latency of class *n* is 2^(n/4) ms. A latency counts as at
-        most 1/16 longer than it is. Empty if no record has a timestamp.
+        most 1/16 longer than it is. Empty if no record has a timestamp, or if they cannot be read: the epoch is
+        published, and must not fail for its figures.
     """
-    text: str = jvm_of(spark).clonos.RepeatableKafka.takeLatencies(run_id)
+    try:
+        text: str = jvm_of(spark).clonos.RepeatableKafka.takeLatencies(run_id)
+    except Py4JError:
+        return {}
     counts = (count.split(":") for count in text.split(",") if count)
     return {number: int(records) for number, records in counts}
 

@@ -35,7 +35,7 @@ from clonos_api.store.tables import (
     RecoveryRow,
     RunRow,
 )
-from support.stored import EventFile, host_row, ingest, job_row, push_log, run_row
+from support.stored import EventFile, host_row, ingest, job_row, push_log, receive_now, run_row
 
 pytestmark = pytest.mark.anyio
 
@@ -139,7 +139,7 @@ async def test_ingestion_records_the_life_of_a_job(database: Database) -> None:
         assert epoch_row.published_lanes == 3, "and not twice as many"
         assert (sums["epochs_timed"], sums["epochs_ms"]) == (10, 500)
         assert metrics.queries["out"].epoch == 7
-        assert (metrics.restarts, metrics.queries["out"].records_in_per_s) == (2, 0.0)
+        assert metrics.restarts == 2
         actual = await progress.checkpoints(session, job.id, limit=3)
         assert (actual.counts.completed, actual.counts.failed, actual.counts.restored) == (9, 1, 2)
         assert [epoch.epoch for epoch in actual.history] == [7, 6, 0]
@@ -455,22 +455,40 @@ async def test_metrics_of_an_earlier_version_are_continued(database: Database) -
         assert (out.epochs, out.records_out, out.published_lanes, out.recorded_determinants) == (5, 100, 2, 3)
 
 
-async def test_rates_cover_the_newest_epochs(database: Database) -> None:
+@pytest.mark.parametrize("ahead_s", [0, 3600, -3600])
+async def test_rates_cover_the_newest_epochs(database: Database, ahead_s: float) -> None:
+    """The clock of the driver's host may be ahead of the database's, or behind it."""
     run = await a_started_run(database)
     async with database.reading() as session:
         moment = (await now(session)).timestamp()
     file = EventFile()
-    file.at = moment - 8
+    file.at = moment - 40 + ahead_s
     file.start(1)
-    for number in range(5):
+    file.epoch(0, records_in=100, records_out=100)
+    file.at += 30
+    for number in range(1, 6):
         file.epoch(number, after_s=1, offsets={"in": {"0": number}})
+    file.epoch(5, replay=True, offsets={"in": {"0": 5}})  # the epoch had finished before
     await push(database, run.id, file)
     async with database.reading() as session:
         job = await jobs.get(session, run.job)
+        receive_now(job)
         out = (await progress.metrics(session, job)).queries["out"]
-        assert (out.records_in_per_s, out.records_out_per_s, out.epoch_ms_p99) == (5.0, 10.0, 50.0)
+        assert (out.records_in_per_s, out.records_out_per_s, out.epoch_ms_p99) == (4.0, 8.0, 50.0)
         (at,) = await progress.offsets(session, job)
-        assert (at.epoch, at.offsets) == (4, {"in": {"0": 4}})
+        assert (at.epoch, at.offsets) == (5, {"in": {"0": 5}})
+
+
+async def test_the_rate_of_a_long_epoch_is_that_of_its_duration(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1)
+    file.epoch(0, records_in=6000, records_out=6000, duration_ms=60_000)
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        job = await jobs.get(session, run.job)
+        receive_now(job)
+        assert (await progress.metrics(session, job)).queries["out"].records_in_per_s == 100.0
 
 
 async def test_logs_by_byte_offset(database: Database) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from clonos.resources.job_graph import GraphEdge, JobGraph, OperatorNode, QueryNode, TopicNode
 from clonos_api.store import job_graph, jobs
 from clonos_api.store.db.database import Database
-from support.stored import EventFile, host_row, ingest, job_row, run_row
+from support.stored import EventFile, host_row, ingest, job_row, receive_now, run_row
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +21,7 @@ SCORED = {
     "state": ["aggregate"],
     "outputs": ["scored"],
     "dead_letters": ["dead"],
-    "open": False,
+    "more_outputs": False,
 }
 
 
@@ -32,7 +31,9 @@ async def graph_of(database: Database, file: EventFile) -> JobGraph:
     async with database.transaction() as session:
         await ingest(session, run.id, 0, file.lines)
     async with database.reading() as session:
-        return await job_graph.of_job(session, await jobs.get(session, run.job))
+        job = await jobs.get(session, run.job)
+        receive_now(job)
+        return await job_graph.of_job(session, job)
 
 
 def ids(graph: JobGraph, kind: str) -> list[str]:
@@ -47,11 +48,10 @@ async def test_a_job_that_never_ran_has_no_nodes(database: Database) -> None:
 
 async def test_nodes_and_edges_have_rates_and_lag(database: Database) -> None:
     file = EventFile()
-    file.at = time.time() - 120
     file.start(1, queries={"scored": SCORED}, delivery={"scored": "atomic-epoch"})
     judge = {"recorded": 20, "replayed": 1, "bytes": 9}
     file.epoch(0, query="scored", topics_in={"cards": 500}, operators={"judge": judge})
-    file.at = time.time() + 60  # still within ten seconds when a busy machine reads it
+    file.at += 120
     file.write_event("lag", query="scored", topics={"cards": 7, "payments": 0}, partitions={})
     for number in (1, 2):
         file.epoch(
@@ -98,12 +98,17 @@ async def test_nodes_and_edges_have_rates_and_lag(database: Database) -> None:
 
 
 async def test_topics_of_patterns_and_rows_are_one_node(database: Database) -> None:
-    query = {"sink": "KafkaSink", "topics": ["cards"], "patterns": ["orders-.*"], "outputs": ["a"], "open": True}
+    query = {
+        "sink": "KafkaSink",
+        "topics": ["cards"],
+        "patterns": ["orders-.*"],
+        "outputs": ["a"],
+        "more_outputs": True,
+    }
     file = EventFile()
-    file.at = time.time() + 60
     file.start(1, queries={"split": query, "files": {"sink": "FilesSink", "topics": ["cards"]}})
     file.write_event("lag", query="split", topics={"cards": 7, "orders-1": 1, "orders-2": 2}, partitions={})
-    file.epoch(0, query="split", topics_in={"cards": 10, "orders-1": 20, "orders-3": 30})
+    file.epoch(0, query="split", records_in=60, topics_in={"cards": 10, "orders-1": 20, "orders-3": 30})
     graph = await graph_of(database, file)
     edges = {(edge.source, edge.target): (edge.records_per_s, edge.lag) for edge in graph.edges}
     assert edges == {

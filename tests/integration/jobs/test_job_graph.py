@@ -109,7 +109,7 @@ def test_the_graph_names_topics_operators_and_state(
     both = {"topics": sorted([cards, transfers]), "patterns": [], "dead_letters": [], "sink": "KafkaSink"}
     # One of three uses of the function is in no plan, so its name in plans stands for the others.
     judge = {"name": "judged", "takes": "columns", "timers": False}
-    assert graph["score"] == {**both, "operators": [judge], "state": [], "outputs": [scored], "open": False}
+    assert graph["score"] == {**both, "operators": [judge], "state": [], "outputs": [scored], "more_outputs": False}
     assert graph["split"] == {
         "sink": "KafkaSink",
         "topics": [],
@@ -117,17 +117,23 @@ def test_the_graph_names_topics_operators_and_state(
         "operators": [{"name": "clonos.decode", "takes": "columns", "timers": False}],
         "state": [],
         "outputs": sorted([large, small]),
-        "open": False,
+        "more_outputs": False,
         "dead_letters": [dead],
     }
     processor = {"name": "totals", "takes": "state", "timers": True}
-    assert graph["totals"] == {**both, "operators": [processor], "state": [], "outputs": [totals], "open": False}
+    assert graph["totals"] == {
+        **both,
+        "operators": [processor],
+        "state": [],
+        "outputs": [totals],
+        "more_outputs": False,
+    }
     assert graph["counts"] == {
         **both,
         "operators": [],
         "state": ["aggregate"],
         "outputs": sorted([scored, totals]),
-        "open": False,
+        "more_outputs": False,
     }
 
     epochs = {(event["query"], event["epoch"]): event for event in run_job.events_of("epoch")}

@@ -53,12 +53,12 @@ def texts(drawing: Layout) -> list[str]:
     return [label.text for part in (*drawing.boxes, *drawing.wires) for label in part.labels]
 
 
-def overlap(one: Box, other: Box) -> bool:
+def overlap(first: Box, second: Box) -> bool:
     return (
-        one.x < other.x + other.width
-        and other.x < one.x + one.width
-        and one.y < other.y + other.height
-        and other.y < one.y + one.height
+        first.x < second.x + second.width
+        and second.x < first.x + first.width
+        and first.y < second.y + second.height
+        and second.y < first.y + first.height
     )
 
 
@@ -71,7 +71,7 @@ def test_boxes_do_not_overlap_and_are_inside(shape: tuple[int, int, int, int]) -
     outer = [box for box in drawing.boxes if box.kind != "operator"]
     inner = [box for box in drawing.boxes if box.kind == "operator"]
     for boxes in (outer, inner):
-        assert not any(overlap(one, other) for one, other in itertools.combinations(boxes, 2))
+        assert not any(overlap(first, second) for first, second in itertools.combinations(boxes, 2))
     for box in drawing.boxes:
         assert box.x >= 0
         assert box.x + box.width <= WIDTH
@@ -110,7 +110,7 @@ def test_figures_are_at_their_lines() -> None:
     read, written = drawing.wires
     assert [label.text for label in read.labels] == ["120 /s", "lag 4 000"]
     assert written.labels == ()
-    assert {"judge", "12 answers/s", "1 200 recorded", "0 /s read, 0 /s published"} <= set(texts(drawing))
+    assert {"judge", "12 /s", "1 200 determinants", "0 /s read, 0 /s published"} <= set(texts(drawing))
 
 
 def test_what_is_left_out_is_summed_up() -> None:
@@ -120,6 +120,17 @@ def test_what_is_left_out_is_summed_up() -> None:
     assert len(drawing.wires) == 8
     assert {"13 more topics", "26 /s", f"lag {sum(range(7, 20))}", "3 more operators"} <= set(texts(drawing))
     assert layout(graph(25, 1, 1, 1)).queries_left_out == 5
+
+
+def test_dead_letters_are_always_drawn() -> None:
+    nodes = [query("q"), *(topic(f"t{each}") for each in range(20))]
+    dead = GraphEdge(kind="dead-letters", source="query:q", target="topic:t19", records_per_s=1.0)
+    drawing = layout(JobGraph(nodes=nodes, edges=[*(writes("q", f"t{each}", None) for each in range(19)), dead]))
+    assert [wire.kind for wire in drawing.wires].count("dead-letters") == 1
+    assert ("q", "t19", "dead-letters", 1.0) in [
+        (flow.source, flow.target, flow.kind, flow.records_per_s) for flow in drawing.flows
+    ]
+    assert len(drawing.flows) == 8
 
 
 @pytest.mark.parametrize("text", ["", "a", "a" * 23, "a" * 24, "a" * 249, "漢字" * 40, "é" * 30])

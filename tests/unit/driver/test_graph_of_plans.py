@@ -44,7 +44,7 @@ def project(child: Nodes, *columns: Nodes) -> Nodes:
     return node("Project", child, projectList=list(columns))
 
 
-SOURCE = node("StreamingRelationV2")
+SOURCE = node("StreamingRelationV2", output=[expression("AttributeReference", name="topic")])
 
 
 def query(plan: Nodes, *, name: str = "out", columns: tuple[str, ...] = ("value",), topic: str | None = "to") -> Any:
@@ -73,7 +73,7 @@ def operators(graph: Graph, of: str = "out") -> list[tuple[str, str, bool]]:
 def test_sources_are_topics_and_patterns() -> None:
     reported = job_graph([query(SOURCE)], {})["out"]
     assert (reported["topics"], reported["patterns"]) == (["a", "b", "c"], ["orders-(a|b)"])
-    assert (reported["outputs"], reported["open"], reported["sink"]) == (["to"], False, "SimpleNamespace")
+    assert (reported["outputs"], reported["more_outputs"], reported["sink"]) == (["to"], False, "SimpleNamespace")
 
 
 def test_operators_have_the_names_of_the_log_in_the_order_of_the_data() -> None:
@@ -141,13 +141,14 @@ NAMED: list[tuple[Nodes, list[str], bool]] = [
     ),
     (project(SOURCE, alias("topic", expression("Concat", text("a")))), ["to"], True),
     (project(SOURCE, expression("AttributeReference", name="topic")), ["to"], True),
+    (node("Join", project(SOURCE, alias("topic", text("one"))), node("Relation")), ["one", "to"], False),
 ]
 
 
 @pytest.mark.parametrize(("plan", "outputs", "rows_name_more"), NAMED)
 def test_topics_that_rows_name(plan: Nodes, outputs: list[str], rows_name_more: bool) -> None:
     reported = job_graph([query(plan, columns=("topic", "value"))], {})["out"]
-    assert (reported["outputs"], reported["open"]) == (outputs, rows_name_more)
+    assert (reported["outputs"], reported["more_outputs"]) == (outputs, rows_name_more)
 
 
 def test_dead_letters_are_of_the_queries_that_publish_them() -> None:
@@ -158,5 +159,28 @@ def test_dead_letters_are_of_the_queries_that_publish_them() -> None:
     assert operators(graph) == [("clonos.decode", "columns", False), ("clonos.decode#2", "columns", False)]
 
 
+def test_the_column_topic_means_nothing_to_a_sink_without_topics() -> None:
+    files = query(SOURCE, columns=("topic", "value"))
+    del files.sink.topic
+    reported = job_graph([files], {})["out"]
+    assert (reported["outputs"], reported["more_outputs"]) == ([], False)
+
+
 def test_a_plan_of_an_unknown_form_has_no_graph() -> None:
     assert job_graph([query([{"class": "New"}])], {}) == {}
+
+
+def test_a_long_expression_has_no_graph() -> None:
+    total = text("a")
+    for _ in range(3000):
+        total = expression("Concat", total, text("a"))
+    plan = project(SOURCE, alias("topic", total))
+    assert job_graph([query(plan, columns=("topic", "value"))], {}) == {}
+
+
+def test_a_graph_has_at_most_a_hundred_names_and_fits_into_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = ",".join(f"a-topic-with-a-long-name-{number}" for number in range(1000))
+    scans = [StreamingScan("clonos.RepeatableKafka", {"subscribe": topics})]
+    monkeypatch.setattr(graph_module, "streaming_scans", lambda frame: scans)
+    assert len(job_graph([query(SOURCE)], {})["out"]["topics"]) == 100
+    assert job_graph([query(SOURCE, name=f"q{number}") for number in range(100)], {}) == {}

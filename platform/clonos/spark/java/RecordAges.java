@@ -1,6 +1,5 @@
 package clonos;
 
-import java.util.Arrays;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.spark.util.AccumulatorV2;
@@ -9,15 +8,15 @@ import org.apache.spark.util.AccumulatorV2;
  * Counts records by their age: the time from the record's timestamp to the moment at which the epoch was planned.
  *
  * <p>A record costs one increment. The ages of an epoch are counted in classes, each at most 1/16 longer than the one
- * before, from one millisecond to twelve days. Shorter and longer ages are in the first and the last class.
+ * before, from one millisecond to two years. Shorter and longer ages are in the first and the last class.
  */
 final class RecordAges extends AccumulatorV2<Long, long[]> {
   private static final long serialVersionUID = 1;
 
-  /** The first class ends at 2^10 µs, the last begins at 2^40 µs. */
+  /** The first class ends at 2^10 µs, the last begins at 2^46 µs. */
   private static final int FIRST_BIT = 10;
 
-  private static final int LAST_BIT = 40;
+  private static final int LAST_BIT = 46;
   private static final int SUBDIVIDING_BITS = 4;
   private static final int PER_DOUBLING = 1 << SUBDIVIDING_BITS;
   private static final int CLASSES = (LAST_BIT - FIRST_BIT) * PER_DOUBLING + 2;
@@ -25,8 +24,7 @@ final class RecordAges extends AccumulatorV2<Long, long[]> {
   /** The classes of latencies, as `clonos_api.store.series.duration_class` has them: the longest of class n is 2^(n/4) ms. */
   private static final double LATENCIES_PER_DOUBLING = 4;
 
-  private final long[] counts = new long[CLASSES];
-  private long records;
+  private long[] counts; // null: no record. Each task result contains it, also that of a task that reads nothing.
 
   /** The class of an age in microseconds. */
   static int classOf(long age) {
@@ -52,13 +50,15 @@ final class RecordAges extends AccumulatorV2<Long, long[]> {
   }
 
   void count(long age) {
+    if (counts == null) {
+      counts = new long[CLASSES];
+    }
     counts[classOf(age)]++;
-    records++;
   }
 
   /** Adds the records by the class of their latency: their age and `elapsed` microseconds. */
   void addLatencies(long elapsed, Map<Integer, Long> latencies) {
-    for (int number = 0; number < CLASSES; number++) {
+    for (int number = 0; counts != null && number < CLASSES; number++) {
       if (counts[number] > 0) {
         double ms = Math.max(1, (endOf(number) + Math.max(0, elapsed)) / 1000.0);
         int latency = (int) Math.ceil(LATENCIES_PER_DOUBLING * Math.log(ms) / Math.log(2));
@@ -69,7 +69,7 @@ final class RecordAges extends AccumulatorV2<Long, long[]> {
 
   @Override
   public boolean isZero() {
-    return records == 0;
+    return counts == null;
   }
 
   @Override
@@ -81,8 +81,7 @@ final class RecordAges extends AccumulatorV2<Long, long[]> {
 
   @Override
   public void reset() {
-    Arrays.fill(counts, 0);
-    records = 0;
+    counts = null;
   }
 
   @Override
@@ -92,16 +91,21 @@ final class RecordAges extends AccumulatorV2<Long, long[]> {
 
   @Override
   public void merge(AccumulatorV2<Long, long[]> other) {
-    RecordAges ages = (RecordAges) other;
-    for (int number = 0; number < CLASSES; number++) {
-      counts[number] += ages.counts[number];
+    long[] more = ((RecordAges) other).counts;
+    if (more == null) {
+      return;
     }
-    records += ages.records;
+    if (counts == null) {
+      counts = new long[CLASSES];
+    }
+    for (int number = 0; number < CLASSES; number++) {
+      counts[number] += more[number];
+    }
   }
 
   @Override
   public long[] value() {
-    return counts;
+    return counts == null ? new long[CLASSES] : counts;
   }
 
   /** The latencies as text: class, colon, number of records, separated by commas. */
