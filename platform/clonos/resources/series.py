@@ -21,7 +21,7 @@ class SeriesPoint(Resource):
         records_in_per_s, records_out_per_s: Records read and published per second.
         epoch_ms_p50, epoch_ms_p99: Duration of its epochs, at most 19 % above the exact percentile.
         latency_ms_p50, latency_ms_p99: End-to-end latency of its records, from the timestamp in Kafka to the commit of
-            their epoch, at most 27 % above the exact percentile; None: no record with a timestamp was read.
+            their epoch. It is at most 27 % above the exact percentile. None: no record with a timestamp was read.
         lag: Source topic → unread records; empty: not reported in this interval.
     """
 
