@@ -106,7 +106,10 @@ class JobCodeError(UserError):
     slug = "job-code-failed"
     exit_code = 14
     kept_default = "the epoch was not published; it is replayed when the job runs again."
-    hint_default = "fix the job's code and run it again; --accept-new-code replays an epoch in doubt with the new code."
+    hint_default = (
+        "fix the job's code and run it again; --accept-new-code (`clonos job resolve` on the platform) replays an "
+        "epoch in doubt with the new code."
+    )
 
 
 class ParameterMissing(UserError, KeyError):
@@ -208,7 +211,7 @@ class CausalLogMissing(UserError):
 
 
 class SessionRequired(JobNotImportable):
-    """The job file uses Spark during import (`F.col`, a UDF whose type is a DDL string) without a Spark session."""
+    """The job file uses Spark during import (`F.col`, an `F.udf` with a DDL string as type) without a Spark session."""
 
     slug = "session-required"
     exit_code = 25
@@ -476,7 +479,9 @@ class CheckpointMismatch(ConsistencyError):
 
     slug = "checkpoint-mismatch"
     exit_code = 51
-    hint_default = "undo the change until the epoch is committed, then run the job again; for code: --accept-new-code."
+    hint_default = (
+        "undo the change until the epoch is committed, then run the job again; for code: the message names the command."
+    )
 
 
 class CheckpointForeign(CheckpointMismatch):

@@ -105,7 +105,7 @@ def _doubts(job: JobRow, facts: Facts) -> list[str]:
         sinks = ", ".join(sorted(sink for sink, mode in delivery.items() if sink and mode == "at-least-once"))
         reasons.append(f"delivers at least once{f' ({sinks})' if sinks else ''}, as configured")
     if str(metrics.get("sharing_depth") or spec.get("sharingDepth", "full")) == "0":
-        reasons.append("no causal log (sharingDepth 0): clock and service reads are not replayed")
+        reasons.append("records no answers (sharingDepth 0): clock and service reads are not replayed")
     if facts.diverged.get(job.id):
         reasons.append(f"{facts.diverged[job.id]} lanes differed in a replay")
     proof = facts.verifications.get(job.id)

@@ -40,5 +40,5 @@ def require_control_plane() -> None:
 
     if importlib.util.find_spec("sqlalchemy") is None or importlib.util.find_spec("clonos_api") is None:
         raise EnvironmentFault(
-            "The control plane is not installed here.", hint="install it with: pip install 'clonos[api]'."
+            "The control plane is not installed here.", hint="install it with: pip install '/path/to/clone[api]'."
         )

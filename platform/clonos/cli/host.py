@@ -205,7 +205,7 @@ def promote(
     token: Token = None,
     context: Context = None,
 ) -> None:
-    """Let a READY standby take over now; the driver finishes its epoch first. The same as `clonos job move --to`."""
+    """Let a READY standby take over now: it fences the driver and replays its epoch. As `clonos job move --to`."""
     from clonos.cli.job import operate
     from clonos.resources.jobs import MoveRequest
     from clonos.standby.states import StandbyState

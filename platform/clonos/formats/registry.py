@@ -215,7 +215,9 @@ def needed(feature: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise SpecError(f"{feature} needs more packages: {error}.", hint="install clonos[formats].") from error
+        raise SpecError(
+            f"{feature} needs more packages: {error}.", hint="run pip install '/path/to/clone[formats]'."
+        ) from error
 
 
 def _client(url: str, settings: RegistrySettings) -> SchemaRegistryClient:

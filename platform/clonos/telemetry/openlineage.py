@@ -141,7 +141,7 @@ def _client(settings: LineageSettings) -> OpenLineageClient:
     except ModuleNotFoundError as error:
         raise SpecError(
             f"CLONOS_LINEAGE__URL is set, and {error.name} is not installed.",
-            hint="run pip install 'clonos[lineage]', or unset the variable.",
+            hint="run pip install '/path/to/clone[lineage]', or unset the variable.",
         ) from error
     transport: dict[str, Any] = {
         "type": "http",

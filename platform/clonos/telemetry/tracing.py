@@ -180,7 +180,7 @@ def _provider(service: str, settings: TraceSettings, exporter: SpanExporter | No
     except ModuleNotFoundError as error:
         raise SpecError(
             f"CLONOS_TRACES__ENDPOINT is set, and {error.name} is not installed.",
-            hint="run pip install 'clonos[traces]', or unset the variable.",
+            hint="run pip install '/path/to/clone[traces]', or unset the variable.",
         ) from error
     provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
     # OpenTelemetry logs each failed attempt with its exception; `_warn_once` logs the first failure only.

@@ -141,7 +141,7 @@ AT_LEAST_ONCE = "delivers at least once, as configured"
         ),
         # The running version decides, not a later one.
         ({"spec": {"delivery": "at-least-once"}, "metrics": {"delivery": {"out": "exactly-once"}}}, "good", True, None),
-        ({"metrics": {"sharing_depth": "0"}}, "weak", False, "no causal log"),
+        ({"metrics": {"sharing_depth": "0"}}, "weak", False, "records no answers"),
         ({"spec": {"sharingDepth": "0"}, "metrics": {"sharing_depth": "full"}}, "good", True, None),
         ({"metrics": {"queries": BEHIND, "received_at": NOW.isoformat()}, "since_s": 600}, "bad", True, None),
         ({"metrics": {"queries": {"out": {"lag": {"in": 0}}}}, "since_s": 600}, "good", True, None),

@@ -78,4 +78,4 @@ def test_a_missing_package_is_logged_and_the_job_runs(
     monkeypatch.setitem(sys.modules, "openlineage.client", None)
     with lineage("x", LineageSettings(url="http://a")) as flows:
         assert flows is None
-    assert "clonos[lineage]" in capsys.readouterr().out
+    assert "clone[lineage]" in capsys.readouterr().out

@@ -164,4 +164,4 @@ def test_a_missing_package_is_logged_and_the_job_runs(
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with tracing("x", TraceSettings(endpoint="http://a")) as traces:
         assert traces is None
-    assert "clonos[traces]" in capsys.readouterr().out
+    assert "clone[traces]" in capsys.readouterr().out
