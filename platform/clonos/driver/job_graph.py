@@ -67,7 +67,7 @@ def job_graph(queries: Sequence[Query], dead_letters: Mapping[str, str]) -> Grap
         plans = {query.name: logical_plan(query.frame) for query in queries}
         names = _operator_names(list(plans.values()))
         graph = {query.name: _query(query, plans[query.name], names, dead_letters) for query in queries}
-    except Exception as error:  # whatever the plans look like, the job must start
+    except Exception as error:  # the job must start with a plan of any form
         _log.warning("no-job-graph", why=f"{type(error).__name__}: {error}")
         return {}
     size = len(json.dumps(graph))

@@ -83,7 +83,7 @@ def free_ports(count: int, *, without: frozenset[int] = frozenset()) -> list[int
     """`count` distinct free ports, chosen at random, none of which is in `without`.
 
     Raises:
-        PortInUse: So many ports are not free.
+        PortInUse: Fewer ports are free.
     """
     with ExitStack() as probes:
         ports: list[int] = []

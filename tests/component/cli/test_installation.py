@@ -31,7 +31,7 @@ def test_clonos_is_installed_into_an_environment_of_its_own(tmp_path: Path) -> N
         shell.type(install.replace("/path/to/clone", str(ROOT)))
         assert prepare == ["python -m clonos.spark.aot"], "`make setup` has run it"
         checks = json.loads(shell.type(f"{doctor} -o json || true"))["checks"]
-        # A platform of somebody else may have the default port.
+        # Another platform on this machine may have the default port.
         assert {check["name"] for check in checks if check["status"] == "fail"} <= {"control plane"}, checks
         printed = shell.type("python -c 'import clonos, clonos_api; print(clonos.__file__, clonos_api.__file__)'")
         assert printed.count(str(packages)) == 2, "not the clone"
