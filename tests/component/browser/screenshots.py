@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from clonos.testing.harness import eventually
 from component.browser.conftest import ARGUMENTS
 from component.browser.live_platform import live_platform
 from component.browser.sample_platform import sample_platform
@@ -80,7 +81,8 @@ class Pictures:
             page.wait_for_selector("#link[data-state=live]")
         if page.locator("#series").count():
             page.wait_for_selector("#rates canvas")
-        page.wait_for_function(_COMPLETE)
+        # Not `wait_for_function`, which evaluates text in the page: the pages' security policy refuses that.
+        eventually(lambda: page.evaluate(_COMPLETE), f"{url} is complete")
         self._write(page, name)
 
     def _write(self, page: Page, name: str) -> None:
