@@ -57,7 +57,10 @@ async def recent_epochs(session: AsyncSession, job: JobRow, span: timedelta = RA
     """The epochs of a job that finished within `span`, by query; a query without such an epoch has an empty list."""
     moment = _driver_now(job) or await now(session)
     recent: dict[str, RecentEpochs] = defaultdict(lambda: RecentEpochs([], moment - RATED))
-    rows = select(EpochRow).where(EpochRow.job == job.id, EpochRow.completed_at > moment - span)
+    # Later times are of an earlier host, whose clock was ahead.
+    rows = select(EpochRow).where(
+        EpochRow.job == job.id, EpochRow.completed_at > moment - span, EpochRow.completed_at <= moment
+    )
     for row in await session.scalars(rows):
         recent[row.query].epochs.append(EpochCheckpoint.model_validate(row.body))
     return recent

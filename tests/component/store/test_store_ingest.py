@@ -479,6 +479,23 @@ async def test_rates_cover_the_newest_epochs(database: Database, ahead_s: float)
         assert (at.epoch, at.offsets) == (5, {"in": {"0": 5}})
 
 
+async def test_epochs_of_a_host_whose_clock_was_ahead_do_not_count(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    begin = file.at
+    file.at += 3600
+    file.start(1)
+    file.epoch(0, records_in=900)
+    file.at = begin
+    file.start(2)
+    file.epoch(1)
+    await push(database, run.id, file)
+    async with database.reading() as session:
+        job = await jobs.get(session, run.job)
+        receive_now(job)
+        assert (await progress.metrics(session, job)).queries["out"].records_in_per_s == 1.0
+
+
 async def test_the_rate_of_a_long_epoch_is_that_of_its_duration(database: Database) -> None:
     run = await a_started_run(database)
     file = EventFile()
