@@ -15,6 +15,8 @@ MISSING = pytest.StashKey[dict[str, str]]()
 MEASURED = pytest.StashKey[dict[str, str]]()
 # Number of deselected tests by mark.
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
+# Characters of a failure's traceback in the summary.
+REASON_CHARS = 1500
 
 
 def used(config: pytest.Config, what: str, description: str) -> None:
@@ -56,7 +58,10 @@ def left_out(config: pytest.Config, mark: str, number: int) -> None:
 
 
 def summarise(reporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the report, and append one line to the file that ``CLONOS_TEST_SUMMARY`` names, if it is set."""
+    """Print the report, and append it to the file that ``CLONOS_TEST_SUMMARY`` names, if it is set.
+
+    The file gets one line, and one more for each failure: a log of CI is often read from its end.
+    """
     lines = [
         f"{backend}: {description}"
         for backend, descriptions in sorted(config.stash.setdefault(USED, {}).items())
@@ -77,3 +82,11 @@ def summarise(reporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     counts = ", ".join(f"{count} {kind}" for kind, count in numbers.items() if count)
     with Path(file).open("a") as out:
         out.write("; ".join([f"{paths}: {counts or 'nothing ran'}", *lines]) + "\n")
+        for report in [*reporter.stats.get("failed", []), *reporter.stats.get("error", [])]:
+            out.write(f"  {report.outcome}: {report.nodeid} ({report.when}): {_reason(report)}\n")
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The last lines of a failure's traceback, in one line."""
+    text = report.longreprtext.strip()[-REASON_CHARS:]
+    return " | ".join(line.strip() for line in text.splitlines() if line.strip())

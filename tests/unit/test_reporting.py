@@ -51,3 +51,4 @@ def test_a_missing_backend_fails_where_all_tests_are_required(tmp_path: Path) ->
     assert code == 1, report
     assert "There is no chromium." in report
     assert "1 passed, 1 failed" in summary
+    assert "failed: test_inner.py::test_with_a_backend (call): There is no chromium." in summary

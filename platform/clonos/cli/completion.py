@@ -2,19 +2,23 @@
 
 Typer's own ``clonos --install-completion`` connects these functions to bash, zsh, fish and PowerShell. The shell waits
 for them, so they ask once, for at most a second for each step, and offer nothing if that fails.
+``CLONOS_COMPLETION_TIMEOUT`` sets another limit, such as ``5s``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import typer
 
+from clonos.units import parse_duration
+
 if TYPE_CHECKING:
     from clonos.client import Client
 
-_TIMEOUT_S: Final = 1.0
+_TIMEOUT: Final = "1s"
 _MOST: Final = 200
 
 
@@ -65,7 +69,8 @@ def _offered(ctx: typer.Context, incomplete: str, names: Callable[[Client], list
 
     api, token, context = (ctx.params.get(option) for option in ("api", "token", "context"))
     try:
-        with connect(api, token, context, patience_s=0, timeout_s=_TIMEOUT_S) as client:
+        timeout_s = parse_duration(os.environ.get("CLONOS_COMPLETION_TIMEOUT") or _TIMEOUT)
+        with connect(api, token, context, patience_s=0, timeout_s=timeout_s) as client:
             return [name for name in names(client) if name.startswith(incomplete)]
     except (ClonosError, ValueError):  # ValueError: invalid settings
         return []

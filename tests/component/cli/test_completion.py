@@ -44,6 +44,7 @@ def completed(line: str, shell: str = "bash", **variables: str) -> list[str]:
 def api(service: FakeService, home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeService:
     monkeypatch.setenv("CLONOS_API", service.url)
     monkeypatch.setenv("CLONOS_TOKEN", TOKEN)
+    monkeypatch.setenv("CLONOS_COMPLETION_TIMEOUT", "30s")  # CI may be busier than a second allows
     service.add("wordcount")
     service.add("orders")
     service.hosts += [host("host-1"), host("host-2"), host("other")]
@@ -72,7 +73,13 @@ def test_names_of_contexts(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"CLONOS_TOKEN": "clonos_abc_wrong"}, {"CLONOS_CONTEXT": "none"}, {"CLONOS_API": "x"}]
+    "wrong",
+    [
+        {"CLONOS_TOKEN": "clonos_abc_wrong"},
+        {"CLONOS_CONTEXT": "none"},
+        {"CLONOS_API": "x"},
+        {"CLONOS_COMPLETION_TIMEOUT": "x"},
+    ],
 )
 def test_an_error_offers_nothing(api: FakeService, wrong: dict[str, str]) -> None:
     assert (
