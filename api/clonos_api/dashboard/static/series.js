@@ -74,7 +74,8 @@ function timesOfAxis(plot, splits) {
   return splits.map((at) => format.format(1000 * at));
 }
 
-// `axes`: unit of each value axis, the first on the left; `lines`: label, unit, values, and more fields of uPlot's series.
+// `axes`: unit of each value axis, the first on the left; `lines`: label, unit, number of the colour, values, and more
+// fields of uPlot's series.
 function draw(id, axes, lines) {
   const place = document.getElementById(id);
   place.hidden = lines.length === 0;
@@ -99,8 +100,8 @@ function draw(id, axes, lines) {
     ],
     series: [
       { label: "time", value: (plot, at) => (at === null ? "–" : moment.format(1000 * at)) },
-      ...lines.map(({ values, ...line }, index) => ({
-        stroke: colours[index % colours.length], width: 1.5,
+      ...lines.map(({ values, colour, ...line }) => ({
+        stroke: colours[colour % colours.length], width: 1.5,
         value: (plot, value) => (value === null ? "–" : value.toLocaleString()), ...line,
       })),
     ],
@@ -113,25 +114,30 @@ function drawAll() {
   if (!shown) return;
   const starts = times();
   const queries = Object.entries(shown.queries);
-  const of = (query, points, what, scale, value, more = {}) => {
+  // One query: a colour for each figure. Several: a colour for each query, and its figures differ by their strokes.
+  const of = (query, points, [what, colour], scale, value, stroke = {}) => {
     const values = new Map(points.map((point) => [seconds(point.at), value(point)]));
-    const label = queries.length > 1 ? `${query}: ${what}` : what;
-    return { label, scale, values: starts.map((start) => values.get(start) ?? null), ...more };
+    const several = queries.length > 1;
+    return {
+      label: several ? `${query}: ${what}` : what,
+      colour: several ? queries.findIndex(([name]) => name === query) : colour,
+      scale, values: starts.map((start) => values.get(start) ?? null), ...stroke,
+    };
   };
   document.getElementById("series-none").hidden = queries.length > 0;
   draw("rates", ["records/s", "lag, records"], queries.flatMap(([query, points]) => [
-    of(query, points, "read", "records/s", (point) => round(point.records_in_per_s)),
-    of(query, points, "published", "records/s", (point) => round(point.records_out_per_s)),
-    of(query, points, "lag", "lag, records", lag, { dash: [2, 3] }),
+    of(query, points, ["read", 0], "records/s", (point) => round(point.records_in_per_s)),
+    of(query, points, ["published", 1], "records/s", (point) => round(point.records_out_per_s), { dash: [6, 4] }),
+    of(query, points, ["lag", 2], "lag, records", lag, { dash: [2, 3] }),
   ]));
-  draw("durations", ["epoch, ms", "latency, ms"], queries.flatMap(([query, points]) => {
+  draw("durations", ["ms"], queries.flatMap(([query, points]) => {
     const finished = points.filter((point) => point.epochs);
     const timed = points.filter((point) => point.latency_ms_p50 !== null);
     return [
-      of(query, finished, "epoch, p50", "epoch, ms", (point) => round(point.epoch_ms_p50)),
-      of(query, finished, "epoch, p99", "epoch, ms", (point) => round(point.epoch_ms_p99), { dash: [6, 4] }),
-      of(query, timed, "latency, p50", "latency, ms", (point) => round(point.latency_ms_p50)),
-      of(query, timed, "latency, p99", "latency, ms", (point) => round(point.latency_ms_p99), { dash: [6, 4] }),
+      of(query, finished, ["epoch, p50", 0], "ms", (point) => round(point.epoch_ms_p50)),
+      of(query, finished, ["epoch, p99", 0], "ms", (point) => round(point.epoch_ms_p99), { dash: [6, 4] }),
+      of(query, timed, ["latency, p50", 1], "ms", (point) => round(point.latency_ms_p50), { width: 3 }),
+      of(query, timed, ["latency, p99", 1], "ms", (point) => round(point.latency_ms_p99), { width: 3, dash: [6, 4] }),
     ];
   }));
 }
