@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from clonos.units import parse_duration
-
 if TYPE_CHECKING:
     from clonos.client import Client
 
@@ -66,6 +64,7 @@ def _offered(ctx: typer.Context, incomplete: str, names: Callable[[Client], list
     """The names that begin with `incomplete`; none if the control plane does not answer."""
     from clonos.cli.options import connect
     from clonos.errors import ClonosError
+    from clonos.units import parse_duration
 
     api, token, context = (ctx.params.get(option) for option in ("api", "token", "context"))
     try:

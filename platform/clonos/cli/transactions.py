@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from typing import Annotated
 
-import msgspec
 import typer
 
 from clonos.cli.options import Listing, Lists
@@ -23,6 +22,7 @@ def list_transactions(
     output: Lists = Listing.TABLE,
 ) -> None:
     """List open transactions, the oldest first, with the job that owns each: read_committed readers wait for them."""
+    import msgspec
     from rich.table import Table
 
     from clonos.cli import show

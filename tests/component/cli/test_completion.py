@@ -92,4 +92,4 @@ def test_a_control_plane_that_does_not_answer_costs_a_second(home: Path) -> None
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         started = time.monotonic()
         assert completed("clonos job inspect ", CLONOS_API=address, CLONOS_TOKEN=TOKEN) == []
-        assert time.monotonic() - started < 5.0 * slowdown()
+        assert time.monotonic() - started < 20.0 * slowdown()

@@ -353,7 +353,7 @@ def test_wrong_tokens_lock_no_valid_token_out(tmp_path: Path, monkeypatch: pytes
                 attacker.join(30)
         elapsed = time.monotonic() - begun
     assert [answer.status_code for answer in answers] == [200] * 6
-    assert max(answer.elapsed.total_seconds() for answer in answers) < 5.0 * slowdown()
+    assert max(answer.elapsed.total_seconds() for answer in answers) < 20.0 * slowdown()
     assert 0 < len(reads) <= 2 + elapsed / 0.5, "reads are bounded, and wrong tokens are not"
     assert set(statuses) == {401, 429}
     assert statuses.count(401) <= 4 + elapsed * 0.5

