@@ -1,4 +1,4 @@
-"""The alerts of the runbook, from the rules for Prometheus."""
+"""The alerts of the runbook: those of the rules for Prometheus, and those that webhooks receive."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 from markdown_text import NOTE, table
+
+from clonos_api.fleet.alerts import MEANINGS
 
 
 def rules(root: Path) -> Sequence[dict[str, Any]]:
@@ -32,21 +34,25 @@ def index(root: Path) -> str:
             "",
             NOTE,
             "",
-            "One page for each alert of `docker/compose/alerts.yml`: what it means, what is safe, what to do. An alert "
-            "without a page fails the build. Without an alert, start with [troubleshooting](../troubleshooting.md).",
+            "One page for each alert: what it means, what is safe, what to do. An alert without a page fails "
+            "the build. Without an alert, start with [troubleshooting](../troubleshooting.md).",
+            "",
+            "Alerts of Prometheus, by the rules of `docker/compose/alerts.yml`:",
             "",
             table(["alert", "severity", "summary"], rows),
+            "",
+            "[Alerts by webhook](../operating.md#alerts-by-webhook):",
+            "",
+            table(["alert", "meaning"], [(f"[{name}]({name}.md)", meaning) for name, meaning in MEANINGS.items()]),
         ]
     )
 
 
 def with_rule(root: Path, page: str, markdown: str) -> str:
-    """A page of the runbook with its rule.
-
-    Raises:
-        StopIteration: No rule has the page's name.
-    """
-    rule = next(rule for rule in rules(root) if f"runbook/{rule['alert']}.md" == page)
+    """A page of the runbook, with the rule of its name if Prometheus has one."""
+    rule = next((rule for rule in rules(root) if f"runbook/{rule['alert']}.md" == page), None)
+    if rule is None:
+        return markdown
     waits = f" for {rule['for']}" if "for" in rule else ""
     return (
         f"{markdown.rstrip()}\n\n## The rule\n\n{_plain(rule, 'summary')} Severity: {rule['labels']['severity']}. "

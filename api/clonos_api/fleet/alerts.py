@@ -11,8 +11,29 @@ from clonos.resources.recovery_descriptions import PLANNED
 from clonos_api.fleet.lines import DISCONNECTED, Board, Head, Last, Line
 
 Severity = Literal["warning", "critical"]
+AlertName = Literal[
+    "JobRecovering",
+    "JobWithoutOutput",
+    "JobFailed",
+    "JobNotRunning",
+    "OutputContradicted",
+    "KafkaUnavailable",
+    "JobWithoutStandby",
+    "HostLost",
+]
 # A standby needs this time to become READY again; earlier, its absence is no news.
 STANDBY_HOLD_S: Final = 60.0
+# What each alert means, by its name. The documentation has a page for each.
+MEANINGS: Final[dict[AlertName, str]] = {
+    "JobRecovering": "A recovery is in progress.",
+    "JobWithoutOutput": "The job publishes nothing although input waits.",
+    "JobFailed": "The job has failed and is not restarted.",
+    "JobNotRunning": "The job should run, and has no driver or does not leave a transient state.",
+    "OutputContradicted": "The output contradicts the causal log.",
+    "KafkaUnavailable": "Kafka does not answer the drivers of jobs.",
+    "JobWithoutStandby": "No standby of the job is READY on another host.",
+    "HostLost": "The host sends no heartbeats.",
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +52,7 @@ class Alert:
     """
 
     key: str
-    name: str
+    name: AlertName
     severity: Severity
     labels: dict[str, str]
     since: datetime
