@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
 from clonos_api.reconcile.transitions import Intent
@@ -180,6 +181,7 @@ class HostFacts:
     used: int = 0  # slots in use, including those of drivers that are stopping
     unresponsive: bool = False  # whether several heartbeats are missing although the host's lease has not expired
     pool_available: int = 0  # number of pool drivers that are ready
+    capacity: HostCapacity | None = None  # newest measurement by its agent
 
     @property
     def alive(self) -> bool:

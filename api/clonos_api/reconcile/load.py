@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.jobs.spec import JobSpec
+from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopMode, StopRequest
 from clonos.standby.launch_request import pool_eligible
@@ -189,6 +190,7 @@ def host_facts(row: HostRow, used: int, *, unresponsive: bool = False) -> HostFa
         used=used,
         unresponsive=unresponsive,
         pool_available=row.pool_available,
+        capacity=HostCapacity.model_validate(row.capacity) if row.capacity is not None else None,
     )
 
 

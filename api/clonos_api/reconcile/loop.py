@@ -287,7 +287,7 @@ def _take_slots(fleet: Fleet, job: JobFacts, decisions: Sequence[d.Decision]) ->
             fleet.take(decision.host, pool_driver=job.prefers_pool)
             fleet.reserved = max(0, fleet.reserved - 1)
         elif isinstance(decision, d.AddStandby):
-            fleet.take(decision.host)
+            fleet.take(decision.host, standby=True)
         elif isinstance(decision, d.Transition):
             leaves = decision.to is JobState.STOPPING and job.desired is DesiredState.RUNNING
             starts = begins_new_start(job.state, decision.to) and job.state is not JobState.STOPPING

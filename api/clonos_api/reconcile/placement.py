@@ -6,9 +6,12 @@ order:
 1. Only hosts that reach the job's Spark cluster, if it uses one.
 2. A local checkpoint binds the job to the host that has it.
 3. The label ``clonos.dev/host`` names the host.
-4. Otherwise all hosts that are READY and have a free slot, preferring: another failure domain than the one of the last
-   lost host; a host with a pool driver, if the job can use one; the least loaded host; the least loaded failure domain;
-   the first name.
+4. Otherwise all hosts that are READY and have a free slot, preferring: enough memory for a driver, as measured; another
+   failure domain than the one of the last lost host; a host with a pool driver, if the job can use one; the least
+   loaded host; the least loaded failure domain; the first name.
+
+Short memory only changes the preference: the memory of a driver that has just failed may not be free yet. A standby can
+wait, so it is placed only where it fits.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
+from clonos.resources.host_capacity import HostCapacity, expected_bytes, memory_shortage
 from clonos.resources.hosts import HostState
 from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts
 
@@ -87,10 +91,27 @@ class Fleet:
         used, slots = self._load[domain]
         return Fraction(used, max(slots, 1))
 
-    def take(self, host_id: str, *, pool_driver: bool = False) -> None:
-        """Takes a slot of a host for a new run; with `pool_driver` also one of the host's pool drivers."""
+    def memory_shortage(self, host: HostFacts, *, standby: bool = False) -> str:
+        """Why a host has too little memory for another driver or standby; empty: it fits, or nothing is measured."""
+        if host.capacity is None:
+            return ""
+        return memory_shortage(host.capacity, self._capacities(), standby=standby)
+
+    def _capacities(self) -> list[HostCapacity]:
+        return [host.capacity for host in self.hosts.values() if host.capacity is not None]
+
+    def take(self, host_id: str, *, pool_driver: bool = False, standby: bool = False) -> None:
+        """Takes a slot and memory of a host for a new run; with `pool_driver` also one of the host's pool drivers."""
         before = self.hosts[host_id]
-        host = replace(before, used=before.used + 1, pool_available=max(0, before.pool_available - pool_driver))
+        capacity = before.capacity
+        if capacity is not None:
+            capacity = capacity.less(expected_bytes(capacity, self._capacities(), standby=standby) or 0)
+        host = replace(
+            before,
+            used=before.used + 1,
+            pool_available=max(0, before.pool_available - pool_driver),
+            capacity=capacity,
+        )
         self.hosts[host_id] = host
         self._load[host.domain][0] += 1
         if host.open:
@@ -141,6 +162,7 @@ def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
     best = min(
         candidates,
         key=lambda host: (
+            bool(fleet.memory_shortage(host)),
             host.domain == job.failed_domain,
             job.prefers_pool and not host.pool_available,
             Fraction(host.used, host.slots),
@@ -149,6 +171,8 @@ def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
         ),
     )
     load = f"{best.used} of {best.slots} slots taken"
+    if short := fleet.memory_shortage(best):
+        load = f"{load}; it {short}"
     if job.prefers_pool and best.pool_available:
         return Placement(best.id, f"it has {best.pool_available} pool drivers ({load})")
     return Placement(best.id, f"least loaded of {len(candidates)} free hosts ({load})")

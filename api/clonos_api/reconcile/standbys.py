@@ -112,7 +112,7 @@ def _missing(job: StandbyDemand, hosts: list[str], fleet: Fleet) -> list[AddStan
         if best is None:
             break
         adds.append(AddStandby(best.id, _why(job, best, hosts, fleet)))
-        fleet.take(best.id)
+        fleet.take(best.id, standby=True)
         hosts = [*hosts, best.id]
     return adds
 
@@ -122,7 +122,11 @@ def _others(standbys: Sequence[StandbyFacts], standby: StandbyFacts) -> list[str
 
 
 def _best(job: StandbyDemand, hosts: Sequence[str], fleet: Fleet) -> HostFacts | None:
-    candidates = [host for host in fleet.open_for(job.cluster) if job.bound in (None, host.id)]
+    candidates = [
+        host
+        for host in fleet.open_for(job.cluster)
+        if job.bound in (None, host.id) and not fleet.memory_shortage(host, standby=True)
+    ]
     return min(
         candidates,
         key=lambda host: (

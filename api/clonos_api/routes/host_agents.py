@@ -58,7 +58,12 @@ async def send_heartbeat(
     lease_s = hosts.extended_lease_s(
         settings.host_lease_s, planned_s=settings.host_heartbeat_s, announced_s=body.heartbeat_interval_s
     )
-    lives = hosts.Liveness(lease_s, body.heartbeat_interval_s, body.pool_available)
+    lives = hosts.Liveness(
+        lease_s,
+        body.heartbeat_interval_s,
+        body.pool_available,
+        body.capacity.model_dump() if body.capacity is not None else None,
+    )
     working = sum(run.state != "EXITED" for run in body.runs)
     push_interval_ms = replica.push_interval.push_interval_ms(host, working)
     if replica.database.dialect == "postgresql":

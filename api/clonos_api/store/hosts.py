@@ -54,6 +54,7 @@ class Liveness:
     lease_s: float  # lifetime of the host's lease after this heartbeat, in seconds
     heartbeat_interval_s: float = 1.0  # announced time until the next heartbeat, in seconds
     pool_available: int = 0  # number of warm pool drivers without a job
+    capacity: dict[str, Any] | None = None  # a new measurement of the host
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -63,6 +64,7 @@ class Liveness:
             "heartbeat_interval_s": self.heartbeat_interval_s,
             "pool_available": self.pool_available,
             "lease_until": clock(self.lease_s),
+            **({} if self.capacity is None else {"capacity": self.capacity}),
         }
 
 

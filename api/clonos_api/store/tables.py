@@ -208,6 +208,7 @@ class HostRow(Base):
     heartbeat_interval_s: Mapped[float] = mapped_column(default=1.0)  # as announced by the agent
     pool_available: Mapped[int] = mapped_column(default=0)  # number of warm pool drivers without a job
     lease_until: Mapped[datetime]
+    capacity: Mapped[dict[str, Any] | None]  # newest measurement, a `HostCapacity`
 
 
 class RunRow(Base):

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 import structlog
 
 from clonos.agent.artifacts import Artifacts
+from clonos.agent.capacity import FIRST_MEASURED_S, MEASURED_EVERY_S, CapacityMeter, MeasuredProcess
 from clonos.agent.directories import AgentDirectory, StoredWork
 from clonos.agent.exposition import AgentSnapshot, Driver, serve_metrics
 from clonos.agent.forwarding import Forwarder
@@ -35,7 +36,16 @@ from clonos.agent.warm_pool import WarmPool
 from clonos.client.agent_api import AgentApi, ApiRejected, ApiUnavailable, HostRemoved, HostUnknown
 from clonos.client.responses import Backoff
 from clonos.errors import AgentReplaced, DirectoryInUse, SpecError
-from clonos.resources.hosts import Heartbeat, HostRegister, HostRegistered, Push, PushResult, TaskResult, Work
+from clonos.resources.host_capacity import HostCapacity
+from clonos.resources.hosts import (
+    Heartbeat,
+    HostRegister,
+    HostRegistered,
+    Push,
+    PushResult,
+    TaskResult,
+    Work,
+)
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("clonos.agent")
@@ -70,6 +80,7 @@ class Agent:
         self._host: HostRegistered | None = None
         self._last_response_at = time.monotonic()
         self._changed = asyncio.Event()
+        self._capacity: HostCapacity | None = None
         self._poll: asyncio.Task[Work] | None = None
         self._batcher = PushBatcher(self.instance, self._push)
 
@@ -138,7 +149,11 @@ class Agent:
                         _log.error("metrics-not-exposed", why=error.what)  # the host works without them
                 supervisor = self._supervisor
                 await _until_first_exits(
-                    self._connect(), supervisor.failure(), supervisor.measure(), self._pool.maintain(used)
+                    self._connect(),
+                    supervisor.failure(),
+                    supervisor.measure(),
+                    self._pool.maintain(used),
+                    self._measure_capacity(),
                 )
         except HostRemoved:
             _log.warning("host-removed")
@@ -214,23 +229,27 @@ class Agent:
         unavailable = False
         outdated_responses = 0
         pace = HeartbeatPace()
+        sent: HostCapacity | None = None
         while True:
             # Clear before collecting the reports: a change during the collection triggers the next heartbeat.
             self._changed.clear()
             began = time.monotonic()
             interval_s = self._heartbeat_interval_s(host)
             announced_s = pace.announced_s(interval_s)
+            measured = self._capacity
             heartbeat = Heartbeat(
                 instance=self.instance,
                 runs=self._supervisor.reports(),
                 heartbeat_interval_s=announced_s,
                 pool_available=self._pool.ready,
+                capacity=measured if measured is not sent else None,
             )
             try:
                 timeout_s = _heartbeat_timeout_s(host, announced_s)
                 response = await self._api.heartbeat(host.id, heartbeat, timeout_s=timeout_s)
                 self._last_response_at = time.monotonic()
                 pace.answered(interval_s)
+                sent = measured
                 self._batcher.interval_s = response.push_interval_ms / 1000
                 if unavailable:
                     _log.info("control-plane-available")
@@ -340,6 +359,16 @@ class Agent:
         ]
         unanswered_s = time.monotonic() - self._last_response_at
         return AgentSnapshot(tuple(drivers), self._settings.slots, self._pool.ready, unanswered_s)
+
+    async def _measure_capacity(self) -> None:
+        """Measure the host every few seconds; heartbeats report the newest measurement."""
+        meter, pause_s = CapacityMeter(), FIRST_MEASURED_S
+        while True:
+            await asyncio.sleep(pause_s)
+            drivers = self._snapshot().drivers
+            processes = [MeasuredProcess(driver.role == "standby", driver.pid) for driver in drivers if driver.pid]
+            self._capacity = await asyncio.to_thread(meter.measure, processes)
+            pause_s = MEASURED_EVERY_S
 
     def _is_isolated(self) -> bool:
         """Whether the last response of the control plane is older than the lease."""

@@ -106,6 +106,7 @@ def _differs(current: Job, change: JobPatch) -> bool:
 
 
 def _create(client: Client, submission: Submission, *, start: bool, wait: bool, quiet: bool, output: Output) -> None:
+    from clonos.cli.capacity_notes import show_capacity
     from clonos.cli.show import show_json
     from clonos.resources.jobs import JobCreate
 
@@ -113,6 +114,8 @@ def _create(client: Client, submission: Submission, *, start: bool, wait: bool, 
     job = client.jobs.create(JobCreate(spec=submission.spec, artifact=artifact.id, start=start))
     if output is Output.TABLE:
         typer.echo(f"{job.name} is created (code {artifact.id[:12]}).")
+        if start:
+            show_capacity(client, job)
     if start and wait:
         job = running(client, job, quiet=quiet, output=output)
     if output is Output.JSON:

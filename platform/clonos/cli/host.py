@@ -32,8 +32,9 @@ Hosts = Annotated[list[str], typer.Argument(metavar="HOST…", help="Names of ho
 def list_hosts(
     limit: Limit = None, output: Lists = Listing.TABLE, api: Api = None, token: Token = None, context: Context = None
 ) -> None:
-    """List the hosts that run jobs."""
+    """List the hosts that run jobs, with their capacity: what is in use, and what a driver and a standby take there."""
     from clonos.cli import show
+    from clonos.resources.figures import size
 
     with connect(api, token, context) as client:
         page = client.hosts.list(limit=limit)
@@ -48,6 +49,11 @@ def list_hosts(
             "free#": lambda row: str(row.free),
             "slots#": lambda row: str(row.slots),
             "pool#": lambda row: str(row.pool_available),
+            "cores#": lambda row: str(row.capacity.cores) if row.capacity else None,
+            "busy#": lambda row: f"{row.capacity.busy_cores:.1f}" if row.capacity else None,
+            "free memory#": lambda row: size(row.capacity.available_bytes) if row.capacity else None,
+            "a driver takes#": lambda row: size(row.capacity.driver_bytes) if row.capacity else None,
+            "a standby takes#": lambda row: size(row.capacity.standby_bytes) if row.capacity else None,
             "last heartbeat": lambda row: f"{show.age(row.heartbeat_at)} ago",
             "limits": lambda row: ", ".join(row.limits),
             "versions": lambda row: ", ".join(f"{name} {version}" for name, version in sorted(row.versions.items())),
@@ -148,7 +154,7 @@ def wait(
             ready = next((row for row in rows if row.state == "READY"), None)
             if ready is not None:
                 break
-            why = _missing_standbys(current)
+            why = _missing_standbys(client, current)
             if current.spec.spec.standby.replicas == 0:
                 raise StateConflict(why, kept="nothing was changed.", hint="`clonos apply PATH --standbys 1` adds one.")
             if time.monotonic() - begun > timeout:
@@ -167,13 +173,18 @@ def _ready_in_s(client: Client, job: str) -> float | None:
     return next((forecast.ready_in_s for forecast in forecasts if forecast is not None), None)
 
 
-def _missing_standbys(job: Job) -> str:
-    """Why a job has no standby, as a sentence."""
+def _missing_standbys(client: Client, job: Job) -> str:
+    """Why a job has no standby, in sentences."""
+    from clonos.cli.capacity_notes import capacity_notes
+
     replicas = job.spec.spec.standby.replicas
     if replicas == 0:
         return f"{job.name} asks for no standby."
     wanted = f"{job.name} asks for {replicas} standby{'' if replicas == 1 else 's'}"
     if job.state == "RUNNING":
+        notes = capacity_notes(client.hosts.list().data, standbys=replicas)
+        if notes and "memory" in notes[0]:
+            return f"{wanted}. {notes[0]}"
         return f"{wanted}, and none is placed: `clonos host ls` shows free slots, `clonos logs {job.name}` errors."
     return f"{wanted}, placed once its driver runs: it is {job.state}."
 
@@ -181,9 +192,9 @@ def _missing_standbys(job: Job) -> str:
 def _nothing(client: Client, job: str | None) -> str:
     """Why there are no standbys: in general, or of one job."""
     if job is not None:
-        return _missing_standbys(client.jobs.get(job))
+        return _missing_standbys(client, client.jobs.get(job))
     jobs = [client.jobs.get(row.id) for row in client.jobs.list(limit=_EXPLAINED).data]
-    reasons = [_missing_standbys(current) for current in jobs if current.spec.spec.standby.replicas]
+    reasons = [_missing_standbys(client, current) for current in jobs if current.spec.spec.standby.replicas]
     return "\n".join(["There are no standbys.", *reasons])
 
 

@@ -60,6 +60,7 @@ def submit(
     context: Context = None,
 ) -> None:
     """Submit a new job: upload its code and start it on a host. `clonos apply` also changes existing jobs."""
+    from clonos.cli.capacity_notes import show_capacity
     from clonos.cli.job import starting_point
     from clonos.cli.show import show_json
     from clonos.client.submission import read_submission
@@ -75,6 +76,8 @@ def submit(
         job = client.jobs.create(request)
         if output is Output.TABLE:
             typer.echo(f"{job.name} is submitted (job {job.id}, code {artifact.id[:12]}).")
+            if start:
+                show_capacity(client, job)
         if wait and start:
             job = running(client, job, quiet=quiet, output=output)
         if output is Output.JSON and not watch:

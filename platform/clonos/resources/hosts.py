@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from clonos.jobs.cluster import ClusterSpec
 from clonos.jobs.spec import JobSpec
 from clonos.resources.base import HostName, Moment, Resource
+from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.jobs import Failure, ResolveRequest, StartFrom, StopMode
 
 _Text = Annotated[str, Field(max_length=256)]
@@ -66,6 +67,7 @@ class Host(Resource):
         runs: Number of drivers on the host.
         free: Number of free slots.
         pool_available: Number of warm drivers without a job.
+        capacity: Newest measurement of the host; None: its agent has not sent one.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Host(Resource):
     free: int
     runs: int
     pool_available: int = 0
+    capacity: HostCapacity | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
     limits: list[str] = Field(default_factory=list)
@@ -215,11 +218,13 @@ class Heartbeat(Resource):
         heartbeat_interval_s: Longest usual time until the next heartbeat, in seconds; a busy host announces a longer
             one. If a standby is ready, four missing heartbeats start a takeover.
         pool_available: Number of warm drivers for jobs with ``standby: {mode: pool}``.
+        capacity: A new measurement of the host; None: there is none since the last heartbeat.
     """
 
     instance: str
     heartbeat_interval_s: float = Field(1.0, gt=0, le=60)
     pool_available: int = Field(0, ge=0, le=1000)
+    capacity: HostCapacity | None = None
     runs: list[RunReport] = Field(default_factory=list)
 
 

@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from clonos.embedded.layout import free_ports
+from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import (
     BatchResult,
     EventsBatch,
@@ -49,6 +50,7 @@ class FakeApi:
         self.reports: dict[str, RunReport] = {}
         self.history: dict[str, list[RunReport]] = defaultdict(list)
         self.heartbeats = 0
+        self.capacities: list[HostCapacity] = []
         self.pool_drivers = 0
         self.beats_s: list[float] = []
         self.pushes = 0
@@ -123,6 +125,8 @@ class FakeApi:
             if known != body.instance:
                 return problem(409, "agent-replaced")
             self.heartbeats += 1
+            if body.capacity is not None:
+                self.capacities.append(body.capacity)
             self.pool_drivers = body.pool_available
             self.beats_s.append(body.heartbeat_interval_s)
             self.reports = {report.run: report for report in body.runs}

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, JobState
 from clonos_api.reconcile.facts import HostFacts, JobFacts
@@ -17,10 +18,30 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 QUICK = settings(max_examples=150, deadline=None, print_blob=True)
 
 
+GIB = 1 << 30
+
+
 def host(
-    name: str, *, used: int = 0, slots: int = 2, state: HostState = HostState.READY, domain: str = ""
+    name: str,
+    *,
+    used: int = 0,
+    slots: int = 2,
+    state: HostState = HostState.READY,
+    domain: str = "",
+    capacity: HostCapacity | None = None,
 ) -> HostFacts:
-    return HostFacts(id=f"id-{name}", name=name, state=state, domain=domain or name, slots=slots, used=used)
+    return HostFacts(
+        id=f"id-{name}", name=name, state=state, domain=domain or name, slots=slots, used=used, capacity=capacity
+    )
+
+
+def with_memory(available: float, driver: float | None = None) -> HostCapacity:
+    """A host with free GiB, where a driver takes some."""
+    taken = int(driver * GIB) if driver is not None else None
+    available_bytes = int(available * GIB)
+    return HostCapacity(
+        cores=2, busy_cores=0, memory_bytes=8 * GIB, available_bytes=available_bytes, driver_bytes=taken
+    )
 
 
 def job(name: str = "j", *, local: bool = False, home: str | None = None, start_from: bool = False, lost: str = "",
@@ -54,6 +75,27 @@ def test_the_least_loaded_host_by_its_share() -> None:
     assert placed_on(result) == "id-b"
     assert isinstance(result, Placement)
     assert result.why == "least loaded of 3 free hosts (3 of 10 slots taken)"
+
+
+def test_memory_that_is_short_comes_last_and_is_named() -> None:
+    short = host("a", capacity=with_memory(0.5, driver=1.0))
+    assert placed_on(place(job(), Fleet([short, host("b", used=1, capacity=with_memory(4.0))]))) == "id-b"
+    assert placed_on(place(job(lost="b"), Fleet([short, host("b", used=1, capacity=with_memory(4.0))]))) == "id-b"
+    assert placed_on(place(job(), Fleet([short, host("b", used=1)]))) == "id-b", "b is not measured yet"
+    result = place(job(), Fleet([short]))
+    assert isinstance(result, Placement), "the memory of a driver that has just failed may not be free yet"
+    assert result.why == (
+        "least loaded of 1 free hosts (0 of 2 slots taken; it has 512.0 MiB of free memory, and a driver takes 1.0 GiB)"
+    )
+
+
+def test_a_placement_takes_its_memory() -> None:
+    fleet = Fleet([host("a", slots=9, capacity=with_memory(2.5, driver=1.0)), host("b", slots=2, used=1)])
+    assert placed_on(place(job(), fleet)) == "id-a"
+    for _ in range(2):
+        fleet.take("id-a")
+    assert fleet.memory_shortage(fleet.hosts["id-a"])
+    assert placed_on(place(job(), fleet)) == "id-b"
 
 
 def test_equal_hosts_go_by_the_load_of_their_domain_then_by_name() -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, JobState
 from clonos_api.reconcile import load
@@ -52,6 +53,27 @@ def test_another_domain_before_another_host_before_the_drivers_own() -> None:
         "a", "no other host is open; it fails together with the driver's host (1 of 2 slots taken)"
     )
     assert decide(JOB, [], Fleet([host("a", used=2)])) == []
+
+
+def test_a_standby_goes_only_where_it_fits() -> None:
+    def measured(name: str, available: float, standby_gib: float | None = None) -> HostFacts:
+        capacity = HostCapacity(
+            cores=2,
+            busy_cores=0,
+            memory_bytes=8 << 30,
+            available_bytes=int(available * (1 << 30)),
+            driver_bytes=1 << 30,
+            standby_bytes=int(standby_gib * (1 << 30)) if standby_gib is not None else None,
+        )
+        return replace(host(name, used=name == "a"), capacity=capacity)
+
+    assert added(decide(JOB, [], Fleet([measured("a", 4.0), measured("b", 0.9)]))) == ["a"], "as much as a driver"
+    assert decide(JOB, [], Fleet([measured("a", 0.9), measured("b", 0.9)])) == []
+    assert added(decide(JOB, [], Fleet([measured("a", 0.9), measured("b", 0.9, 0.8)]))) == ["b"]
+    assert added(decide(JOB, [], Fleet([measured("a", 4.0), host("b")]))) == ["b"], "b is not measured yet"
+    two = Fleet([measured("a", 4.0), measured("b", 1.5)])
+    assert added(decide(replace(JOB, replicas=3), [], two)) == ["b", "a", "a"][:2], "slots and memory are taken"
+    assert decide(JOB, [standby("b")], Fleet([measured("a", 0.1), measured("b", 0.1)])) == [], "it stays"
 
 
 def test_two_on_two_hosts() -> None:

@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import update
 
 from clonos.errors import ConcurrentUpdate, NotFound, StateConflict
+from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostRegister, RunReport
 from clonos.resources.jobs import Failure
-from clonos_api.store import events, hosts, runs, tasks
+from clonos_api.store import events, hosts, runs, tasks, views
 from clonos_api.store.db.clock import clock, now
 from clonos_api.store.db.database import Database
 from clonos_api.store.tables import HostRow, RunRow
@@ -61,6 +62,19 @@ async def test_many_register_one_name(database: Database) -> None:
     results = await asyncio.gather(*(register(number) for number in range(8)), return_exceptions=True)
     assert len({result for result in results if isinstance(result, str)}) == 1
     assert all(isinstance(result, str | ConcurrentUpdate) for result in results)
+
+
+async def test_a_heartbeat_without_a_measurement_keeps_the_last_one(database: Database) -> None:
+    capacity = HostCapacity(cores=2, busy_cores=0.5, memory_bytes=8, available_bytes=4, driver_bytes=1)
+    async with database.transaction() as session:
+        agent = await host_row(session)
+        assert views.host(agent, 0).capacity is None
+        measured = hosts.Liveness(3, capacity=capacity.model_dump())
+        await hosts.heartbeat(session, agent.id, agent.instance, measured)
+    async with database.transaction() as session:
+        assert await hosts.unchanged(session, agent.id, agent.instance, hosts.Liveness(3))
+    async with database.reading() as session:
+        assert views.host(await session.get_one(HostRow, agent.id), 0).capacity == capacity
 
 
 async def test_a_heartbeat_extends_the_lease_by_the_clock_of_the_database(database: Database) -> None:

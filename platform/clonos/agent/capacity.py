@@ -1,0 +1,115 @@
+"""What a host has, what is in use, and what a driver and a standby cost here: measured, not configured.
+
+The memory of a process is its proportional set size: pages that N processes share count 1/N for each, so the Python
+workers that a driver forks are not counted as copies of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+
+from clonos.resources.host_capacity import HostCapacity
+
+MEASURED_EVERY_S: Final = 10.0
+FIRST_MEASURED_S: Final = 1.5
+# A driver or standby has loaded its classes and forked its workers after this time.
+_GROWS_FOR_S: Final = 90.0
+
+
+@dataclass(frozen=True)
+class MeasuredProcess:
+    """The process of a run.
+
+    Attributes:
+        standby: Whether it is a standby.
+        pid: Its process id.
+    """
+
+    standby: bool
+    pid: int
+
+
+class CapacityMeter:
+    """Measures this host.
+
+    The cost of a driver or standby is the largest memory among those that run. It is kept while none runs.
+
+    Example:
+        meter = CapacityMeter()
+        meter.measure([MeasuredProcess(standby=False, pid=4711)]).driver_bytes
+    """
+
+    def __init__(self) -> None:
+        self._cost: dict[bool, int | None] = {False: None, True: None}  # by "is a standby"
+        self._cpu = _cpu_s()
+
+    def measure(self, processes: Iterable[MeasuredProcess]) -> HostCapacity:
+        """Measure now. It takes a few milliseconds for each process, so it runs in a thread.
+
+        Args:
+            processes: The processes of all runs on this host.
+        """
+        measured: dict[bool, list[tuple[int, float]]] = {False: [], True: []}
+        for process in processes:
+            if (memory_and_age := _memory(process.pid)) is not None:
+                measured[process.standby].append(memory_and_age)
+        promised_bytes = 0
+        for standby, figures in measured.items():
+            settled = [used for used, age_s in figures if age_s >= _GROWS_FOR_S]
+            young = [used for used, age_s in figures if age_s < _GROWS_FOR_S]
+            cost = max(settled, default=self._cost[standby])
+            if young:
+                cost = max(*young, cost or 0)
+                # A young process will take what others took.
+                promised_bytes += sum(cost - used for used in young)
+            self._cost[standby] = cost
+        memory = psutil.virtual_memory()
+        return HostCapacity(
+            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            busy_cores=self._busy_cores(),
+            memory_bytes=memory.total,
+            available_bytes=max(0, memory.available - promised_bytes),
+            driver_bytes=self._cost[False],
+            standby_bytes=self._cost[True],
+        )
+
+    def _busy_cores(self) -> float:
+        """Cores that were in use since the last measurement, by all processes of the machine."""
+        (since, before), (now, busy) = self._cpu, _cpu_s()
+        if now - since < 1.0:
+            return 0.0
+        self._cpu = now, busy
+        return round(max(0.0, (busy - before) / (now - since)), 2)
+
+
+def _cpu_s() -> tuple[float, float]:
+    """The time, and the CPU seconds that all processes of the machine have used."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
+    guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # also part of user and nice
+    return time.monotonic(), sum(times) - idle - guest
+
+
+def _memory(pid: int) -> tuple[int, float] | None:
+    """Bytes of a process with its descendants, and its age in seconds; None if it has exited."""
+    try:
+        root = psutil.Process(pid)
+        age_s = time.time() - root.create_time()
+        processes = [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return None
+    used = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            try:
+                used += process.memory_full_info().pss
+            except (AttributeError, psutil.AccessDenied):  # not Linux, or a process of another user
+                used += process.memory_info().rss
+    return used, age_s
