@@ -28,7 +28,10 @@ def up(
         typer.Option(min=1, max=65535, help="Port of the API (default: the first free port from 8484)."),
     ] = None,
     agents: Annotated[int, typer.Option(min=0, max=20, help="Number of agents; each acts as one host.")] = 2,
-    slots: Annotated[int, typer.Option(min=1, help="Maximum number of concurrent drivers per agent.")] = 2,
+    slots: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of concurrent drivers per agent (default: what fits, 1 to 8)."),
+    ] = None,
     pool_size: Annotated[
         int,
         typer.Option(min=0, help="Number of warm drivers without a job per agent, for jobs with standby mode pool."),
@@ -43,16 +46,18 @@ def up(
 
     CLONOS_KAFKA__BOOTSTRAP_SERVERS selects an existing Kafka. All files are below CLONOS_HOME.
     """
+    from clonos.local.fitting_slots import fitting_slots
     from clonos.local.plan import Plan
     from clonos.local.state import State
     from clonos.settings import Settings
 
     settings = Settings()
+    fitting, memory_is_short = fitting_slots(agents)
     plan = Plan(
         home=settings.home.absolute(),
         port=port,
         agents=agents,
-        slots=slots,
+        slots=slots or fitting,
         pool_size=pool_size,
         spark_workers=spark_workers,
     )
@@ -66,6 +71,8 @@ def up(
             kept="it keeps running.",
             hint="wait for it, stop it with `clonos down`, or choose another CLONOS_HOME.",
         )
+    if slots is None and memory_is_short:
+        typer.echo(memory_is_short, err=True)
     if not settings.kafka.bootstrap_servers:
         from clonos.embedded.jars import ensure_jars
 
