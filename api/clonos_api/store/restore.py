@@ -214,7 +214,8 @@ def _replace_hosts(connection: Connection) -> None:
     table = _table(HostRow)
     for host in connection.execute(select(table.c.id, table.c.state)).all():
         state = HostState.REMOVED if host.state == HostState.REMOVED else HostState.LOST
-        values = {"id": new_id(), "instance": secrets.token_hex(8), "state": state, "pool_available": 0}
+        values: dict[str, Any] = {"id": new_id(), "instance": secrets.token_hex(8), "state": state}
+        values |= {"pool_available": 0, "capacity": None}
         connection.execute(table.update().where(table.c.id == host.id).values(values))
         for column in _HOSTS_OF:
             connection.execute(update(column.class_).where(column == host.id).values({column.key: values["id"]}))

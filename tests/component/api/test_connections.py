@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -22,8 +21,12 @@ Connect = Callable[[], socket.socket]
 
 class Strict(LimitedProtocol):
     header_bytes = 10_000
-    header_s = 1.0
+    header_s = 60.0
     per_address = 20
+
+
+class Impatient(Strict):
+    header_s = 1.0
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,7 +65,7 @@ def address() -> Iterator[tuple[str, int]]:
 @pytest.fixture
 def connect(address: tuple[str, int]) -> Iterator[Connect]:
     with contextlib.ExitStack() as opened:
-        yield lambda: opened.enter_context(socket.create_connection(address, timeout=20))
+        yield lambda: opened.enter_context(socket.create_connection(address, timeout=60))
     eventually(lambda: not Strict._opened, "the connections are closed")
 
 
@@ -87,12 +90,11 @@ def test_an_endless_header_is_refused(connect: Connect) -> None:
     assert answer(connection)[:12] in (b"HTTP/1.1 431", b"")  # empty: bytes that the server did not read
 
 
-def test_a_slow_head_and_an_idle_connection_end(connect: Connect) -> None:
-    idle, slow = connect(), connect()
-    before = time.monotonic()
-    slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
-    assert answer(idle) == answer(slow) == b""
-    assert time.monotonic() - before < 15
+def test_a_slow_head_and_an_idle_connection_end() -> None:
+    with listening_with(Impatient) as address, contextlib.ExitStack() as opened:
+        idle, slow = (opened.enter_context(socket.create_connection(address, timeout=60)) for _ in range(2))
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        assert answer(idle) == answer(slow) == b""
 
 
 def test_requests_on_one_connection_have_heads_of_their_own(address: tuple[str, int]) -> None:
@@ -113,7 +115,7 @@ def test_one_address_has_some_connections(connect: Connect) -> None:
 
 def test_a_trusted_proxy_has_connections_for_many_clients() -> None:
     with listening_with(BehindProxy) as proxied, contextlib.ExitStack() as opened:
-        connections = [opened.enter_context(socket.create_connection(proxied, timeout=20)) for _ in range(25)]
+        connections = [opened.enter_context(socket.create_connection(proxied, timeout=60)) for _ in range(25)]
         for connection in connections:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert all(answer(connection).startswith(b"HTTP/1.1 200") for connection in connections)

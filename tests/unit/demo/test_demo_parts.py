@@ -58,7 +58,13 @@ def test_every_answer_is_unique_and_recorded_before_the_response(tmp_path: Path)
         thread.join()
     assert len(dict(replies)) == len(replies) == 48
     assert read_answers(record) == dict(replies)
-    assert {answer["banned"] for _, answer in replies if answer["word"] == "rabbit"} == {True, False}
+
+
+def test_the_list_of_banned_words_changes(tmp_path: Path) -> None:
+    words = example_module("wordcount", "answers").BannedWords(tmp_path / "answers.jsonl")
+    # A hundred editions have the word or not, each with a probability of a quarter.
+    assert {words.answer("rabbit")["banned"] for _ in range(1000)} == {True, False}
+    words.close()
 
 
 def test_the_server_runs_as_a_process_and_refuses_other_paths(tmp_path: Path) -> None:
