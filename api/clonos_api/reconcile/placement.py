@@ -98,13 +98,13 @@ class Fleet:
         return memory_shortage(host.capacity, self._capacities(), standby=standby)
 
     def _capacities(self) -> list[HostCapacity]:
-        return [host.capacity for host in self.hosts.values() if host.capacity is not None]
+        return [host.capacity for host in self.hosts.values() if host.alive and host.capacity is not None]
 
     def take(self, host_id: str, *, pool_driver: bool = False, standby: bool = False) -> None:
         """Takes a slot and memory of a host for a new run; with `pool_driver` also one of the host's pool drivers."""
         before = self.hosts[host_id]
         capacity = before.capacity
-        if capacity is not None:
+        if capacity is not None and not pool_driver:  # a pool driver has its memory already
             capacity = capacity.less(expected_bytes(capacity, self._capacities(), standby=standby) or 0)
         host = replace(
             before,
@@ -159,10 +159,15 @@ def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
         if not fleet.hosts:
             hint = "start an agent (`clonos agent`, or `clonos up` on one machine); placement is retried every second."
         return NoPlacement(_full(fleet, cluster), hint)
+
+    def short(host: HostFacts) -> str:
+        """A pool driver has its memory already."""
+        return "" if job.prefers_pool and host.pool_available else fleet.memory_shortage(host)
+
     best = min(
         candidates,
         key=lambda host: (
-            bool(fleet.memory_shortage(host)),
+            bool(short(host)),
             host.domain == job.failed_domain,
             job.prefers_pool and not host.pool_available,
             Fraction(host.used, host.slots),
@@ -171,8 +176,8 @@ def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
         ),
     )
     load = f"{best.used} of {best.slots} slots taken"
-    if short := fleet.memory_shortage(best):
-        load = f"{load}; it {short}"
+    if why := short(best):
+        load = f"{load}; it {why}"
     if job.prefers_pool and best.pool_available:
         return Placement(best.id, f"it has {best.pool_available} pool drivers ({load})")
     return Placement(best.id, f"least loaded of {len(candidates)} free hosts ({load})")

@@ -100,7 +100,9 @@ def _better(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) 
         # The failure domains of other standbys change with each of them and do not justify a move.
         current = _penalty(job, fleet.hosts[standby.host], others, fleet)[:3]
         if best is not None and _penalty(job, best, others, fleet)[:3] < current:
-            return [AddStandby(best.id, _why(job, best, others, fleet))]
+            why = _why(job, best, others, fleet)
+            fleet.take(best.id, standby=True)
+            return [AddStandby(best.id, why)]
     return []
 
 

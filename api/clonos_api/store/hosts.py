@@ -101,7 +101,7 @@ async def register(session: AsyncSession, body: HostRegister, *, lease_s: float)
         drained = existing.drained and not removed
         same = existing.instance == body.instance and not removed
         if not same:
-            columns["registered_at"] = clock()
+            columns |= {"registered_at": clock(), "capacity": None}
         row = await swap(session, existing, state=_present(drained), drained=drained, **columns)
         if same:
             return row

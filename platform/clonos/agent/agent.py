@@ -13,6 +13,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TypeVar
 
@@ -263,6 +264,8 @@ class Agent:
                 if isinstance(error, (HostUnknown, HostRemoved)):
                     raise
                 pace.unanswered()
+                if isinstance(error, ApiRejected):
+                    sent = measured  # an older control plane does not know the field
                 if not unavailable:
                     _log.warning("control-plane-unavailable", why=error.what)
                 unavailable = True
@@ -365,10 +368,20 @@ class Agent:
         meter, pause_s = CapacityMeter(), FIRST_MEASURED_S
         while True:
             await asyncio.sleep(pause_s)
-            drivers = self._snapshot().drivers
-            processes = [MeasuredProcess(driver.role == "standby", driver.pid) for driver in drivers if driver.pid]
-            self._capacity = await asyncio.to_thread(meter.measure, processes)
             pause_s = MEASURED_EVERY_S
+            try:
+                self._capacity = await asyncio.to_thread(meter.measure, self._measured_processes())
+            except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+                _log.warning("capacity-not-measured", why=str(error))
+
+    def _measured_processes(self) -> list[MeasuredProcess]:
+        specs = {spec.run: spec for spec in self._stored_work.work.runs} if self._stored_work is not None else {}
+        moment = datetime.now(UTC)
+        return [
+            MeasuredProcess(spec.standby, report.pid, (moment - report.started_at).total_seconds())
+            for report in self._supervisor.reports()
+            if report.pid and report.started_at and (spec := specs.get(report.run)) is not None
+        ]
 
     def _is_isolated(self) -> bool:
         """Whether the last response of the control plane is older than the lease."""

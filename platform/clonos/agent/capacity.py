@@ -20,7 +20,7 @@ from clonos.resources.host_capacity import HostCapacity
 MEASURED_EVERY_S: Final = 10.0
 FIRST_MEASURED_S: Final = 1.5
 # A driver or standby has loaded its classes and forked its workers after this time.
-_GROWS_FOR_S: Final = 90.0
+GROWS_FOR_S: Final = 90.0
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,22 @@ class MeasuredProcess:
     Attributes:
         standby: Whether it is a standby.
         pid: Its process id.
+        age_s: Seconds since the run's attempt began. A pool driver is older than the attempt that it serves.
     """
 
     standby: bool
     pid: int
+    age_s: float
 
 
 class CapacityMeter:
     """Measures this host.
 
-    The cost of a driver or standby is the largest memory among those that run. It is kept while none runs.
+    The cost of a driver or standby is the largest memory among those that have grown. It is kept while none runs.
 
     Example:
         meter = CapacityMeter()
-        meter.measure([MeasuredProcess(standby=False, pid=4711)]).driver_bytes
+        meter.measure([MeasuredProcess(standby=False, pid=4711, age_s=600.0)]).driver_bytes
     """
 
     def __init__(self) -> None:
@@ -55,21 +57,20 @@ class CapacityMeter:
 
         Args:
             processes: The processes of all runs on this host.
+
+        Raises:
+            OSError: The system does not answer, for instance because too many files are open.
         """
-        measured: dict[bool, list[tuple[int, float]]] = {False: [], True: []}
-        for process in processes:
-            if (memory_and_age := _memory(process.pid)) is not None:
-                measured[process.standby].append(memory_and_age)
-        promised_bytes = 0
-        for standby, figures in measured.items():
-            settled = [used for used, age_s in figures if age_s >= _GROWS_FOR_S]
-            young = [used for used, age_s in figures if age_s < _GROWS_FOR_S]
-            cost = max(settled, default=self._cost[standby])
-            if young:
-                cost = max(*young, cost or 0)
-                # A young process will take what others took.
-                promised_bytes += sum(cost - used for used in young)
-            self._cost[standby] = cost
+        measured = [(process, used) for process in processes if (used := _memory_bytes(process.pid)) is not None]
+        for standby in (False, True):
+            grown = [used for process, used in measured if process.standby is standby and process.age_s >= GROWS_FOR_S]
+            self._cost[standby] = max(grown, default=self._cost[standby])
+        # A young process will take what others took.
+        promised_bytes = sum(
+            max(0, (self._expected_bytes(standby=process.standby) or 0) - used)
+            for process, used in measured
+            if process.age_s < GROWS_FOR_S
+        )
         memory = psutil.virtual_memory()
         return HostCapacity(
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -79,6 +80,9 @@ class CapacityMeter:
             driver_bytes=self._cost[False],
             standby_bytes=self._cost[True],
         )
+
+    def _expected_bytes(self, *, standby: bool) -> int | None:
+        return (self._cost[True] if standby else None) or self._cost[False]
 
     def _busy_cores(self) -> float:
         """Cores that were in use since the last measurement, by all processes of the machine."""
@@ -97,11 +101,10 @@ def _cpu_s() -> tuple[float, float]:
     return time.monotonic(), sum(times) - idle - guest
 
 
-def _memory(pid: int) -> tuple[int, float] | None:
-    """Bytes of a process with its descendants, and its age in seconds; None if it has exited."""
+def _memory_bytes(pid: int) -> int | None:
+    """Memory of a process with its descendants; None if it has exited."""
     try:
         root = psutil.Process(pid)
-        age_s = time.time() - root.create_time()
         processes = [root, *root.children(recursive=True)]
     except psutil.Error:
         return None
@@ -112,4 +115,4 @@ def _memory(pid: int) -> tuple[int, float] | None:
                 used += process.memory_full_info().pss
             except (AttributeError, psutil.AccessDenied):  # not Linux, or a process of another user
                 used += process.memory_info().rss
-    return used, age_s
+    return used

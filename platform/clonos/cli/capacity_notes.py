@@ -28,31 +28,41 @@ def capacity_notes(hosts: Sequence[Host], *, standbys: int) -> list[str]:
         standbys: Number of standbys that the job requests.
 
     Returns:
-        Sentences. None about hosts that are not measured: their agents have just started.
+        Sentences. None if a host that accepts drivers is not measured: its agent has just started.
 
     Example:
         ["The cores of all hosts are busy: host-1 uses 1.9 of 2. Epochs and takeovers take longer."]
     """
-    measured = {host.name: host.capacity for host in hosts if host.state == "READY" and host.capacity is not None}
-    if not measured:
-        return []
     notes = []
-    if drivers := _all(measured, lambda capacity: memory_shortage(capacity, measured.values(), standby=False)):
+    if drivers := _shortage(hosts, standby=False):
         notes.append(f"No host has memory for another driver: {drivers}. It starts, and the machine may swap.")
-    elif standbys and (warm := _all(measured, lambda each: memory_shortage(each, measured.values(), standby=True))):
-        notes.append(
-            f"No host has memory for the standby of the job: {warm}. The job runs without it until there is room."
-        )
-    if busy := _all(measured, _busy):
+    if standbys and (shortage := standby_shortage(hosts)):
+        notes.append(f"{shortage} The job runs without it until there is room.")
+    if busy := _all(_open(hosts), _busy):
         notes.append(f"The cores of all hosts are busy: {busy}. Epochs and takeovers take longer.")
     return notes
+
+
+def standby_shortage(hosts: Sequence[Host]) -> str:
+    """Why no host with a free slot has memory for a standby; empty: memory is not the reason."""
+    shortage = _shortage(hosts, standby=True)
+    return f"No host has memory for a standby: {shortage}." if shortage else ""
 
 
 def show_capacity(client: Client, job: Job) -> None:
     """Print the notes about a job that was stored. An error is ignored: the job exists."""
     with contextlib.suppress(ClonosError):
-        for note in capacity_notes(client.hosts.list().data, standbys=job.spec.spec.standby.replicas):
+        for note in capacity_notes(client.hosts.list().data, standbys=job.spec.spec.standby.dedicated_replicas):
             typer.echo(f"Note: {note}", err=True)
+
+
+def _shortage(hosts: Sequence[Host], *, standby: bool) -> str:
+    measured = [host.capacity for host in hosts if host.state == "READY" and host.capacity is not None]
+    return _all(_open(hosts), lambda capacity: memory_shortage(capacity, measured, standby=standby))
+
+
+def _open(hosts: Sequence[Host]) -> dict[str, HostCapacity | None]:
+    return {host.name: host.capacity for host in hosts if host.state == "READY" and host.free}
 
 
 def _busy(capacity: HostCapacity) -> str:
@@ -61,7 +71,11 @@ def _busy(capacity: HostCapacity) -> str:
     return f"uses {capacity.busy_cores:.1f} of {capacity.cores}"
 
 
-def _all(measured: dict[str, HostCapacity], problem: Callable[[HostCapacity], str]) -> str:
+def _all(capacities: dict[str, HostCapacity | None], problem: Callable[[HostCapacity], str]) -> str:
     """The problems of the hosts, if each host has one."""
-    problems = [f"{name} {text}" for name, capacity in measured.items() if (text := problem(capacity))]
-    return "; ".join(problems) if len(problems) == len(measured) else ""
+    problems = [
+        f"{name} {text}"
+        for name, capacity in capacities.items()
+        if capacity is not None and (text := problem(capacity))
+    ]
+    return "; ".join(problems) if len(problems) == len(capacities) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -15,6 +16,7 @@ from clonos.errors import NotFound, StateConflict, WaitTimeout
 
 if TYPE_CHECKING:
     from clonos.client import Client
+    from clonos.resources.hosts import Host
     from clonos.resources.jobs import Job
 
 _POLL_S: Final = 1.0
@@ -154,7 +156,7 @@ def wait(
             ready = next((row for row in rows if row.state == "READY"), None)
             if ready is not None:
                 break
-            why = _missing_standbys(client, current)
+            why = _missing_standbys(current, [] if rows else client.hosts.list().data)
             if current.spec.spec.standby.replicas == 0:
                 raise StateConflict(why, kept="nothing was changed.", hint="`clonos apply PATH --standbys 1` adds one.")
             if time.monotonic() - begun > timeout:
@@ -173,18 +175,17 @@ def _ready_in_s(client: Client, job: str) -> float | None:
     return next((forecast.ready_in_s for forecast in forecasts if forecast is not None), None)
 
 
-def _missing_standbys(client: Client, job: Job) -> str:
+def _missing_standbys(job: Job, hosts: Sequence[Host]) -> str:
     """Why a job has no standby, in sentences."""
-    from clonos.cli.capacity_notes import capacity_notes
+    from clonos.cli.capacity_notes import standby_shortage
 
     replicas = job.spec.spec.standby.replicas
     if replicas == 0:
         return f"{job.name} asks for no standby."
     wanted = f"{job.name} asks for {replicas} standby{'' if replicas == 1 else 's'}"
     if job.state == "RUNNING":
-        notes = capacity_notes(client.hosts.list().data, standbys=replicas)
-        if notes and "memory" in notes[0]:
-            return f"{wanted}. {notes[0]}"
+        if shortage := standby_shortage(hosts):
+            return f"{wanted}. {shortage}"
         return f"{wanted}, and none is placed: `clonos host ls` shows free slots, `clonos logs {job.name}` errors."
     return f"{wanted}, placed once its driver runs: it is {job.state}."
 
@@ -192,9 +193,10 @@ def _missing_standbys(client: Client, job: Job) -> str:
 def _nothing(client: Client, job: str | None) -> str:
     """Why there are no standbys: in general, or of one job."""
     if job is not None:
-        return _missing_standbys(client, client.jobs.get(job))
+        return _missing_standbys(client.jobs.get(job), client.hosts.list().data)
     jobs = [client.jobs.get(row.id) for row in client.jobs.list(limit=_EXPLAINED).data]
-    reasons = [_missing_standbys(client, current) for current in jobs if current.spec.spec.standby.replicas]
+    hosts = client.hosts.list().data
+    reasons = [_missing_standbys(current, hosts) for current in jobs if current.spec.spec.standby.replicas]
     return "\n".join(["There are no standbys.", *reasons])
 
 

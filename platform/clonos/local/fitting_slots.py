@@ -15,14 +15,14 @@ _PLATFORM_BYTES: Final = 1 << 30
 _DRIVER_BYTES: Final = 1100 << 20
 # Above this, a platform on one machine has another bottleneck: its one broker.
 _MOST: Final = 8
-_USUAL: Final = 2
+_FEWEST: Final = 2
 
 
 def fitting_slots(agents: int) -> tuple[int, str]:
-    """The number of slots of each agent, and why it is smaller than usual.
+    """The number of slots of each agent, and a note if even the fewest may not fit.
 
-    The free memory limits it to what fits, and the number of cores to a slot for each (at least two, at most eight).
-    There is always one.
+    An agent has a slot for each core as far as the free memory allows: at least two, at most eight. Fewer than two
+    would leave no room for an upgrade beside a driver and its standby.
 
     Args:
         agents: Number of agents on this machine.
@@ -34,8 +34,10 @@ def fitting_slots(agents: int) -> tuple[int, str]:
         slots, memory_is_short = fitting_slots(2)
     """
     available = psutil.virtual_memory().available
-    fitting = max(0, available - _PLATFORM_BYTES) // _DRIVER_BYTES // max(1, agents)
-    if fitting < _USUAL:
-        why = f"This machine has {size(available)} of free memory, so each host has 1 slot"
-        return 1, f"{why}: a driver or standby takes about {size(_DRIVER_BYTES)}."
-    return min(fitting, max(_USUAL, os.cpu_count() or 1), _MOST), ""
+    room = max(0, available - _PLATFORM_BYTES) // _DRIVER_BYTES
+    fitting = room // max(1, agents)
+    slots = min(max(fitting, _FEWEST), max(os.cpu_count() or 1, _FEWEST), _MOST)
+    if fitting >= _FEWEST or not agents:
+        return slots, ""
+    drivers = "one driver or standby" if room <= 1 else f"{room} drivers and standbys"
+    return slots, f"This machine has {size(available)} of free memory: room for about {drivers}."

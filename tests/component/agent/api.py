@@ -51,6 +51,7 @@ class FakeApi:
         self.history: dict[str, list[RunReport]] = defaultdict(list)
         self.heartbeats = 0
         self.capacities: list[HostCapacity] = []
+        self.refuses_capacity = False
         self.pool_drivers = 0
         self.beats_s: list[float] = []
         self.pushes = 0
@@ -124,9 +125,11 @@ class FakeApi:
                 return problem(404, "agent-unknown")
             if known != body.instance:
                 return problem(409, "agent-replaced")
-            self.heartbeats += 1
             if body.capacity is not None:
                 self.capacities.append(body.capacity)
+                if self.refuses_capacity:
+                    return problem(422, "invalid-request")
+            self.heartbeats += 1
             self.pool_drivers = body.pool_available
             self.beats_s.append(body.heartbeat_interval_s)
             self.reports = {report.run: report for report in body.runs}

@@ -74,7 +74,11 @@ async def test_a_heartbeat_without_a_measurement_keeps_the_last_one(database: Da
     async with database.transaction() as session:
         assert await hosts.unchanged(session, agent.id, agent.instance, hosts.Liveness(3))
     async with database.reading() as session:
-        assert views.host(await session.get_one(HostRow, agent.id), 0).capacity == capacity
+        row = await session.get_one(HostRow, agent.id)
+        assert views.host(row, 0).capacity == capacity
+    async with database.transaction() as session:
+        again = await hosts.register(session, HostRegister(name=row.name, instance="another"), lease_s=5)
+        assert views.host(again, 0).capacity is None, "it may be another machine"
 
 
 async def test_a_heartbeat_extends_the_lease_by_the_clock_of_the_database(database: Database) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,9 +15,10 @@ from clonos.agent import capacity
 from clonos.agent.capacity import CapacityMeter, MeasuredProcess
 
 MIB = 1 << 20
+GROWN_S = 1000.0
 HOLDS = "import sys; held = bytearray(b'x') * (64 << 20); print('held', flush=True); sys.stdin.read()"
 # A parent whose child shares its pages.
-FORKS = HOLDS.replace("print", "import os; os.fork(); print")
+FORKS = HOLDS.replace("print", "import os; os.fork() and print")
 
 
 @pytest.fixture(params=[HOLDS, FORKS], ids=["one process", "forked"])
@@ -33,7 +35,7 @@ def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]
 
 
 def test_pages_that_processes_share_count_once(process: subprocess.Popen[bytes]) -> None:
-    measured = CapacityMeter().measure([MeasuredProcess(standby=False, pid=process.pid)])
+    measured = CapacityMeter().measure([MeasuredProcess(standby=False, pid=process.pid, age_s=GROWN_S)])
     assert measured.driver_bytes is not None
     assert 64 * MIB < measured.driver_bytes < 110 * MIB
     assert measured.standby_bytes is None
@@ -42,17 +44,20 @@ def test_pages_that_processes_share_count_once(process: subprocess.Popen[bytes])
 
 
 def test_the_cost_is_kept_and_a_young_process_has_it_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = {1: (900 * MIB, 500.0), 2: (300 * MIB, 5.0)}
-    monkeypatch.setattr(capacity, "_memory", memory.get)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("", (), {"total": 4000 * MIB, "available": 2000 * MIB}))
+    memory = {1: 900 * MIB, 2: 300 * MIB}
+    monkeypatch.setattr(capacity, "_memory_bytes", memory.get)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=4000 * MIB, available=2000 * MIB))
     meter = CapacityMeter()
-    first = MeasuredProcess(standby=True, pid=1)
-    assert meter.measure([first]).standby_bytes == 900 * MIB
-    both = meter.measure([first, MeasuredProcess(standby=True, pid=2)])
-    assert both.standby_bytes == 900 * MIB, "a young process has not loaded all yet"
-    assert both.available_bytes == (2000 - 600) * MIB, "it will take 600 MiB more"
-    kept = meter.measure([MeasuredProcess(standby=True, pid=3)])
-    assert (kept.standby_bytes, kept.driver_bytes) == (900 * MIB, None), "process 3 has exited"
+    driver = MeasuredProcess(standby=False, pid=1, age_s=GROWN_S)
+    young = MeasuredProcess(standby=True, pid=2, age_s=5.0)
+    alone = meter.measure([young])
+    assert (alone.standby_bytes, alone.driver_bytes) == (None, None), "it has not loaded all yet"
+    assert alone.available_bytes == 2000 * MIB
+    both = meter.measure([driver, young])
+    assert (both.standby_bytes, both.driver_bytes) == (None, 900 * MIB)
+    assert both.available_bytes == (2000 - 600) * MIB, "a standby will take as much as a driver"
+    kept = meter.measure([MeasuredProcess(standby=False, pid=3, age_s=GROWN_S)])
+    assert kept.driver_bytes == 900 * MIB, "process 3 has exited"
     assert kept.available_bytes == 2000 * MIB
 
 

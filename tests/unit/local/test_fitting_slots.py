@@ -14,8 +14,8 @@ from clonos.local.fitting_slots import fitting_slots
 @pytest.mark.parametrize(
     ("free_gib", "cores", "agents", "slots"),
     [
-        (0.5, 2, 2, 1),
-        (3.0, 2, 2, 1),
+        (0.5, 2, 2, 2),
+        (3.0, 16, 2, 2),
         (7.0, 2, 2, 2),
         (24.0, 2, 2, 2),
         (24.0, 1, 2, 2),
@@ -35,7 +35,4 @@ def test_memory_and_cores_limit_the_slots(
 
 def test_short_memory_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 << 30))
-    assert fitting_slots(2) == (
-        1,
-        "This machine has 3.0 GiB of free memory, so each host has 1 slot: a driver or standby takes about 1.1 GiB.",
-    )
+    assert fitting_slots(2) == (2, "This machine has 3.0 GiB of free memory: room for about one driver or standby.")

@@ -265,6 +265,7 @@ def _place(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet) -> Placemen
         hosts,
         key=lambda host: (
             host.id == run.host,
+            bool(fleet.memory_shortage(host, standby=True)),
             driver is not None and host.domain == driver.domain,
             Fraction(host.used, host.slots),
             host.name,
