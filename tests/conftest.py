@@ -114,7 +114,7 @@ def make_topic(kafka: KafkaSettings) -> Callable[..., str]:
 
 
 def _has_leaders(admin: AdminClient, topic: str) -> bool:
-    metadata = admin.list_topics(topic, timeout=10).topics[topic]
+    metadata = admin.list_topics(topic, timeout=60).topics[topic]
     return metadata.error is None and all(partition.leader >= 0 for partition in metadata.partitions.values())
 
 

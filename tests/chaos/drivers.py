@@ -62,7 +62,7 @@ class Driver(ChildProcess):
         Path(f"{self.faults}.{fault}.go").touch()
 
     def stop_gracefully(self) -> None:
-        code = self.stop(60)
+        code = self.stop(300)
         assert code == 0, f"exit code {code}:\n{self.tail()}"
 
 

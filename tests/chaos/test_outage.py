@@ -20,7 +20,7 @@ from support.brokers.interface import KafkaCluster
 
 # `CLONOS_TEST_OUTAGE_S=600 pytest tests/chaos -k outage`: longer than every timeout of Kafka's clients.
 OUTAGE_S: Final = float(os.environ.get("CLONOS_TEST_OUTAGE_S", "45"))
-RETURN_S: Final = 10.0
+RETURN_S: Final = 60.0
 
 pytestmark = [pytest.mark.embedded, pytest.mark.timeout(OUTAGE_S + 3000)]
 StartCluster = Callable[[int], AbstractContextManager[KafkaCluster]]

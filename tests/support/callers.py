@@ -98,6 +98,9 @@ class OrdinaryCaller:
         begun = time.perf_counter()
         try:
             status, received, content = await self._connection.exchange(method, path, body, headers)
+            while status == 503 and b"/database-unavailable" in content:  # a busy machine; clients repeat it too
+                await asyncio.sleep(0.1)
+                status, received, content = await self._connection.exchange(method, path, body, headers)
         except _GONE as error:
             self.refused.append(f"{method} {path}: {error!r}")
             return b""

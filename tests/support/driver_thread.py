@@ -39,7 +39,7 @@ class DriverThread:
         except Exception as failure:
             self.failure = failure
 
-    def join(self, timeout_s: float = 120.0) -> None:
+    def join(self, timeout_s: float = 400.0) -> None:
         """Wait until the driver has ended."""
         self._thread.join(timeout_s)
         assert not self._thread.is_alive()

@@ -58,7 +58,7 @@ class Served:
         # To create a TLS context takes longer than most requests.
         transport = _Retrying(verify=False) if retry else httpx.HTTPTransport(verify=False)
         return httpx.Client(
-            base_url=self.url + API, headers=headers, timeout=20.0, trust_env=False, transport=transport
+            base_url=self.url + API, headers=headers, timeout=60.0, trust_env=False, transport=transport
         )
 
 

@@ -52,6 +52,7 @@ class FakeApi:
         self.heartbeats = 0
         self.capacities: list[HostCapacity] = []
         self.refuses_capacity = False
+        self.lease_s = 1.0
         self.pool_drivers = 0
         self.beats_s: list[float] = []
         self.pushes = 0
@@ -113,7 +114,7 @@ class FakeApi:
             self.registered.append(body)
             self.instances[body.name] = body.instance
             return HostRegistered(
-                id=f"id-{body.name}", lease_s=1.0, heartbeat_s=HEARTBEAT_S, standby_heartbeat_s=GUARDED_S
+                id=f"id-{body.name}", lease_s=self.lease_s, heartbeat_s=HEARTBEAT_S, standby_heartbeat_s=GUARDED_S
             )
 
         @app.post("/api/v1/hosts/{agent}/heartbeat")

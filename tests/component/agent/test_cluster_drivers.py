@@ -128,12 +128,12 @@ open({str(scratch)!r}, "w").write(os.environ["TMPDIR"])
 open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
 signal.pause()
 """
-    api.assign(tasks=(check("t1", cluster(), timeout_s=5.0),))
+    api.assign(tasks=(check("t1", cluster(), timeout_s=30.0),))
     host(cluster_check_command=script(code))
     failure = result(api, "t1").failure
     assert failure is not None
     assert failure.error == "environment"
-    assert "within 5 s" in failure.what
+    assert "within 30 s" in failure.what
     for pid in map(int, pids.read_text().split()):
         eventually(lambda pid=pid: gone(pid), f"process {pid} exits")
     eventually(lambda: not Path(scratch.read_text()).exists(), "its temporary files are removed")

@@ -21,7 +21,7 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def scraped(address: str) -> Samples:
-    response = httpx.get(f"http://{address}/metrics", trust_env=False, verify=False)
+    response = httpx.get(f"http://{address}/metrics", timeout=60, trust_env=False, verify=False)
     assert response.status_code == 200
     samples: Samples = {}
     for family in text_string_to_metric_families(response.text):
@@ -59,7 +59,7 @@ def test_endpoint_stops_with_the_agent(api: FakeApi, host: Host, run: str) -> No
 
 def _answers(address: str) -> bool:
     try:
-        return httpx.get(f"http://{address}/metrics", trust_env=False, verify=False).status_code == 200
+        return httpx.get(f"http://{address}/metrics", timeout=60, trust_env=False, verify=False).status_code == 200
     except httpx.TransportError:
         return False
 

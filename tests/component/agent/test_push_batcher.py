@@ -107,11 +107,16 @@ async def test_forwarders_flush_together_and_at_once_if_a_run_changes() -> None:
         return time.monotonic()
 
     await timers[0].wait()
-    at = await asyncio.gather(*map(woken, range(3)))
-    assert max(at) - min(at) < 0.4, "each would be 0.4 s after the previous one"
+    for _ in range(20):  # a stall of 0.4 s moves a timer to the next flush
+        at = await asyncio.gather(*map(woken, range(3)))
+        if max(at) - min(at) < 0.4:
+            break
+        await timers[0].wait()
+    else:
+        pytest.fail("each flushes 0.4 s after the previous one")
     batcher.interval_s = 30.0
     asyncio.get_running_loop().call_later(0.01, batcher.run_changed)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(timer.wait() for timer in timers))
 
 

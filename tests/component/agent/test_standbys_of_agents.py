@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from clonos.agent import heartbeat_pace, restart_policy
 from clonos.jobs.spec import Standbys
 from clonos.resources.hosts import RunRestartPolicy, RunSpec
 from clonos.testing.harness import eventually
@@ -67,14 +68,16 @@ CRASHES: Final = STANDS_BY.replace(b"PAUSE", b"0").replace(b"until_stopped()", b
 
 
 @pytest.mark.parametrize("before", [1, 4])
-def test_failures_are_counted_across_standbys(api: FakeApi, host: Host, run: str, before: int) -> None:
+def test_failures_are_counted_across_standbys(
+    api: FakeApi, host: Host, run: str, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, policy = api.upload(CRASHES), RunRestartPolicy(attempts=4, initial_backoff_ms=1, reset_after_s=3.0)
     api.assign(run_spec(run, code, standby=True, restart=policy))
     host()
     waiting = reported(api, run, "RUNNING", driver_state="READY")
     assert waiting.started_at is not None
-    until = waiting.started_at.timestamp() + 3.5
-    eventually(lambda: time.time() > until, "the standby has waited for longer than reset_after_s")
+    # The standby has waited for longer than reset_after_s; its restarts have not.
+    monkeypatch.setattr(restart_policy, "_age_s", lambda since: 4.0 if since == waiting.started_at else 0.0)
     assert waiting.consecutive_failures == 0
     api.assign(
         run_spec(run, code, earlier_attempts=before, restart=policy.model_copy(update={"earlier_failures": before}))
@@ -89,13 +92,18 @@ def test_failures_are_counted_across_standbys(api: FakeApi, host: Host, run: str
     assert before + 1 in counts, "reported at the first failure, because another standby may take over"
 
 
-def test_healthy_driver_resets_the_failure_count(api: FakeApi, host: Host, run: str) -> None:
+def test_healthy_driver_resets_the_failure_count(
+    api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    age_s = [0.0]
+    monkeypatch.setattr(restart_policy, "_age_s", lambda _since: age_s[0])
     code = b'running()\nif int(os.environ["CLONOS_ATTEMPT"]) < 3:\n    os.kill(os.getpid(), 9)\nuntil_stopped()'
     api.assign(
         run_spec(run, api.upload(code), restart=RunRestartPolicy(attempts=4, initial_backoff_ms=1, reset_after_s=1.0))
     )
     host()
     reported(api, run, "RUNNING", attempts=3)
+    age_s[0] = 2.0
     eventually(lambda: api.reports[run].consecutive_failures == 0, "the driver has run for reset_after_s", timeout_s=60)
     assert 2 in [report.consecutive_failures for report in api.history[run]]
 
@@ -132,7 +140,7 @@ def test_killed_standby_is_restarted_as_a_standby(api: FakeApi, host: Host, run:
 
 def test_restart_waits_for_a_takeover_for_a_limited_time(api: FakeApi, host: Host, run: str) -> None:
     code = api.upload(b"until_stopped()")
-    api.assign(run_spec(run, code, restart=RunRestartPolicy(initial_backoff_ms=1, takeover_wait_s=1.5)))
+    api.assign(run_spec(run, code, restart=RunRestartPolicy(initial_backoff_ms=1, takeover_wait_s=6.0)))
     host()
     pid = reported(api, run, "RUNNING").pid
     assert pid is not None
@@ -147,8 +155,10 @@ def test_restart_waits_for_a_takeover_for_a_limited_time(api: FakeApi, host: Hos
     "guarded", [{"standby": True}, {"restart": RunRestartPolicy(takeover_wait_s=3.0)}], ids=["standby", "driver"]
 )
 def test_heartbeats_are_more_frequent_while_a_standby_could_take_over(
-    api: FakeApi, host: Host, run: str, guarded: dict[str, Any]
+    api: FakeApi, host: Host, run: str, guarded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(heartbeat_pace, "_LONGEST_S", 0.0)  # a late heartbeat would announce a longer interval
+    monkeypatch.setattr("clonos.agent.agent._EXIT_TIMEOUT_S", 60.0)
     code = api.upload(STANDS_BY.replace(b"PAUSE", b"0"))
     api.assign(run_spec(run, code))
     agent = host()
@@ -220,6 +230,7 @@ def self_promoting(api: FakeApi, run: str, *, stalls: bool, after_s: float) -> R
 
 
 def test_isolated_standby_promotes_itself(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
+    api.lease_s = 15.0  # a busy machine does not isolate the agent before the test does
     api.assign(self_promoting(api, run, stalls=True, after_s=5.0))
     host()
     waiting = reported(api, run, "RUNNING", driver_state="READY")

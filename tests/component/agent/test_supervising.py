@@ -90,14 +90,14 @@ def test_driver_that_ignores_a_stop_is_killed_after_the_timeout(api: FakeApi, ho
     host()
     reported(api, run, "RUNNING")
     requested = time.monotonic()
-    api.assign(run_spec(run, code, "STOPPED", stop_timeout_s=0.8))
+    api.assign(run_spec(run, code, "STOPPED", stop_timeout_s=5.0))
     reported(api, run, "STOPPING")
     with within(20.0):
         report = reported(api, run, "EXITED", final=True)
     assert report.exit_code == -signal.SIGKILL
     assert report.failure is not None
     assert report.failure.error == "stop-timed-out"
-    assert time.monotonic() - requested > 0.7
+    assert time.monotonic() - requested > 4.9
     assert processes_of(run) == []
 
 
@@ -140,10 +140,10 @@ def test_unresponsive_driver_is_killed_and_restarted(
                 received.set()
         return kill_all(*arguments)
 
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 300
     monkeypatch.setattr(run_attempt, "kill_all", kill_all_after_the_report)
     api.assign(run_spec(run, api.upload(b"until_stopped()"), restart=RunRestartPolicy(takeover_wait_s=1.0)))
-    host(driver_heartbeat_timeout_s=2.0)
+    host(driver_heartbeat_timeout_s=6.0)
     report = reported(api, run, "RUNNING", attempts=1)
     assert report.pid is not None
     os.kill(report.pid, signal.SIGSTOP)
@@ -158,10 +158,10 @@ def test_unresponsive_driver_is_killed_and_restarted(
 def test_driver_with_signs_of_life_keeps_running(api: FakeApi, host: Host, run: str) -> None:
     """An idle driver emits no events; touching its event file is enough."""
     api.assign(run_spec(run, api.upload(b"until_stopped()")))
-    host(driver_heartbeat_timeout_s=0.9)
+    host(driver_heartbeat_timeout_s=6.0)
     reported(api, run, "RUNNING", attempts=1)
     count = api.heartbeats
-    eventually(lambda: api.heartbeats > count + 15, "three seconds pass", timeout_s=60)
+    eventually(lambda: api.heartbeats > count + 40, "eight seconds pass", timeout_s=60)
     reported(api, run, "RUNNING", attempts=1)
 
 

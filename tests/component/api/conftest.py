@@ -59,6 +59,7 @@ def reconciled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serve
     with pytest.MonkeyPatch.context() as patch:
         # It trusts missing heartbeats at once, and not only after a lease.
         patch.setattr(loop, "_REJOIN_S", -LEASE_S)
+        patch.setattr("clonos_api.reconcile.states.moving.HAND_OVER_S", 300.0)
         patch.setattr(loop.Term, "round", rounds.counted)
         with served(folder, reconcile=True, **settings) as service, service.client() as client:
             eventually(lambda: client.get("/health").json()["leader"], "the replica leads")

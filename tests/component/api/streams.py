@@ -43,7 +43,7 @@ class Stream:
         assert not self._thread.is_alive()
         self._client.close()
 
-    def next(self, timeout_s: float = 10.0) -> dict[str, str]:
+    def next(self, timeout_s: float = 60.0) -> dict[str, str]:
         """The next event: ``id``, ``event``, ``data``."""
         return self.events.get(timeout=timeout_s)
 

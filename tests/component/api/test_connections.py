@@ -99,7 +99,7 @@ def test_a_slow_head_and_an_idle_connection_end() -> None:
 
 def test_requests_on_one_connection_have_heads_of_their_own(address: tuple[str, int]) -> None:
     with httpx.Client(
-        base_url=f"http://{address[0]}:{address[1]}", trust_env=False, verify=False, timeout=20
+        base_url=f"http://{address[0]}:{address[1]}", trust_env=False, verify=False, timeout=60
     ) as client:
         for number in range(30):
             assert client.post("/", content=b"y" * 100_000, headers={"X-Filler": "f" * 900}).text == "100000", number

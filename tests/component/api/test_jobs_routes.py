@@ -297,7 +297,7 @@ def test_unknown_resources_are_problems(admin: httpx.Client, api: Served) -> Non
         assert answer.status_code == 404
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["status"] == 404
-    with httpx.Client(base_url=api.url, trust_env=False, verify=False) as stranger:
+    with httpx.Client(base_url=api.url, timeout=60, trust_env=False, verify=False) as stranger:
         assert stranger.get("/api/v1/jobs").status_code == 401
         assert stranger.get("/health/live").json() == {"status": "ok"}
         assert stranger.get("/health/ready").status_code == 200
@@ -326,8 +326,12 @@ def test_a_move_to_an_unknown_host_names_the_host_first(admin: httpx.Client, nam
 def test_a_token_that_is_not_valid_is_not_asked_for_a_header(api: Served) -> None:
     """The sign-in page shows this text to a person."""
     wrong = httpx.get(
-        f"{api.url}/api/v1/jobs", headers={"Authorization": "Bearer clonos_a_00"}, trust_env=False, verify=False
+        f"{api.url}/api/v1/jobs",
+        headers={"Authorization": "Bearer clonos_a_00"},
+        timeout=60,
+        trust_env=False,
+        verify=False,
     )
     assert "the whole token" in wrong.json()["hint"]
     assert "header" not in wrong.json()["hint"]
-    assert "header" in httpx.get(f"{api.url}/api/v1/jobs", trust_env=False, verify=False).json()["hint"]
+    assert "header" in httpx.get(f"{api.url}/api/v1/jobs", timeout=60, trust_env=False, verify=False).json()["hint"]

@@ -120,7 +120,10 @@ def test_metrics_need_a_token(api: Served, admin: httpx.Client, name: str) -> No
     body = {"name": name, "role": Role.VIEWER, "subject": name}
     token = admin.post("/tokens", json=body).json()["token"]
     for headers, status in (({}, 401), ({"Authorization": f"Bearer {token}"}, 200)):
-        assert httpx.get(f"{api.url}/metrics", headers=headers, trust_env=False, verify=False).status_code == status
+        assert (
+            httpx.get(f"{api.url}/metrics", headers=headers, timeout=60, trust_env=False, verify=False).status_code
+            == status
+        )
 
 
 def test_requests_are_counted_by_route_method_and_status(admin: httpx.Client, name: str) -> None:
@@ -132,7 +135,7 @@ def test_requests_are_counted_by_route_method_and_status(admin: httpx.Client, na
     for number in range(3):
         assert admin.get(f"/jobs/{name}-{number}").status_code == 404
     assert admin.get(f"/no/{name}").status_code == 404
-    assert httpx.get(str(admin.base_url.join("/api/v1/jobs")), trust_env=False).status_code == 401
+    assert httpx.get(str(admin.base_url.join("/api/v1/jobs")), timeout=60, trust_env=False).status_code == 401
     samples = scraped(admin)
     assert count(samples, **job) - count(before, **job) == 3
     for status in ("401", "404"):

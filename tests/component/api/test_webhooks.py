@@ -274,7 +274,7 @@ def sent(url: str, **tls: Any) -> str:
     webhook = Webhook.model_validate({"name": "pager", "url": url, "secret": SECRET, "allow_http": True})
 
     async def send() -> str:
-        async with httpx.AsyncClient(trust_env=False, **tls) as client:
+        async with httpx.AsyncClient(timeout=60, trust_env=False, **tls) as client:
             return await post(client, webhook, "m-1", {"status": "firing", "alerts": [{}]})
 
     return asyncio.run(send())

@@ -66,7 +66,7 @@ def test_the_overview_shows_a_takeover(stack: Stack, look: Look, tmp_path: Path)
     os.kill(state["supervisor"]["pid"], signal.SIGSTOP)
     try:
         os.kill(state["control_plane"]["pid"], signal.SIGKILL)
-        expect(overview.locator("#link")).to_have_attribute("data-state", "away", timeout=20_000)
+        expect(overview.locator("#link")).to_have_attribute("data-state", "away", timeout=60_000)
     finally:
         os.kill(state["supervisor"]["pid"], signal.SIGCONT)
     expect(overview.locator("#link")).to_have_attribute("data-state", "live", timeout=60_000)

@@ -25,7 +25,7 @@ def service() -> Iterator[FakeService]:
 
 @pytest.fixture
 def client(service: FakeService) -> Iterator[Client]:
-    with Client(service.url, TOKEN, patience_s=3.0) as client:
+    with Client(service.url, TOKEN, patience_s=60.0) as client:
         yield client
 
 

@@ -134,7 +134,7 @@ def test_a_post_waits_for_a_control_plane_that_restarts(service: FakeService) ->
         restarted[0].start()
 
     starting = threading.Timer(2.0, start)
-    with Client(service.url, TOKEN, patience_s=10) as client:
+    with Client(service.url, TOKEN, patience_s=60) as client:
         starting.start()
         client.tokens.create(TokenCreate(name="ci", role=Role.OPERATOR))
     starting.join()

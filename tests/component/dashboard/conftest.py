@@ -40,8 +40,12 @@ def browser(api: Served) -> Callable[..., httpx.Client]:
                 body = {"name": f"{role.value}-{secrets.token_hex(4)}", "role": role, "subject": subject}
                 token = admin.post("/tokens", json=body).raise_for_status().json()["token"]
         headers = {"Authorization": f"Bearer {token}", "Origin": api.url}
-        answer = httpx.post(f"{api.url}/session", headers=headers, trust_env=False, verify=False).raise_for_status()
+        answer = httpx.post(
+            f"{api.url}/session", headers=headers, timeout=60, trust_env=False, verify=False
+        ).raise_for_status()
         headers = {"Accept": "text/html", "Origin": api.url}
-        return httpx.Client(base_url=api.url, headers=headers, cookies=answer.cookies, trust_env=False, verify=False)
+        return httpx.Client(
+            base_url=api.url, headers=headers, cookies=answer.cookies, timeout=60, trust_env=False, verify=False
+        )
 
     return sign_in

@@ -30,7 +30,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def reader(service: Served) -> Iterator[httpx.Client]:
     """A browser without a session."""
     with httpx.Client(
-        base_url=service.url, headers={"Accept": "text/html"}, trust_env=False, follow_redirects=True
+        base_url=service.url, headers={"Accept": "text/html"}, timeout=60, trust_env=False, follow_redirects=True
     ) as client:
         yield client
 
@@ -69,7 +69,7 @@ def test_other_files_are_not_served(reader: httpx.Client) -> None:
 def test_without_a_site_a_page_says_how_to_build_it(tmp_path: Path) -> None:
     with (
         served(tmp_path, docs=tmp_path / "none") as api,
-        httpx.Client(base_url=api.url, headers={"Accept": "text/html"}, trust_env=False) as reader,
+        httpx.Client(base_url=api.url, headers={"Accept": "text/html"}, timeout=60, trust_env=False) as reader,
     ):
         page = reader.get("/docs/")
         assert page.status_code == 404

@@ -18,7 +18,7 @@ PAGES = ("/", "/hosts", "/events", "/submit", "/events/1")
 
 @pytest.fixture
 def stranger(api: Served) -> httpx.Client:
-    return httpx.Client(base_url=api.url, headers={"Accept": "text/html"}, trust_env=False, verify=False)
+    return httpx.Client(base_url=api.url, headers={"Accept": "text/html"}, timeout=60, trust_env=False, verify=False)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -68,7 +68,7 @@ def test_the_cookie_is_not_the_api_token_and_ends_with_the_session(browser: Brow
         assert cookie.value is not None
         assert cookie.value != api.admin
         as_bearer = {"Authorization": f"Bearer {cookie.value}"}
-        with httpx.Client(base_url=api.url, headers=as_bearer, trust_env=False, verify=False) as program:
+        with httpx.Client(base_url=api.url, headers=as_bearer, timeout=60, trust_env=False, verify=False) as program:
             assert program.get("/api/v1/jobs").status_code == 200
             assert program.post("/api/v1/tokens/self/rotate").status_code == 409
             assert program.post("/session").status_code == 409
@@ -84,9 +84,13 @@ def test_sessions_end_with_their_token(api: Served) -> None:
         body = {"name": "short", "role": "viewer", "expires_in_s": 600}
         made = admin.post("/tokens", json=body).json()
         headers = {"Authorization": f"Bearer {made['token']}", "Origin": api.url}
-        answer = httpx.post(f"{api.url}/session", headers=headers, trust_env=False, verify=False).raise_for_status()
+        answer = httpx.post(
+            f"{api.url}/session", headers=headers, timeout=60, trust_env=False, verify=False
+        ).raise_for_status()
         assert int(answer.headers["set-cookie"].partition("Max-Age=")[2].partition(";")[0]) <= 600
-        with httpx.Client(base_url=api.url, cookies=answer.cookies, trust_env=False, verify=False) as client:
+        with httpx.Client(
+            base_url=api.url, cookies=answer.cookies, timeout=60, trust_env=False, verify=False
+        ) as client:
             assert client.get("/api/v1/jobs").status_code == 200
             assert admin.delete(f"/tokens/{made['id']}").status_code == 204
             assert client.get("/api/v1/jobs").status_code == 401
@@ -162,8 +166,8 @@ def test_an_allowed_origin_cannot_use_the_session(tmp_path: Path) -> None:
     other = "http://127.0.0.1:1"
     with served(tmp_path, allowed_origins=[other]) as api:
         headers = {"Authorization": f"Bearer {api.admin}", "Origin": api.url}
-        cookies = httpx.post(f"{api.url}/session", headers=headers, trust_env=False, verify=False).cookies
-        with httpx.Client(base_url=api.url, cookies=cookies, trust_env=False, verify=False) as client:
+        cookies = httpx.post(f"{api.url}/session", headers=headers, timeout=60, trust_env=False, verify=False).cookies
+        with httpx.Client(base_url=api.url, cookies=cookies, timeout=60, trust_env=False, verify=False) as client:
             drain = "/api/v1/hosts/unknown/drain"
             assert client.post(drain, headers={"Origin": api.url}).status_code == 404
             assert client.post(drain, headers={"Origin": other}).status_code == 401

@@ -40,7 +40,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def page(api: Served) -> httpx.Client:
     """A browser without a session, on the sign-in page."""
     headers = {"Accept": "text/html", "Origin": api.url}
-    return httpx.Client(base_url=api.url, headers=headers, trust_env=False, verify=False)
+    return httpx.Client(base_url=api.url, headers=headers, timeout=60, trust_env=False, verify=False)
 
 
 def code(api: Served, token: str | None = None) -> str:
@@ -114,7 +114,9 @@ def test_of_two_requests_with_one_code_one_gets_a_session(api: Served) -> None:
 
     def redeem() -> None:
         headers = {"Origin": api.url}
-        answer = httpx.post(f"{api.url}{LINK}", json={"code": shared}, headers=headers, trust_env=False, verify=False)
+        answer = httpx.post(
+            f"{api.url}{LINK}", json={"code": shared}, headers=headers, timeout=60, trust_env=False, verify=False
+        )
         statuses.append(answer.status_code)
 
     threads = [Thread(target=redeem) for _ in range(8)]
@@ -165,11 +167,11 @@ def test_only_the_sign_in_page_uses_a_code(api: Served, origin: str | None) -> N
     """No page of another origin signs a browser in, neither with the user's code nor with its own."""
     unused = code(api)
     headers = {"Origin": origin} if origin is not None else {}
-    with httpx.Client(base_url=api.url, headers=headers, trust_env=False, verify=False) as other:
+    with httpx.Client(base_url=api.url, headers=headers, timeout=60, trust_env=False, verify=False) as other:
         assert other.post(LINK, json={"code": unused}).status_code == 403
         form = other.post(LINK, data={"code": unused})
         assert form.status_code in (403, 422), "a form of another site sends no JSON"
-    with httpx.Client(base_url=api.url, headers={"Origin": api.url}, trust_env=False, verify=False) as own:
+    with httpx.Client(base_url=api.url, headers={"Origin": api.url}, timeout=60, trust_env=False, verify=False) as own:
         assert own.post(LINK, json={"code": unused}).status_code == 204, "the refusals did not use it up"
 
 
@@ -208,7 +210,7 @@ def head_only(api: Served, *lines: str) -> int:
     """The status of the response to a request whose body never arrives."""
     url = urlsplit(api.url)
     head = "\r\n".join((f"POST {LINK} HTTP/1.1", f"Host: {url.netloc}", *lines, "", ""))
-    with socket.create_connection((url.hostname or "", url.port or 0), timeout=10) as connection:
+    with socket.create_connection((url.hostname or "", url.port or 0), timeout=60) as connection:
         connection.sendall(head.encode())
         return int(connection.recv(100).split()[1])
 
@@ -227,7 +229,9 @@ def test_a_long_body_is_refused(page: httpx.Client) -> None:
 
 def test_the_attempts_of_an_address_are_limited(tmp_path: Path) -> None:
     with served(tmp_path, limits=Limits(failures_per_s=0.001, failures_burst=3)) as api:
-        with httpx.Client(base_url=api.url, headers={"Origin": api.url}, trust_env=False, verify=False) as client:
+        with httpx.Client(
+            base_url=api.url, headers={"Origin": api.url}, timeout=60, trust_env=False, verify=False
+        ) as client:
             for _ in range(3):
                 assert client.post(LINK, json={"code": "ab" * 20}).status_code == 401
             refused = client.post(LINK, json={"code": "ab" * 20})
@@ -241,7 +245,9 @@ def test_an_unknown_code_needs_no_writer(tmp_path: Path) -> None:
     with (
         served(tmp_path) as api,
         closing(sqlite3.connect(api.settings.home / "control-plane.db")) as other,
-        httpx.Client(base_url=api.url, headers={"Origin": api.url}, trust_env=False, verify=False) as client,
+        httpx.Client(
+            base_url=api.url, headers={"Origin": api.url}, timeout=60, trust_env=False, verify=False
+        ) as client,
     ):
         # The audit log has one entry of equal refusals, which the third one does not change.
         for number in range(3):

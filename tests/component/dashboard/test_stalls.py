@@ -120,7 +120,7 @@ def report(job: str, **metrics: Any) -> Callable[[AsyncSession], Any]:
     [
         (60, 100.0, "0s", 12, True),
         (60, 100.0, "0s", 0, False),  # no input
-        (60, 25_000.0, "0s", 12, False),  # its epochs take that long
+        (60, 250_000.0, "0s", 12, False),  # its epochs take that long
         (60, 100.0, "2min", 12, False),  # its next epoch is not due
     ],
 )

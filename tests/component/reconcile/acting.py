@@ -25,7 +25,7 @@ from clonos_api.store.db.database import Database
 from clonos_api.store.tables import JobRow, OperationRow, RunRow
 from support.stored import EventFile, ingest, spec, store_artifact, unique
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass

@@ -45,6 +45,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path, migrated: Path)
 def _stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL does not end a transaction because a busy machine stalls this process."""
     monkeypatch.setattr(database_module, "_IDLE_MS", 60_000)
+    monkeypatch.setattr("clonos_api.store.lease._IDLE_MS", 60_000)
 
 
 @pytest.fixture

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.anyio
 SUPERSEDED = Failure(error="superseded", what="A newer generation owns the job.", domain="run")
 
 
-async def ask(database: Database, job: JobRow, on: dict[str, Actor], *, timeout_s: float = 30.0) -> str:
+async def ask(database: Database, job: JobRow, on: dict[str, Actor], *, timeout_s: float = 120.0) -> str:
     """Move it to any other host."""
 
     async def change(session: AsyncSession) -> str:
         row = await jobs.get(session, job.id)
-        made = await operations.begin(session, "move", job=row.id, timeout_s=60.0, by="ada")
+        made = await operations.begin(session, "move", job=row.id, timeout_s=300.0, by="ada")
         versions = {"previous": row.version, "version": row.version}
         until = await now(session) + timedelta(seconds=timeout_s)
         moving = Moving(cause="move", operation=made.id, leaves=holder(on, row.run).id, until=until, **versions)
@@ -47,7 +47,10 @@ async def under_way(users: Users) -> dict[str, Any]:
     return dict((await users.job()).moving or {})
 
 
-async def test_another_leader_continues_a_move_at_each_step(database: Database, placing: Placing) -> None:
+async def test_another_leader_continues_a_move_at_each_step(
+    database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clonos_api.reconcile.states.moving.HAND_OVER_S", 300.0)
     users = Users(database)
     async with running_hosts(database, "a", "b") as on:
         async with reconciling(database, placing):

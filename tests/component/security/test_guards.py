@@ -130,7 +130,9 @@ def test_behind_a_trusted_proxy_the_scheme_is_that_of_the_client(tmp_path: Path)
         assert admin.get("/jobs", headers=headers).status_code == 200
         assert admin.get("/jobs", headers={**headers, "Origin": service.url}).status_code == 403
         session = {"Authorization": f"Bearer {service.admin}", **headers}
-        cookie = httpx.post(f"{service.url}/session", headers=session, trust_env=False).headers["set-cookie"]
+        cookie = httpx.post(f"{service.url}/session", headers=session, timeout=60, trust_env=False).headers[
+            "set-cookie"
+        ]
         assert cookie.startswith("__Host-")
         assert "; secure" in cookie.lower()
         answer = admin.get("/jobs", headers={"Origin": page})
@@ -250,13 +252,13 @@ def test_a_body_that_does_not_arrive_times_out() -> None:
 
 
 def test_too_many_requests(tmp_path: Path) -> None:
-    limits = Limits(requests_per_s=0.5, burst=20)
+    limits = Limits(requests_per_s=0.001, burst=20)
     with served(tmp_path, limits=limits) as service, service.client() as admin:
         other = admin.post("/tokens", json={"name": "t", "role": "viewer"}).json()["token"]
         answers = [admin.get("/jobs") for _ in range(25)]
         refused = [answer for answer in answers if answer.status_code == 429]
         assert 4 <= len(refused) <= 6
-        assert all(1 <= int(answer.headers["retry-after"]) <= 2 for answer in refused)
+        assert all(1 <= int(answer.headers["retry-after"]) <= 1000 for answer in refused)
         assert refused[0].json()["type"].endswith("/too-many-requests")
         # Other tokens are not limited, also from the same address.
         with service.client(other) as viewer:
@@ -392,7 +394,7 @@ def test_the_process_is_alive_however_often_it_is_asked(tmp_path: Path) -> None:
     limits = Limits(requests_per_s=0.001, burst=3)
     with (
         served(tmp_path, limits=limits) as service,
-        httpx.Client(base_url=service.url, trust_env=False, verify=False) as nobody,
+        httpx.Client(base_url=service.url, timeout=60, trust_env=False, verify=False) as nobody,
     ):
         assert {nobody.get("/health/live").status_code for _ in range(10)} == {200}
         assert [nobody.get("/health/ready").status_code for _ in range(4)][-1] == 429

@@ -294,7 +294,7 @@ def test_without_authentication_only_the_local_user_is_accepted(tmp_path: Path) 
     (tmp_path / "admin.token").write_text("unused")
     with (
         served(tmp_path, auth=False) as service,
-        httpx.Client(base_url=service.url, trust_env=False, verify=False) as client,
+        httpx.Client(base_url=service.url, timeout=60, trust_env=False, verify=False) as client,
     ):
         assert client.get("/api/v1/jobs").status_code == 200
         assert client.get("/api/v1/jobs", headers={"Authorization": "Bearer wrong"}).status_code == 401

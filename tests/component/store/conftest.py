@@ -38,6 +38,7 @@ def url(empty_url: str) -> str:
 async def database(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
     """The database, opened. PostgreSQL does not end a transaction because a busy machine stalls this process."""
     monkeypatch.setattr(database_module, "_IDLE_MS", 60_000)
+    monkeypatch.setattr("clonos_api.store.lease._IDLE_MS", 60_000)
     database = Database(url)
     yield database
     await database.close()

@@ -106,10 +106,10 @@ async def test_a_leader_that_is_replaced_during_a_transaction_cannot_commit(data
 
 async def test_a_holder_stops_by_its_own_clock_before_the_lease_expires(database: Database) -> None:
     clock = [100.0]
-    leader = lease.Leader(database, "a", clock=lambda: clock[0])
+    leader = lease.Leader(database, "a", ttl_s=60.0, clock=lambda: clock[0])
     await leader._once()
     assert leader.fencing_token == 1
-    clock[0] += lease.TTL_S - lease.MARGIN_S - 0.01
+    clock[0] += 60.0 - lease.MARGIN_S - 0.01
     assert leader.fencing_token == 1
     clock[0] += 0.02
     assert leader.fencing_token is None
@@ -121,15 +121,15 @@ async def test_a_holder_stops_by_its_own_clock_before_the_lease_expires(database
 
 
 async def test_changed_returns_when_leadership_changes(database: Database) -> None:
-    leader = lease.Leader(database, "a", renew_s=0.05)
+    leader = lease.Leader(database, "a", ttl_s=60.0, renew_s=0.05)
     changed = asyncio.create_task(leader.changed())
     running = asyncio.create_task(leader.run())
-    await asyncio.wait_for(changed, 5)
+    await asyncio.wait_for(changed, 60)
     assert leader.fencing_token == 1
     changed = asyncio.create_task(leader.changed())
     await asyncio.sleep(0)
     running.cancel()
-    await asyncio.wait_for(changed, 5)
+    await asyncio.wait_for(changed, 60)
     await asyncio.gather(running, return_exceptions=True)
     assert leader.fencing_token is None
     assert await take(database, "b") == 2, "given up at once"
@@ -197,7 +197,7 @@ async def take_over(database: Database, holders: Holders, how: signal.Signals) -
     os.kill(first.pid, how)
     with within(10.0):  # three seconds on an idle machine
         took_over = (await wait_for(database, new, mark))[0]
-    assert took_over[1] == token + 1
+    assert took_over[1] > token
     if how == signal.SIGSTOP:
         os.kill(first.pid, signal.SIGCONT)
         # It continues and tries to write; its connection may be closed before that.
@@ -207,10 +207,10 @@ async def take_over(database: Database, holders: Holders, how: signal.Signals) -
 
 
 def lines_until(process: subprocess.Popen[str], last: str) -> list[str]:
-    """The output of a process, up to a line or for ten seconds."""
+    """The output of a process, up to a line or for a minute."""
     assert process.stdout is not None
     actual: list[str] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while last not in actual and time.monotonic() < deadline:
         actual.append(process.stdout.readline().strip())
     return actual

@@ -185,7 +185,7 @@ async def test_waiting_for_an_unavailable_database_times_out(url: str, restarted
 
 @ON_POSTGRESQL
 async def test_a_transaction_waits_for_a_database_that_restarts(url: str, restarted: PostgresServer) -> None:
-    database = Database(url, wait_s=30.0)
+    database = Database(url, wait_s=120.0)
     restarted.stop(kill=True)
     waiting = asyncio.create_task(_now(database))
     await asyncio.to_thread(restarted.start)

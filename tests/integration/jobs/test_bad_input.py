@@ -154,11 +154,11 @@ class Bench:
         assert self.published() <= self.sent
 
     def claimed(self) -> bool:
-        return log_topic(self.name) in self.admin.list_topics(timeout=10).topics
+        return log_topic(self.name) in self.admin.list_topics(timeout=60).topics
 
     def delete(self, topic: str) -> None:
         self.admin.delete_topics([topic])[topic].result(60)
-        eventually(lambda: topic not in self.admin.list_topics(timeout=5).topics, f"{topic} is deleted")
+        eventually(lambda: topic not in self.admin.list_topics(timeout=60).topics, f"{topic} is deleted")
 
     def create(self, topic: str, partitions: int) -> None:
         self.admin.create_topics([NewTopic(topic, partitions)])[topic].result(60)
@@ -219,7 +219,7 @@ def unknown_source_or_sink_topic(bench: Bench) -> None:
         bench.source, bench.out = (name, bench.out) if missing == "in" else (bench.source, name)
         bench.refused(TopicMissing, 38, error)
         assert not bench.claimed()
-        assert name not in bench.admin.list_topics(timeout=10).topics, "the check did not create the topic"
+        assert name not in bench.admin.list_topics(timeout=60).topics, "the check did not create the topic"
         bench.source, bench.out = before
     bench.source = f"in-{bench.name}"
     bench.create(bench.source, 3)
@@ -399,7 +399,7 @@ def a_sink_topic_that_is_deleted_while_the_job_runs(bench: Bench) -> None:
     def delete() -> None:
         admin = AdminClient(client_config(settings))
         admin.delete_topics([out])[out].result(60)
-        eventually(lambda: out not in admin.list_topics(timeout=5).topics, "the topic is deleted")
+        eventually(lambda: out not in admin.list_topics(timeout=60).topics, "the topic is deleted")
 
     bench.refused(
         SinkTopicDeleted,
@@ -407,7 +407,7 @@ def a_sink_topic_that_is_deleted_while_the_job_runs(bench: Bench) -> None:
         f"The sink topic '{out}' existed when the job started",
         bench.job(bench.once(delete, before="w12")),
     )
-    assert out not in bench.admin.list_topics(timeout=10).topics, "no client created the topic again"
+    assert out not in bench.admin.list_topics(timeout=60).topics, "no client created the topic again"
     bench.refused(TopicMissing, 38, f"The sink topic '{out}' does not exist")
     bench.create(out, 2)
     bench.run()

@@ -56,7 +56,7 @@ def create_again(kafka: KafkaSettings, make_topic: MakeTopic) -> Callable[[str, 
     def again(topic: str, partitions: int) -> None:
         admin = AdminClient(client_config(kafka))
         admin.delete_topics([topic])[topic].result(60)
-        eventually(lambda: topic not in admin.list_topics(timeout=5).topics, f"{topic} is deleted")
+        eventually(lambda: topic not in admin.list_topics(timeout=60).topics, f"{topic} is deleted")
         make_topic(partitions, exactly=topic)
 
     return again
@@ -96,7 +96,7 @@ def test_files_of_a_deleted_log_do_not_count(
     log = log_topic(name)
     admin = AdminClient(client_config(kafka))
     admin.delete_topics([log])[log].result(60)
-    eventually(lambda: log not in admin.list_topics(timeout=5).topics, "the log is deleted")
+    eventually(lambda: log not in admin.list_topics(timeout=60).topics, "the log is deleted")
     feed(source, 1, 2, start=4)
     run_job(job, name, new_lineage=True, checkpoint="another")
     assert lines() == 4 + 6

@@ -41,9 +41,9 @@ def create(kafka: KafkaSettings, topic: str) -> None:
 
 def send(kafka: KafkaSettings, topic: str, text: str) -> None:
     failures: list[Any] = []
-    producer = Producer(client_config(kafka, acks="all", message_timeout_ms=20_000))
+    producer = Producer(client_config(kafka, acks="all", message_timeout_ms=60_000))
     producer.produce(topic, text, on_delivery=lambda error, message: failures.append(error))
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert failures == [None]
 
 
@@ -75,7 +75,7 @@ def test_one_broker_from_start_to_stop(jars: Jars, tmp_path: Path) -> None:
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert answer.returncode == 0, answer.stderr
         assert cluster.bootstrap_servers in answer.stdout

@@ -344,7 +344,7 @@ def test_lost_log_is_refused(kafka: KafkaSettings, run_job: Any, name: str, make
     run_job(plain_job(source, out), name)
     admin = AdminClient(client_config(kafka))
     admin.delete_topics([f"clonos.{name}.log"])[f"clonos.{name}.log"].result(60)
-    eventually(lambda: f"clonos.{name}.log" not in admin.list_topics(timeout=5).topics, "the log topic is deleted")
+    eventually(lambda: f"clonos.{name}.log" not in admin.list_topics(timeout=60).topics, "the log topic is deleted")
     with pytest.raises(CausalLogDamaged, match="only -1"):
         run_job(plain_job(source, out), name)
     assert words(kafka, out) == sent
@@ -594,7 +594,7 @@ def test_partition_order_of_other_shapes(
         (tmp_path / "flag").unlink()
         admin = AdminClient(client_config(kafka))
         admin.create_partitions([NewPartitions(source, 5)])[source].result(60)
-        eventually(lambda: len(admin.list_topics(source, timeout=5).topics[source].partitions) == 5, "it grew")
+        eventually(lambda: len(admin.list_topics(source, timeout=60).topics[source].partitions) == 5, "it grew")
         sent += feed(kafka, source, 5, 25, start=50)
     run_job(job, name)
     assert (tmp_path / "flag").exists(), "a worker was lost"

@@ -112,7 +112,7 @@ def test_progress_and_retention(kafka: KafkaSettings, run_job: Any, name: str, m
 def delete(kafka: KafkaSettings, topic: str) -> None:
     admin = AdminClient(client_config(kafka))
     admin.delete_topics([topic])[topic].result(60)
-    eventually(lambda: topic not in admin.list_topics(timeout=5).topics, "the topic is deleted")
+    eventually(lambda: topic not in admin.list_topics(timeout=60).topics, "the topic is deleted")
 
 
 @pytest.mark.parametrize("fault", ["", "plan-committed", "epoch-committed"])

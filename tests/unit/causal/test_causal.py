@@ -499,15 +499,15 @@ def test_replay_raises_a_recorded_error(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_timeout_raises_service_timed_out() -> None:
     released = threading.Event()
-    ask, _ = counted(lambda: released.wait(10), timeout=0.02, name="slow")
-    with task_scope(task()), pytest.raises(ServiceTimedOut, match=r"slow gave no answer in 0\.02 s"):
+    ask, _ = counted(lambda: released.wait(60), timeout=2.0, name="slow")
+    with task_scope(task()), pytest.raises(ServiceTimedOut, match=r"slow gave no answer in 2\.0 s"):
         ask()
     released.set()
     with task_scope(task()):
         assert ask() is True  # the next call does not wait for the hanging one
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, 60.0])
 def test_timeout_error_of_the_function_is_a_service_error(timeout: float | None) -> None:
     def fail() -> None:
         raise TimeoutError("socket")
@@ -517,7 +517,7 @@ def test_timeout_error_of_the_function_is_a_service_error(timeout: float | None)
         ask()
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, 60.0])
 def test_concurrency_limits_parallel_calls(timeout: float | None) -> None:
     running, maximum, lock = [0], [0], threading.Lock()
     three = threading.Barrier(3)
@@ -526,7 +526,7 @@ def test_concurrency_limits_parallel_calls(timeout: float | None) -> None:
         with lock:
             running[0] += 1
             maximum[0] = max(maximum[0], running[0])
-        three.wait(10)
+        three.wait(60)
         with lock:
             running[0] -= 1
 
@@ -537,7 +537,7 @@ def test_concurrency_limits_parallel_calls(timeout: float | None) -> None:
     assert maximum[0] == 3
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("timeout", [None, 60.0])
 def test_service_may_call_another_service(timeout: float | None) -> None:
     """Calls with different arguments share no lock, in any thread."""
     inner, _ = counted(lambda x: x, name="inner", timeout=timeout)
@@ -551,7 +551,7 @@ def test_nested_services_in_threads_do_not_deadlock() -> None:
     outer, _ = counted(lambda x: inner(x), name="outer2", concurrency=8)
     with task_scope(task()), ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(contextvars.copy_context().run, outer, i) for i in range(400)]
-        assert [future.result(20) for future in futures] == list(range(400))
+        assert [future.result(120) for future in futures] == list(range(400))
 
 
 def test_service_survives_pickling() -> None:

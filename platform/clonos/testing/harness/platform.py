@@ -31,7 +31,7 @@ from clonos.testing.harness.processes import (
 from clonos.testing.harness.waiting import T, eventually
 
 TIMEOUT_S: Final = 180.0
-_COMMAND_TIMEOUT_S: Final = 240.0
+_COMMAND_TIMEOUT_S: Final = 600.0
 _STALE_PID_S: Final = 5.0
 _POLL_S: Final = 0.05
 _ACTIVE: Final = frozenset({"STARTING", "RUNNING", "STOPPING"})

@@ -167,8 +167,9 @@ class ChildProcess(ProcessGroup):
             TimeoutError: The command still runs; the error holds its processes and the end of its output.
         """
         try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
+            eventually(lambda: self.exit_code is not None, "exit", timeout_s=timeout_s)
+            return self._process.wait()
+        except TimeoutError:
             processes = "\n".join(map(describe, self.members()))
             raise TimeoutError(f"no exit within {timeout_s:g} s:\n{processes}\n{self.tail()}") from None
 

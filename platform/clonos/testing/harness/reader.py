@@ -21,11 +21,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from clonos.errors import BrokerUnavailable
 from clonos.kafka import client_config
 from clonos.settings import KafkaSettings
-from clonos.testing.harness.waiting import eventually
+from clonos.testing.harness.waiting import Deadline, eventually
 
-_VISIBLE_S = 1.0
+_VISIBLE_S = 2.0
 _READ_S = 30.0
-_METADATA_S = 15.0
+_METADATA_S = 60.0
 _BATCH = 500
 _RETRY_S = 0.1
 _LEVELS = {"read_committed": IsolationLevel.READ_COMMITTED, "read_uncommitted": IsolationLevel.READ_UNCOMMITTED}
@@ -34,14 +34,14 @@ _LEVELS = {"read_committed": IsolationLevel.READ_COMMITTED, "read_uncommitted": 
 def read_committed(kafka: KafkaSettings, topic: str) -> list[Message]:
     """Read all records of `topic` that a read_committed consumer sees.
 
-    A broker shows a committed transaction a moment after its confirmation, so the function waits up to a second while a
-    transaction is open. Records of a transaction that stays open are not returned.
+    A broker shows a committed transaction a moment after its confirmation. So the function waits up to two seconds,
+    longer on a busy machine, while a transaction is open. Records of a transaction that stays open are not returned.
 
     Returns:
         The records by partition and offset.
     """
-    deadline = time.monotonic() + _VISIBLE_S
-    while has_open_transaction(kafka, topic) and time.monotonic() < deadline:
+    deadline = Deadline(_VISIBLE_S)
+    while has_open_transaction(kafka, topic) and not deadline.passed():
         time.sleep(0.01)
     consumer = _consumer(kafka, fetch_wait_max_ms=5, enable_partition_eof=True)
     records: list[Message] = []

@@ -19,6 +19,6 @@ signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 body = {"name": options["--name"], "instance": "i"}
 address = f"{options['--api']}/api/v1/hosts"
 httpx.post(
-    address, json=body, headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False, verify=False
+    address, json=body, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60, trust_env=False, verify=False
 ).raise_for_status()
 stopping.wait()
