@@ -268,9 +268,7 @@ class _Log:
     def _count(self) -> None:
         """Add the committed epochs whose markers are visible."""
         if not self.complete and len(self.epochs) == 1:
-            # The markers of the oldest commits were truncated.
-            known = [self._published(commit).records >= commit.records > 0 for commit in self._waiting]
-            del self._waiting[: known.index(True) if True in known else len(known)]
+            del self._waiting[: self._truncated()]
         while self._waiting:
             commit = self._waiting[0]
             published = self._published(commit)
@@ -280,6 +278,23 @@ class _Log:
             self._markers.pop(_key(commit), None)
             self._counted.add(_key(commit))
             self.epochs.append(CommittedEpoch(commit.query, commit.epoch, self.epochs[-1].total.plus(published)))
+
+    def _truncated(self) -> int:
+        """The number of oldest commits without all their markers.
+
+        Each query's lanes are truncated on their own, so the oldest commits with markers of one query may precede the
+        newest commits without markers of another.
+        """
+        begun: set[str] = set()  # queries of which a commit has its markers
+        truncated = 0
+        for number, commit in enumerate(self._waiting, 1):
+            if commit.query in begun or not commit.records:
+                continue
+            if self._published(commit).records >= commit.records:
+                begun.add(commit.query)
+            else:
+                truncated = number
+        return truncated
 
     def _published(self, commit: EpochCommitted) -> Sum:
         published = Sum()
@@ -407,7 +422,7 @@ def _reason(log: _Log, snapshots: Sequence[Sum], distance: int | None) -> str:
     if distance is not None:
         records = "1 record" if abs(distance) == 1 else f"{abs(distance)} records"
         return f"The output has {records} {'more' if distance > 0 else 'less'} than the markers say."
-    if len(set(snapshots)) == 1:
+    if len({*snapshots} - {Sum()}) == 1:  # a complete output has one at its beginning, too
         return "Nothing was published during the audit, and older records or markers were deleted."
     return "No moment of the output fits the markers: another program may write to the topics, or records differ."
 
