@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 import yaml
@@ -44,6 +45,8 @@ router = APIRouter(include_in_schema=False)
 Tab = Literal["overview", "recoveries", "checkpoints", "logs", "configuration"]
 _EPOCHS: Final = Window(30)
 _ROWS: Final = Window(50)
+# The charts of a younger job show five minutes at first, and those of others an hour.
+_YOUNG: Final = timedelta(minutes=10)
 
 
 @router.get("/jobs/{job}")
@@ -95,6 +98,7 @@ async def _run(session: AsyncSession, row: JobRow, names: dict[str, str]) -> Run
 async def _overview(session: AsyncSession, row: JobRow, version: int | None) -> dict[str, Any]:
     return {
         "ranges": list(job_series.RANGES),
+        "span_at_first": "5m" if datetime.now(UTC) - row.created_at < _YOUNG else "1h",
         "offsets": await progress.offsets(session, row),
         "epochs": (await progress.page(session, row.id, _EPOCHS)).rows,
         "drawing": layout(await job_graph.of_job(session, row)),

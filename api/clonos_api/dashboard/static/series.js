@@ -105,6 +105,8 @@ function draw(id, axes, lines) {
         value: (plot, value) => (value === null ? "–" : value.toLocaleString()), ...line,
       })),
     ],
+    // A line's mark in the legend has its stroke.
+    legend: { markers: { width: 2, dash: (plot, index) => ({ 2: "dotted", 6: "dashed" })[lines[index - 1]?.dash?.[0]] ?? "solid" } },
     hooks: { drawAxes: [annotate] },
   };
   charts.set(id, { plot: new uPlot(options, data, place), key });
