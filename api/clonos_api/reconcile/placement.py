@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from clonos.resources.host_capacity import HostCapacity, expected_bytes, memory_shortage
+from clonos.resources.host_capacity import expected_bytes, memory_shortage
 from clonos.resources.hosts import HostState
 from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts
 
@@ -58,6 +58,13 @@ class Fleet:
         self.hosts = {host.id: host for host in hosts if host.state is not HostState.REMOVED}
         self._names = {host.name: host.id for host in self.hosts.values()}
         self.open = {host.id: host for host in self.hosts.values() if host.open}  # those that accept another driver
+        measured = [host.capacity for host in self.hosts.values() if host.alive and host.capacity is not None]
+        # The hosts that decide what a driver and a standby are expected to take where none has run.
+        self._costliest = [
+            max(measured, key=lambda capacity: capacity.cost_bytes(standby=standby) or 0)
+            for standby in (False, True)
+            if measured
+        ]
         self._load: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for host in self.hosts.values():
             self._load[host.domain][0] += host.used
@@ -95,17 +102,14 @@ class Fleet:
         """Why a host has too little memory for another driver or standby; empty: it fits, or nothing is measured."""
         if host.capacity is None:
             return ""
-        return memory_shortage(host.capacity, self._capacities(), standby=standby)
-
-    def _capacities(self) -> list[HostCapacity]:
-        return [host.capacity for host in self.hosts.values() if host.alive and host.capacity is not None]
+        return memory_shortage(host.capacity, self._costliest, standby=standby)
 
     def take(self, host_id: str, *, pool_driver: bool = False, standby: bool = False) -> None:
         """Takes a slot and memory of a host for a new run; with `pool_driver` also one of the host's pool drivers."""
         before = self.hosts[host_id]
         capacity = before.capacity
         if capacity is not None and not pool_driver:  # a pool driver has its memory already
-            capacity = capacity.less(expected_bytes(capacity, self._capacities(), standby=standby) or 0)
+            capacity = capacity.less(expected_bytes(capacity, self._costliest, standby=standby) or 0)
         host = replace(
             before,
             used=before.used + 1,

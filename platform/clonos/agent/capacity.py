@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from clonos.resources.host_capacity import HostCapacity
+from clonos.resources.host_capacity import HostCapacity, expected_bytes
 
 MEASURED_EVERY_S: Final = 10.0
 FIRST_MEASURED_S: Final = 1.5
@@ -65,24 +65,23 @@ class CapacityMeter:
         for standby in (False, True):
             grown = [used for process, used in measured if process.standby is standby and process.age_s >= GROWS_FOR_S]
             self._cost[standby] = max(grown, default=self._cost[standby])
-        # A young process will take what others took.
-        promised_bytes = sum(
-            max(0, (self._expected_bytes(standby=process.standby) or 0) - used)
-            for process, used in measured
-            if process.age_s < GROWS_FOR_S
-        )
         memory = psutil.virtual_memory()
-        return HostCapacity(
+        capacity = HostCapacity(
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             busy_cores=self._busy_cores(),
             memory_bytes=memory.total,
-            available_bytes=max(0, memory.available - promised_bytes),
+            available_bytes=memory.available,
             driver_bytes=self._cost[False],
             standby_bytes=self._cost[True],
         )
-
-    def _expected_bytes(self, *, standby: bool) -> int | None:
-        return (self._cost[True] if standby else None) or self._cost[False]
+        # A young process will take what others took.
+        return capacity.less(
+            sum(
+                max(0, (expected_bytes(capacity, [], standby=process.standby) or 0) - used)
+                for process, used in measured
+                if process.age_s < GROWS_FOR_S
+            )
+        )
 
     def _busy_cores(self) -> float:
         """Cores that were in use since the last measurement, by all processes of the machine."""

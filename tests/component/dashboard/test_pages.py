@@ -216,6 +216,20 @@ def test_a_standby_on_a_lost_host_does_not_count(api: Served, name: str) -> None
     assert not line.forecast.warm
 
 
+def test_the_page_of_hosts_shows_what_is_measured(api: Served, browser: Callable[..., httpx.Client], name: str) -> None:
+    async def measure(session: AsyncSession) -> None:
+        sizes = {"memory_bytes": 8 << 30, "available_bytes": 5 << 30, "standby_bytes": 1 << 30}
+        (await host_row(session, name)).capacity = {"cores": 4, "busy_cores": 1.25, **sizes}
+
+    write(api, measure)
+    with browser() as client:
+        text = client.get("/hosts").text
+    row = text[text.index(f"host-{name}") :]
+    for shown in ("1.2 of 4", "5.0 GiB of 8.0 GiB", "a standby takes 1.0 GiB"):
+        assert shown in row
+    assert "a driver takes" not in row[: row.index("</tr>")]
+
+
 def test_the_banner_shows_that_no_replica_leads(tmp_path: Path) -> None:
     with served(tmp_path) as api:
         write(api, guarded("orders"))
