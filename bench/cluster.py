@@ -4,12 +4,14 @@
 a master, two workers with one executor of one core each, and for comparison a local master with two task slots. The
 benchmark compares:
 
+- deliveries on the cluster: ``exactly-once``, with a lane for each partition, and ``atomic-epoch``, which the driver
+  publishes;
 - latency from producer to read_committed reader: one record at a time, and at 200 records/s;
 - rows per second of a copying job and of a job with a pandas UDF;
 - the waiting time of readers after an executor was killed, and after the driver was killed with a standby that holds
   all executors (``--kills`` of each kind);
-- epochs with 4, 64 and 256 lanes (``--lanes``): latency and duration, the size of their plans, and the duration of
-  a claim.
+- epochs with 4, 64 and 256 partitions (``--lanes``): latency and duration, the size of their plans, and the duration
+  of a claim.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from clonos.settings import KafkaSettings, Settings
 
 PARTS: Final = ("latency", "throughput", "lanes", "gaps")
 _WORKERS: Final = 2
-_SUBJECTS: Final[tuple[Subject, ...]] = ("clonos_local", "clonos_cluster", "spark_cluster")
+_SUBJECTS: Final[tuple[Subject, ...]] = ("clonos_local", "clonos_cluster", "clonos_atomic", "spark_cluster")
+_ON_CLUSTER: Final[tuple[Subject, ...]] = ("clonos_cluster", "clonos_atomic")
 
 
 def _throughput(kafka: KafkaSettings, home: Path, cluster: BenchCluster, *, quick: bool) -> dict[str, Any]:
@@ -67,16 +70,19 @@ def _gaps(home: Path, kills: int) -> dict[str, Any]:
     return {"gaps": results}
 
 
-def _ratios(figures: dict[str, Any]) -> dict[str, float]:
-    """The cluster's figures divided by those of the local master; for rates the reverse: above 1 is slower."""
-    ratios = {
-        f"{key}.{name}": round(figures[key]["clonos_cluster"][name] / figures[key]["clonos_local"][name], 2)
-        for key in ("latency_ms", "latency_load_ms")
-        if key in figures
-        for name in ("p50", "p99")
-    }
-    for kind, rates in figures.get("rows_per_s", {}).items():
-        ratios[f"rows_per_s.{kind}"] = round(rates["clonos_local"] / rates["clonos_cluster"], 2)
+def _ratios(figures: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """For each delivery, the cluster's figures divided by those of the local master; for rates the reverse: above 1 is
+    slower.
+    """
+    ratios: dict[str, dict[str, float]] = {subject: {} for subject in _ON_CLUSTER}
+    for subject in _ON_CLUSTER:
+        for key in ("latency_ms", "latency_load_ms"):
+            if key in figures:
+                for name in ("p50", "p99"):
+                    ratio = figures[key][subject][name] / figures[key]["clonos_local"][name]
+                    ratios[subject][f"{key}.{name}"] = round(ratio, 2)
+        for kind, rates in figures.get("rows_per_s", {}).items():
+            ratios[subject][f"rows_per_s.{kind}"] = round(rates["clonos_local"] / rates[subject], 2)
     return ratios
 
 

@@ -25,12 +25,14 @@ from clonos.settings import KafkaSettings
 from clonos.testing.harness import ChildProcess, eventually
 
 # clonos_partition: a lane for each partition, as on a cluster. clonos_cluster, spark_cluster: on a standalone cluster.
-# clonos_local: with as many task slots as the cluster.
+# clonos_atomic: on the cluster, with epochs that the driver publishes. clonos_local: with as many task slots as the
+# cluster.
 Subject = Literal[
     "clonos",
     "clonos_partition",
     "clonos_local",
     "clonos_cluster",
+    "clonos_atomic",
     "spark_default",
     "spark_tuned",
     "spark_cluster",
@@ -202,9 +204,9 @@ def _command(
             command += ["--master", cluster.master, "--executors", str(cluster.executors)]
         return [*command, "--checkpoint", str(folder / "checkpoint")]
     place: dict[str, object] = {}
-    if subject == "clonos_cluster":
+    if subject == "clonos_cluster" or subject == "clonos_atomic":
         assert cluster is not None
-        place = cluster.spec()
+        place = cluster.spec() | ({"delivery": "atomic-epoch"} if subject == "clonos_atomic" else {})
     elif subject == "clonos_local":
         assert cluster is not None
         place = {"master": f"local[{cluster.executors}]"}

@@ -42,21 +42,22 @@ def measure(kafka: KafkaSettings, home: Path, *, bursts: int, subjects: list[Sub
 def measure_lanes(
     kafka: KafkaSettings, home: Path, cluster: BenchCluster, *, lanes: list[int], bursts: int
 ) -> dict[str, Any]:
-    """``lanes``: by the number of lanes that publish in each epoch on a Spark cluster, the latency of a burst to all of
-    them, the duration of its epoch, the size of its plan, the log's bytes and transactions for it, and the duration of
-    a claim.
+    """``lanes``: by subject and the number of partitions with rows in each epoch on a Spark cluster, the latency of a
+    burst to all of them, the duration of its epoch, the size of its plan, the log's bytes and transactions for it, and
+    the duration of a claim. Each partition is a lane of ``clonos_cluster``; all are one lane of ``clonos_atomic``.
     """
-    measured: dict[int, Any] = {}
-    for partitions in lanes:
-        source = make_topic(kafka, "in", partitions=partitions)
-        with running_driver("clonos_cluster", kafka, home, source, cluster=cluster) as run:
-            measured[partitions] = _bursts(kafka, run, source, partitions, bursts)
-            log = log_topic(run.folder.name.replace("_", "-"))
-            measured[partitions] |= _log_of_an_epoch(kafka, log)
-            run.restart()
-            _bursts(kafka, run, source, partitions, 1)
-            measured[partitions]["claim_s"] = _claim_s(run)
-        log_progress(f"{partitions} lanes: {measured[partitions]['all_visible']['p50']} ms")
+    measured: dict[Subject, dict[int, Any]] = {"clonos_cluster": {}, "clonos_atomic": {}}
+    for subject, results in measured.items():
+        for partitions in lanes:
+            source = make_topic(kafka, "in", partitions=partitions)
+            with running_driver(subject, kafka, home, source, cluster=cluster) as run:
+                results[partitions] = _bursts(kafka, run, source, partitions, bursts)
+                log = log_topic(run.folder.name.replace("_", "-"))
+                results[partitions] |= _log_of_an_epoch(kafka, log)
+                run.restart()
+                _bursts(kafka, run, source, partitions, 1)
+                results[partitions]["claim_s"] = _claim_s(run)
+            log_progress(f"{subject}, {partitions} partitions: {results[partitions]['all_visible']['p50']} ms")
     return {"lanes": measured}
 
 

@@ -26,7 +26,10 @@ from support.standalone import StandaloneCluster
 pytestmark = [pytest.mark.timeout(3000)]
 
 NETWORK_TIMEOUT_S: Final = 6
+PADDING: Final = 8_000
 _KINDS: Final = ("stateless", "stateful", "service")
+# Of these jobs the driver publishes each epoch, in one transaction.
+_ATOMIC: Final = ("stateful, atomic", "service, atomic")
 
 Start = Callable[[str], tuple[Waiting[StandaloneCluster], Feeder]]
 
@@ -51,18 +54,26 @@ def start(
         "spark.network.timeoutInterval": "2s",
         "spark.executor.heartbeatInterval": "1s",
     }
-    spec = {"master": cluster.master, "sparkConf": conf}
     environment = {SECRET_VARIABLE: cluster.spark.secret}
     with contextlib.ExitStack() as runs:
-        jobs = WaitingJobs(cluster, kafka, name, make_topic, tmp_path, spec, (), environment)
 
         def run_until_a_task_waits(kind: str) -> tuple[Waiting[StandaloneCluster], Feeder]:
-            run, until_a_task_waits = jobs.start(kind)
+            delivery = "atomic-epoch" if kind in _ATOMIC else "exactly-once"
+            spec = {"master": cluster.master, "sparkConf": conf, "delivery": delivery}
+            # Some tasks of an atomic epoch send their rows in parts, others in the message with which they end.
+            padding = PADDING if kind in _ATOMIC else 0
+            jobs = WaitingJobs(cluster, kafka, name, make_topic, tmp_path, spec, (), environment, padding)
+            run, until_a_task_waits = jobs.start(computation(kind))
             runs.callback(run.end)
             return until_a_task_waits()
 
         yield run_until_a_task_waits
     cluster.resume_all()
+
+
+def computation(kind: str) -> str:
+    """What a kind of job computes."""
+    return kind.partition(",")[0]
 
 
 def _kill_executor(waiting: Waiting[StandaloneCluster]) -> None:
@@ -102,14 +113,14 @@ FAULTS: Final = {
     "host lost: worker and executor killed": _lose_host,
 }
 # `make cluster-full` runs all cells.
-_CI: Final = ("executor killed", "service")
+_CI: Final = {("executor killed", "service"), ("executor killed", "service, atomic")}
 
 
 def _cells() -> list[object]:
     cells = []
     for fault in FAULTS:
-        for kind in _KINDS:
-            mark = pytest.mark.ci if (fault, kind) == _CI else pytest.mark.full
+        for kind in (*_KINDS, *_ATOMIC):
+            mark = pytest.mark.ci if (fault, kind) in _CI else pytest.mark.full
             cells.append(pytest.param(fault, kind, marks=mark, id=f"{fault}-{kind}"))
     return cells
 
@@ -124,7 +135,7 @@ def test_a_process_of_the_cluster_fails(start: Start, cluster: StandaloneCluster
     waiting, feeder = start(kind)
     FAULTS[fault](waiting)
     feeder.burst(AFTER)
-    check_output(waiting.run, feeder, kind)
+    check_output(waiting.run, feeder, computation(kind))
     if kind != "stateless" or fault != "executor with finished map tasks killed":
         assert waiting.restarts() > 0, "the epoch failed whole"
     waiting.driver.stop_gracefully()
@@ -154,13 +165,14 @@ def test_a_job_continues_while_the_master_is_away(start: Start, cluster: Standal
 
 @pytest.mark.chaos(fault="SIGKILL", target="driver", topology="clonos run, Spark cluster")
 @pytest.mark.full
-def test_a_killed_driver_leaves_no_executor(start: Start, cluster: StandaloneCluster) -> None:
-    waiting, feeder = start("stateful")
+@pytest.mark.parametrize("kind", ["stateful", "service, atomic"])
+def test_a_killed_driver_leaves_no_executor(start: Start, cluster: StandaloneCluster, kind: str) -> None:
+    waiting, feeder = start(kind)
     executors = set(cluster.executors())
     waiting.driver.kill()
     eventually(lambda: executors.isdisjoint(cluster.executors()), "the executors have exited")
     eventually(lambda: (report := cluster.spark.report()) is not None and not report.applications, "the slots are free")
     feeder.burst(AFTER)
     driver = waiting.run.start(environment={SECRET_VARIABLE: cluster.spark.secret})
-    check_output(waiting.run, feeder, "stateful")
+    check_output(waiting.run, feeder, computation(kind))
     driver.stop_gracefully()

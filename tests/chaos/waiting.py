@@ -70,6 +70,7 @@ class WaitingJobs(Generic[C]):
         spec: More fields of the job's specification.
         arguments: More arguments of `clonos run`.
         environment: Environment variables of drivers.
+        padding: Bytes that are added to each record of the output.
     """
 
     cluster: C
@@ -80,12 +81,14 @@ class WaitingJobs(Generic[C]):
     spec: dict[str, Any]
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
+    padding: int = 0
 
     def start(self, kind: str) -> tuple[JobRun, Callable[[], tuple[Waiting[C], Feeder]]]:
         """Prepare a job; the second result starts it and returns when a task waits."""
         source, waits = self.make_topic(PARTITIONS, "in"), self.folder / "waits"
         feeder = Feeder(self.kafka, source, PARTITIONS)
         params = {"input": source, "output": self.make_topic(1, "out"), "kind": kind, "waits": str(waits)}
+        params["padding"] = str(self.padding)
         params["trigger"] = f"{chr(97 + TRIGGER % 7)}{TRIGGER}"
         run = JobRun(self.kafka, self.name, self.folder / "home", JOBS / "on_cluster.py", params, self.spec)
 

@@ -481,17 +481,17 @@ class Driver:
             source.check_retained(self._kafka, start)
 
     def _driver_lane(self, query: Query, own: Ownership, checkpoint: CheckpointDirectory) -> DriverLane | None:
-        """The lane that publishes spooled rows, where that is possible.
+        """The lane that publishes spooled rows, where the driver has or gets them.
 
-        An epoch in doubt that was planned for a lane for each partition, on a cluster, keeps these lanes. They then
-        serve until the query starts again.
+        An epoch in doubt that was planned for other lanes, on a cluster, keeps these lanes: one for each partition, or
+        none. They then serve until the query starts again.
         """
         sink = query.sink
         if not can_spool(sink, self._spark):
             return None
         committed = checkpoint.commits()
         plan = own.state.plan(query.name, committed[-1] + 1 if committed else 0)
-        if plan is not None and any(part.kind != "epoch" for part in plan.input_slices):
+        if plan is not None and [part.kind for part in plan.input_slices] != ["epoch"]:
             return None
         return sink.driver_lane(self._spark, self._kafka)
 

@@ -182,14 +182,18 @@ class EpochRunner:
                 self.failure = failure
                 raise
 
-    def begin(self, epoch: int, partitions: int) -> None:
-        """Plan an epoch whose rows Spark's tasks spool; `commit` or `abort` ends it (`clonos.spark.spooling`)."""
+    def begin(self, epoch: int, partitions: int) -> bool:
+        """Plan an epoch whose rows Spark's tasks spool; `commit` or `abort` ends it (`clonos.spark.spooling`).
+
+        Returns whether the rows are published; False: they are only counted and compared.
+        """
         self.busy.acquire()
         try:
             with structlog.contextvars.bound_contextvars(query=self._query.name, epoch=epoch):
                 begun = self._begin(epoch, partitions)
-                self._lane.begin(begun.sink_epoch)
+                publishes = self._lane.begin(begun.sink_epoch)
                 self._begun = begun
+                return publishes
         except BaseException as failure:
             self.failure = failure
             self.busy.release()
@@ -288,7 +292,9 @@ class EpochRunner:
                 self._driver_lane.discard()  # the renewed claim fences its producer
             with self._own.lock:
                 self._emit("truncated", query=name, partitions=len(truncate(self._own, sink=name)))
-        self._adapt_bound(read.total(), time.monotonic() - begun.started, size)
+        if all(report.outcome not in ("skipped", "audited") for report in reports):
+            # Otherwise neither the output's size nor the time to publish it is known.
+            self._adapt_bound(read.total(), time.monotonic() - begun.started, size)
         reach("epoch-done", query=name, epoch=epoch, replay=replay)
         self.finished += 1
 

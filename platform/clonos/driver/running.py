@@ -125,10 +125,10 @@ class Running:
         with self._ending():
             self.runner(frame, epoch)
 
-    def begin(self, epoch: int, partitions: int) -> None:
+    def begin(self, epoch: int, partitions: int) -> bool:
         """`EpochRunner.begin`, for Spark's thread."""
         with self._ending():
-            self.runner.begin(epoch, partitions)
+            return self.runner.begin(epoch, partitions)
 
     def commit(self, epoch: int, rows: SpooledRows) -> None:
         """`EpochRunner.commit`, for Spark's thread."""

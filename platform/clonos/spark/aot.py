@@ -119,8 +119,9 @@ class _Published:
         self._producer.init()
         self.close = self._producer.close
 
-    def begin(self, _epoch: int, _partitions: int) -> None:
-        """Plan nothing."""
+    def begin(self, _epoch: int, _partitions: int) -> bool:
+        """Plan nothing; the rows are published."""
+        return True
 
     def commit(self, _epoch: int, rows: SpooledRows) -> None:
         """Publish the rows in one transaction."""

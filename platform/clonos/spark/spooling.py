@@ -1,8 +1,11 @@
-"""Spark's own sink interface for Clonos: the tasks of an epoch spool their rows in the driver's JVM, in memory and then
-on disk. Once all rows are computed, Python publishes them with Kafka's Java client.
+"""Spark's own sink interface for Clonos: the rows of an epoch are spooled in the driver's JVM, in memory and then on
+disk. Once all rows are computed, Python publishes them with Kafka's Java client.
 
-Against ``foreachBatch`` no row crosses into a second Python worker, and Spark plans an epoch once. It needs a local
-master. The Java side is `clonos.LaneSink` (`clonos.spark.java`).
+With a local master the tasks spool them. The executors of a cluster send them to the driver, for a sink with
+``delivery="atomic-epoch"`` (docs/adr/0038-the-driver-publishes-atomic-epochs.md).
+
+Against ``foreachBatch`` no row crosses into a second Python worker, and Spark plans an epoch once. The Java side is
+`clonos.LaneSink` (`clonos.spark.java`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeGuard, runtime_checkabl
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from clonos.extend.sink import LaneReport, SinkEpoch
+from clonos.extend.sink import DeliveryMode, LaneReport, SinkEpoch
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import has_class, jvm_of
 from clonos.spark.kafka_clients import JvmProducer, failures
@@ -67,10 +70,15 @@ class SpooledRows:
 class Committer(Protocol):
     """Plans and commits the epochs of one query. Spark's stream thread calls it."""
 
-    def begin(self, epoch: int, partitions: int) -> None:
+    def begin(self, epoch: int, partitions: int) -> bool:
         """Plan an epoch, after Spark has written ``offsets/epoch`` and before its tasks start.
 
-        `partitions` is the number of partitions of the epoch's rows.
+        Args:
+            epoch: Spark's batch id.
+            partitions: Number of partitions of the epoch's rows.
+
+        Returns:
+            Whether the rows are published; False: they are only counted and compared.
         """
 
     def commit(self, epoch: int, rows: SpooledRows) -> None:
@@ -81,7 +89,7 @@ class Committer(Protocol):
 
 
 class DriverLane(Protocol):
-    """The only lane of a query on a local master: it publishes whole epochs from the driver.
+    """The only lane of a query whose rows are spooled in the driver: it publishes whole epochs.
 
     Attributes:
         limits: What the lane can write.
@@ -89,8 +97,11 @@ class DriverLane(Protocol):
 
     limits: WriteLimits
 
-    def begin(self, epoch: SinkEpoch) -> None:
-        """Prepare to publish an epoch, while its tasks compute their rows."""
+    def begin(self, epoch: SinkEpoch) -> bool:
+        """Prepare to publish an epoch, while its tasks compute their rows.
+
+        Returns whether its rows are published; False: an earlier attempt did, so they are only counted and compared.
+        """
 
     def publish(self, epoch: SinkEpoch, rows: SpooledRows) -> list[LaneReport]:
         """Publish the rows if they are not published yet; returns and raises as `clonos.extend.sink.Sink.write`."""
@@ -108,21 +119,26 @@ class SpoolingSink(Protocol):
 
     Attributes:
         topic: Topic of rows without one.
+        delivery: The sink's delivery guarantee.
     """
 
     topic: str | None
+    delivery: DeliveryMode
 
     def driver_lane(self, spark: SparkSession, kafka: KafkaSettings) -> DriverLane:
         """Create the lane of one start of the query. From then on `lanes` of this sink returns one lane an epoch."""
 
 
 def can_spool(sink: object, spark: SparkSession) -> TypeGuard[SpoolingSink]:
-    """Whether tasks and driver share a JVM that has the Java classes, and the sink can publish spooled rows."""
+    """Whether the driver publishes the sink's rows: it can, with the Java classes in the session; and it must, since
+    tasks and driver share a JVM, or the whole epoch has one transaction.
+    """
     if os.environ.get(_LANES) == "partition" or not isinstance(sink, SpoolingSink):
         return False
     if not _is_own(type(sink)):
         return False
-    return local_task_failures(spark.sparkContext.master) is not None and has_class(spark, FORMAT)
+    is_local = local_task_failures(spark.sparkContext.master) is not None
+    return (is_local or sink.delivery == "atomic-epoch") and has_class(spark, FORMAT)
 
 
 def _is_own(sink: type) -> bool:
@@ -145,7 +161,7 @@ def spooling(
     """Register the committer of one start of a query inside the context.
 
     Args:
-        spark: The session, with a local master.
+        spark: The session.
         committer: Plans and commits the query's epochs.
         job: The job's name, for dead letters.
         topic: Topic of rows without one.
@@ -179,8 +195,8 @@ class _Callbacks:
         self._spark = spark
         self._committer = committer
 
-    def begin(self, epoch: int, partitions: int) -> None:
-        self._committer.begin(epoch, partitions)
+    def begin(self, epoch: int, partitions: int) -> bool:
+        return self._committer.begin(epoch, partitions)
 
     def commit(self, epoch: int, rows: Any) -> None:
         self._committer.commit(epoch, SpooledRows(self._spark, rows))

@@ -194,15 +194,16 @@ class _FirstEpoch:
             self.failure = error
         self._end()
 
-    def begin(self, _epoch: int, partitions: int) -> None:
-        """Plan the epoch (`clonos.spark.spooling.Committer`)."""
+    def begin(self, _epoch: int, partitions: int) -> bool:
+        """Plan the epoch (`clonos.spark.spooling.Committer`); as if its rows were published."""
         try:
             if self._plan is not None:
                 self._plan(partitions)
-                return
+                return True
         except BaseException as error:
             self.failure = error
         self._end()
+        return False
 
     def commit(self, _epoch: int, _rows: SpooledRows) -> None:
         """End the epoch, whose tasks have ended."""

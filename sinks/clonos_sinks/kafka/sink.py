@@ -113,7 +113,7 @@ class KafkaSink:
         return whole_epoch(slices) if self._spools or self.delivery == "atomic-epoch" else slices
 
     def driver_lane(self, spark: SparkSession, kafka: KafkaSettings) -> DriverLane:
-        """The lane of one start of the query on a local master: from now on an epoch has this lane alone."""
+        """The lane of one start of the query, which the driver publishes: from now on an epoch has this lane alone."""
         # Not at the top: the control plane and Python workers import this module, and have no Java.
         from clonos_sinks.kafka.spooled import SpooledLane
 

@@ -1,8 +1,8 @@
-"""Publishes the rows of a whole epoch, which Spark's tasks have spooled, in one transaction of the driver's JVM.
+"""Publishes the rows of a whole epoch, which are spooled in the driver's JVM, in one transaction.
 
-With a local master a query has one lane: the whole epoch. The steps are those of `clonos_sinks.kafka.partitioned`;
-what differs is who takes them. The driver takes all of them, after the last task. A producer is used for many epochs,
-until one of them fails.
+With a local master, and with ``atomic-epoch`` on a cluster, a query has one lane: the whole epoch. The steps are those
+of `clonos_sinks.kafka.partitioned`; what differs is who takes them. The driver takes all of them, after the last task.
+A producer is used for many epochs, until one of them fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from clonos_sinks.kafka.limits import Limits
 
 
 class SpooledLane:
-    """The only lane of a query on a local master.
+    """The only lane of a query whose epochs the driver publishes.
 
     Args:
         spark: The session.
@@ -68,10 +68,21 @@ class SpooledLane:
         self._ready = False
         self._version = 0  # of Kafka's transactions
 
-    def begin(self, epoch: SinkEpoch) -> None:
-        """Open the producer while Spark's tasks compute the rows, unless an earlier epoch opened it."""
-        if epoch.lanes and not epoch.committed and (self._opening is None or self._opening.done()):
-            self._opening = self._thread.submit(self._opened, self._lane(epoch))
+    def begin(self, epoch: SinkEpoch) -> bool:
+        """Open the producer while Spark's tasks compute the rows, unless an earlier epoch opened it.
+
+        Returns whether the rows are published; False: an earlier attempt did, so they are only counted and compared.
+
+        Raises:
+            CheckpointMismatch: The lane's newest marker does not fit this epoch.
+        """
+        if epoch.committed or not epoch.lanes:
+            return False
+        lane = self._lane(epoch)
+        publishes = not self._transactional or lane.published_marker(lane.assigned.marker) is None
+        if self._opening is None or self._opening.done():
+            self._opening = self._thread.submit(self._opened, lane)
+        return publishes
 
     def publish(self, epoch: SinkEpoch, rows: SpooledRows) -> list[LaneReport]:
         """Publish the rows, or compare them if an earlier attempt published them.

@@ -52,11 +52,11 @@ def wait_at(word, trigger, waits):
 def on_cluster(ctx):
     trigger, waits = F.lit(ctx.params["trigger"]), F.lit(ctx.params["waits"])
     records = ctx.source(ctx.params["input"]).withColumn("word", F.col("value").cast("string"))
-    kind = ctx.params["kind"]
+    kind, padding = ctx.params["kind"], F.lit("." * int(ctx.params["padding"])).alias("padding")
     if kind == "stateful":
         words = records.withColumn("word", wait_at("word", trigger, waits))
         counts = words.groupBy(F.substring("word", 1, 1).alias("letter")).count()
-        value = F.to_json(F.struct("letter", "count")).alias("value")
+        value = F.to_json(F.struct("letter", "count", padding)).alias("value")
         ctx.sink(counts.select(F.col("letter").alias("key"), value), topic=ctx.params["output"], mode="update")
         return
     if kind == "service":
@@ -67,5 +67,5 @@ def on_cluster(ctx):
             F.lit("").alias("answer"), F.concat_ws("-", "partition", "offset").alias("uuid"), F.lit(0).alias("epoch")
         )
     judged = records.withColumn("verdict", verdict)
-    value = F.to_json(F.struct("word", "topic", "partition", "offset", "verdict")).alias("value")
+    value = F.to_json(F.struct("word", "topic", "partition", "offset", "verdict", padding)).alias("value")
     ctx.sink(judged.select(F.concat_ws("-", "topic", "partition").alias("key"), value), topic=ctx.params["output"])

@@ -16,11 +16,12 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from clonos.errors import CheckpointUnwritable, SessionIncompatible
+from clonos.errors import CheckpointUnwritable, RecordRejected, SessionIncompatible
 from clonos.jobs.cluster import SECRET_VARIABLE, ClusterReport
 from clonos.kafka import client_config
+from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
-from clonos.testing.harness import eventually, read_committed
+from clonos.testing.harness import end_offsets, eventually, read_committed
 from support.standalone import StandaloneCluster
 
 pytestmark = pytest.mark.full
@@ -83,6 +84,23 @@ def job(ctx):
     counts = lines.groupBy("key").count()
     ctx.sink(counts.select("key", F.col("count").cast("string").alias("value")), topic="{out}", mode="update")
 """
+# Each row is the input's row, made longer, several times.
+ATOMIC = """
+from pyspark.sql import functions as F
+import clonos
+
+@clonos.job(
+    name="{name}",
+    trigger={{"available_now": True}},
+    driver={{"memory": "512m"}},
+    executor={{"memory": "600m"}},
+    delivery="atomic-epoch",
+)
+def job(ctx):
+    length, copies = int(ctx.params["length"]), int(ctx.params["copies"])
+    lines = ctx.source("{source}").withColumn("copy", F.explode(F.sequence(F.lit(1), F.lit(copies))))
+    ctx.sink(lines.select("key", F.rpad(F.col("value").cast("string"), length, ".").alias("value")), topic="{out}")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +113,11 @@ class OneJob:
     """A job in a folder of its own, with its topics, on the cluster.
 
     Attributes:
+        name: The job's name.
         folder: The folder of the job file.
         environment: Environment variables of the driver.
         described: Whether the run has a cluster file.
+        params: The job's parameters.
         settings: Fields of the cluster file, besides the master.
     """
 
@@ -106,11 +126,13 @@ class OneJob:
         self._kafka = kafka
         self._names = {"name": name, "source": source, "out": out}
         self._tmp = tmp
+        self.name = name
         self.out = out
         self.folder = tmp / "job"
         self.folder.mkdir()
         self.environment: dict[str, str] = {SECRET_VARIABLE: cluster.spark.secret}
         self.described = True
+        self.params = {"waits": str(tmp / "waits")}
         self.settings: dict[str, Any] = {"authSecret": "spark", "sharedLocations": [f"file://{tmp}"]}
 
     def write(self, job: str, **files: str) -> None:
@@ -124,7 +146,7 @@ class OneJob:
         description = {"metadata": {"name": "east"}, "spec": {"master": self._cluster.master, **self.settings}}
         arguments = {
             "job": str(self.folder / "job.py"),
-            "params": {"waits": str(self._tmp / "waits")},
+            "params": self.params,
             "checkpoint": f"file://{self._tmp}/checkpoint",
             "events": str(self._tmp / "events"),
             "conf": {} if self.described else {"spark.master": self._cluster.master},
@@ -294,6 +316,43 @@ def test_a_repeated_map_task_fails_its_epoch_whole(one_job: OneJob, cluster: Sta
     epochs = [event for event in one_job.events() if event["event"] == "epoch"]
     assert [event["replay"] for event in epochs[:1]] == [True]
     assert Counter(one_job.values()) == Counter([f"{30 // PARTITIONS}"] * PARTITIONS)
+
+
+@pytest.mark.turn(4)
+def test_the_driver_publishes_an_atomic_epoch(one_job: OneJob, kafka: KafkaSettings, tmp_path: Path) -> None:
+    """It fails after the commit of the transaction: the replay only compares its rows."""
+    one_job.write(ATOMIC)
+    one_job.params = {"length": "6", "copies": "1"}
+    # Lanes that executors publish do not reach this point.
+    one_job.environment |= {"CLONOS_FAULT": "lane-committed:raise", "CLONOS_FAULT_LOG": str(tmp_path / "faults")}
+    code, errors = one_job.run()
+    assert code == 0, errors[-3000:]
+    assert Counter(one_job.values()) == Counter(f"{number}".ljust(6, ".") for number in range(30))
+    assert len(one_job.events_of("restart")) == 1
+    (epoch,) = one_job.events_of("epoch")
+    assert (epoch["replay"], epoch["records_out"], epoch["skipped_lanes"]) == (True, 30, 1)
+    assert len(end_offsets(kafka, log_topic(one_job.name))) == 2, "the epoch has one lane"
+
+
+def test_an_atomic_epoch_is_larger_than_the_memory_for_rows(one_job: OneJob) -> None:
+    """A task has more rows than a sixteenth of its executor's heap, and all tasks more than that of the driver's."""
+    one_job.write(ATOMIC)
+    one_job.params = {"length": "900000", "copies": "6"}
+    code, errors = one_job.run()
+    assert code == 0, errors[-3000:]
+    assert Counter(value.rstrip(".") for value in one_job.values()) == {str(number): 6 for number in range(30)}
+    assert {len(value) for value in one_job.values()} == {900_000}
+    assert one_job.events_of("restart") == []
+
+
+def test_the_driver_refuses_a_row_of_an_executor(one_job: OneJob) -> None:
+    """It is longer than the topic's ``max.message.bytes``."""
+    one_job.write(ATOMIC)
+    one_job.params = {"length": "1200000", "copies": "1"}
+    code, errors = one_job.run()
+    assert code == RecordRejected.exit_code, errors[-3000:]
+    assert "the topic's max.message.bytes allows" in errors
+    assert not one_job.values()
 
 
 def test_the_check_reports_the_cluster(cluster: StandaloneCluster, tmp_path: Path) -> None:

@@ -59,14 +59,14 @@ POINTS = (
 
 
 @pytest.fixture
-def published(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The epochs that spooled lanes published."""
-    epochs: list[int] = []
+def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The epochs that spooled lanes published or compared, and the bytes of their rows."""
+    epochs: list[tuple[int, int]] = []
     publish = SpooledLane.publish
 
     def noted(lane: SpooledLane, epoch: Any, rows: Any) -> Any:
         reports = publish(lane, epoch, rows)
-        epochs.append(epoch.identity.epoch)
+        epochs.append((epoch.identity.epoch, rows.bytes))
         return reports
 
     monkeypatch.setattr(SpooledLane, "publish", noted)
@@ -155,7 +155,7 @@ def test_an_epoch_in_doubt_with_a_lane_for_each_partition_is_finished_with_them(
 @pytest.mark.turn
 @pytest.mark.parametrize("point", POINTS)
 def test_an_epoch_that_fails_at_a_point_is_published_once(
-    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, published: list[int], point: str
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, published: list[tuple[int, int]], point: str
 ) -> None:
     source, out = make_topic(2, "in"), make_topic(2, "out")
     feed(kafka, source, 30)
@@ -170,9 +170,11 @@ def test_an_epoch_that_fails_at_a_point_is_published_once(
         run_job(job(source, out, plain), name)
     assert failed == [point]
     assert values(kafka, out) == Counter(str(number).encode() for number in range(30))
-    assert published[-1] == 0
     eventually(lambda: not has_open_transaction(kafka, out), "no transaction is open")
     markers_before_restart = point in ("lane-committed", "epoch-committed", "epoch-done")
+    epoch, size = published[-1]
+    assert epoch == 0
+    assert (size == 0) is markers_before_restart, "rows of a published epoch are not kept"
     replays = [event for event in run_job.events_of("epoch") if event["replay"]]
     assert sum(event["skipped_lanes"] for event in replays) == markers_before_restart
 

@@ -10,8 +10,9 @@ public interface EpochCommitter {
    * Plans an epoch, after Spark has written {@code offsets/epoch} and before it starts the epoch's tasks.
    *
    * @param partitions number of partitions of the epoch's rows
+   * @return whether the rows are published; false: they are only counted and compared
    */
-  void begin(long epoch, int partitions);
+  boolean begin(long epoch, int partitions);
 
   /** Publishes the rows that the tasks have spooled, and commits the epoch, before Spark writes {@code commits/epoch}. */
   void commit(long epoch, SpooledEpoch rows);

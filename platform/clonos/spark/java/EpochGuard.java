@@ -14,6 +14,8 @@ import org.apache.spark.util.TaskCompletionListener;
  * <p>Spark repeats the tasks of a lost executor by itself, although {@code spark.task.maxFailures} is 1. The first attempt
  * may have published a lane, recorded answers or committed state, of which the second one does not know.
  *
+ * <p>It is also the plugin by which tasks send rows to the driver ({@link RowTransfer}).
+ *
  * <p>As a plugin it covers the tasks that neither read a source, call a causal service nor publish. Spark ignores what a
  * plugin throws at the start of a task. So such a task runs to its end, and its completion listener fails it.
  */
@@ -66,7 +68,7 @@ public final class EpochGuard implements SparkPlugin {
 
   @Override
   public DriverPlugin driverPlugin() {
-    return null; // nothing to do in the driver
+    return new RowTransfer();
   }
 
   @Override
@@ -78,6 +80,7 @@ public final class EpochGuard implements SparkPlugin {
     @Override
     public void init(PluginContext context, Map<String, String> settings) {
       InterruptedListener.install();
+      RowTransfer.connect(context);
     }
 
     @Override

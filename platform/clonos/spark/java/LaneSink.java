@@ -27,8 +27,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /**
  * A Spark sink (Data Source V2) that publishes the rows of an epoch to Kafka, in one of two ways.
  *
- * <p>As the sink of a streaming query, its tasks spool their rows, and an {@link EpochCommitter} publishes them. That
- * needs a local master: tasks and committer find each other in {@link #QUERIES}, in one JVM.
+ * <p>As the sink of a streaming query, its tasks spool their rows, and an {@link EpochCommitter} of the driver publishes
+ * them. With a local master, tasks and driver share a JVM, in which {@link #QUERIES} has the query. The tasks of a cluster
+ * send their rows to the driver ({@link RowTransfer}).
  *
  * <p>As the target of a batch, which is one epoch, each task publishes its own lane ({@link PartitionLanes}).
  */
@@ -55,7 +56,8 @@ public final class LaneSink implements TableProvider {
     BATCHES.remove(key);
   }
 
-  private static SpooledQuery find(String key) {
+  /** Returns a query that runs. */
+  static SpooledQuery find(String key) {
     SpooledQuery query = QUERIES.get(key);
     if (query == null) {
       throw new IllegalStateException("this start of the query has ended");
@@ -126,13 +128,16 @@ public final class LaneSink implements TableProvider {
 
     @Override
     public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
-      find(query).begin(info.numPartitions());
-      return new WriterFactory(query, schema);
+      SpooledQuery started = find(query);
+      started.begin(info.numPartitions());
+      return started.isLocal()
+          ? new WriterFactory(query, schema)
+          : new ShippingFactory(query, schema, started.job(), started.defaultTopic(), started.publishes());
     }
 
     @Override
     public void commit(long epoch, WriterCommitMessage[] messages) {
-      find(query).commit(epoch);
+      find(query).commit(epoch, messages);
     }
 
     @Override
@@ -145,6 +150,20 @@ public final class LaneSink implements TableProvider {
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
       return find(query).writer(schema, partition, epoch);
+    }
+  }
+
+  private record ShippingFactory(
+      String query, StructType schema, String job, String defaultTopic, boolean publishes)
+      implements StreamingDataWriterFactory {
+    @Override
+    public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
+      EpochGuard.requireFirstAttempt();
+      return new LaneWriter(
+          new RecordColumns(schema, defaultTopic, job, epoch),
+          null, // the driver checks the records
+          publishes ? new Spool(null) : null,
+          (rows, digest, deadLetters) -> ShippedRows.of(query, epoch, partition, rows, digest, deadLetters));
     }
   }
 
@@ -184,16 +203,17 @@ public final class LaneSink implements TableProvider {
     public DataWriter<InternalRow> createWriter(int partition, long task) {
       EpochGuard.requireFirstAttempt();
       PartitionLanes.Lane lane = pass.lanes().get(partition);
-      TopicLimits limits =
+      RecordCheck check =
           lane.publish()
-              ? new TopicLimits(
-                  ClusterAdmin.of(pass.connection()), pass.topic(), pass.requestBytes(), pass.bufferBytes())
+              ? new RecordCheck(
+                  new TopicLimits(
+                      ClusterAdmin.of(pass.connection()), pass.topic(), pass.requestBytes(), pass.bufferBytes()))
               : null;
       PartitionLanes local = BATCHES.get(key); // null in the JVM of an executor
       return new LaneWriter(
           new RecordColumns(schema, pass.topic(), pass.job(), pass.epoch()),
-          limits,
-          new Spool(null),
+          check,
+          lane.publish() ? new Spool(null) : null,
           new LaneTask(pass, partition, local == null ? null : local.points()));
     }
   }

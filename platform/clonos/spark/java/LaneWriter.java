@@ -1,11 +1,7 @@
 package clonos;
 
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
-import java.time.Duration;
-import java.time.Instant;
 import org.apache.kafka.clients.producer.ProducerRecord;
-import org.apache.kafka.common.header.Header;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
@@ -16,26 +12,26 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
  * <p>So a transaction is open only while rows are sent, not while the job's code computes them or calls services.
  */
 final class LaneWriter implements DataWriter<InternalRow> {
-  private static final int BATCH_OVERHEAD = 61; // Kafka's record format, version 2
-  private static final int RECORD_OVERHEAD = 3; // attributes, two deltas of zero
-
   private final RecordColumns columns;
-  private final TopicLimits limits;
+  private final RecordCheck check;
   private final Spool spool;
   private final Ending ending;
   private final RecordDigest digest = new RecordDigest();
 
-  /** @param limits null: the rows are only counted and compared, and neither checked nor spooled */
-  LaneWriter(RecordColumns columns, TopicLimits limits, Spool spool, Ending ending) {
+  /**
+   * @param check null: the rows are not checked here
+   * @param spool null: the rows are only counted and compared
+   */
+  LaneWriter(RecordColumns columns, RecordCheck check, Spool spool, Ending ending) {
     this.columns = columns;
-    this.limits = limits;
+    this.check = check;
     this.spool = spool;
     this.ending = ending;
   }
 
   /** Takes the rows of a task that has computed all of them. */
   interface Ending {
-    /** Ends a task whose state is committed, and closes the spool, now or later. */
+    /** Ends a task whose state is committed, and closes the spool, now or later; null: there is none. */
     WriterCommitMessage end(Spool rows, RecordDigest digest, long deadLetters);
   }
 
@@ -43,8 +39,10 @@ final class LaneWriter implements DataWriter<InternalRow> {
   public void write(InternalRow row) throws IOException {
     ProducerRecord<byte[], byte[]> record = columns.record(row);
     digest.add(record);
-    if (limits != null) {
-      check(record);
+    if (check != null) {
+      check.check(record);
+    }
+    if (spool != null) {
       spool.add(record);
     }
   }
@@ -58,95 +56,13 @@ final class LaneWriter implements DataWriter<InternalRow> {
 
   @Override
   public void abort() {
-    spool.close();
+    if (spool != null) {
+      spool.close();
+    }
   }
 
   @Override
   public void close() {
     // The rows are deleted once they are published.
-  }
-
-  /** Refuses a record that Kafka would refuse, before any record of the lane is sent. */
-  private void check(ProducerRecord<byte[], byte[]> record) {
-    TopicLimits.Limits topic = limits.of(record.topic());
-    Integer target = record.partition();
-    if (target != null && target >= topic.partitions()) {
-      topic = limits.newest(record.topic());
-      if (target >= topic.partitions()) {
-        throw new CarriedError(
-            "RecordRejected",
-            "A record is for partition " + target + " of " + record.topic() + ", which has " + topic.partitions()
-                + " partitions.",
-            "",
-            "fix the column 'partition', or add partitions to the topic.");
-      }
-    }
-    if (record.timestamp() != null) {
-      checkTimestamp(record, topic);
-    }
-    if (upperBound(record) <= topic.batchBytes()) {
-      return;
-    }
-    long bytes = batchBytes(record);
-    if (bytes > topic.batchBytes()) {
-      topic = limits.newest(record.topic());
-    }
-    if (bytes > topic.batchBytes()) {
-      throw new CarriedError(
-          "RecordRejected",
-          "A record for " + record.topic() + " takes " + bytes + " bytes, " + topic.setting() + " allows "
-              + topic.batchBytes() + ".",
-          "",
-          "raise " + topic.setting() + " to at least " + bytes + ", or publish smaller records.");
-    }
-  }
-
-  private void checkTimestamp(ProducerRecord<byte[], byte[]> record, TopicLimits.Limits topic) {
-    long ahead = record.timestamp() - System.currentTimeMillis();
-    boolean future = ahead > topic.futureMillis();
-    if (!future && -ahead <= topic.pastMillis()) {
-      return;
-    }
-    String setting = future ? "message.timestamp.after.max.ms" : "message.timestamp.before.max.ms";
-    throw new CarriedError(
-        "RecordRejected",
-        "A record for " + record.topic() + " has the timestamp " + Instant.ofEpochMilli(record.timestamp()) + ", "
-            + Duration.ofMillis(Math.abs(ahead)) + (future ? " ahead of" : " behind") + " this machine's clock; the topic's "
-            + setting + " allows " + (future ? topic.futureMillis() : topic.pastMillis()) + " ms.",
-        "",
-        "fix the column 'timestamp' or the machine's clock, or raise the topic's " + setting + ".");
-  }
-
-  private static long upperBound(ProducerRecord<byte[], byte[]> record) {
-    long bytes = 96L + length(record.key()) + length(record.value());
-    for (Header header : record.headers()) {
-      bytes += 10 + 4L * header.key().length() + length(header.value());
-    }
-    return bytes;
-  }
-
-  /** The size of a batch with this record alone, as the broker counts it. */
-  private static long batchBytes(ProducerRecord<byte[], byte[]> record) {
-    long body = RECORD_OVERHEAD + field(record.key()) + field(record.value());
-    Header[] headers = record.headers().toArray();
-    body += varint(headers.length);
-    for (Header header : headers) {
-      body += field(header.key().getBytes(StandardCharsets.UTF_8)) + field(header.value());
-    }
-    return BATCH_OVERHEAD + varint(body) + body;
-  }
-
-  private static int length(byte[] data) {
-    return data == null ? 0 : data.length;
-  }
-
-  private static long field(byte[] data) {
-    return data == null ? 1 : varint(data.length) + data.length;
-  }
-
-  /** The number of bytes of a non-negative number in zig-zag encoding, with seven bits in each byte. */
-  private static int varint(long number) {
-    int bits = Long.SIZE - Long.numberOfLeadingZeros(number << 1);
-    return Math.max(1, (bits + 6) / 7);
   }
 }

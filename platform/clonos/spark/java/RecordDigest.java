@@ -1,5 +1,6 @@
 package clonos;
 
+import java.io.Serializable;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -17,7 +18,8 @@ import org.apache.spark.unsafe.Platform;
  * <p>A sum, unlike an exclusive or, counts duplicates. A field's length is hashed before its bytes, so that different
  * records hash different bytes.
  */
-final class RecordDigest {
+final class RecordDigest implements Serializable {
+  private static final long serialVersionUID = 1;
   private static final long ROW_SEED = 42;
   private static final long CONTENT_SEED = 0x9E3779B97F4A7C15L;
 

@@ -7,6 +7,7 @@ import java.io.BufferedInputStream;
 import java.io.ByteArrayInputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
+import java.io.FilterInputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
@@ -49,6 +50,42 @@ final class Spool implements AutoCloseable {
     this.folder = folder;
     memory = new Chunks();
     out = new DataOutputStream(memory);
+  }
+
+  /** The topics of the records, by the numbers that {@link #content()} has. */
+  String[] topics() {
+    return topics.toArray(String[]::new);
+  }
+
+  /** All records, in this class's own format. */
+  InputStream content() {
+    if (file == null) {
+      return memory.input();
+    }
+    try {
+      file.position(0);
+      return new SequenceInputStream(new Unclosed(Channels.newInputStream(file)), memory.input());
+    } catch (IOException failure) {
+      throw new UncheckedIOException(failure);
+    }
+  }
+
+  /** Adds a part of the {@link #content()} of another spool, of another JVM. */
+  void append(byte[] part) {
+    try {
+      out.write(part, 0, part.length);
+      if (memory.isFull()) {
+        spill();
+      }
+    } catch (IOException failure) {
+      throw new UncheckedIOException(failure);
+    }
+  }
+
+  /** Sets the {@link #topics()} of the records that were appended. */
+  void setTopics(String[] names) {
+    topics.clear();
+    topics.addAll(List.of(names));
   }
 
   /** Adds bytes to the memory for rows, or removes them, for tests; returns what is free. */
@@ -98,6 +135,7 @@ final class Spool implements AutoCloseable {
       file = FileChannel.open(path, READ, WRITE);
       Files.delete(path);
     }
+    file.position(file.size()); // a read may have moved it
     memory.moveTo(Channels.newOutputStream(file));
   }
 
@@ -116,13 +154,10 @@ final class Spool implements AutoCloseable {
 
   /** Calls {@code send} for each record, in the order in which they were added. */
   void forEach(Consumer<ProducerRecord<byte[], byte[]>> send) {
+    // As one stream: of rows that were appended in parts, a record may begin in the file and end in memory.
+    InputStream rows = file == null ? memory.input() : new BufferedInputStream(content(), Chunks.BYTES);
     try {
-      if (file != null) {
-        file.position(0);
-        InputStream stored = new BufferedInputStream(Channels.newInputStream(file), Chunks.BYTES);
-        read(new DataInputStream(stored), file.size(), send);
-      }
-      read(new DataInputStream(memory.input()), memory.size(), send);
+      read(new DataInputStream(rows), bytes(), send);
     } catch (IOException failure) {
       throw new UncheckedIOException(failure);
     }
@@ -183,11 +218,23 @@ final class Spool implements AutoCloseable {
     }
   }
 
-  /** Bytes in chunks of equal size. The first one is always there; more are reserved from the memory for rows. */
+  /** A stream of a file that stays open. */
+  private static final class Unclosed extends FilterInputStream {
+    Unclosed(InputStream file) {
+      super(file);
+    }
+
+    @Override
+    public void close() {
+      // The spool closes its file.
+    }
+  }
+
+  /** Bytes in chunks of equal size. The first one is free; more are reserved from the memory for rows. */
   private static final class Chunks extends OutputStream {
     static final int BYTES = 64 * 1024;
 
-    private final List<byte[]> chunks = new ArrayList<>(List.of(new byte[BYTES]));
+    private final List<byte[]> chunks = new ArrayList<>();
     private long size;
     private long reserved;
     private boolean full;
@@ -210,11 +257,10 @@ final class Spool implements AutoCloseable {
     public void write(byte[] data, int offset, int length) {
       int done = 0;
       while (done < length) {
-        int used = (int) (size - (chunks.size() - 1L) * BYTES);
-        if (used == BYTES) {
+        if (size == (long) chunks.size() * BYTES) {
           addChunk();
-          used = 0;
         }
+        int used = (int) (size - (chunks.size() - 1L) * BYTES);
         int count = Math.min(BYTES - used, length - done);
         System.arraycopy(data, offset + done, chunks.get(chunks.size() - 1), used, count);
         done += count;
@@ -223,8 +269,10 @@ final class Spool implements AutoCloseable {
     }
 
     private void addChunk() {
-      full |= FREE_BYTES.addAndGet(-BYTES) < 0;
-      reserved += BYTES;
+      if (!chunks.isEmpty()) {
+        full |= FREE_BYTES.addAndGet(-BYTES) < 0;
+        reserved += BYTES;
+      }
       chunks.add(new byte[BYTES]);
     }
 
@@ -247,7 +295,9 @@ final class Spool implements AutoCloseable {
       reserved = 0;
       size = 0;
       full = false;
-      chunks.subList(1, chunks.size()).clear();
+      if (chunks.size() > 1) {
+        chunks.subList(1, chunks.size()).clear();
+      }
     }
   }
 }

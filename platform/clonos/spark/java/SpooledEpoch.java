@@ -4,51 +4,106 @@ import java.nio.file.Path;
 import org.apache.kafka.clients.producer.ProducerRecord;
 
 /**
- * The rows of one attempt at one epoch, spooled by its tasks until all of them are computed.
+ * The rows of one attempt at one epoch, spooled in the driver's JVM until all of them are computed.
  *
  * <p>A late task of a failed attempt cannot write into the next transaction: it can only add to its own closed epoch.
  */
 public final class SpooledEpoch implements AutoCloseable {
   private final long number;
   private final Path folder;
-  private final TopicLimits limits;
-  private final Spool[] spools;
+  private final boolean publishes;
+  private final RecordCheck check;
+  private final Spool[] spools; // by partition; null: no rows have arrived
+  private final boolean[] ended;
   private final RecordDigest digest = new RecordDigest();
   private long records;
   private long deadLetters;
   private int computed;
   private boolean closed;
 
-  SpooledEpoch(long number, int partitions, Path folder, TopicLimits limits) {
+  /**
+   * @param publishes false: the rows are only counted and compared
+   * @param check null: the rows are not checked
+   */
+  SpooledEpoch(long number, int partitions, Path folder, boolean publishes, RecordCheck check) {
     this.number = number;
     this.folder = folder;
-    this.limits = limits;
+    this.publishes = publishes;
+    this.check = check;
     spools = new Spool[partitions];
+    ended = new boolean[partitions];
   }
 
   long number() {
     return number;
   }
 
-  TopicLimits limits() {
-    return limits;
+  boolean publishes() {
+    return publishes;
+  }
+
+  RecordCheck check() {
+    return check;
   }
 
   Spool newSpool() {
     return new Spool(folder);
   }
 
-  /** Takes the rows of a task that has computed all of them. */
-  synchronized void add(int partition, Spool spool, RecordDigest spooled, long letters) {
-    if (closed || spools[partition] != null) {
-      spool.close();
+  /**
+   * Takes the rows of a task that has computed all of them.
+   *
+   * @param rows null: they were only counted
+   */
+  synchronized void add(int partition, Spool rows, RecordDigest spooled, long letters) {
+    if (closed || ended[partition]) {
+      if (rows != null) {
+        rows.close();
+      }
       throw new IllegalStateException("partition " + partition + " of epoch " + number + " came too late, or twice");
     }
-    spools[partition] = spool;
+    ended[partition] = true;
+    spools[partition] = rows;
     computed++;
     digest.addAll(spooled);
     records += spooled.records();
     deadLetters += letters;
+  }
+
+  /** Takes a part of the rows of a task that a cluster's executor sends ({@link RowTransfer}). */
+  synchronized void receive(int partition, byte[] part) {
+    if (closed || ended[partition]) {
+      throw new IllegalStateException("rows of partition " + partition + " of epoch " + number + " came too late");
+    }
+    if (spools[partition] == null) {
+      spools[partition] = newSpool();
+    }
+    spools[partition].append(part);
+  }
+
+  /** Ends a task whose rows an executor has sent, and checks them. */
+  synchronized void add(ShippedRows shipped) {
+    int partition = shipped.partition();
+    byte[] few = shipped.takeRows();
+    if (few.length > 0) {
+      receive(partition, few);
+    }
+    Spool rows = spools[partition];
+    if (rows == null && shipped.bytes() > 0) {
+      throw new IllegalStateException("no rows of task " + partition + " of epoch " + number + " arrived");
+    }
+    if (rows != null) {
+      rows.setTopics(shipped.topics());
+      if (rows.bytes() != shipped.bytes()) {
+        throw new IllegalStateException(
+            "task " + partition + " of epoch " + number + " sent " + shipped.bytes() + " bytes, and "
+                + rows.bytes() + " arrived");
+      }
+      if (check != null) {
+        rows.forEach(check::check);
+      }
+    }
+    add(partition, spools[partition], shipped.digest(), shipped.deadLetters());
   }
 
   /** Number of records of all tasks. */
@@ -81,10 +136,13 @@ public final class SpooledEpoch implements AutoCloseable {
    * @param topic replaces the topics and partitions of the records; null: they keep their own
    */
   public synchronized void sendTo(LaneProducer producer, String topic) {
-    if (closed || computed != spools.length) {
+    if (closed || !publishes || computed != spools.length) {
       throw new IllegalStateException(computed + " of " + spools.length + " tasks of epoch " + number + " reported");
     }
     for (Spool spool : spools) {
+      if (spool == null) { // a task without rows
+        continue;
+      }
       spool.forEach(record -> producer.send(topic == null ? record : moved(record, topic)));
     }
   }

@@ -50,21 +50,47 @@ public final class SpooledQuery {
     return Spool.addMemory(bytes);
   }
 
+  /** Whether the epochs' tasks run in this JVM. */
+  boolean isLocal() {
+    return SparkContext.getOrCreate().isLocal();
+  }
+
+  /** Whether the rows of the epoch in progress are published. */
+  boolean publishes() {
+    SpooledEpoch epoch = current;
+    return epoch != null && epoch.publishes();
+  }
+
+  String job() {
+    return job;
+  }
+
+  String defaultTopic() {
+    return defaultTopic;
+  }
+
   void begin(int partitions) {
     long epoch = Long.parseLong(SparkContext.getOrCreate().getLocalProperty(EPOCH));
     discard();
     // New limits for each epoch: a topic may have been deleted since the last one.
-    TopicLimits limits =
+    RecordCheck check =
         connection == null
             ? null
-            : new TopicLimits(ClusterAdmin.of(connection), defaultTopic, requestBytes, bufferBytes);
-    current = new SpooledEpoch(epoch, partitions, folder, limits);
-    committer.begin(epoch, partitions);
+            : new RecordCheck(
+                new TopicLimits(ClusterAdmin.of(connection), defaultTopic, requestBytes, bufferBytes));
+    boolean publishes = committer.begin(epoch, partitions); // last: Spark calls no abort if this method throws
+    current = new SpooledEpoch(epoch, partitions, folder, publishes, publishes ? check : null);
   }
 
-  void commit(long epoch) {
+  void commit(long number, WriterCommitMessage[] messages) {
     try {
-      committer.commit(epoch, epoch(epoch));
+      SpooledEpoch epoch = epoch(number);
+      for (WriterCommitMessage message : messages) {
+        if (message instanceof ShippedRows shipped) {
+          epoch.add(shipped);
+        }
+      }
+      committer.commit(number, epoch);
     } finally {
       discard();
     }
@@ -91,8 +117,8 @@ public final class SpooledQuery {
     SpooledEpoch epoch = epoch(number);
     return new LaneWriter(
         new RecordColumns(schema, defaultTopic, job, number),
-        epoch.limits(),
-        epoch.newSpool(),
+        epoch.check(),
+        epoch.publishes() ? epoch.newSpool() : null,
         (rows, digest, deadLetters) -> {
           epoch.add(partition, rows, digest, deadLetters);
           return new Spooled();
