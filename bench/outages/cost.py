@@ -66,7 +66,7 @@ def _shares(
 ) -> tuple[dict[str, dict[str, float]], tuple[dict[str, float], dict[str, int]]]:
     """CPU shares and memory: of each part of the platform, and of the standby by process."""
     time.sleep(_SETTLE_S)
-    parts = _parts(deployment, driver, standby)
+    parts = parts_of(deployment, driver, standby)
     before, began = {name: cpu_s(processes) for name, processes in parts.items()}, time.monotonic()
     time.sleep(seconds)
     took = time.monotonic() - began
@@ -82,9 +82,12 @@ def _shares(
     return figures, (used["standby"], memory["standby"])
 
 
-def _parts(deployment: Platform, driver: ProcessGroup, standby: ProcessGroup) -> dict[str, list[psutil.Process]]:
+def parts_of(
+    deployment: Platform, driver: ProcessGroup | None, standby: ProcessGroup | None
+) -> dict[str, list[psutil.Process]]:
     """The live processes of each part of the platform."""
-    parts: dict[str, list[psutil.Process]] = {"driver": driver.members(), "standby": standby.members()}
+    groups = {"driver": driver, "standby": standby}
+    parts = {name: group.members() if group is not None else [] for name, group in groups.items()}
     known = {process.pid for members in parts.values() for process in members}
     for process, _run in processes_of_home(deployment.home):
         if process.pid not in known:

@@ -66,16 +66,23 @@ class Reader:
 
 
 class Load:
-    """Produces numbers, `RATE` a second, over a few keys.
+    """Produces numbers over a few keys.
 
     Args:
         kafka: The cluster.
         topic: The input topic.
         repeats: Every twentieth number is sent again later, for a job that removes duplicates.
+        rate: Numbers per second.
+
+    Attributes:
+        sent: The number of numbers that were sent.
+        sent_at: For each number the time, in seconds of the monotonic clock.
     """
 
-    def __init__(self, kafka: KafkaSettings, topic: str, *, repeats: bool = False) -> None:
+    def __init__(self, kafka: KafkaSettings, topic: str, *, repeats: bool = False, rate: float = RATE) -> None:
         self.sent = 0
+        self.sent_at: list[float] = []
+        self._rate = rate
         self._repeats = repeats
         self._stop = threading.Event()
         self._producer = Producer(client_config(kafka, linger_ms=0, enable_idempotence=True))
@@ -86,11 +93,12 @@ class Load:
     def _run(self) -> None:
         due = time.monotonic()
         while not self._stop.is_set():
+            self.sent_at.append(time.monotonic())
             self._send(self.sent)
             if self._repeats and self.sent % _REPEAT_EVERY == 0 and self.sent >= _REPEAT_AFTER:
                 self._send(self.sent - _REPEAT_AFTER)
             self.sent += 1
-            due += 1 / RATE
+            due += 1 / self._rate
             time.sleep(max(0.0, due - time.monotonic()))
 
     def _send(self, number: int) -> None:
