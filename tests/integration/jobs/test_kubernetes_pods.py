@@ -24,11 +24,20 @@ SCHEMAS: Final = "1.37"
 def test_a_driver_requests_pods_with_the_rights_of_its_role(tmp_path: Path) -> None:
     with StubKubernetes() as kubernetes:
         pods = {"image": "r/executor:1", "namespace": "clonos", "serviceAccount": "clonos-executor"}
+        events = tmp_path / "events"
+        events.mkdir()
+        conf = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.kubernetes.driver.pod.name": "clonos-agent-0",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.eventLog.compress": "false",
+        }
         settings = {
             "master": kubernetes.master,
             "kubernetes": {**pods, "podTemplate": str(MANIFESTS / "executor-pod.yaml")},
             "python": "/opt/clonos/bin/python",
-            "sparkConf": {"spark.driver.host": "127.0.0.1", "spark.kubernetes.driver.pod.name": "clonos-agent-0"},
+            "sparkConf": conf,
         }
         with (tmp_path / "log").open("w") as log:
             check = subprocess.Popen(
@@ -48,6 +57,8 @@ def test_a_driver_requests_pods_with_the_rights_of_its_role(tmp_path: Path) -> N
                 timeout_s=240,
                 details=lambda: (tmp_path / "log").read_text()[-2000:],
             )
+            # Spark requests pods before it registers the hook that deletes them when its JVM exits.
+            eventually(lambda: "SparkListenerApplicationStart" in _text_of(events), "the application has started")
             check.terminate()
             check.wait(60)
             deleted = ("deletecollection", "pods")
@@ -60,6 +71,10 @@ def test_a_driver_requests_pods_with_the_rights_of_its_role(tmp_path: Path) -> N
         for resource in kubernetes.created:
             kubernetes_validate.validate(resource, SCHEMAS, strict=True)
         assert kubernetes.requests <= _allowed()
+
+
+def _text_of(folder: Path) -> str:
+    return "".join(file.read_text() for file in folder.rglob("*") if file.is_file())
 
 
 def _check_pod(pod: dict[str, Any]) -> None:
