@@ -98,11 +98,11 @@ class DriverResources(_Part):
 
     Attributes:
         cores: Number of cores. The master ``auto`` has twice as many task slots. None: all cores of the machine.
-        memory_mb: Heap of the driver's JVM, in MiB.
+        memory_mb: Heap of the driver's JVM, in MiB; Spark does not start with less than 480.
     """
 
     cores: int | None = Field(None, ge=1, le=1024)
-    memory_mb: Mebibytes = Field(1024, alias="memory", ge=256, json_schema_extra={"default": "1g"})
+    memory_mb: Mebibytes = Field(1024, alias="memory", ge=480, json_schema_extra={"default": "1g"})
 
 
 class ExecutorResources(_Part):

@@ -51,7 +51,7 @@ def test_invalid_names_are_refused(tmp_path: Path, name: str) -> None:
     [
         ("  colour: red", "spec.colour"),
         ("  delivery: twice", "spec.delivery"),
-        ("  driver: {memory: 1m}", "spec.driver.memory"),
+        ("  driver: {memory: 479m}", "spec.driver.memory"),
         ("  sharingDepth: 2", "spec.sharingDepth"),
         ("  trigger: {interval: -1ms}", "spec.trigger.interval"),
         ("  trigger: {every: 1}", "spec.trigger.every"),
