@@ -132,7 +132,7 @@ public final class LaneSink implements TableProvider {
       started.begin(info.numPartitions());
       return started.isLocal()
           ? new WriterFactory(query, schema)
-          : new ShippingFactory(query, schema, started.job(), started.defaultTopic(), started.publishes());
+          : new SendingFactory(query, schema, started.job(), started.defaultTopic(), started.publishes());
     }
 
     @Override
@@ -153,7 +153,7 @@ public final class LaneSink implements TableProvider {
     }
   }
 
-  private record ShippingFactory(
+  private record SendingFactory(
       String query, StructType schema, String job, String defaultTopic, boolean publishes)
       implements StreamingDataWriterFactory {
     @Override
@@ -163,7 +163,7 @@ public final class LaneSink implements TableProvider {
           new RecordColumns(schema, defaultTopic, job, epoch),
           null, // the driver checks the records
           publishes ? new Spool(null) : null,
-          (rows, digest, deadLetters) -> ShippedRows.of(query, epoch, partition, rows, digest, deadLetters));
+          (rows, digest, deadLetters) -> SentRows.of(query, epoch, partition, rows, digest, deadLetters));
     }
   }
 

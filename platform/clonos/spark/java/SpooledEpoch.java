@@ -82,28 +82,28 @@ public final class SpooledEpoch implements AutoCloseable {
   }
 
   /** Ends a task whose rows an executor has sent, and checks them. */
-  synchronized void add(ShippedRows shipped) {
-    int partition = shipped.partition();
-    byte[] few = shipped.takeRows();
+  synchronized void add(SentRows sent) {
+    int partition = sent.partition();
+    byte[] few = sent.takeRows();
     if (few.length > 0) {
       receive(partition, few);
     }
     Spool rows = spools[partition];
-    if (rows == null && shipped.bytes() > 0) {
+    if (rows == null && sent.bytes() > 0) {
       throw new IllegalStateException("no rows of task " + partition + " of epoch " + number + " arrived");
     }
     if (rows != null) {
-      rows.setTopics(shipped.topics());
-      if (rows.bytes() != shipped.bytes()) {
+      rows.setTopics(sent.topics());
+      if (rows.bytes() != sent.bytes()) {
         throw new IllegalStateException(
-            "task " + partition + " of epoch " + number + " sent " + shipped.bytes() + " bytes, and "
+            "task " + partition + " of epoch " + number + " sent " + sent.bytes() + " bytes, and "
                 + rows.bytes() + " arrived");
       }
       if (check != null) {
         rows.forEach(check::check);
       }
     }
-    add(partition, spools[partition], shipped.digest(), shipped.deadLetters());
+    add(partition, spools[partition], sent.digest(), sent.deadLetters());
   }
 
   /** Number of records of all tasks. */

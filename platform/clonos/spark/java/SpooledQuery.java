@@ -86,8 +86,8 @@ public final class SpooledQuery {
     try {
       SpooledEpoch epoch = epoch(number);
       for (WriterCommitMessage message : messages) {
-        if (message instanceof ShippedRows shipped) {
-          epoch.add(shipped);
+        if (message instanceof SentRows sent) {
+          epoch.add(sent);
         }
       }
       committer.commit(number, epoch);

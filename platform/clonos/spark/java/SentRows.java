@@ -5,7 +5,7 @@ import java.io.UncheckedIOException;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
 /** The message with which a task of a cluster ends that has sent its rows to the driver. Few rows are in the message. */
-final class ShippedRows implements WriterCommitMessage {
+final class SentRows implements WriterCommitMessage {
   private static final long serialVersionUID = 1;
 
   /** The driver holds the messages of all tasks until the last one has ended. */
@@ -18,7 +18,7 @@ final class ShippedRows implements WriterCommitMessage {
   private final long deadLetters;
   private byte[] rows;
 
-  private ShippedRows(
+  private SentRows(
       int partition, String[] topics, long bytes, byte[] rows, RecordDigest digest, long deadLetters) {
     this.partition = partition;
     this.topics = topics;
@@ -34,9 +34,9 @@ final class ShippedRows implements WriterCommitMessage {
    * @param query the key of one start of the query
    * @param rows null: the rows were only counted
    */
-  static ShippedRows of(String query, long epoch, int partition, Spool rows, RecordDigest digest, long deadLetters) {
+  static SentRows of(String query, long epoch, int partition, Spool rows, RecordDigest digest, long deadLetters) {
     if (rows == null) {
-      return new ShippedRows(partition, new String[0], 0, new byte[0], digest, deadLetters);
+      return new SentRows(partition, new String[0], 0, new byte[0], digest, deadLetters);
     }
     try (rows) {
       long bytes = rows.bytes();
@@ -46,7 +46,7 @@ final class ShippedRows implements WriterCommitMessage {
       } else {
         RowTransfer.send(query, epoch, partition, rows.content());
       }
-      return new ShippedRows(partition, rows.topics(), bytes, few, digest, deadLetters);
+      return new SentRows(partition, rows.topics(), bytes, few, digest, deadLetters);
     } catch (IOException failure) {
       throw new UncheckedIOException(failure);
     } catch (RuntimeException failure) {
