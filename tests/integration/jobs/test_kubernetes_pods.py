@@ -24,14 +24,11 @@ SCHEMAS: Final = "1.37"
 def test_a_driver_requests_pods_with_the_rights_of_its_role(tmp_path: Path) -> None:
     with StubKubernetes() as kubernetes:
         pods = {"image": "r/executor:1", "namespace": "clonos", "serviceAccount": "clonos-executor"}
-        events = tmp_path / "events"
-        events.mkdir()
         conf = {
             "spark.driver.host": "127.0.0.1",
             "spark.kubernetes.driver.pod.name": "clonos-agent-0",
-            "spark.eventLog.enabled": "true",
-            "spark.eventLog.dir": events.as_uri(),
-            "spark.eventLog.compress": "false",
+            "spark.log.level": "INFO",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
         }
         settings = {
             "master": kubernetes.master,
@@ -39,7 +36,12 @@ def test_a_driver_requests_pods_with_the_rights_of_its_role(tmp_path: Path) -> N
             "python": "/opt/clonos/bin/python",
             "sparkConf": conf,
         }
-        with (tmp_path / "log").open("w") as log:
+        log_file = tmp_path / "log"
+
+        def log_text() -> str:
+            return log_file.read_text()
+
+        with log_file.open("w") as log:
             check = subprocess.Popen(
                 [sys.executable, "-m", "clonos.driver.cluster_check"],
                 stdin=subprocess.PIPE,
@@ -55,14 +57,14 @@ def test_a_driver_requests_pods_with_the_rights_of_its_role(tmp_path: Path) -> N
                 lambda: len(kubernetes.pods()) == 2,
                 "two pods are requested",
                 timeout_s=240,
-                details=lambda: (tmp_path / "log").read_text()[-2000:],
+                details=log_text,
             )
-            # Spark requests pods before it registers the hook that deletes them when its JVM exits.
-            eventually(lambda: "SparkListenerApplicationStart" in _text_of(events), "the application has started")
+            # Spark requests pods, registers the hook that deletes them when its JVM exits, and then logs this.
+            eventually(lambda: "SchedulerBackend is ready" in log_text(), "the hook is registered", details=log_text)
             check.terminate()
             check.wait(60)
             deleted = ("deletecollection", "pods")
-            eventually(lambda: deleted in kubernetes.requests, "the pods are deleted", timeout_s=60)
+            eventually(lambda: deleted in kubernetes.requests, "the pods are deleted", details=log_text)
         finally:
             check.kill()
             check.wait()
@@ -71,10 +73,6 @@ def test_a_driver_requests_pods_with_the_rights_of_its_role(tmp_path: Path) -> N
         for resource in kubernetes.created:
             kubernetes_validate.validate(resource, SCHEMAS, strict=True)
         assert kubernetes.requests <= _allowed()
-
-
-def _text_of(folder: Path) -> str:
-    return "".join(file.read_text() for file in folder.rglob("*") if file.is_file())
 
 
 def _check_pod(pod: dict[str, Any]) -> None:
