@@ -284,7 +284,7 @@ def session_conf(
     chosen["spark.sql.shuffle.partitions"] = str(_cores(master) * (1 if automatic else 2))
     # No other host connects, and a host's own name does not always resolve.
     chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILE_SYSTEM  # executors of a cluster lack the class
+    chosen["spark.hadoop.fs.file.impl"] = LOCAL_FILE_SYSTEM  # on a cluster `CheckpointFiles` has it
     return {**chosen, **conf}
 
 

@@ -63,3 +63,18 @@ def test_a_file_is_not_renamed_onto_another(spark: SparkSession, tmp_path: Path)
     (tmp_path / "folder").mkdir()
     assert renamed(tmp_path / "folder", tmp_path / "moved")
     assert (tmp_path / "moved").is_dir()
+
+
+def test_a_checkpoint_has_this_file_system_without_the_setting(spark: SparkSession, tmp_path: Path) -> None:
+    """As on a cluster, where the setting would reach executors before they have the class."""
+    jvm = spark.sparkContext._jvm
+    conf = jvm.org.apache.hadoop.conf.Configuration(spark.sparkContext._jsc.hadoopConfiguration())
+    conf.unset("fs.file.impl")
+    conf.setBoolean("fs.file.impl.disable.cache", True)
+    folder = jvm.org.apache.hadoop.fs.Path(tmp_path.as_uri())
+    assert folder.getFileSystem(conf).getClass().getName() != "clonos.LocalFileSystem"
+    assert jvm.clonos.CheckpointFiles(folder, conf).fs().getClass().getName() == "clonos.LocalFileSystem"
+
+    # A user's own class stays.
+    conf.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+    assert jvm.clonos.CheckpointFiles(folder, conf).fs().getClass().getName().endswith(".RawLocalFileSystem")

@@ -16,7 +16,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
  * Creates the files of a checkpoint, each complete or not at all (docs/adr/0032-shared-storage.md).
  *
  * <p>On file systems with an atomic rename, such as a local one or HDFS, it is Spark's own manager: it writes a temporary
- * file and renames it. On a store of objects (S3) a rename is a copy. There a file appears when its stream is closed, and an
+ * file and renames it. Local files are those of {@link LocalFileSystem} on a cluster too, whose configuration cannot name
+ * the class: executors read it before they have the class. On a store of objects (S3) a rename is a copy. There a file appears when its stream is closed, and an
  * entry of a log is created on the condition that it does not exist: a driver that was paused before the close cannot
  * replace an entry of its successor.
  */
@@ -28,9 +29,21 @@ public final class CheckpointFiles extends FileSystemBasedCheckpointFileManager 
 
   /** Spark calls this constructor. */
   public CheckpointFiles(Path path, Configuration conf) throws IOException {
-    super(path, conf);
-    files = path.getFileSystem(conf);
+    super(path, withLocalFiles(path, conf));
+    files = fs();
     objects = files.hasPathCapability(path, CommonPathCapabilities.ABORTABLE_STREAM);
+  }
+
+  private static Configuration withLocalFiles(Path path, Configuration conf) throws IOException {
+    boolean local = path.getFileSystem(conf).getUri().getScheme().equals("file");
+    if (!local || conf.get("fs.file.impl") != null) {
+      return conf;
+    }
+    Configuration own = new Configuration(conf);
+    own.setClassLoader(LocalFileSystem.class.getClassLoader());
+    own.setClass("fs.file.impl", LocalFileSystem.class, FileSystem.class);
+    own.setBoolean("fs.file.impl.disable.cache", true); // the cached one is of another class
+    return own;
   }
 
   @Override
