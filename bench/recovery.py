@@ -27,7 +27,12 @@ from bench.outages import cost, mixed
 from bench.outages.subject import Platform, platform
 from bench.outages.takeovers import Part, measure
 
-PARTS: Final = ("standby", "state", "processor", "host", "cold", "pool", "cost", "throughput")
+PARTS: Final = ("standby", "state", "processor", "host", "cold", "pool", "both", "cost", "throughput")
+# Parts of which the platform has a pool driver on each host; it would take CPU from the other parts.
+_POOL_PARTS: Final = {
+    "pool": Part("driver", standbys=0, pool=True),
+    "both": Part("both", pool=True),
+}
 _WRONG: Final = ("duplicates", "lost", "order_breaks", "state_breaks")
 # Share of `--kills`: a cold restart takes long, and its durations vary little.
 _COLD_SHARE: Final = 0.1
@@ -71,12 +76,11 @@ def _run(arguments: argparse.Namespace, home: Path) -> dict[str, Any]:
             results |= mixed.measure(arguments.kills, arguments.seed, deployment)
         else:
             results |= _parts(arguments, deployment)
-    if "pool" in arguments.parts and not arguments.mixed:
-        # Pool drivers would take CPU from the other parts.
+    pool_parts = {name: part for name, part in _POOL_PARTS.items() if name in arguments.parts and not arguments.mixed}
+    if pool_parts:
         with platform(home / "pool", pool_size=1) as deployment:
-            results["pool"] = measure(
-                "pool", Part("driver", standbys=0, pool=True), _reduced(arguments.kills), deployment
-            )
+            for name, part in pool_parts.items():
+                results[name] = measure(name, part, _reduced(arguments.kills), deployment)
     results |= _totals(results)
     results["left_after_down"] = mixed.surviving_processes(home) + mixed.surviving_processes(home / "pool")
     results["violations"] = _violations(results, mixed=arguments.mixed)

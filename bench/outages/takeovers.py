@@ -6,15 +6,18 @@ import random
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 from bench.outages.flow import Load, Reader, verdict
 from bench.outages.state import fill
 from bench.outages.subject import Platform
+from bench.outages.usage import cpu_s
 from bench.outages.victims import killed
 from bench.progress import log_progress
 from bench.subjects import make_topic
 from clonos.resources.jobs import Recovery
+from clonos.testing.harness import ProcessGroup
 
 # After a takeover the job processes its backlog; then the next kill follows.
 _SETTLE_S: Final = 3.0
@@ -30,7 +33,8 @@ class Part:
         victim: Kind of victim (`victims.killed`).
         standbys: Number of the job's standbys.
         state_mb: Size of its state in MB; 0: a job without state.
-        pool: Whether its drivers are pool drivers.
+        pool: Whether the host of its driver has a pool driver at each kill. Without standbys, its drivers are pool
+            drivers.
         processor: Whether a `transformWithState` of Python has the state; otherwise an operator of Spark's own.
         executors: Executors of the job and of its standby on the platform's Spark cluster; 0: a local master.
     """
@@ -49,7 +53,7 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
     topics = {"input": source, "output": output}
     if part.state_mb:
         deployment.submit("stateful.py" if part.processor else "deduplicating.py", topics, standbys=part.standbys)
-    elif part.pool:
+    elif part.pool and not part.standbys:
         deployment.submit("subject.py", {**topics, "kind": "identity", "per_epoch": "0"}, standbys=0, mode="pool")
     else:
         params = {**topics, "kind": "identity", "per_epoch": "0"}
@@ -58,6 +62,7 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
     repeats = part.state_mb > 0 and not part.processor
     load, reader = Load(deployment.kafka, source, repeats=repeats), Reader(deployment.kafka, output)
     gaps: list[float] = []
+    warm_ups: list[WarmUp] = []
     state: dict[str, Any] = {}
     try:
         reader.after(0.0)
@@ -66,14 +71,16 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
         for number in range(kills):
             time.sleep(_SETTLE_S + random.random())
             deployment.job.await_driver()
+            if part.standbys:
+                deployment.await_rehearsed_standby(with_state=part.state_mb > 0)
             if part.pool:
                 deployment.await_pool_driver()
-            elif part.standbys:
-                deployment.await_rehearsed_standby(with_state=part.state_mb > 0)
             with killed(part.victim, deployment) as moment:
                 assert moment is not None
                 gaps.append(reader.after(moment + ON_ITS_WAY_S) - moment)
             log_progress(f"{name} {number + 1} of {kills}: {gaps[-1] * 1000:.0f} ms")
+            if part.standbys:
+                warm_ups.append(await_next_standby(deployment))
         load.close()
         phases = waterfall(deployment.job.recoveries())
         deployment.job.until(lambda: len(reader.numbers) >= load.sent, "all of it is published")
@@ -82,7 +89,32 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
         load.close()
         reader.close()
     deployment.stop_job()
-    return {**quantiles(gaps), **state, "phases_ms": phases, **verdict(reader.rows, load.sent)}
+    ready = {"ready_s": quantiles([each.seconds for each in warm_ups])} if warm_ups else {}
+    ready |= {"ready_cpu_s": quantiles([each.cpu_s for each in warm_ups])} if warm_ups else {}
+    return {**quantiles(gaps), **ready, **state, "phases_ms": phases, **verdict(reader.rows, load.sent)}
+
+
+class WarmUp(NamedTuple):
+    """From the placement of a standby until it is READY."""
+
+    seconds: float
+    cpu_s: float  # CPU time of its processes; without those that have exited
+
+
+def await_next_standby(deployment: Platform) -> WarmUp:
+    """Wait until the job has a standby that is READY."""
+
+    def process() -> ProcessGroup | None:
+        return next((group for each in deployment.job.standbys() if (group := deployment.job.process(each.id))), None)
+
+    standby = deployment.job.until(process, "a standby has a process")
+    before_s = sum(cpu_s(standby.members()).values())
+    ready = deployment.job.await_standby()
+    ready_at = datetime.now(UTC)
+    standby = deployment.job.await_process(ready.id)
+    warm_up = WarmUp((ready_at - ready.created_at).total_seconds(), sum(cpu_s(standby.members()).values()) - before_s)
+    log_progress(f"the next standby was READY after {warm_up.seconds:.1f} s and {warm_up.cpu_s:.1f} CPU s")
+    return warm_up
 
 
 def quantiles(seconds: list[float]) -> dict[str, Any]:

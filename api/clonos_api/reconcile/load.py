@@ -82,7 +82,7 @@ class JobCase:
             standbys=tuple(standby_facts(*rows) for rows in self.standbys),
             self_promotion=standby.self_promote_after_s > 0,
             relocatable=not local and standby.mode != "none",
-            prefers_pool=start is None and pool_eligible(self._driver_spec().spec),
+            prefers_pool=start is None and pool_eligible(self._driver_spec().spec, first_start=self.run is None),
             planned_move=planned_moves.of(row),
             successor=run_facts(self.successor, claimed=self.successor_claimed) if self.successor is not None else None,
             cluster=self.cluster(),

@@ -37,25 +37,36 @@ def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSp
     return command
 
 
-def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec) -> bool:
-    """Whether a pool driver can run the job.
+def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec, attempt: int) -> bool:
+    """Whether a pool driver can run the job, as its driver or as a standby.
 
-    A pool driver cannot start as a standby, restore a checkpoint, or use a Spark cluster.
+    A pool driver cannot restore a checkpoint, or use a Spark cluster.
+
+    Args:
+        settings: Settings of the agent.
+        spec: The run.
+        job: The run's job.
+        attempt: The number of the run's attempt that starts, from 1.
     """
-    normal = not spec.standby and spec.restore_location is None and spec.cluster is None
-    starts_normally = normal and "run" in settings.command
-    return starts_normally and pool_eligible(job.spec)
+    starts_normally = spec.restore_location is None and spec.cluster is None and "run" in settings.command
+    first_start = not spec.standby and spec.earlier_attempts + attempt == 1
+    return starts_normally and pool_eligible(job.spec, first_start=first_start)
 
 
-async def launch_in_pool(settings: AgentSettings, pool: WarmPool, attempt: RunAttempt, command: list[str]) -> bool:
-    """Start the attempt in a warm pool driver; returns whether a pool driver accepted it."""
+async def launch_in_pool(
+    settings: AgentSettings, pool: WarmPool, attempt: RunAttempt, command: list[str], *, standby: bool
+) -> bool:
+    """Start the attempt in a warm pool driver; returns whether a pool driver accepted it.
+
+    A `standby` keeps the lower priority of a pool driver until its promotion.
+    """
     driver = pool.take()
     if driver is None:
         return False
     try:
         # Before the request: an agent that restarts after a crash then adopts the driver, or kills the process.
         attempt.write(pid=driver.pid, identity=driver.identity, pool_driver=driver.name)
-        if _request_launch(settings, attempt, driver, command):
+        if _request_launch(settings, attempt, driver, command, standby=standby):
             return True
     except BaseException:
         await asyncio.to_thread(pool.kill, driver)
@@ -100,7 +111,9 @@ def limit_memory(settings: AgentSettings, memory: MemoryLimits, run: str, pid: i
         join(group, pid)
 
 
-def _request_launch(settings: AgentSettings, attempt: RunAttempt, driver: PoolDriver, command: list[str]) -> bool:
+def _request_launch(
+    settings: AgentSettings, attempt: RunAttempt, driver: PoolDriver, command: list[str], *, standby: bool
+) -> bool:
     directory = attempt.directory
     request = LaunchRequest(
         arguments=tuple(command[command.index("run") :]),
@@ -110,7 +123,8 @@ def _request_launch(settings: AgentSettings, attempt: RunAttempt, driver: PoolDr
     )
     if settings.uid is not None:
         os.chown(directory.log, settings.uid, -1)  # the pool driver opens the log itself
-    restore_priority(driver.pid)
+    if not standby:
+        restore_priority(driver.pid)
     if driver.launch(request):
         with contextlib.suppress(ProcessLookupError):
             attempt.watch(driver.pid, driver.identity)

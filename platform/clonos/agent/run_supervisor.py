@@ -226,8 +226,9 @@ class RunSupervisor:
         skip_pool = attempt.is_idle_pool_driver
         attempt.begin(spec)
         command = launching.driver_command(settings, self._directory, spec)
-        use_pool = not skip_pool and launching.may_use_pool(settings, spec, prepared.job)
-        if use_pool and await launching.launch_in_pool(settings, self._context.pool, attempt, command):
+        use_pool = not skip_pool and launching.may_use_pool(settings, spec, prepared.job, attempt.record.attempt)
+        pool, standby = self._context.pool, spec.standby
+        if use_pool and await launching.launch_in_pool(settings, pool, attempt, command, standby=standby):
             self._blocked = None
             self._log.info("pool-driver-launched", pid=attempt.record.pid, attempt=attempt.record.attempt)
             return

@@ -22,7 +22,7 @@ def agent(
     ] = "",
     slots: Annotated[int, typer.Option(help="Maximum number of concurrent drivers.")] = 2,
     pool_size: Annotated[
-        int, typer.Option(help="Number of warm drivers without a job, for jobs with standby mode pool.")
+        int, typer.Option(help="Number of warm drivers without a job, for recoveries and standbys.")
     ] = 0,
     token_file: Annotated[Path | None, typer.Option(help="File with the agent's API token.")] = None,
     label: Annotated[

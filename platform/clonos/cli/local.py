@@ -34,7 +34,7 @@ def up(
     ] = None,
     pool_size: Annotated[
         int,
-        typer.Option(min=0, help="Number of warm drivers without a job per agent, for jobs with standby mode pool."),
+        typer.Option(min=0, help="Number of warm drivers without a job per agent, for recoveries and standbys."),
     ] = 0,
     spark_workers: Annotated[
         int,

@@ -74,8 +74,9 @@ class Standbys(_Part):
 
     Attributes:
         replicas: Number of standbys, on different hosts if there are enough.
-        mode: ``dedicated``: standbys for this job alone. ``pool``: no standbys; the host that starts the job uses one
-            of its pool drivers, if it has one (``clonos agent --pool-size``). ``none``: no standbys and no pool driver.
+        mode: ``dedicated``: standbys for this job alone, which start in a pool driver of their host if it has one
+            (``clonos agent --pool-size``). ``pool``: no standbys; the host that starts the job uses one of its pool
+            drivers, if it has one. ``none``: no standbys and no pool driver.
         self_promote_after_s: A standby promotes itself after this time without the control plane and without progress
             in the causal log while input waits. 0: only the control plane promotes it.
         executors: Number of executors that a standby of a job on a cluster holds. It requests the others at its

@@ -217,7 +217,7 @@ class Heartbeat(Resource):
         instance: Random id of the agent process.
         heartbeat_interval_s: Longest usual time until the next heartbeat, in seconds; a busy host announces a longer
             one. If a standby is ready, four missing heartbeats start a takeover.
-        pool_available: Number of warm drivers for jobs with ``standby: {mode: pool}``.
+        pool_available: Number of warm drivers without a job, for recoveries and standbys.
         capacity: A new measurement of the host; None: there is none since the last heartbeat.
     """
 

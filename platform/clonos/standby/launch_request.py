@@ -36,6 +36,14 @@ class LaunchRequest(BaseModel):
         return self.model_dump_json().encode() + b"\n"
 
 
-def pool_eligible(spec: Spec) -> bool:
-    """Whether the specification of a job allows a pool driver. The job's code may still prevent it."""
-    return spec.standby.mode == "pool" and spec.any_jvm
+def pool_eligible(spec: Spec, *, first_start: bool) -> bool:
+    """Whether the specification of a job allows a pool driver. The job's code may still prevent it.
+
+    Args:
+        spec: The specification.
+        first_start: Whether the job starts for the first time. A job with standbys of its own then leaves the pool
+            drivers to recoveries, and to jobs with ``standby: {mode: pool}``.
+    """
+    standby = spec.standby
+    wanted = standby.mode == "pool" or (standby.dedicated_replicas > 0 and not first_start)
+    return wanted and spec.any_jvm

@@ -1,7 +1,7 @@
-"""A pool driver: a warm driver process without a job, for jobs with ``standby: {mode: pool}``.
+"""A pool driver: a warm driver process without a job, for jobs with standbys or ``standby: {mode: pool}``.
 
 A pool driver has a JVM and a session with Python workers, and has run a stateful query over generated rows. It has not
-rehearsed a job's own queries, as a dedicated standby has. In return it can run any job.
+rehearsed a job's own queries, as a standby has. In return it can become the driver or a standby of any job.
 
 1. Its agent starts it with a directory of its own. Once warm, it opens a mailbox there (`clonos.standby.mailbox`).
 2. The agent sends a `LaunchRequest`. It can open the pipe for writing only while the pool driver reads it.

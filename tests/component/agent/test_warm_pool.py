@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from clonos.standby.promotion import promote
 from clonos.testing.harness import eventually
 from component.agent.api import FakeApi
 from component.agent.hosts import HERE, QUICK, ProcessAgent, ThreadAgent, alive, processes_of, run_spec, settings
+from component.agent.test_standbys_of_agents import STANDS_BY
 from component.agent.test_supervising import reported
 
 Host = Callable[..., ThreadAgent]
@@ -40,9 +42,15 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
         kill_all(folder.name, None, "")
 
 
-def pooled(api: FakeApi, run: str, code: bytes = b"until_stopped()", **more: Any) -> RunSpec:
+def pooled(
+    api: FakeApi,
+    run: str,
+    code: bytes = b"until_stopped()",
+    standbys: Mapping[str, Any] = types.MappingProxyType({"mode": "pool"}),
+    **more: Any,
+) -> RunSpec:
     base = run_spec(run, api.upload(code), **more)
-    standby = Spec.model_validate({"standby": {"mode": "pool"}}).standby
+    standby = Spec.model_validate({"standby": standbys}).standby
     spec = base.spec.spec.model_copy(update={"standby": standby})
     return base.model_copy(update={"spec": base.spec.model_copy(update={"spec": spec})})
 
@@ -103,15 +111,13 @@ def test_pool_driver_that_exits_at_its_launch_is_no_failure(
     assert (report.attempts, report.failure) == (1, None)
 
 
-@pytest.mark.parametrize("standby", [{"replicas": 1}, {"mode": "none"}])
-def test_other_jobs_use_no_pool_driver(
+@pytest.mark.parametrize("standby", [{"replicas": 0}, {"replicas": 1}, {"mode": "none"}])
+def test_other_jobs_use_no_pool_driver_at_their_first_start(
     api: FakeApi, host: Host, run: str, tmp_path: Path, standby: dict[str, Any]
 ) -> None:
     agent = host(**POOL)
     ready(api)
-    base = pooled(api, run)
-    spec = base.spec.spec.model_copy(update={"standby": Spec.model_validate({"standby": standby}).standby})
-    api.assign(base.model_copy(update={"spec": base.spec.model_copy(update={"spec": spec})}))
+    api.assign(pooled(api, run, standbys=standby))
     reported(api, run, "RUNNING", driver_state="RUNNING")
     assert api.pool_drivers == 1
     agent.stop()
@@ -138,13 +144,41 @@ def test_next_agent_kills_pool_drivers_but_not_drivers(
     second.end()
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"driver": {"memory": "512m"}}, {"master": "local[1]"}, {"sparkConf": {"a": "b"}}, {"standby": {"replicas": 1}}],
-)
-def test_job_with_its_own_process_settings_uses_no_pool_driver(more: dict[str, Any]) -> None:
-    assert pool_eligible(Spec.model_validate({"standby": {"mode": "pool"}}))
-    assert not pool_eligible(Spec.model_validate({"standby": {"mode": "pool"}, **more}))
+@pytest.mark.parametrize("more", [{"driver": {"memory": "512m"}}, {"master": "local[1]"}, {"sparkConf": {"a": "b"}}])
+@pytest.mark.parametrize("standby", [{"mode": "pool"}, {"replicas": 1}])
+def test_job_with_its_own_process_settings_uses_no_pool_driver(standby: dict[str, Any], more: dict[str, Any]) -> None:
+    assert pool_eligible(Spec.model_validate({"standby": standby}), first_start=False)
+    assert not pool_eligible(Spec.model_validate({"standby": standby, **more}), first_start=False)
+
+
+def test_job_with_standbys_recovers_in_a_pool_driver(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
+    host(**POOL)
+    ready(api)
+    (pool_driver,) = folders(tmp_path)
+    api.assign(pooled(api, run, standbys={"replicas": 1}))
+    first = reported(api, run, "RUNNING", driver_state="RUNNING").pid
+    assert first is not None
+    assert processes_of(pool_driver.name) != [first]
+    os.kill(first, signal.SIGKILL)
+    again = reported(api, run, "RUNNING", driver_state="RUNNING", attempts=2)
+    assert processes_of(pool_driver.name) == [again.pid]
+
+
+def test_standby_starts_in_a_pool_driver(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
+    host(**POOL)
+    ready(api)
+    (pool_driver,) = folders(tmp_path)
+    code = STANDS_BY.replace(b"PAUSE", b"0")
+    api.assign(pooled(api, run, code, standbys={"replicas": 1}, standby=True))
+    waiting = reported(api, run, "RUNNING", driver_state="READY")
+    assert processes_of(pool_driver.name) == [waiting.pid]
+    assert waiting.pid is not None
+    if os.geteuid() == 0:
+        assert os.getpriority(os.PRIO_PROCESS, waiting.pid) == 10
+    api.assign(pooled(api, run, code, standbys={"replicas": 1}, earlier_attempts=3))
+    drives = reported(api, run, "RUNNING", driver_state="RUNNING", generation=1)
+    assert (drives.pid, drives.attempts) == (waiting.pid, 4)
+    assert os.getpriority(os.PRIO_PROCESS, waiting.pid) == 0
 
 
 def test_pool_driver_that_exits_before_the_job_starts_is_replaced(

@@ -66,9 +66,10 @@ def test_a_move_does_not_restore_removed_standbys() -> None:
         ({"standby": {"mode": "pool"}, "driver": {"memory": "2048m"}}, None, False),
         ({"standby": {"mode": "pool"}}, {"epoch": 3}, False),
         ({}, None, False),
+        ({"standby": {"replicas": 1}}, None, False),
     ],
 )
-def test_only_jobs_that_can_have_a_spare_are_placed_where_one_is(
+def test_only_jobs_that_use_a_pool_driver_are_placed_where_one_is(
     inner: dict[str, Any], start: dict[str, Any] | None, prefers_pool: bool
 ) -> None:
     """The others would take it from those, and start cold."""
@@ -78,6 +79,7 @@ def test_only_jobs_that_can_have_a_spare_are_placed_where_one_is(
 
 def test_a_recovery_is_placed_by_what_its_driver_has() -> None:
     """Not by a newer specification, which counts from the next start."""
-    pool, plain = spec(standby={"mode": "pool"}), spec()
+    pool, plain, standbys = spec(standby={"mode": "pool"}), spec(), spec(standby={"replicas": 1})
+    assert JobCase(job(spec=plain), run(1, standbys)).facts(LOCATIONS)[0].prefers_pool
     assert JobCase(job(spec=plain), run(1, pool)).facts(LOCATIONS)[0].prefers_pool
     assert not JobCase(job(spec=pool), run(1, plain)).facts(LOCATIONS)[0].prefers_pool
