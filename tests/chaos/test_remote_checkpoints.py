@@ -76,7 +76,8 @@ def test_a_remote_checkpoint_survives_a_kill_in_doubt_and_a_takeover(
         assert json.loads(store.read(f"{checkpoint}/owner.json"))["job"] == run.name
         driver = run.start()
         eventually(lambda: any(epoch["replay"] for epoch in run.events_of("epoch")), "a replay", timeout_s=180)
-        eventually(lambda: caught_up(run, run.params["output"], feeder.sent), "it caught up", timeout_s=120)
+        so_far = list(feeder.sent)  # more records follow while this waits
+        eventually(lambda: caught_up(run, run.params["output"], so_far), "it caught up", timeout_s=120)
         standby, pipe = standbys.start_ready()
         eventually(lambda: run.events_of("rehearsed"), "the standby has rehearsed", timeout_s=180)
         assert run.events_of("rehearsed")[-1]["state"]["counts"] in ("changes", "snapshot")
