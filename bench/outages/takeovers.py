@@ -75,12 +75,13 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
                 deployment.await_rehearsed_standby(with_state=part.state_mb > 0)
             if part.pool:
                 deployment.await_pool_driver()
+            standbys = {standby.id for standby in deployment.job.standbys()}
             with killed(part.victim, deployment) as moment:
                 assert moment is not None
                 gaps.append(reader.after(moment + ON_ITS_WAY_S) - moment)
             log_progress(f"{name} {number + 1} of {kills}: {gaps[-1] * 1000:.0f} ms")
             if part.standbys:
-                warm_ups.append(await_next_standby(deployment))
+                warm_ups.append(await_next_standby(deployment, standbys))
         load.close()
         phases = waterfall(deployment.job.recoveries())
         deployment.job.until(lambda: len(reader.numbers) >= load.sent, "all of it is published")
@@ -98,21 +99,24 @@ class WarmUp(NamedTuple):
     """From the placement of a standby until it is READY."""
 
     seconds: float
-    cpu_s: float  # CPU time of its processes; without those that have exited
+    cpu_s: float  # CPU time of its processes
 
 
-def await_next_standby(deployment: Platform) -> WarmUp:
-    """Wait until the job has a standby that is READY."""
+def await_next_standby(deployment: Platform, known: set[str]) -> WarmUp:
+    """Wait until the job has a READY standby that is none of the `known` ones (ids)."""
 
     def process() -> ProcessGroup | None:
-        return next((group for each in deployment.job.standbys() if (group := deployment.job.process(each.id))), None)
+        standbys = (each.id for each in deployment.job.standbys() if each.id not in known)
+        return next((group for each in standbys if (group := deployment.job.process(each))), None)
 
     standby = deployment.job.until(process, "a standby has a process")
     before_s = sum(cpu_s(standby.members()).values())
     ready = deployment.job.await_standby()
     ready_at = datetime.now(UTC)
     standby = deployment.job.await_process(ready.id)
-    warm_up = WarmUp((ready_at - ready.created_at).total_seconds(), sum(cpu_s(standby.members()).values()) - before_s)
+    placed_at = deployment.client.jobs.run(deployment.job.name, ready.id).created_at
+    used_s = sum(cpu_s(standby.members()).values()) - before_s
+    warm_up = WarmUp((ready_at - placed_at).total_seconds(), used_s)
     log_progress(f"the next standby was READY after {warm_up.seconds:.1f} s and {warm_up.cpu_s:.1f} CPU s")
     return warm_up
 
