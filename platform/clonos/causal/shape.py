@@ -91,6 +91,15 @@ def has_rows_without_input(frame: DataFrame) -> bool:
     )
 
 
+def python_workers(frame: DataFrame) -> int:
+    """The largest number of Python workers that one task of a query uses at the same time: one for each node of the
+    plan that calls Python functions.
+    """
+    return max(
+        sum(any(node.functions()) for node in _in_its_tasks(top_of_stage)) for top_of_stage in logical_plan(frame).all()
+    )
+
+
 def _in_its_tasks(node: PlanNode) -> Iterator[PlanNode]:
     """A node and its descendants that run in the same tasks, without a shuffle between them."""
     yield node

@@ -13,6 +13,7 @@ from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 
 from clonos.causal.epoch_scope import worker_kafka
+from clonos.causal.shape import python_workers
 from clonos.driver.checkpoint import progress_of
 from clonos.driver.driver import Driver
 from clonos.driver.lag import LagMeter
@@ -27,6 +28,7 @@ from clonos.spark.clusters import is_loopback
 from clonos.spark.executors import hold_executors, request_executors
 from clonos.spark.internals import hadoop_configuration, jvm_of
 from clonos.spark.session import is_local
+from clonos.spark.spooling import publishes_in_jvm
 from clonos.spark.stored_files import StoredFolder
 from clonos.standby.mirror import Mirror
 from clonos.standby.promotion import PromotionMailbox
@@ -221,16 +223,23 @@ class Standby:
         self._refreshed_at = self._followed_at = time.monotonic()
 
     def _warm_workers(self) -> None:
-        """Start two Python workers for each task slot, because a replay cannot reuse the workers of skipped lanes."""
+        """Start the Python workers that a takeover needs; those that run already stay."""
         slots = self._spark.sparkContext.defaultParallelism
         # Persisted, as in a replay with published lanes: a rehearsal has no row to persist.
         rows = self._spark.range(0, slots, 1, slots).persist(StorageLevel.MEMORY_AND_DISK)
         connect = partial(_connect_worker, self._prepared.topic)
         try:
-            rows.mapInArrow(connect, "id long").mapInArrow(connect, "id long").collect()
+            chain = rows
+            for _ in range(self._workers_of_slot()):
+                chain = chain.mapInArrow(connect, "id long")
+            chain.collect()
         finally:
             rows.unpersist()
         self._workers_warmed_at = time.monotonic()
+
+    def _workers_of_slot(self) -> int:
+        """The number of Python workers that a task slot uses at the same time; a lane in Python uses another one."""
+        return max(python_workers(query.frame) + (not publishes_in_jvm(query.sink)) for query in self._driver.queries)
 
     def _transition(self, state: StandbyState) -> None:
         if state not in TRANSITIONS[self._state]:
