@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from clonos.agent.directories import RunDirectory
 from clonos.agent.environment import driver_environment, launch_environment
 from clonos.agent.memory import MemoryLimits, join
-from clonos.agent.priority import lower_priority, restore_priority
+from clonos.agent.priority import Priority, set_priority
 from clonos.agent.process import launch
 from clonos.agent.run_attempt import RunAttempt
 from clonos.agent.settings import AgentSettings
@@ -58,7 +58,7 @@ async def launch_in_pool(
 ) -> bool:
     """Start the attempt in a warm pool driver; returns whether a pool driver accepted it.
 
-    A `standby` keeps the lower priority of a pool driver until its promotion.
+    A `standby` gets the priority of one that warms up.
     """
     driver = pool.take()
     if driver is None:
@@ -101,7 +101,7 @@ def launch_process(
         gid=user.gid if user else None,
     )
     if spec.standby:
-        lower_priority(pid)
+        set_priority(pid, Priority.WARMING)
     return pid
 
 
@@ -123,8 +123,7 @@ def _request_launch(
     )
     if settings.uid is not None:
         os.chown(directory.log, settings.uid, -1)  # the pool driver opens the log itself
-    if not standby:
-        restore_priority(driver.pid)
+    set_priority(driver.pid, Priority.WARMING if standby else Priority.DRIVER)
     if driver.launch(request):
         with contextlib.suppress(ProcessLookupError):
             attempt.watch(driver.pid, driver.identity)

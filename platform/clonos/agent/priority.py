@@ -1,29 +1,32 @@
-"""CPU priority of standbys: they warm up at a lower priority than drivers.
+"""CPU priority of processes that warm up or wait: they yield to drivers.
 
-Only root can raise a priority again, so an agent of another user changes none.
+Linux may schedule each session as a group (``sched_autogroup_enabled``). Then the nice values of processes count only
+within their session, and the group has a nice value of its own; sched(7) describes both.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from enum import IntEnum
 from pathlib import Path
-from typing import Final
 
 import psutil
 
-_LOW_PRIORITY: Final = 10
+
+class Priority(IntEnum):
+    """Nice values."""
+
+    DRIVER = 0
+    WARMING = 5  # a standby that is not READY yet: until then a failure leads to a cold restart
+    WAITING = 10  # a READY standby, which repeats its rehearsals, and a pool driver
 
 
-def lower_priority(pid: int) -> None:
-    """Lower the CPU priority of a driver process that was just started, and of its later child processes."""
-    if os.geteuid() == 0:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, _LOW_PRIORITY)
+def set_priority(session: int, priority: Priority) -> None:
+    """Set the priority of every thread of a session, and of its later processes.
 
-
-def restore_priority(session: int) -> None:
-    """Restore the normal CPU priority of every thread in a driver's session, at the promotion of the driver."""
+    Only root can raise a priority again, so an agent of another user changes none.
+    """
     if os.geteuid() != 0:
         return
     for pid in psutil.pids():
@@ -31,4 +34,6 @@ def restore_priority(session: int) -> None:
             if os.getsid(pid) == session:
                 for thread in Path(f"/proc/{pid}/task").iterdir():
                     with contextlib.suppress(OSError):
-                        os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
+                        os.setpriority(os.PRIO_PROCESS, int(thread.name), priority)
+    with contextlib.suppress(OSError):  # a kernel without such groups has no file
+        Path(f"/proc/{session}/autogroup").write_text(str(int(priority)))

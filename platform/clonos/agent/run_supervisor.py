@@ -31,7 +31,7 @@ from clonos.agent.checkpoint_sizes import measure_checkpoint
 from clonos.agent.directories import RunDirectory
 from clonos.agent.environment import driver_environment
 from clonos.agent.host_context import HostContext
-from clonos.agent.priority import restore_priority
+from clonos.agent.priority import Priority, set_priority
 from clonos.agent.process import identity
 from clonos.agent.run_attempt import RunAttempt
 from clonos.agent.users import driver_user, folder_of, give_folder
@@ -88,6 +88,7 @@ class RunSupervisor:
         self._stop_timed_out: Failure | None = None
         self._outcome: AttemptOutcome | None = None
         self._checkpoint_bytes: dict[str, int] | None = None
+        self._low_priority: int | None = None  # process id of the standby whose priority was lowered
         self._log = _log.bind(run=directory.run)
 
     def apply(self, spec: RunSpec) -> None:
@@ -210,7 +211,16 @@ class RunSupervisor:
             return
         elif (unresponsive_s := self._attempt.unresponsive_s()) is not None:
             await self._kill_unresponsive(unresponsive_s)
+        else:
+            self._lower_priority()
         await self._wait(HEARTBEAT_S)
+
+    def _lower_priority(self) -> None:
+        """Lower the priority of a standby, once: from now on it only repeats its rehearsals."""
+        process, waits = self._attempt.process, self._attempt.record.standby and self._attempt.is_waiting_standby
+        if process is not None and waits and process.pid != self._low_priority:
+            set_priority(process.pid, Priority.WAITING)
+            self._low_priority = process.pid
 
     async def _wait(self, timeout_s: float | None = None) -> None:
         """Wait until there is a change."""
@@ -322,7 +332,7 @@ class RunSupervisor:
         assert spec is not None
         received = attempt.status.standby in (StandbyState.PROMOTING, StandbyState.PROMOTED)
         if received or promote(self._directory.promotion, accept_new_code=spec.accept_new_code):
-            restore_priority(attempt.process.pid)
+            set_priority(attempt.process.pid, Priority.DRIVER)
             self._log.info("standby-promoted", pid=attempt.process.pid)
             failures = restart_policy.failures_before_attempt(spec, attempt.record)
             attempt.write(standby=False, consecutive_failures=failures, driver_since=datetime.now(UTC))

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from clonos.agent.environment import pool_driver_environment
-from clonos.agent.priority import lower_priority
+from clonos.agent.priority import Priority, set_priority
 from clonos.agent.process import DriverProcess, identity, kill_all, launch
 from clonos.agent.settings import AgentSettings
 from clonos.standby.launch_request import LOG, MAILBOX, LaunchRequest
@@ -183,7 +183,7 @@ class WarmPool:
                 uid=settings.uid,
                 gid=settings.gid,
             )
-            lower_priority(pid)
+            set_priority(pid, Priority.WAITING)
             identity_ = identity(pid) or ""
             process = DriverProcess(pid, identity_, lambda: None)
         except OSError as error:

@@ -56,12 +56,24 @@ def test_standby_waits_and_becomes_the_driver(api: FakeApi, host: Host, run: str
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can raise a priority again")
-def test_standby_waits_at_a_lower_priority(api: FakeApi, host: Host, run: str) -> None:
-    api.assign(run_spec(run, api.upload(STANDS_BY.replace(b"PAUSE", b"0")), standby=True))
+def test_standby_waits_at_a_lower_priority_than_it_warms_up(api: FakeApi, host: Host, run: str) -> None:
+    api.assign(run_spec(run, api.upload(STANDS_BY.replace(b"PAUSE", b"3")), standby=True))
     host()
-    pid = reported(api, run, "RUNNING", driver_state="READY").pid
-    assert pid is not None
-    assert os.getpriority(os.PRIO_PROCESS, pid) == 10
+    pid = eventually(lambda: api.reports[run].pid if run in api.reports else None, "it has a process")
+
+    def nice() -> tuple[int, str]:
+        """Of the process, and of its session if the kernel has groups."""
+        group = Path(f"/proc/{pid}/autogroup")
+        words = group.read_text().split() if group.exists() else []
+        return os.getpriority(os.PRIO_PROCESS, pid), words[-1] if words else ""
+
+    def has(expected: int) -> bool:
+        own, group = nice()
+        return own == expected and group in (str(expected), "")
+
+    eventually(lambda: has(5), "it warms up", details=lambda: str(nice()))
+    assert reported(api, run, "RUNNING", driver_state="READY").pid == pid
+    eventually(lambda: has(10), "it waits", details=lambda: str(nice()))
 
 
 CRASHES: Final = STANDS_BY.replace(b"PAUSE", b"0").replace(b"until_stopped()", b"running(); os.kill(os.getpid(), 9)")
