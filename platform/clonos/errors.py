@@ -620,7 +620,7 @@ class EpochFailed(ClonosError):
     slug = "epoch-failed"
     exit_code = 71
     retry = True
-    kept_default = "the transaction was aborted; the epoch will be replayed from the log."
+    kept_default = "the epoch will be replayed from the log; lanes that are published already are skipped."
     hint_default = "nothing: the restart policy decides how often the epoch is replayed."
 
 

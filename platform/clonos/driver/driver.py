@@ -395,9 +395,13 @@ class Driver:
         return topics
 
     def _written(self) -> set[str]:
-        """The topics that sinks name; only sinks that write one topic do."""
+        """The topics that sinks name, only sinks that write one topic do, and the topics of poison records."""
         topics = {getattr(query.sink, "topic", None) for query in self._context.queries}
-        return {topic for topic in topics if isinstance(topic, str)}
+        dead_letters = set[str]().union(*map(self._dead_letter_topics, self._context.queries))
+        return dead_letters | {topic for topic in topics if isinstance(topic, str)}
+
+    def _dead_letter_topics(self, query: Query) -> frozenset[str]:
+        return frozenset(self._graph.get(query.name, {}).get("dead_letters", ()))
 
     def _committed(self) -> dict[str, int]:
         """Query → newest epoch that its checkpoint has committed."""
@@ -464,6 +468,7 @@ class Driver:
             by_pattern=any("subscribepattern" in scan.options for scan in streaming_scans(query.frame)),
             static_inputs=static_inputs,
             source_topics=frozenset(start),
+            dead_letter_topics=self._dead_letter_topics(query),
             rescale_after=rescale_after,
         )
         settings = checkpoint.settings()

@@ -101,6 +101,7 @@ class EpochRunner:
         topic_ids: Looks up the ids of the topics of plans.
         by_pattern: Whether a source of the query reads the topics of a pattern.
         source_topics: The topics that the query has read.
+        dead_letter_topics: The topics to which it publishes poison records.
         static_inputs: The files that the query is joined with.
         rescale_after: The epoch after which the query must be rescaled; None: it continues.
 
@@ -129,6 +130,7 @@ class EpochRunner:
         topic_ids: TopicIds | None = None,
         by_pattern: bool = False,
         source_topics: frozenset[str] = frozenset(),
+        dead_letter_topics: frozenset[str] = frozenset(),
         static_inputs: StaticInputs | None = None,
         rescale_after: int | None = None,
     ) -> None:
@@ -155,6 +157,7 @@ class EpochRunner:
         self._topic_ids = topic_ids
         self._by_pattern = by_pattern
         self._source_topics = source_topics
+        self._dead_letter_topics = dead_letter_topics
         self._static_inputs = static_inputs
         self._rescale_after = rescale_after
         # Markers read at the claim are valid only for epochs that were in doubt then.
@@ -482,7 +485,8 @@ class EpochRunner:
         """Topic → id, for the topics of the epoch that the log does not know, or knows with another id."""
         topics = {part.topic for scan in planned.scans for part in scan}
         topic = getattr(self._query.sink, "topic", None)
-        ids = self._topic_ids.of(topics | ({topic} if topic else set())) if self._topic_ids is not None else {}
+        published = self._dead_letter_topics | ({topic} if topic else set())
+        ids = self._topic_ids.of(topics | published) if self._topic_ids is not None else {}
         known = self._own.state.topic_ids
         if self._by_pattern:  # a topic may have appeared again since the job's start
             read = {name: ids[name] for name in topics & ids.keys()}

@@ -119,7 +119,7 @@ class _Output:
     """Reads the topics from their first offsets, and adds up what it has read."""
 
     def __init__(self, kafka: KafkaSettings, topics: Collection[str], on_read: OnRead) -> None:
-        self._topics = sorted(topics)
+        self.topics = sorted(topics)
         self._on_read = on_read
         self._consumer = Consumer(
             client_config(
@@ -142,7 +142,7 @@ class _Output:
             self.complete = self.complete and low == 0
 
     def _partitions(self) -> Iterator[tuple[str, int]]:
-        for topic in self._topics:
+        for topic in self.topics:
             try:
                 metadata = self._consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
             except KafkaException as error:
@@ -377,7 +377,7 @@ def _observe(log: _Log, output: _Output, seconds: float) -> OutputAudit:
             # The newest snapshot may be in the middle of an epoch: then another one is taken.
             if fit.newest or time.monotonic() > deadline + _GRACE_S:
                 log.give_up()
-                return _result(log, snapshots, fit, whole=whole)
+                return _result(log, output.topics, snapshots, fit, whole=whole)
         time.sleep(_PAUSE_S)
 
 
@@ -401,27 +401,32 @@ def _fit(epochs: Sequence[CommittedEpoch], snapshots: Sequence[Sum], *, whole: b
     return best
 
 
-def _result(log: _Log, snapshots: Sequence[Sum], fit: _Fit, *, whole: bool) -> OutputAudit:
+def _result(log: _Log, topics: Sequence[str], snapshots: Sequence[Sum], fit: _Fit, *, whole: bool) -> OutputAudit:
     repeated, incomplete = tuple(log.repeated), tuple(log.incomplete)
     distance = None
     if whole and not fit.newest and len(log.epochs) > 1:
         distance = snapshots[-1].records - log.epochs[-1].total.records
     if not _span(fit.epochs):
-        return OutputAudit({}, 0, repeated, incomplete, distance, _reason(log, snapshots, distance))
+        return OutputAudit({}, 0, repeated, incomplete, distance, _reason(log, topics, snapshots, distance))
     first, last = (log.epochs.index(epoch) for epoch in (fit.epochs[0], fit.epochs[-1]))
-    reason = "" if fit.newest else f"Of later epochs, no moment of the output fits. {_reason(log, snapshots, distance)}"
+    reason = (
+        ""
+        if fit.newest
+        else f"Of later epochs, no moment of the output fits. {_reason(log, topics, snapshots, distance)}"
+    )
     records = fit.epochs[-1].total.records - fit.epochs[0].total.records
     return OutputAudit(_ranges(log.epochs[first + 1 : last + 1]), records, repeated, incomplete, distance, reason)
 
 
-def _reason(log: _Log, snapshots: Sequence[Sum], distance: int | None) -> str:
+def _reason(log: _Log, topics: Sequence[str], snapshots: Sequence[Sum], distance: int | None) -> str:
     if len(log.epochs) == 1:
         return "No committed epoch is in the causal log."
     if distance == 0:
-        return "The output has as many records as the markers say, with other content."
+        return f"{', '.join(topics)}: as many records as the markers say, with other content."
     if distance is not None:
         records = "1 record" if abs(distance) == 1 else f"{abs(distance)} records"
-        return f"The output has {records} {'more' if distance > 0 else 'less'} than the markers say."
+        difference = f"{', '.join(topics)}: {records} {'more' if distance > 0 else 'less'} than the markers say."
+        return f"{difference} If the job publishes to other topics too, name all of them with --topic."
     if len({*snapshots} - {Sum()}) == 1:  # a complete output has one at its beginning, too
         return "Nothing was published during the audit, and older records or markers were deleted."
     return "No moment of the output fits the markers: another program may write to the topics, or records differ."
