@@ -127,7 +127,10 @@ class ServiceError(UserError):
     slug = "service-failed"
     exit_code = 16
     kept_default = "the epoch was not published; the determinants recorded so far are kept."
-    hint_default = "raise retries= of the service, or record its errors with record_errors=True."
+    hint_default = (
+        "start the job again (`clonos job start`) when the service answers; raise retries= of the service, or record "
+        "its errors with record_errors=True."
+    )
 
 
 class ServiceTimedOut(ServiceError):
@@ -135,7 +138,10 @@ class ServiceTimedOut(ServiceError):
 
     slug = "service-timed-out"
     exit_code = 17
-    hint_default = "raise timeout= or retries= of the service, or record its errors with record_errors=True."
+    hint_default = (
+        "start the job again (`clonos job start`) when the service answers; raise timeout= or retries= of the service, "
+        "or record its errors with record_errors=True."
+    )
 
 
 class ResultNotSerialisable(UserError):
@@ -163,7 +169,8 @@ class PoisonRecord(UserError):
     exit_code = 20
     kept_default = "the record's lane was not published; the epoch is replayed when the job runs again."
     hint_default = (
-        "fix the schema, or choose on_poison='dead-letter' (store such records in a topic) or 'drop' in ctx.decode."
+        "fix the schema, or choose on_poison='dead-letter' (store such records in a topic) or 'drop' in ctx.decode; "
+        "then --accept-new-code (`clonos job resolve` on the platform) replays the epoch in doubt with the new code."
     )
 
 

@@ -21,6 +21,7 @@ from clonos.cli.options import (
     Output,
     Token,
     Wait,
+    confirm,
     connect,
     pairs,
 )
@@ -353,7 +354,7 @@ def resolve(
     )
     typer.echo(meanings[decisions[0]][1], err=True)
     if not yes:
-        typer.confirm(f"Resolve epoch {epoch} of {query} of {job}?", abort=True, err=True)
+        confirm(f"Resolve epoch {epoch} of {query} of {job}?")
     with connect(api, token, context) as client:
         operate(client, job, lambda name: client.jobs.resolve(name, request), wait=wait, quiet=quiet, output=output)
 

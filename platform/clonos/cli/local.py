@@ -30,7 +30,7 @@ def up(
     agents: Annotated[int, typer.Option(min=0, max=20, help="Number of agents; each acts as one host.")] = 2,
     slots: Annotated[
         int | None,
-        typer.Option(min=1, help="Maximum number of concurrent drivers per agent (default: what fits, 1 to 8)."),
+        typer.Option(min=1, help="Maximum number of concurrent drivers per agent (default: what fits, 2 to 8)."),
     ] = None,
     pool_size: Annotated[
         int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -21,6 +22,22 @@ if TYPE_CHECKING:
 
 
 _TIME = re.compile(r"(\d{1,6})([smhd])")
+
+
+def confirm(question: str) -> None:
+    """Ask a question on stderr; `typer.Abort` unless the answer is yes.
+
+    Raises:
+        SpecError: There is no one to ask: standard input is at its end.
+    """
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        raise SpecError(f"{question} Nobody answers.", kept="nothing was changed.", hint="add --yes.") from None
+    if not agreed:
+        raise typer.Abort()
 
 
 class Output(StrEnum):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clonos.cli.options import Listing, Lists
+from clonos.cli.options import Listing, Lists, confirm
 from clonos.errors import SpecError
 
 app = typer.Typer(no_args_is_help=True, help="Show and abort open transactions of Kafka.")
@@ -81,7 +81,7 @@ def abort(
         typer.echo("None of them has an open transaction.", err=True)
         return
     if not yes:
-        typer.confirm(f"Abort {len(due)} open transactions: {', '.join(due)}?", abort=True, err=True)
+        confirm(f"Abort {len(due)} open transactions: {', '.join(due)}?")
     transactions.abort(kafka, jars, due)
     for name in due:
         typer.echo(name)
