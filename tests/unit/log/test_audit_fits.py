@@ -106,4 +106,4 @@ def test_an_output_that_does_not_change_is_named(history: ScriptedHistory, snaps
     history.entries = committed("words", 1, 9)
     log = output_audit._Log(KafkaSettings(), "j")
     log.update()
-    assert "Nothing was published during the audit" in output_audit._reason(log, snapshots, None)
+    assert "Nothing was published during the audit" in output_audit._reason(log, ["out"], snapshots, None)
