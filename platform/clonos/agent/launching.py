@@ -40,7 +40,8 @@ def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSp
 def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec, attempt: int) -> bool:
     """Whether a pool driver can run the job, as its driver or as a standby.
 
-    A pool driver cannot restore a checkpoint, or use a Spark cluster.
+    A pool driver cannot restore a checkpoint, or use a Spark cluster. A standby that failed here starts without one:
+    the job's driver may have failed with it, and needs it more.
 
     Args:
         settings: Settings of the agent.
@@ -49,6 +50,8 @@ def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec, attempt: 
         attempt: The number of the run's attempt that starts, from 1.
     """
     starts_normally = spec.restore_location is None and spec.cluster is None and "run" in settings.command
+    if spec.standby and attempt > 1:
+        return False
     first_start = not spec.standby and spec.earlier_attempts + attempt == 1
     return starts_normally and pool_eligible(job.spec, first_start=first_start)
 

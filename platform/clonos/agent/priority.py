@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from enum import IntEnum
 from pathlib import Path
+from typing import Final
 
 import psutil
+
+_CAP_SYS_NICE: Final = 23  # capabilities(7)
 
 
 class Priority(IntEnum):
@@ -22,12 +26,19 @@ class Priority(IntEnum):
     WAITING = 10  # a READY standby, which repeats its rehearsals, and a pool driver
 
 
+def may_raise() -> bool:
+    """Whether this process may raise priorities."""
+    capabilities = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return capabilities is not None and bool(int(capabilities[1], 16) >> _CAP_SYS_NICE & 1)
+
+
 def set_priority(session: int, priority: Priority) -> None:
     """Set the priority of every thread of a session, and of its later processes.
 
-    Only root can raise a priority again, so an agent of another user changes none.
+    Only a process with the capability ``CAP_SYS_NICE``, such as root, can raise a priority again. Without it nothing is
+    changed.
     """
-    if os.geteuid() != 0:
+    if not may_raise():
         return
     for pid in psutil.pids():
         with contextlib.suppress(OSError):

@@ -93,16 +93,24 @@ def has_rows_without_input(frame: DataFrame) -> bool:
 
 def python_workers(frame: DataFrame) -> int:
     """The largest number of Python workers that one task of a query uses at the same time: one for each node of the
-    plan that calls Python functions.
+    plan between two shuffles that calls Python functions. The branches of unions and joins have tasks of their own.
     """
-    return max(
-        sum(any(node.functions()) for node in _in_its_tasks(top_of_stage)) for top_of_stage in logical_plan(frame).all()
-    )
+
+    def of_tasks(top: PlanNode) -> int:
+        below = () if _shuffles(top) else map(of_tasks, top.children)
+        return any(top.functions()) + max(below, default=0)
+
+    return max(map(of_tasks, logical_plan(frame).all()))
+
+
+def _shuffles(node: PlanNode) -> bool:
+    """Whether the children of a node run in tasks of an earlier stage."""
+    return node.kind.startswith(_SHUFFLING) or bool(node.fields.get("shuffle", False))
 
 
 def _in_its_tasks(node: PlanNode) -> Iterator[PlanNode]:
     """A node and its descendants that run in the same tasks, without a shuffle between them."""
     yield node
-    if not node.kind.startswith(_SHUFFLING) and not node.fields.get("shuffle", False):
+    if not _shuffles(node):
         for child in node.children:
             yield from _in_its_tasks(child)

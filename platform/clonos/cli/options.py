@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -32,8 +31,8 @@ def confirm(question: str) -> None:
     """
     try:
         agreed = typer.confirm(question, err=True)
-    except typer.Abort:
-        if sys.stdin.isatty():  # Ctrl-C
+    except typer.Abort as abort:
+        if not isinstance(abort.__context__, EOFError):  # Ctrl-C
             raise
         raise SpecError(f"{question} Nobody answers.", kept="nothing was changed.", hint="add --yes.") from None
     if not agreed:

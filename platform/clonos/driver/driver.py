@@ -398,7 +398,7 @@ class Driver:
         """The topics that sinks name, only sinks that write one topic do, and the topics of poison records."""
         topics = {getattr(query.sink, "topic", None) for query in self._context.queries}
         dead_letters = set[str]().union(*map(self._dead_letter_topics, self._context.queries))
-        return dead_letters | {topic for topic in topics if isinstance(topic, str)}
+        return (dead_letters - self._read()) | {topic for topic in topics if isinstance(topic, str)}
 
     def _dead_letter_topics(self, query: Query) -> frozenset[str]:
         return frozenset(self._graph.get(query.name, {}).get("dead_letters", ()))

@@ -147,6 +147,10 @@ class _Output:
                 metadata = self._consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
             except KafkaException as error:
                 raise unanswered("Kafka did not answer", error.args[0]) from error
+            if metadata.error is not None and metadata.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise unanswered(f"{topic} cannot be read", metadata.error)
+            if metadata.error is not None:  # it was deleted, for instance an earlier topic of dead letters
+                self.complete = False
             for partition in metadata.partitions:
                 yield topic, partition
 
@@ -425,8 +429,11 @@ def _reason(log: _Log, topics: Sequence[str], snapshots: Sequence[Sum], distance
         return f"{', '.join(topics)}: as many records as the markers say, with other content."
     if distance is not None:
         records = "1 record" if abs(distance) == 1 else f"{abs(distance)} records"
-        difference = f"{', '.join(topics)}: {records} {'more' if distance > 0 else 'less'} than the markers say."
-        return f"{difference} If the job publishes to other topics too, name all of them with --topic."
+        if distance > 0:
+            hint = "If another program writes to one of them, name the topics of this job alone with --topic."
+        else:
+            hint = "If the job publishes to other topics too, name all of them with --topic."
+        return f"{', '.join(topics)}: {records} {'more' if distance > 0 else 'less'} than the markers say. {hint}"
     if len({*snapshots} - {Sum()}) == 1:  # a complete output has one at its beginning, too
         return "Nothing was published during the audit, and older records or markers were deleted."
     return "No moment of the output fits the markers: another program may write to the topics, or records differ."

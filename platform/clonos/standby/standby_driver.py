@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -230,13 +230,14 @@ class Standby:
         connect = partial(_connect_worker, self._prepared.topic)
         try:
             chain = rows
-            for _ in range(self._workers_of_slot()):
+            for _ in range(self._workers_of_slot):
                 chain = chain.mapInArrow(connect, "id long")
             chain.collect()
         finally:
             rows.unpersist()
         self._workers_warmed_at = time.monotonic()
 
+    @cached_property
     def _workers_of_slot(self) -> int:
         """The number of Python workers that a task slot uses at the same time; a lane in Python uses another one."""
         return max(python_workers(query.frame) + (not publishes_in_jvm(query.sink)) for query in self._driver.queries)

@@ -56,8 +56,10 @@ def test_standby_waits_and_becomes_the_driver(api: FakeApi, host: Host, run: str
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can raise a priority again")
-def test_standby_waits_at_a_lower_priority_than_it_warms_up(api: FakeApi, host: Host, run: str) -> None:
-    api.assign(run_spec(run, api.upload(STANDS_BY.replace(b"PAUSE", b"3")), standby=True))
+def test_standby_waits_at_a_lower_priority_than_it_warms_up(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
+    warm = tmp_path / "warm"
+    waits = f"while not Path({str(warm)!r}).exists(): time.sleep(0.05)"
+    api.assign(run_spec(run, api.upload(STANDS_BY.replace(b"time.sleep(PAUSE)", waits.encode())), standby=True))
     host()
     pid = eventually(lambda: api.reports[run].pid if run in api.reports else None, "it has a process")
 
@@ -72,6 +74,7 @@ def test_standby_waits_at_a_lower_priority_than_it_warms_up(api: FakeApi, host: 
         return own == expected and group in (str(expected), "")
 
     eventually(lambda: has(5), "it warms up", details=lambda: str(nice()))
+    warm.touch()
     assert reported(api, run, "RUNNING", driver_state="READY").pid == pid
     eventually(lambda: has(10), "it waits", details=lambda: str(nice()))
 

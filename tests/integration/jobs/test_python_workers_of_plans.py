@@ -28,6 +28,7 @@ def mapped(frame: DataFrame) -> DataFrame:
         (lambda frame: mapped(computed(frame).repartition(2)), 1),
         (lambda frame: computed(mapped(computed(frame)).repartition("id").filter("id > 3")), 2),
         (lambda frame: computed(frame).groupBy("id").applyInPandas(lambda rows: rows, "id long"), 1),
+        (lambda frame: computed(frame).union(mapped(computed(frame))).union(computed(frame)), 2),
     ],
 )
 def test_a_task_uses_a_worker_for_each_node_with_python_functions(
