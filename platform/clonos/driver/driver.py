@@ -330,7 +330,8 @@ class Driver:
             lineage = self._committed() if self._options.new_lineage and not restart else None
             self._topic_ids.stop()
             self._topic_ids = TopicIds(self._kafka)
-            self._topic_ids.prefetch(self._read() | self._written())
+            read, dead_letters = self._read(), self._dead_letters()
+            self._topic_ids.prefetch(read | self._written() | dead_letters)
             own = self._claimant.claim(
                 new_lineage=lineage,
                 request_key=self._options.request_key,
@@ -366,7 +367,8 @@ class Driver:
             for started in running:
                 started.start(self._job, self._wake)
             self._running = running
-            self._topic_ids.watch(ignored=self._written(), log=own.topic)
+            # A query may read what another one could not decode: that topic is a source.
+            self._topic_ids.watch(ignored=self._written() | (dead_letters - read), log=own.topic)
             self._to(DriverState.RUNNING)
             self._watch(running)
             return None
@@ -395,10 +397,13 @@ class Driver:
         return topics
 
     def _written(self) -> set[str]:
-        """The topics that sinks name, only sinks that write one topic do, and the topics of poison records."""
+        """The topics that sinks name; only sinks that write one topic do."""
         topics = {getattr(query.sink, "topic", None) for query in self._context.queries}
-        dead_letters = set[str]().union(*map(self._dead_letter_topics, self._context.queries))
-        return (dead_letters - self._read()) | {topic for topic in topics if isinstance(topic, str)}
+        return {topic for topic in topics if isinstance(topic, str)}
+
+    def _dead_letters(self) -> set[str]:
+        """The topics of the poison records of all queries."""
+        return set[str]().union(*map(self._dead_letter_topics, self._context.queries))
 
     def _dead_letter_topics(self, query: Query) -> frozenset[str]:
         return frozenset(self._graph.get(query.name, {}).get("dead_letters", ()))

@@ -133,13 +133,13 @@ def can_spool(sink: object, spark: SparkSession) -> TypeGuard[SpoolingSink]:
     """Whether the driver publishes the sink's rows: it can, with the Java classes in the session; and it must, since
     tasks and driver share a JVM, or the whole epoch has one transaction.
     """
-    if os.environ.get(_LANES) == "partition" or not isinstance(sink, SpoolingSink) or not publishes_in_jvm(sink):
+    if os.environ.get(_LANES) == "partition" or not publishes_in_jvm(sink):
         return False
     is_local = local_task_failures(spark.sparkContext.master) is not None
     return (is_local or sink.delivery == "atomic-epoch") and has_class(spark, FORMAT)
 
 
-def publishes_in_jvm(sink: object) -> bool:
+def publishes_in_jvm(sink: object) -> TypeGuard[SpoolingSink]:
     """Whether no Python worker publishes the sink's lanes."""
     return isinstance(sink, SpoolingSink) and _is_own(type(sink))
 

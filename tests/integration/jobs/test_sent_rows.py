@@ -30,7 +30,7 @@ class Classes:
         return constructor.newInstance(self._array(arguments))
 
     def call(self, target: Any, name: str, *arguments: object) -> Any:
-        """Call the method with this name whose first parameter has the type of the first argument."""
+        """Call the method with this name and number of parameters."""
         for method in target.getClass().getDeclaredMethods():
             types = method.getParameterTypes()
             if method.getName() == name and len(types) == len(arguments):

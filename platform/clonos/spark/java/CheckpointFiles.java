@@ -17,9 +17,11 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
  *
  * <p>On file systems with an atomic rename, such as a local one or HDFS, it is Spark's own manager: it writes a temporary
  * file and renames it. Local files are those of {@link LocalFileSystem} on a cluster too, whose configuration cannot name
- * the class: executors read it before they have the class. On a store of objects (S3) a rename is a copy. There a file appears when its stream is closed, and an
- * entry of a log is created on the condition that it does not exist: a driver that was paused before the close cannot
- * replace an entry of its successor.
+ * the class: executors read it before they have the class.
+ *
+ * <p>On a store of objects (S3) a rename is a copy. There a file appears when its stream is closed, and an entry of a log
+ * is created on the condition that it does not exist: a driver that was paused before the close cannot replace an entry
+ * of its successor.
  */
 public final class CheckpointFiles extends FileSystemBasedCheckpointFileManager {
   private static final String ONCE = CreateFileOptionKeys.FS_OPTION_CREATE_CONDITIONAL_OVERWRITE;
