@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup demo example test begin-summary unit component component-api component-rest contracts integration chaos browser screenshots chaos-full containers containers-slice containers-full cluster-full image-kafka \
 	images compose compose-down \
-	lint docs format bench lock clean
+	lint docs wheel format bench lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -159,6 +159,9 @@ lint: .venv/.installed ## ruff, mypy, import-linter, codespell with docs/words.t
 
 docs: .venv/.installed ## Build the documentation site, build/docs/index.html; the control plane serves it under /docs
 	$(MKDOCS) build
+
+wheel: docs ## Build a wheel with the documentation site, below build/wheel
+	$(BIN)/uv build --quiet --wheel --out-dir build/wheel .
 
 format: .venv/.installed ## Format the code
 	$(BIN)/ruff format .

@@ -193,6 +193,12 @@ class Oidc(BaseModel):
         return self.client_secret.get_secret_value() if self.client_secret is not None else None
 
 
+def _documentation() -> Path:
+    """The documentation site of an installed wheel, else that of the clone."""
+    installed = Path(__file__).parent / "documentation"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "build" / "docs"
+
+
 def _random_name() -> str:
     return f"{socket.gethostname()[:30]}-{secrets.token_hex(4)}"
 
@@ -220,8 +226,8 @@ class ApiSettings(BaseSettings):
             are those of ``X-Forwarded-For`` and ``X-Forwarded-Proto``; default: none, the headers are ignored.
         replica: Name of this replica in the leader's lease; default: random.
         heartbeat_s: Interval of keep-alive messages in event streams.
-        docs: Directory of the documentation site, which the service serves below ``/docs``; default: ``build/docs`` of
-            the clone that the service runs from.
+        docs: Directory of the documentation site, which the service serves below ``/docs``; default: that of the
+            installed wheel, else ``build/docs`` of the clone that the service runs from.
         ready_file: File to which the service writes its address, as JSON, once it accepts requests.
         reconcile: Whether this replica can become the leader.
         host_heartbeat_s: Interval of agents' heartbeats.
@@ -255,7 +261,7 @@ class ApiSettings(BaseSettings):
     trusted_proxies: list[IPvAnyNetwork] = Field(default_factory=list)
     replica: str = Field(default_factory=_random_name, min_length=1, max_length=40)
     heartbeat_s: Duration = Field(15.0, gt=0)
-    docs: Path = Field(default_factory=lambda: Path(__file__).parents[2] / "build" / "docs")
+    docs: Path = Field(default_factory=_documentation)
     ready_file: Path | None = None
     reconcile: bool = True
     host_heartbeat_s: Duration = Field(1.0, gt=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -75,7 +76,7 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
                 deployment.await_rehearsed_standby(with_state=part.state_mb > 0)
             if part.pool:
                 deployment.await_pool_driver()
-            standbys = {standby.id for standby in deployment.job.standbys()}
+            standbys = standby_processes(deployment).keys()
             with killed(part.victim, deployment) as moment:
                 assert moment is not None
                 gaps.append(reader.after(moment + ON_ITS_WAY_S) - moment)
@@ -96,26 +97,38 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
 
 
 class WarmUp(NamedTuple):
-    """From the placement of a standby until it is READY."""
+    """From the placement of a standby, or the restart of its process on the same host, until it is READY."""
 
     seconds: float
     cpu_s: float  # CPU time of its processes
 
 
-def await_next_standby(deployment: Platform, known: set[str]) -> WarmUp:
-    """Wait until the job has a READY standby that is none of the `known` ones (ids)."""
+def standby_processes(deployment: Platform) -> dict[int, tuple[str, ProcessGroup]]:
+    """The standbys of the job that have a process, by its id: standby id, process."""
+    groups = ((each.id, deployment.job.process(each.id)) for each in deployment.job.standbys())
+    return {group.pid: (standby, group) for standby, group in groups if group is not None}
 
-    def process() -> ProcessGroup | None:
-        standbys = (each.id for each in deployment.job.standbys() if each.id not in known)
-        return next((group for each in standbys if (group := deployment.job.process(each))), None)
 
-    standby = deployment.job.until(process, "a standby has a process")
-    before_s = sum(cpu_s(standby.members()).values())
-    ready = deployment.job.await_standby()
-    ready_at = datetime.now(UTC)
-    standby = deployment.job.await_process(ready.id)
-    placed_at = deployment.client.jobs.run(deployment.job.name, ready.id).created_at
-    used_s = sum(cpu_s(standby.members()).values()) - before_s
+def await_next_standby(deployment: Platform, known: Collection[int]) -> WarmUp:
+    """Wait until the job has a READY standby whose process is none of the `known` ones."""
+
+    def started() -> tuple[str, ProcessGroup] | None:
+        return next((each for pid, each in standby_processes(deployment).items() if pid not in known), None)
+
+    standby, process = deployment.job.until(started, "a standby has a process")
+    started_at = datetime.now(UTC)
+    before_s = sum(cpu_s(process.members()).values())
+
+    def ready() -> datetime | None:
+        states = {each.id: each for each in deployment.job.standbys()}
+        # The state of a standby that restarted is READY until its agent reports the restart.
+        is_ready = standby in states and states[standby].state == "READY" and states[standby].since > started_at
+        return states[standby].since if is_ready else None
+
+    ready_at = deployment.job.until(ready, "the standby is READY")
+    used_s = sum(cpu_s(process.members()).values()) - before_s
+    run = deployment.client.jobs.run(deployment.job.name, standby)
+    placed_at = run.created_at if run.attempts <= 1 or run.started_at is None else run.started_at
     warm_up = WarmUp((ready_at - placed_at).total_seconds(), used_s)
     log_progress(f"the next standby was READY after {warm_up.seconds:.1f} s and {warm_up.cpu_s:.1f} CPU s")
     return warm_up

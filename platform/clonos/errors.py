@@ -107,8 +107,8 @@ class JobCodeError(UserError):
     exit_code = 14
     kept_default = "the epoch was not published; it is replayed when the job runs again."
     hint_default = (
-        "fix the job's code and run it again; --accept-new-code (`clonos job resolve` on the platform) replays an "
-        "epoch in doubt with the new code."
+        "fix the job's code and run it again; --accept-new-code (`clonos job resolve JOB --new-code` on the "
+        "platform) replays epochs in doubt with the new code."
     )
 
 
@@ -170,7 +170,7 @@ class PoisonRecord(UserError):
     kept_default = "the record's lane was not published; the epoch is replayed when the job runs again."
     hint_default = (
         "fix the schema, or choose on_poison='dead-letter' (store such records in a topic) or 'drop' in ctx.decode; "
-        "then --accept-new-code (`clonos job resolve` on the platform) replays the epoch in doubt with the new code."
+        "then --accept-new-code (`clonos job resolve JOB --new-code` on the platform) replays epochs in doubt with it."
     )
 
 
@@ -426,7 +426,7 @@ class ControlPlaneUnavailable(EnvironmentFault):
     slug = "control-plane-unavailable"
     exit_code = 48
     retry = True
-    kept_default = "jobs run without it. The request was executed completely or not at all."
+    kept_default = "drivers that run continue without it. The request was executed completely or not at all."
     hint_default = "start one on this machine with `clonos up`, or choose another with --api, CLONOS_API or --context."
 
 
@@ -665,6 +665,16 @@ class DriverUnresponsive(DriverCrashed):
     hint_default = "nothing: it is restarted. If one record takes longer, raise stallTimeout in the specification."
 
 
+class StoppedWithAgent(EnvironmentFault):
+    """A driver was stopped because its agent stopped, for instance by `clonos down`. Never a process's exit code."""
+
+    slug = "stopped-with-agent"
+    exit_code = 104
+    retry = True
+    kept_default = "published records are unchanged; the next attempt replays the epoch in doubt."
+    hint_default = "start the agent again, or wait until a driver on another host has taken over."
+
+
 class EpochTooLarge(ClonosError):
     """Kafka cannot take the records of an epoch within the longest transaction that the brokers allow."""
 
@@ -694,7 +704,7 @@ class StopTimedOut(ClonosError):
     kept_default = "published records are unchanged; the next start replays the epoch, with the same code."
     hint_default = (
         "start the job again, and allow the next stop more time. A changed version is refused until the epoch is "
-        "finished, unless you accept the new code for it with `clonos job resolve JOB --epoch N --new-code`."
+        "finished, unless you accept the new code for it with `clonos job resolve JOB --new-code`."
     )
 
 

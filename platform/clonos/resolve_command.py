@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 _COMMAND: Final = re.compile(
     r"clonos job resolve \S+ --query (?P<query>[a-z0-9-]+) --epoch (?P<epoch>\d+) --(?P<decision>[a-z-]+)"
 )
+_NEW_CODE: Final = re.compile(r"clonos job resolve \S+ --new-code")
 
 
 class NamedEpoch(NamedTuple):
@@ -29,6 +30,21 @@ def resolve_command(job: str, query: str, epoch: int, decision: str) -> str:
         f"`clonos job resolve {job} --query {query} --epoch {epoch} --{decision}`, "
         f"or `clonos run … --resolve {query}:{epoch}={decision}`"
     )
+
+
+def new_code_command(job: str) -> str:
+    """The command that accepts a job's new code for all its epochs in doubt, and the option for a job without one.
+
+    Example:
+        >>> new_code_command("orders")
+        '`clonos job resolve orders --new-code`, or `clonos run … --accept-new-code`'
+    """
+    return f"`clonos job resolve {job} --new-code`, or `clonos run … --accept-new-code`"
+
+
+def proposes_new_code(hint: str) -> bool:
+    """Whether a hint contains the command of `new_code_command`."""
+    return _NEW_CODE.search(hint) is not None
 
 
 def named_epoch(hint: str) -> NamedEpoch | None:

@@ -47,7 +47,8 @@ async def get_page(path: str, request: Request, replica: ReplicaDep) -> Response
         return response
     built = (site / "index.html").is_file()
     error = BY_SLUG.get(path.removeprefix(_ERRORS).removesuffix(".html")) if path.startswith(_ERRORS) else None
-    return render(request, Page("documentation.html", "Documentation"), {"built": built, "error": error}, status=404)
+    status = 404 if error is None else 200  # the page describes the error
+    return render(request, Page("documentation.html", "Documentation"), {"built": built, "error": error}, status=status)
 
 
 def _file(site: Path, path: str) -> Path | None:

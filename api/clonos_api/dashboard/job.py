@@ -10,7 +10,7 @@ import yaml
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.resolve_command import named_epoch
+from clonos.resolve_command import named_epoch, proposes_new_code
 from clonos.resources.checkpoints import Savepoint
 from clonos.resources.clusters import Cluster
 from clonos.resources.incidents import sentence
@@ -76,6 +76,7 @@ async def show_job(
             "cluster": await _cluster(session, shown.spec.spec.cluster),
             "run": await _run(session, row, names),
             "in_doubt": named_epoch(shown.failure.hint) if shown.failure else None,
+            "other_code": shown.failure is not None and proposes_new_code(shown.failure.hint),
             "tab": tab,
             "tabs": TABS,
             **await _TABS[tab][1](session, row, version),

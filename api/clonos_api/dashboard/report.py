@@ -43,7 +43,19 @@ _SYSTEMS: Final = {
     "flink": "Flink",
     "quix": "Quix Streams",
 }
-_ORDER: Final = ("detect", "decide", "finish", "start", "wake", "claim", "restore", "replay", "epoch", "commit")
+_ORDER: Final = (
+    "detect",
+    "decide",
+    "finish",
+    "start",
+    "wake",
+    "claim",
+    "restore",
+    "replay",
+    "epoch",
+    "commit",
+    "others",
+)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from clonos_api.fleet.facts import Facts, Waiting
 from clonos_api.fleet.lines import Forecast
 from clonos_api.store.tables import JobRow, RecoveryRow, RunRow, StandbyRow
 
+# Causes of recoveries that are neither a takeover nor a cold restart after a failure.
+_NEITHER: Final = (*PLANNED, "restart", "rollback", "shutdown")
 _NEWEST: Final = 500  # recoveries that an estimate uses
 _OF_JOB: Final = 5  # newest recoveries of a job that its own estimate uses
 
@@ -46,8 +48,8 @@ async def read_estimates(session: AsyncSession) -> Estimates:
     warm: list[tuple[str, float]] = []
     cold: list[tuple[str, float]] = []
     for job, body in await session.execute(rows.order_by(RecoveryRow.started_at.desc()).limit(_NEWEST)):
-        if body.get("outcome") != "COMPLETED" or body["cause"] in (*PLANNED, "restart"):
-            continue  # a restart of the queries in their process is neither
+        if body.get("outcome") != "COMPLETED" or body["cause"] in _NEITHER:
+            continue
         (warm if body.get("standby") else cold).append((job, float(body["downtime_ms"]) / 1000))
     ready = (
         select(StandbyRow.since, RunRow.created_at)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from clonos.resources.jobs import DesiredState, JobState
+from clonos.resources.lag import lag_of_job
 from clonos.standby.states import StandbyState
 from clonos_api.fleet.facts import Facts, queries_of
 from clonos_api.fleet.forecasts import Estimates, forecast_of
@@ -25,7 +26,7 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rate: float | None)
     """The row of a job; `rate` is the number of records that it publishes per second."""
     seats = _seats(job, facts)
     doubts = _doubts(job, facts)
-    lags = [sum(query["lag"].values()) for query in queries_of(job) if query.get("lag")]
+    lag = lag_of_job(query.get("lag") or {} for query in queries_of(job))
     weak = (*doubts, *_unguarded(job, seats, facts))
     stall = stall_of(job, facts)
     recovery = facts.recoveries.get(job.id)
@@ -42,7 +43,7 @@ def line_of(job: JobRow, facts: Facts, estimates: Estimates, rate: float | None)
         failure=str(job.failure["what"]) if job.failure else None,
         last=_last(recovery) if recovery is not None else None,
         restarts=job.restarts,
-        lag=sum(lags) if lags and job.state == JobState.RUNNING else None,
+        lag=lag if job.state == JobState.RUNNING else None,
         out_per_s=rate if job.state == JobState.RUNNING else None,
         exact=not doubts,
         alone=job.state == JobState.RUNNING and _wanted(job) == 0,

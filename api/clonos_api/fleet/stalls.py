@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from clonos.resources.jobs import DesiredState, JobState
 from clonos.resources.recovery_descriptions import PLANNED
 from clonos.units import parse_duration
-from clonos_api.fleet.facts import Facts, queries_of
+from clonos_api.fleet.facts import Facts
 from clonos_api.fleet.lines import Stall
+from clonos_api.store import recoveries
 from clonos_api.store.tables import JobRow, RecoveryRow
 
 # Without output for this time a job stalls, if it has input and its epochs usually take less.
@@ -27,9 +29,7 @@ def stall_of(job: JobRow, facts: Facts) -> Stall | None:
     metrics = job.metrics or {}
     recovery = facts.recoveries.get(job.id)
     if recovery is not None and recovery.ended_at is None and recovery.body["cause"] not in PLANNED:
-        output = _moment(metrics.get("at"))
-        since = min(recovery.started_at, output) if output is not None else recovery.started_at
-        return Stall(since, _step(recovery, metrics))
+        return Stall(recoveries.silent_since(recovery, metrics), _step(recovery, metrics))
     if job.state != JobState.RUNNING:
         return None
     silent = _moment((metrics.get("kafka") or {}).get("silent_since"))
@@ -42,18 +42,35 @@ def stall_of(job: JobRow, facts: Facts) -> Stall | None:
 
 
 def _without_epochs(job: JobRow, at: datetime) -> Stall | None:
-    """The stall of a job whose driver reports nothing wrong, although records are waiting."""
+    """The stall of a query whose driver reports nothing wrong, although records are waiting."""
     metrics = job.metrics or {}
-    if not sum(sum(query["lag"].values()) for query in queries_of(job) if query.get("lag")):
-        return None
-    received = _moment(metrics.get("received_at")) or _moment(metrics.get("at"))
-    since = max(job.state_since, received) if received is not None else job.state_since
     slow_s = float(metrics.get("slow_epoch_ms", 0)) / 1000
     interval_s = parse_duration(((job.spec.get("spec") or {}).get("trigger") or {}).get("interval") or "0s")
     limit_s = max(_SLOW * slow_s, _PATIENCE_S) + interval_s + _PUSHES_S
-    if at - since <= timedelta(seconds=limit_s):
+    queries = metrics.get("queries") or {}
+    silent = {name: _silent_since(job, query) for name, query in queries.items() if _has_input(query)}
+    if not silent or at - min(silent.values()) <= timedelta(seconds=limit_s):
         return None
-    return Stall(since, "records are waiting, and no epoch has finished")
+    name, since = min(silent.items(), key=lambda item: (item[1], item[0]))
+    of_query = f" for query {name}" if len(queries) > 1 else ""
+    return Stall(since, f"records are waiting{of_query}, and no epoch has finished")
+
+
+def _has_input(query: Mapping[str, Any]) -> bool:
+    """Whether records were waiting for a query after its newest epoch."""
+    newest, measured = query.get("at"), query.get("lag_at")
+    return any((query.get("lag") or {}).values()) and (not newest or not measured or measured > newest)
+
+
+def _silent_since(job: JobRow, query: Mapping[str, Any]) -> datetime:
+    """The query's newest epoch by this machine's clock, or the begin of the job's state, if that is later."""
+    metrics = job.metrics or {}
+    newest, received, output = (
+        _moment(text) for text in (metrics.get("at"), metrics.get("received_at"), query.get("at"))
+    )
+    if received is not None and newest is not None and output is not None:
+        received -= newest - output
+    return max(job.state_since, received or newest or job.state_since)
 
 
 def _step(recovery: RecoveryRow, metrics: dict[str, Any]) -> str:
@@ -64,8 +81,12 @@ def _step(recovery: RecoveryRow, metrics: dict[str, Any]) -> str:
         return "a new driver is being placed"
     if generation is None:
         return f"{'the standby' if body.get('standby') else 'a new driver'} on {host} starts to claim the causal log"
-    epochs = [int(query.get("epoch", -1)) + 1 for query in (metrics.get("queries") or {}).values()]
-    epoch = f"epoch {epochs[0]}" if len(epochs) == 1 else "its first epoch"
+    queries = metrics.get("queries") or {}
+    waiting = recoveries.waiting_queries(recovery, metrics) or queries
+    epoch = "its first epoch"
+    if len(waiting) == 1:
+        ((name, query),) = waiting.items()
+        epoch = f"epoch {int(query.get('epoch', -1)) + 1}{f' of {name}' if len(queries) > 1 else ''}"
     return f"generation {generation} on {host} computes {epoch}"
 
 

@@ -142,9 +142,9 @@ async def _begin_recovery(
         return
     # The attempt that follows the failed one.
     attempt = run.attempts + (run.state in ("EXITED", "PENDING"))
-    if decision.cause == "crash" and await generations.claimed_by(session, job.id, run.id, attempt):
+    if decision.cause in ("crash", "shutdown") and await generations.claimed_by(session, job.id, run.id, attempt):
         # The driver reported this recovery before its agent did, without the reason.
-        await recoveries.explain(session, job.id, decision.failure)
+        await recoveries.explain(session, job.id, decision.failure, cause=decision.cause)
         return
     host = await session.get(HostRow, run.host)
     lost = decision.cause == "host-lost" and host is not None

@@ -159,9 +159,10 @@ def _standby(case: JobCase, run_id: str) -> tuple[StandbyRow, RunRow]:
 
 
 async def _drop(session: AsyncSession, standby: StandbyRow, run: RunRow) -> None:
+    ended = run.ended_at is not None or run.state == "LOST"
     if run.ended_at is None:  # the run before the standby, as in `promote`
         await _discard(session, run)
-    await standbys.move(session, standby, StandbyState.FAILED)
+    await standbys.move(session, standby, StandbyState.FAILED if ended else StandbyState.RETIRED)
 
 
 async def _dismiss(session: AsyncSession, job: JobRow, move: Moving, successor: RunRow | None) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from clonos.resources.jobs import Failure, JobState, StopMode
 
-RecoveryCause = Literal["crash", "host-lost", "restart", "move", "upgrade"]
+RecoveryCause = Literal["crash", "host-lost", "restart", "move", "upgrade", "rollback", "shutdown"]
 
 # The job
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import RunRestartPolicy, RunSpec
-from clonos.resources.jobs import StartFrom
+from clonos.resources.jobs import ResolveRequest, StartFrom
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.store.clusters import description
 from clonos_api.store.db.rows import new_id
@@ -52,10 +52,20 @@ def driver_spec(
         # A run that replaces another before its first claim repeats the request key: the log accepts each key once.
         request_key="" if not job.start_from else (previous.order.get("request_key") if previous else None) or run,
         earlier_attempts=previous.attempts if previous else 0,
-        accept_new_code=previous.order.get("accept_new_code", False) if previous else _reverts(job),
-        resolutions=(previous.order.get("resolutions") if previous else job.resolutions) or [],
+        accept_new_code=previous.order.get("accept_new_code", False) if previous else _accepts_new_code(job),
+        resolutions=previous.order.get("resolutions") or [] if previous else _of_epochs(job),
         cluster=description(clusters[spec.spec.cluster]) if spec.spec.cluster in clusters else None,
     )
+
+
+def _accepts_new_code(job: JobRow) -> bool:
+    return _reverts(job) or len(_of_epochs(job)) < len(job.resolutions or [])
+
+
+def _of_epochs(job: JobRow) -> list[ResolveRequest]:
+    """The decisions about single epochs of the next start. The other ones accept the new code for all epochs."""
+    decisions = [ResolveRequest.model_validate(decision) for decision in job.resolutions or []]
+    return [decision for decision in decisions if decision.epoch is not None]
 
 
 def standby_spec(job: JobRow, driver: RunRow | None, locations: CheckpointLocations, clusters: Clusters) -> RunSpec:

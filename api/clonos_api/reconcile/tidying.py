@@ -91,7 +91,8 @@ async def _outcome(session: AsyncSession, row: RecoveryRow, job: JobRow, moment:
     alive = newest == failed == job.generation and job.state == JobState.RUNNING
     if alive and job.moving is not None and row.body["cause"] in PLANNED:
         return None  # the driver runs until the standby claims the log
-    if newest >= (row.body.get("generation") or failed + 1) or alive:
+    returned = bool(row.body.get("returned"))  # the recovery has seen an epoch and waits for other queries
+    if alive or (newest >= (row.body.get("generation") or failed + 1) and not returned):
         return "OVERTAKEN"
     idle = job.state == JobState.RUNNING and moment - job.state_since > timedelta(seconds=RECOVER_S)
     return "IDLE" if idle and moment - row.started_at > timedelta(seconds=RECOVER_S) else None

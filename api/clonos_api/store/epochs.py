@@ -135,7 +135,13 @@ class _Ingestion:
                         self.session, self.job, fact.generation, fact.at
                     )
                 case Lag():
-                    self._query(fact.query).update(lag=fact.topics, partition_lag=fact.partitions)
+                    self._query(fact.query).update(
+                        lag=fact.topics, partition_lag=fact.partitions, lag_at=fact.at.isoformat()
+                    )
+                    if fact.first and await recoveries.record_no_input(
+                        self.session, self.job, fact, self._have_published(fact.waiting)
+                    ):
+                        self.sums["recoveries"] += 1
                     self._count(fact.query, fact.at, Tally(lag=fact.topics))
                 case Retention():
                     self._query(fact.query)["retention"] = fact.topics
@@ -216,9 +222,11 @@ class _Ingestion:
         return "start" if before.ended_at is not None else "crash"
 
     async def _epoch(self, done: EpochDone) -> None:
-        if done.marks is not None:
-            before = self.last_at or await recoveries.last_epoch_at(self.session, self.job)
-            if await recoveries.complete(self.session, self.job, done, before):
+        if done.first or done.marks is not None:
+            last = self._query(done.checkpoint.query).get("at")
+            before = datetime.fromisoformat(last) if last else None
+            waiting = self._have_published(done.waiting)
+            if await recoveries.record_epoch(self.session, self.job, done, before, waiting):
                 self.sums["recoveries"] += 1
         self.last_at = done.at
         slow_ms = float(self.metrics.get("slow_epoch_ms", 0.0))
@@ -259,7 +267,7 @@ class _Ingestion:
         self.finished[done.lineage, epoch.generation] += new
         self.published[done.lineage, epoch.generation] += figures["records_out"]
         query = self._query(epoch.query)
-        query["epoch"] = epoch.epoch
+        query["epoch"], query["at"] = epoch.epoch, done.at.isoformat()
         query["epochs"] += new
         for name, figure in figures.items():
             if name in query:
@@ -300,6 +308,10 @@ class _Ingestion:
 
     def _is_known(self, query: str) -> bool:
         return query in self.queries or len(self.queries) < _QUERIES
+
+    def _have_published(self, queries: Sequence[str]) -> list[str]:
+        """Those of `queries` that have finished an epoch before: a recovery waits for them."""
+        return [query for query in queries if self.queries.get(query, {}).get("epochs")]
 
     def _query(self, name: str) -> dict[str, Any]:
         # Metrics of earlier versions lack some fields.

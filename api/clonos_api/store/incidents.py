@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final
 
 from sqlalchemy import case, func, not_, select
@@ -19,7 +18,8 @@ _EARLIER: Final = 200  # as many as retention keeps
 
 async def get(session: AsyncSession, job: JobRow, recovery: str) -> Incident:
     """A recovery of a job with its explanation, by the recovery's id."""
-    shown = views.recovery(await recoveries.get(session, job.id, recovery))
+    row = await recoveries.get(session, job.id, recovery)
+    shown = views.recovery(row)
     at = await now(session)
     queries = await _queries(session, shown)
     diverged = (await counters.of_job(session, job.id)).get("diverged_lanes", 0)
@@ -27,13 +27,8 @@ async def get(session: AsyncSession, job: JobRow, recovery: str) -> Incident:
     exactly_once = _exactly_once(job)
     loss = loss_of(shown, queries, exactly_once=exactly_once, diverged=diverged, verification=verification)
     comparison = compare(shown, await _earlier(session, shown))
-    return incident(shown, job.name, loss, comparison, at=at, last_output=_last_output(job, shown))
-
-
-def _last_output(job: JobRow, recovery: Recovery) -> datetime:
-    """The job's last output; of a recovery in progress, that before the failure."""
-    reported = (job.metrics or {}).get("at")
-    return datetime.fromisoformat(reported) if reported else recovery.started_at
+    since = recoveries.silent_since(row, job.metrics or {})
+    return incident(shown, job.name, loss, comparison, at=at, silent_since=since)
 
 
 def _exactly_once(job: JobRow) -> bool:

@@ -38,6 +38,7 @@ _RECORDED: Final = 100  # operators of an epoch
 _TOPIC: Final = 250  # characters; a topic's name has at most 249
 _CLASSES: Final = 200  # more than the latencies of any record have
 _STACK: Final = 10_000
+_RETURNED: Final = 200  # queries, as many as `clonos_api.store.reported_graph` accepts
 _WHAT: Final = 500
 
 
@@ -53,6 +54,8 @@ class IngestState:
     # times of the steps of the current claim, in seconds since 1970: failed, claiming, claimed, running
     marks: dict[str, float] = field(default_factory=dict)
     waiting: bool = False  # whether no epoch has finished since the newest claim
+    queries: list[str] = field(default_factory=list)  # of the newest claim; empty: it has named none
+    returned: list[str] = field(default_factory=list)  # those that have returned since that claim
     last_at: float = 0.0  # time of the newest event, in seconds since 1970
     end: str = ""  # ``clean`` or ``failed``; empty while the driver runs, or if its end is unknown
     application_id: str = ""  # of the newest driver's Spark application; empty: it has reported none
@@ -92,6 +95,8 @@ class EpochDone:
     operators: dict[str, dict[str, int]] = field(default_factory=dict)
     # class of a latency (`clonos_api.store.series`) → records, from their timestamp in Kafka to the end of the epoch
     latencies: dict[str, int] = field(default_factory=dict)
+    first: bool = False  # whether the query has returned with this epoch
+    waiting: tuple[str, ...] = ()  # queries that had not returned after it
 
     @property
     def at(self) -> datetime:
@@ -138,6 +143,9 @@ class Lag:
     query: str
     topics: dict[str, int]  # topic → unread records
     partitions: dict[str, dict[str, int]]  # topic → partition → unread records
+    generation: int = 0
+    first: bool = False  # whether the query has returned with this report: it has no unread records
+    waiting: tuple[str, ...] = ()  # as in `EpochDone`
 
 
 @dataclass(frozen=True)
@@ -334,7 +342,9 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
         case "lag":
             topics = _topics(event, "topics")
             partitions = {topic: _numbers(lags, _BIG) for topic, lags in _topics(event, "partitions").items()}
-            return [Lag(_moment(at), _short(event["query"]), _numbers(topics, _BIG), partitions)]
+            query, unread = _short(event["query"]), _numbers(topics, _BIG)
+            first = bool(unread) and not any(unread.values()) and _has_returned(state, query)
+            return [Lag(_moment(at), query, unread, partitions, state.generation, first, _not_returned(state))]
         case "retention":
             topics = _topics(event, "topics")
             return [Retention(_short(event["query"]), _numbers(topics, 101))]
@@ -393,6 +403,8 @@ def _claimed(state: IngestState, event: Event) -> Claimed:
     state.generation, state.lineage = _number(event, "generation", _INTEGER), _number(event, "lineage", _INTEGER)
     state.marks["claimed"] = event["at"]
     state.waiting = True
+    graph = parse(event["queries"]) if "queries" in event else None
+    state.queries, state.returned = sorted(graph or ()), []
     failed_at = state.marks.get("failed")
     cause: Literal["start", "restart", "crash"] | None = None
     if before:
@@ -407,7 +419,7 @@ def _claimed(state: IngestState, event: Event) -> Claimed:
         _moment(failed_at) if failed_at is not None else None,
         {_short(sink): str(mode)[:_LONGEST] for sink, mode in _named(event, "delivery").items()},
         str(event["sharing_depth"])[:_LONGEST] if "sharing_depth" in event else None,
-        parse(event["queries"]) if "queries" in event else None,
+        graph,
     )
 
 
@@ -434,7 +446,21 @@ def _epoch(state: IngestState, event: Event) -> EpochDone:
     )
     marks = {name: _moment(at) for name, at in state.marks.items()} if state.waiting else None
     state.waiting = False
-    return EpochDone(state.lineage, checkpoint, figures, marks, operators, _latencies(event))
+    first = _has_returned(state, checkpoint.query)
+    waiting = _not_returned(state)
+    return EpochDone(state.lineage, checkpoint, figures, marks, operators, _latencies(event), first, waiting)
+
+
+def _has_returned(state: IngestState, query: str) -> bool:
+    """Record that a query has returned since the newest claim; returns whether that is new."""
+    if query in state.returned or len(state.returned) >= _RETURNED:
+        return False
+    state.returned.append(query)
+    return True
+
+
+def _not_returned(state: IngestState) -> tuple[str, ...]:
+    return tuple(query for query in state.queries if query not in state.returned)
 
 
 def _topics_in(event: Event) -> dict[str, int]:

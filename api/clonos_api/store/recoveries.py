@@ -1,5 +1,6 @@
-"""Rows of recoveries. Each lasts from a failure to the first epoch after it.
+"""Rows of recoveries. Each lasts from a failure until all queries of the job have returned.
 
+A query has returned with its first epoch after the claim, or when its driver reports that it has no unread records.
 The reconciler begins a recovery when it detects a failure, such as a lost host; ingestion begins it when a driver
 reports the failure. The first of both inserts the row. A job has at most one open recovery: if the new generation fails
 too, the next recovery supersedes it. Each recovery ends with an outcome (`Recovery.outcome`). Events:
@@ -8,6 +9,7 @@ too, the next recovery supersedes it. Each recovery ends with an outcome (`Recov
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -19,7 +21,7 @@ from clonos_api.store import events
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.paging import FIRST, Page, Window, by_time
 from clonos_api.store.db.rows import new_id, require_row
-from clonos_api.store.ingest import EpochDone
+from clonos_api.store.ingest import EpochDone, Lag
 from clonos_api.store.tables import EpochRow, JobRow, RecoveryRow
 
 Outcome = Literal["COMPLETED", "SUPERSEDED", "OVERTAKEN", "IDLE", "ABANDONED"]
@@ -45,15 +47,16 @@ async def begin(
     """
     # Several writers may detect the failure at once: the lock of the job's row orders them.
     await session.execute(select(JobRow.id).where(JobRow.id == job).with_for_update(key_share=True))
-    known = await open_of_job(session, job)
+    known, superseded = await open_of_job(session, job), None
     if known is not None and failed_generation >= (known.body.get("generation") or failed_generation + 1):
         await end(session, known, "SUPERSEDED", at)
-        known = None
+        known, superseded = None, known
     if known is not None:
         if failure is not None and known.body.get("failure") is None:
             known.body = {**known.body, "failure": failure.model_dump(mode="json")}
         return known
     at = at if detected_at is None else min(at, detected_at)
+    chain: dict[str, str] = {} if superseded is None else {"silent_since": _silence(superseded).isoformat()}
     detect = [] if detected_at is None else [_phase("detect", at, detected_at)]
     row = RecoveryRow(
         id=new_id(),
@@ -65,6 +68,7 @@ async def begin(
             "failed_generation": failed_generation,
             "from_host": from_host,
             "phases": detect,
+            **chain,
         },
     )
     session.add(row)
@@ -131,33 +135,90 @@ async def record_claim(session: AsyncSession, job: str, generation: int, host: s
         await session.flush()
 
 
-async def complete(session: AsyncSession, job: str, done: EpochDone, before: datetime | None) -> RecoveryRow | None:
-    """Complete the recovery in progress with `done`, the first epoch after a claim.
+async def record_epoch(
+    session: AsyncSession, job: str, done: EpochDone, before: datetime | None, waiting: Collection[str]
+) -> RecoveryRow | None:
+    """Record the first epoch of a query after a claim in the recovery in progress.
 
-    `before` is the end of the job's previous epoch. Returns the recovery; None if there is none, or if the epoch is of
-    an older generation.
+    Args:
+        session: The transaction.
+        job: Id of the job.
+        done: The epoch.
+        before: End of the query's previous epoch; None: unknown.
+        waiting: The queries of the job that have not returned since the claim.
+
+    Returns:
+        The recovery, if the epoch ends it.
     """
     row = await open_of_job(session, job)
-    if row is None or done.checkpoint.generation < (row.body.get("generation") or row.body["failed_generation"] + 1):
+    if row is None or done.checkpoint.generation < _new_generation(row):
         return None
-    ends = [(phase["name"], _end(phase)) for phase in row.body["phases"]]
-    ends += [(_name(name, row), at) for name, at in _ends(done) if at >= row.started_at]
-    row.ended_at = max(done.at, row.started_at)
+    at = max(done.at, row.started_at)
+    since = _silence(row)
     # In a planned move, and in a false takeover, the old driver still commits epochs.
-    gap = row.ended_at - min(row.ended_at, max(before or row.started_at, row.started_at))
+    gap = at - min(at, max(before or since, since))
+    figures = {"skipped_lanes": done.figures["skipped_lanes"]}
+    figures |= {"replayed_determinants": done.figures["replayed_determinants"]}
+    figures |= {"replayed_records": done.figures["records_in"] if done.replay else 0}
     row.body = {
         **row.body,
-        "outcome": "COMPLETED",
+        **{name: row.body.get(name, 0) + number for name, number in figures.items()},
         "generation": done.checkpoint.generation,
-        "phases": _consecutive(row.started_at, ends),
-        "downtime_ms": _ms(gap.total_seconds()),
-        "replayed_records": done.figures["records_in"] if done.replay else 0,
-        "skipped_lanes": done.figures["skipped_lanes"],
-        "replayed_determinants": done.figures["replayed_determinants"],
+        "phases": _until(done, row),
     }
-    await session.flush()
-    _append_ended(session, row)
+    gap_ms = _ms(gap.total_seconds())
+    return await _record_return(session, row, done.checkpoint.query, at, gap_ms, waiting)
+
+
+async def record_no_input(session: AsyncSession, job: str, lag: Lag, waiting: Collection[str]) -> RecoveryRow | None:
+    """Record in the recovery in progress that a query has no unread records after a claim.
+
+    `waiting` is as in `record_epoch`. Returns the recovery, if the report ends it.
+    """
+    row = await open_of_job(session, job)
+    if row is None or lag.generation < _new_generation(row):
+        return None
+    row.body = {**row.body, "generation": lag.generation}
+    return await _record_return(session, row, lag.query, max(lag.at, row.started_at), None, waiting)
+
+
+async def _record_return(
+    session: AsyncSession, row: RecoveryRow, query: str, at: datetime, gap_ms: float | None, waiting: Collection[str]
+) -> RecoveryRow | None:
+    returned = {query: {"at": at.isoformat(), "downtime_ms": gap_ms}, **row.body.get("returned", {})}
+    row.body = {**row.body, "returned": returned}
+    if waiting:
+        await session.flush()
+        return None
+    await end(session, row, "IDLE", at)
     return row
+
+
+def silent_since(row: RecoveryRow, metrics: Mapping[str, Any]) -> datetime:
+    """Since when a job in recovery has no output: the begin of the first of several failures in succession.
+
+    In a planned move, and in a false takeover, the old driver still publishes: the last output of those of its queries
+    that have not returned, as the job's `metrics` show it.
+    """
+    begin = _silence(row)
+    outputs = [datetime.fromisoformat(query["at"]) for query in waiting_queries(row, metrics).values()]
+    return max(begin, min(outputs, default=begin))
+
+
+def waiting_queries(row: RecoveryRow, metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The queries that have published and have not returned in a recovery: name → metrics."""
+    queries, returned = metrics.get("queries") or {}, row.body.get("returned", {})
+    return {name: query for name, query in queries.items() if query.get("at") and name not in returned}
+
+
+def _silence(row: RecoveryRow) -> datetime:
+    since = row.body.get("silent_since")
+    return row.started_at if since is None else datetime.fromisoformat(since)
+
+
+def _new_generation(row: RecoveryRow) -> int:
+    """The generation that ends a recovery; the lowest one that can, before a driver has claimed the causal log."""
+    return int(row.body.get("generation") or row.body["failed_generation"] + 1)
 
 
 async def abandon(session: AsyncSession, job: str) -> None:
@@ -168,8 +229,17 @@ async def abandon(session: AsyncSession, job: str) -> None:
 
 
 async def end(session: AsyncSession, row: RecoveryRow, outcome: Outcome, at: datetime | None = None) -> None:
-    """End a recovery with an outcome other than COMPLETED: no epoch completes it."""
+    """End a recovery. If queries have published since its begin, its outcome is COMPLETED, unless it is superseded."""
     row.ended_at = max(at or await now(session), row.started_at)
+    published = [query for query in row.body.get("returned", {}).values() if query["downtime_ms"] is not None]
+    if published and outcome != "SUPERSEDED":
+        outcome = "COMPLETED"
+        row.ended_at = max(datetime.fromisoformat(query["at"]) for query in published)
+        phases = list(row.body["phases"])
+        committed = max((_end(phase) for phase in phases), default=row.ended_at)
+        if row.ended_at - committed >= timedelta(milliseconds=1):
+            phases.append(_phase("others", committed, row.ended_at))
+        row.body = {**row.body, "phases": phases, "downtime_ms": max(query["downtime_ms"] for query in published)}
     row.body = {**row.body, "outcome": outcome}
     await session.flush()
     _append_ended(session, row)
@@ -180,14 +250,6 @@ async def newest_since(session: AsyncSession, row: RecoveryRow) -> int:
     query = select(EpochRow.body).where(EpochRow.job == row.job, EpochRow.completed_at > row.started_at)
     newest = (await session.scalars(query.order_by(EpochRow.completed_at.desc()).limit(1))).first()
     return 0 if newest is None else int(newest["generation"])
-
-
-async def last_epoch_at(session: AsyncSession, job: str) -> datetime | None:
-    """End of a job's newest epoch; None if there is none."""
-    moment: datetime | None = (
-        await session.execute(select(func.max(EpochRow.completed_at)).where(EpochRow.job == job))
-    ).scalar()
-    return moment
 
 
 async def open_of_job(session: AsyncSession, job: str) -> RecoveryRow | None:
@@ -217,6 +279,16 @@ async def page(session: AsyncSession, job: str, window: Window = FIRST) -> Page[
     """One page of a job's recoveries, newest first."""
     query = select(RecoveryRow).where(RecoveryRow.job == job)
     return await by_time(session, query, RecoveryRow.started_at, RecoveryRow.id, window)
+
+
+def _until(done: EpochDone, row: RecoveryRow) -> list[dict[str, Any]]:
+    """The phases of a recovery up to an epoch, if that is the first one after the claim."""
+    phases: list[dict[str, Any]] = row.body["phases"]
+    if done.marks is None:
+        return phases
+    ends = [(phase["name"], _end(phase)) for phase in phases]
+    ends += [(_name(name, row), at) for name, at in _ends(done) if at >= row.started_at]
+    return _consecutive(row.started_at, ends)
 
 
 def _ends(done: EpochDone) -> list[tuple[str, datetime]]:

@@ -72,7 +72,8 @@ def generation(row: GenerationRow, host: str) -> Generation:
 def recovery(row: RecoveryRow) -> Recovery:
     """Convert the row of a recovery."""
     columns = {"id": row.id, "job": row.job, "started_at": row.started_at, "ended_at": row.ended_at}
-    return Recovery.model_validate({**row.body, **columns})
+    body = {name: value for name, value in row.body.items() if name != "silent_since"}
+    return Recovery.model_validate({**body, **columns})
 
 
 def host(row: HostRow, runs: int) -> Host:

@@ -37,7 +37,7 @@ from clonos.agent.run_attempt import RunAttempt
 from clonos.agent.users import driver_user, folder_of, give_folder
 from clonos.agent.waiting import is_set_within
 from clonos.driver.states import DriverState
-from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault, StopTimedOut
+from clonos.errors import ClonosError, DriverUnresponsive, EnvironmentFault, StoppedWithAgent, StopTimedOut
 from clonos.jobs.spec import JobSpec
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import RunReport, RunSpec
@@ -438,6 +438,8 @@ class RunSupervisor:
             # Killed or stopped as requested: no failure.
             failure = failure if (outcome.exit_code or 0) > 0 else self._stop_timed_out
             final = not self._agent_exits
+            if self._agent_exits and self._desired == "RUNNING" and failure is None:
+                failure = failure_of(StoppedWithAgent("The driver was stopped with its agent."))
         elif outcome.retry and policy is not None:
             consecutive_failures = restart_policy.failures_with_this_attempt(policy, attempt.record, attempt.status)
             if consecutive_failures > policy.attempts:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -39,6 +40,10 @@ def apply(
     standbys: StandbyCount = None,
     cluster: ClusterName = None,
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start the job if it does not run.")] = True,
+    new_code: Annotated[
+        bool,
+        typer.Option("--new-code", help="If the job does not run: accept the new code for its epochs in doubt."),
+    ] = False,
     timeout: Annotated[
         float,
         typer.Option(
@@ -58,6 +63,7 @@ def apply(
     A new job starts. A running job is upgraded through a standby, and works until that is ready. A job that is starting
     or recovering restarts. A job that does not run starts with the new version. Without a change, a job that runs is
     left alone. The command waits until the job runs, and fails with the job's error; --no-wait returns at once.
+    A job that failed in an epoch refuses changed code for that epoch; --new-code accepts it.
     """
     from clonos.client.submission import read_submission
 
@@ -72,7 +78,8 @@ def apply(
             _create(client, submission, start=start, wait=wait, quiet=quiet, output=output)
             return
         change = change_of(client, current, submission)
-        _change(client, current, change, start=start, timeout_s=timeout, wait=wait, quiet=quiet, output=output)
+        how = _Start(start=start, new_code=new_code, timeout_s=timeout, wait=wait, quiet=quiet, output=output)
+        _change(client, current, change, how)
 
 
 def change_of(client: Client, current: Job, submission: Submission) -> JobPatch:
@@ -126,19 +133,26 @@ def _create(client: Client, submission: Submission, *, start: bool, wait: bool, 
         typer.echo(f"Watch it with: clonos job watch {job.name}" if start else f"Start it: clonos job start {job.name}")
 
 
+class _Start(NamedTuple):
+    """How `apply` starts an existing job, as its options."""
+
+    start: bool
+    new_code: bool
+    timeout_s: float
+    wait: bool
+    quiet: bool
+    output: Output
+
+
 def _change(
     client: Client,
     current: Job,
     change: JobPatch,
-    *,
-    start: bool,
-    timeout_s: float,
-    wait: bool,
-    quiet: bool,
-    output: Output,
+    how: _Start,
 ) -> None:
     from clonos.cli.job import operate
     from clonos.cli.show import show_json
+    from clonos.resources.jobs import ResolveRequest
 
     jobs, name = client.jobs, current.name
     if current.state in ("CANCELED", "CANCELLING", "STOPPING"):
@@ -150,32 +164,30 @@ def _change(
             else f"a cancelled job cannot run again: delete it with `clonos job rm {name}`, and repeat the command.",
         )
     runs, differs = current.state == "RUNNING", _differs(current, change)
+    begin = partial(operate, client, name, wait=how.wait, quiet=how.quiet, output=how.output)
     if runs and differs:
-        request = upgrade_to(change, timeout_s)
-        operate(
-            client,
-            name,
-            lambda job: jobs.upgrade(job, request, version=current.version),
-            wait=wait,
-            quiet=quiet,
-            output=output,
-        )
+        request = upgrade_to(change, how.timeout_s)
+        begin(lambda job: jobs.upgrade(job, request, version=current.version))
         return
     if differs:
         stored = jobs.patch(current.id, change, version=current.version)
         typer.echo(f"{name} has the new version {stored.version} (code {(change.artifact or '')[:12]}).", err=True)
         current = stored
     elif runs and current.observed_version == current.version:
-        if output is Output.JSON:
+        if how.output is Output.JSON:
             show_json(current)
         else:
             typer.echo(f"{name} is unchanged, and runs.")
         return
     if runs:
-        operate(client, name, jobs.upgrade, wait=wait, quiet=quiet, output=output)
+        begin(jobs.upgrade)
     elif current.state in ("STARTING", "RECOVERING"):
-        operate(client, name, jobs.restart if differs else jobs.start, wait=wait, quiet=quiet, output=output)
-    elif start:
-        operate(client, name, jobs.start, wait=wait, quiet=quiet, output=output)
+        begin(jobs.restart if differs else jobs.start)
+    elif how.start and how.new_code:
+        begin(lambda job: jobs.resolve(job, ResolveRequest(decision="new-code")))
+    elif how.start:
+        begin(jobs.start)
     else:
         typer.echo(f"{name} is {current.state}. Start it: clonos job start {name}")
+        if current.state == "FAILED":
+            typer.echo(f"If an epoch is in doubt, which needs the new code: clonos job resolve {name} --new-code")

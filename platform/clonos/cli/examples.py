@@ -82,6 +82,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "job resolve": (
         "clonos job resolve wordcount --epoch 12 --keep",
         "clonos job resolve wordcount --epoch 12 --dead-letter suspect",
+        "clonos job resolve wordcount --new-code",
     ),
     "job verify": ("clonos job verify wordcount", "clonos job verify wordcount --topic words --topic totals"),
     "job cancel": ("clonos job cancel wordcount",),

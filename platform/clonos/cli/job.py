@@ -25,7 +25,7 @@ from clonos.cli.options import (
     connect,
     pairs,
 )
-from clonos.cli.progress import Quiet, completed
+from clonos.cli.progress import Quiet, completed, working
 from clonos.errors import SpecError
 
 if TYPE_CHECKING:
@@ -317,8 +317,13 @@ def rescale(
 @app.command()
 def resolve(
     job: JobArgument,
-    epoch: Annotated[int, typer.Option(min=0, help="The epoch in doubt, as the job's error names it.")],
-    query: Annotated[str, typer.Option(help="Its query, which has the name of its sink.")] = "output",
+    epoch: Annotated[
+        int | None,
+        typer.Option(min=0, help="The epoch in doubt, as the job's error names it; with --new-code default: all."),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option(help="Its query, which has the name of its sink (default: output).")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help=KEEP)] = False,
     republish: Annotated[bool, typer.Option("--republish", help=REPUBLISH)] = False,
     dead_letter: Annotated[str | None, typer.Option(metavar="TOPIC", help=DEAD_LETTER)] = None,
@@ -331,7 +336,7 @@ def resolve(
     token: Token = None,
     context: Context = None,
 ) -> None:
-    """Decide about an epoch in doubt that stopped a job, and start the job.
+    """Decide about the epochs in doubt that stopped a job, and start the job.
 
     The audit log and the causal log record the decision.
     """
@@ -349,12 +354,19 @@ def resolve(
             "A resolution needs exactly one decision.",
             hint="use --keep, --republish, --dead-letter TOPIC or --new-code.",
         )
+    if epoch is None and (query is not None or not new_code):
+        raise SpecError(
+            "The decision names no epoch.",
+            hint="add --epoch N; `clonos causal-log ls` shows the epochs in doubt. Only --new-code decides about all.",
+        )
+    query = query or "output" if epoch is not None else None
     request = ResolveRequest.model_validate(
         {"query": query, "epoch": epoch, "decision": decisions[0], "topic": dead_letter}
     )
     typer.echo(meanings[decisions[0]][1], err=True)
     if not yes:
-        confirm(f"Resolve epoch {epoch} of {query} of {job}?")
+        what = f"epoch {epoch} of {query}" if epoch is not None else "all epochs in doubt"
+        confirm(f"Resolve {what} of {job}?")
     with connect(api, token, context) as client:
         operate(client, job, lambda name: client.jobs.resolve(name, request), wait=wait, quiet=quiet, output=output)
 
@@ -454,6 +466,8 @@ def operate(
     operation = request(job)
     if wait:
         operation = completed(client, operation, job, quiet=quiet, output=output)
+        if operation.kind in ("start", "resolve"):
+            working(client, job, operation.created_at, quiet=quiet, output=output)
     if output is Output.JSON:
         show.show_json(operation)
         return

@@ -14,6 +14,7 @@ from clonos.cli.show import age, clock, duration, number, state
 from clonos.errors import NotFound
 from clonos.resources.clusters import Cluster
 from clonos.resources.jobs import Executors, Generation, Job, JobException, JobState, Metrics, Recovery, Run
+from clonos.resources.lag import lag_of_job
 
 if TYPE_CHECKING:
     from clonos.client import Client
@@ -119,8 +120,8 @@ def _details(inspection: Inspection) -> Table:
         version += f" (the driver runs {job.observed_version}; update it with `clonos job restart {job.name}`)"
     table.add_row("version", version)
     table.add_row("restarts", str(job.restarts))
-    lag = _lag(inspection.metrics)
-    table.add_row("lag", f"{number(lag)} records" if lag is not None else "unknown")
+    lag = _lag(inspection.metrics) if job.state == "RUNNING" else None
+    table.add_row("lag", f"{number(lag)} records" if lag is not None else "unknown: no driver reports it")
     table.add_row("created by", job.created_by)
     table.add_row("created", clock(job.created_at))
     if job.labels:
@@ -152,8 +153,7 @@ def _generation(job: Job, generation: Generation | None) -> str:
 
 
 def _lag(metrics: Metrics) -> int | None:
-    lags = [sum(query.lag.values()) for query in metrics.queries.values() if query.lag]
-    return sum(lags) if lags else None
+    return lag_of_job(query.lag for query in metrics.queries.values())
 
 
 def _queries(metrics: Metrics) -> Table:

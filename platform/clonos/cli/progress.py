@@ -16,18 +16,21 @@ import typer
 from clonos.errors import ClonosError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rich.console import Console
     from rich.live import Live
 
     from clonos.cli.options import Output
     from clonos.client import Client
-    from clonos.resources.jobs import Job
+    from clonos.resources.jobs import Job, QueryMetrics
     from clonos.resources.service import Operation
 
 _AFTER_S: Final = 2.0
 _NEWEST: Final = 5  # durations of which an estimate is the median
 _EVENTS: Final = 200
 _POLL_S: Final = 0.5
+_WORKS_S: Final = 10.0
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
@@ -175,6 +178,43 @@ def running(client: Client, job: Job, *, quiet: bool, output: Output) -> Job:
     return job
 
 
+def working(client: Client, job: str, since: datetime, *, quiet: bool, output: Output) -> None:
+    """Wait until the queries of a started job have returned: an epoch in doubt may stop it soon after its start.
+
+    The wait ends after ten seconds, because an epoch may take longer; at once for a job that never finished an epoch.
+
+    Args:
+        client: The control plane.
+        job: Name or id of the job.
+        since: Begin of the start.
+        quiet: Show nothing.
+        output: Output format of the command.
+
+    Raises:
+        ClonosError: The job failed; the class is that of its error.
+    """
+    from clonos.client.responses import error_of_failure
+
+    deadline = time.monotonic() + _WORKS_S
+    with Progress(f"first epoch of {job}", shown=not quiet and output != "json") as progress:
+        while time.monotonic() < deadline:
+            current = client.jobs.get(job)
+            if current.state == "FAILED" and current.failure is not None:
+                raise error_of_failure(current.failure)
+            queries = [query for query in client.jobs.metrics(job).queries.values() if query.epochs]
+            if current.state != "RUNNING" or all(_has_returned(query, since) for query in queries):
+                return
+            progress.show("the driver runs")
+            time.sleep(_POLL_S)
+
+
+def _has_returned(query: QueryMetrics, since: datetime) -> bool:
+    """Whether a query has finished an epoch or has no unread records."""
+    if query.at is not None and query.at > since:
+        return True
+    return query.lag_at is not None and query.lag_at > since and not any(query.lag.values())
+
+
 def _starts_usually_s(client: Client) -> float | None:
     """The usual time in seconds from STARTING to RUNNING, of the newest starts of any jobs."""
     try:
@@ -217,8 +257,17 @@ def _phase(client: Client, operation: Operation) -> str:
         except ClonosError:
             pass  # the wait continues, and reports errors that last
         else:
-            return f"{job.state} on {job.host}" if job.host else str(job.state)
+            return f"{job.state} on {job.host}{_step(operation, job)}" if job.host else str(job.state)
     return "in progress"
+
+
+def _step(operation: Operation, job: Job) -> str:
+    """What an upgrade waits for while the job runs."""
+    if operation.kind != "upgrade" or job.state != "RUNNING":
+        return ""
+    if job.observed_version != job.version:
+        return f", while a standby of version {job.version} warms up"
+    return f", waits for the first epoch of version {job.version}, at most a minute"
 
 
 def _median(seconds: Iterable[float]) -> float | None:

@@ -50,6 +50,7 @@ def verify(
         typer.echo(msgspec.json.encode({"job": job, "clean": result.clean, **msgspec.to_builtins(result)}))
     else:
         print_verification(result)
+        typer.echo(f"For the dashboard: clonos job verify {job}")
     if not result.clean:
         raise typer.Exit(1)
 

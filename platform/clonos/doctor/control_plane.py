@@ -53,6 +53,14 @@ def check(settings: Settings, api: str | None, token: str | None, context: str |
             )
             return
         except ClonosError as error:
+            if not configured:
+                yield warn(
+                    "control plane",
+                    f"{credentials.api} belongs to another service, or to another user's control plane",
+                    meaning="this machine has no control plane yet.",
+                    fix="`clonos up` starts one at the next free port; for another one, use `clonos login`.",
+                )
+                return
             yield fail(
                 "control plane",
                 f"{credentials.api} denies access: {error.what}",

@@ -71,7 +71,8 @@ class Driver:
         kafka: The cluster.
         events: Receives the job's events.
         options: The options of this run; `RunOptions.checkpoint` must be set.
-        on_progress: Called with a query and its source offsets, at its start and after each epoch.
+        on_start: Called with a query and its source offsets before it starts.
+        on_progress: Called with a query and its source offsets after each epoch.
         on_defined: Called with the topics that the job reads, and those that it writes.
     """
 
@@ -83,6 +84,7 @@ class Driver:
         events: Events,
         options: RunOptions,
         *,
+        on_start: Callable[[str, Progress], None] | None = None,
         on_progress: Callable[[str, Progress], None] | None = None,
         on_defined: Callable[[frozenset[str], frozenset[str]], None] | None = None,
     ) -> None:
@@ -91,6 +93,7 @@ class Driver:
         self._checkpoint = options.checkpoint.rstrip("/")
         self._events = events
         self._options = options
+        self._on_start = on_start
         self._on_progress = on_progress
         self._on_defined = on_defined
         self._machine = StateMachine()
@@ -453,7 +456,8 @@ class Driver:
         start = _resume_from(checkpoint)
         finished = finished_topics(own.state, query.name, committed, self._deleted_topics(start))
         self._check_retained(without(with_replay(start, own.state.plan(query.name, committed + 1)), finished))
-        self._note_progress(query.name, start)
+        if self._on_start is not None:
+            self._on_start(query.name, self._of_sources(start))
         lane = self._driver_lane(query, own, checkpoint)
         static_inputs = StaticInputs(query.frame)
         for static_input in static_inputs.unpinned:
@@ -533,12 +537,13 @@ class Driver:
         """Commit to one consumer group for each query: two queries may be at different offsets of one topic."""
         for source in self._context.sources:
             source.publish_progress(self._kafka, f"clonos.{self._job.spec.name}.{query}", progress)
-        self._note_progress(query, progress)
-
-    def _note_progress(self, query: str, progress: Progress) -> None:
         if self._on_progress is not None:
-            topics = frozenset[str]().union(*(source.topics() for source in self._context.sources))
-            self._on_progress(query, {topic: offsets for topic, offsets in progress.items() if topic in topics})
+            self._on_progress(query, self._of_sources(progress))
+
+    def _of_sources(self, progress: Progress) -> Progress:
+        """The progress in topics that the job's sources read now."""
+        topics = frozenset[str]().union(*(source.topics() for source in self._context.sources))
+        return {topic: offsets for topic, offsets in progress.items() if topic in topics}
 
     def _report_outage(self) -> None:
         """WAITING while Kafka is away; the queries continue if it returns before Spark gives up."""

@@ -53,7 +53,7 @@ from clonos.log.control import RETAINED_EPOCHS
 from clonos.log.reading import SINGLE_RECORD_TRANSACTION
 from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, Resolution, show_scans
 from clonos.log.truncation import truncate
-from clonos.resolve_command import resolve_command
+from clonos.resolve_command import new_code_command
 from clonos.spark.internals import batch_partitions, running_query
 from clonos.spark.repeatable_kafka import finished_topics, take_latencies
 from clonos.spark.spooling import DriverLane, SpooledRows
@@ -405,8 +405,8 @@ class EpochRunner:
             changed = changed_parts(codes.get(plan.code, {}), codes.get(self._job.code, {}))
             raise CheckpointMismatch(
                 f"The job's code changed while epoch {epoch} of {name} was in doubt{changed and f': {changed}'}.",
-                hint="run the old code once to finish the epoch, or accept the new code for it: "
-                f"{resolve_command(self._job.spec.name, name, epoch, 'new-code')}.",
+                hint="run the old code once to finish the epoch, or accept the new code for all epochs in doubt: "
+                f"{new_code_command(self._job.spec.name)}.",
             )
         # The driver defines the job with the plan's pins, but two queries in doubt may have different pins.
         other_pins = [lookup for lookup, answer in plan.pins.items() if self._pins.get(lookup, answer) != answer]
@@ -414,16 +414,16 @@ class EpochRunner:
             raise CheckpointMismatch(
                 f"The replay of epoch {epoch} of {name} would use other schemas than its plan: "
                 f"{'; '.join(other_pins)}.",
-                hint="name versions in place of the latest one, and accept that for the epoch: "
-                f"{resolve_command(self._job.spec.name, name, epoch, 'new-code')}.",
+                hint="name versions in place of the latest one, and accept that for all epochs in doubt: "
+                f"{new_code_command(self._job.spec.name)}.",
             )
         now = self._static_fingerprints()
         changed_inputs = [input_ for input_, before in plan.static_inputs.items() if now.get(input_) != before]
         if changed_inputs and not accepted:
             raise CheckpointMismatch(
                 f"The static input {changed_inputs[0]} changed while epoch {epoch} of {name} was in doubt.",
-                hint="restore its files until the epoch is finished, or accept the change for the epoch: "
-                f"{resolve_command(self._job.spec.name, name, epoch, 'new-code')}.",
+                hint="restore its files until the epoch is finished, or accept the change for all epochs in doubt: "
+                f"{new_code_command(self._job.spec.name)}.",
             )
         if plan.delivery != self._query.sink.delivery:
             raise CheckpointMismatch(

@@ -16,6 +16,8 @@ from clonos.settings import KafkaSettings
 from clonos.telemetry.events import Emit
 
 _EVERY_S: Final = 3.0
+# While a query has started and its lag is not reported: a recovery may wait for that report.
+_SOON_S: Final = 0.5
 # Retention deletes records within minutes: every tenth poll checks it.
 _POLLS_PER_RETENTION_CHECK: Final = 10
 # At this unread share of a partition, retention may soon delete unread records.
@@ -27,6 +29,8 @@ _TIMEOUT_S: Final = 5.0
 
 class LagMeter:
     """Compares the end offsets of each source topic with the offsets that its queries have read, and reports changes.
+
+    The first report of a query after its start follows soon, also if it is unchanged.
 
     Args:
         kafka: The cluster.
@@ -56,7 +60,8 @@ class LagMeter:
         self._stalls_checked_at = time.monotonic()
         self._waiting_since: dict[str, float] = {}  # query → first poll that found unread input
         self._progress: dict[str, Progress] = {}
-        self._reported_lag: dict[str, dict[str, dict[int, int]]] = {}
+        # query → its newest report, and the progress at that time
+        self._reported_lag: dict[str, tuple[dict[str, dict[int, int]], Progress]] = {}
         self._reported_retention: dict[str, dict[str, int]] = {}
         self._polls = 0
         self._stopped = threading.Event()
@@ -79,6 +84,11 @@ class LagMeter:
         """Stop polling, without waiting for a poll in progress."""
         self._stopped.set()
 
+    def note_start(self, query: str, progress: Progress) -> None:
+        """Record that `query` starts, and has read its sources up to `progress`, as in `note`."""
+        self._reported_lag.pop(query, None)
+        self.note(query, progress)
+
     def note(self, query: str, progress: Progress) -> None:
         """Record that `query` has read its sources up to `progress` (topic → partition → next offset)."""
         self._progress[query] = progress
@@ -86,10 +96,15 @@ class LagMeter:
 
     def _poll(self) -> None:
         admin: AdminClient | None = None
-        while not self._stopped.wait(self._every_s):
+        while not self._stopped.wait(self._pause_s()):
             admin = admin or AdminClient(client_config(self._kafka))
             self.poll_once(admin)
             self._check_stalls()
+
+    def _pause_s(self) -> float:
+        progress = dict(self._progress)
+        reported = all(query in self._reported_lag for query, offsets in progress.items() if offsets)
+        return self._every_s if progress and reported else min(_SOON_S, self._every_s)
 
     def _check_stalls(self) -> None:
         now = time.monotonic()
@@ -136,8 +151,10 @@ class LagMeter:
                     self._waiting_since.setdefault(query, time.monotonic())
                 else:
                     self._waiting_since.pop(query, None)
-            if lag and lag != self._reported_lag.get(query) and not self._stopped.is_set():
-                self._reported_lag[query] = lag
+            # An unchanged lag after more epochs consists of records that arrived in the meantime.
+            report = (lag, progress if any(sums.values()) else {})
+            if lag and report != self._reported_lag.get(query) and not self._stopped.is_set():
+                self._reported_lag[query] = report
                 self._emit("lag", query=query, topics=sums, partitions=furthest_behind(lag))
 
     def _report_retention(self, query: str, unread: dict[str, int]) -> None:

@@ -180,6 +180,7 @@ def _run(
             kafka,
             events,
             replace(options, checkpoint=checkpoint),
+            on_start=lag.note_start,
             on_progress=lag.note,
             on_defined=on_defined,
         )

@@ -57,8 +57,16 @@ _CLAIMS: Final = {
     "restart": "after a query failed",
     "move": "in a planned move",
     "upgrade": "in an upgrade",
+    "rollback": "after the new version failed",
+    "shutdown": "after its agent stopped",
 }
-_FAILURES: Final = {"crash": "crashed", "host-lost": "lost its host", "restart": "had a failed query"}
+_FAILURES: Final = {
+    "crash": "crashed",
+    "host-lost": "lost its host",
+    "restart": "had a failed query",
+    "rollback": "failed in its new version",
+    "shutdown": "was stopped with its agent",
+}
 _MOVES: Final = {
     "move": "is being moved to another host",
     "drain": "is being moved off a drained host",

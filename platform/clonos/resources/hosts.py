@@ -352,7 +352,7 @@ class Standby(Resource):
     job: str | None = None
     host: str
     mode: Literal["dedicated"]
-    state: Literal["STARTING", "WARMING", "READY", "STALE", "PROMOTING", "PROMOTED", "FAILED"]
+    state: Literal["STARTING", "WARMING", "READY", "STALE", "PROMOTING", "PROMOTED", "FAILED", "RETIRED"]
     lag_epochs: int | None = None
     placement_reason: str = ""
     since: Moment

@@ -21,12 +21,14 @@ from clonos.resources.jobs import Recovery
 from clonos.resources.recovery_descriptions import CAUSES, OUTCOMES, PHASES, PLANNED
 from clonos.resources.verification import Verification
 
-Kind = Literal["takeover", "cold restart", "query restart", "planned move"]
+Kind = Literal["takeover", "cold restart", "query restart", "planned move", "rollback", "stopped agent"]
 _KINDS: Final[dict[Kind, tuple[str, str]]] = {
     "takeover": ("takeover by a standby", "takeovers by a standby"),
     "cold restart": ("cold restart", "cold restarts"),
     "query restart": ("restart of a query", "restarts of a query"),
     "planned move": ("planned move", "planned moves"),
+    "rollback": ("rollback", "rollbacks"),
+    "stopped agent": ("stop of an agent", "stops of an agent"),
 }
 _KILLED: Final = re.compile(r"was killed by (SIG[A-Z0-9]+|signal \d+)")
 
@@ -71,7 +73,8 @@ class Incident(Recovery):
     Attributes:
         job_name: Name of the job.
         at: Time of the explanation, up to which the duration of a recovery in progress counts.
-        silent_since: Last output of a recovery in progress; None: it has ended, or the old driver still publishes.
+        silent_since: Begin of the time without output, of a recovery in progress; None: it has ended, or the old
+            driver still publishes.
         summary: What happened, as a sentence without a full stop.
     """
 
@@ -98,17 +101,20 @@ class QueryContinuity:
 
 
 def incident(
-    recovery: Recovery, job_name: str, loss: Loss, comparison: Comparison, *, at: datetime, last_output: datetime
+    recovery: Recovery, job_name: str, loss: Loss, comparison: Comparison, *, at: datetime, silent_since: datetime
 ) -> Incident:
-    """Combine a recovery with its explanation; `last_output` is that before the failure, `at` the current time."""
-    silent_since = min(last_output, recovery.started_at) if is_silent(recovery) else None
-    silent_for = age(silent_since, at)
+    """Combine a recovery with its explanation.
+
+    `silent_since` is the begin of the time without output, of a recovery in progress; `at` the current time.
+    """
+    since = silent_since if is_silent(recovery) else None
+    silent_for = age(since, at)
     fields = {name: getattr(recovery, name) for name in Recovery.model_fields}
     return Incident(
         **fields,
         job_name=job_name,
         at=at,
-        silent_since=silent_since,
+        silent_since=since,
         summary=sentence(recovery, job_name, silent_for=silent_for, loss=loss),
         loss=loss,
         comparison=comparison,
@@ -151,6 +157,10 @@ def failed(recovery: Recovery) -> str:
             return f"a query{on_host} failed{f' ({failure.error})' if failure else ''}"
         case "move" | "upgrade":
             return f"the driver{on_host} handed over in a planned {recovery.cause}"
+        case "rollback":
+            return f"the new version{on_host} failed{f' ({failure.error})' if failure else ''}"
+        case "shutdown":
+            return f"the driver{on_host} was stopped with its agent"
         case "crash":
             killed = _KILLED.search(failure.what) if failure else None
             if killed:
@@ -215,6 +225,9 @@ def loss_of(
     if missing:
         what = f"{_count(missing, 'epoch')} {'was' if missing == 1 else 'were'} not reported"
         return Loss(verdict="unknown", summary=what, evidence=evidence)
+    if not finished and recovery.outcome == "IDLE" and recovery.returned:
+        evidence.append("The new driver reported that no query has unread records: no epoch is in doubt.")
+        return Loss(verdict="nothing", summary="nothing was lost", records=0, epochs=0, evidence=evidence)
     if not finished and recovery.outcome != "COMPLETED":
         evidence.append("Published records are unchanged. The causal log keeps the epoch in doubt until its replay.")
         return Loss(verdict="pending", summary="no epoch has finished since the failure", evidence=evidence)
@@ -277,8 +290,9 @@ def kind_of(recovery: Recovery) -> Kind:
     """The kind of a recovery: only recoveries of one kind are compared."""
     if recovery.cause in PLANNED:
         return "planned move"
-    if recovery.cause == "restart":
-        return "query restart"
+    by_cause: dict[str, Kind] = {"restart": "query restart", "rollback": "rollback", "shutdown": "stopped agent"}
+    if recovery.cause in by_cause:
+        return by_cause[recovery.cause]
     return "takeover" if recovery.standby else "cold restart"
 
 
@@ -372,6 +386,9 @@ def _actions(incident: Incident) -> Iterator[str]:
 
 def _numbers(incident: Incident) -> Iterator[tuple[str, str]]:
     yield "downtime of readers", duration(incident.downtime_ms) or "–"
+    if len(incident.returned) > 1:
+        for query, returned in sorted(incident.returned.items()):
+            yield f"downtime of {query}", duration(returned.downtime_ms) or "no input"
     yield "generation", f"{incident.failed_generation} → {incident.generation or '…'}"
     yield "hosts", f"{incident.from_host} → {incident.to_host or '…'}"
     yield "replayed records", number(incident.replayed_records) or "0"

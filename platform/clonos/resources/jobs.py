@@ -98,12 +98,12 @@ class ResolveRequest(Resource):
         decision: ``keep``: the published lanes stand, the other lanes follow the replay. ``republish``: all lanes of
             the replay are published, so readers get records of this epoch twice. ``dead-letter``: the published lanes
             stand, the other lanes go to `topic`. ``new-code``: the epoch is replayed with the job's changed code; its
-            published lanes must be equal.
+            published lanes must be equal. Without `query` and `epoch` that holds for all epochs in doubt.
         topic: For ``dead-letter``: an existing topic.
     """
 
-    query: str = Field(pattern=r"^[a-z0-9-]+$", max_length=100)
-    epoch: int = Field(ge=0, le=2**62)
+    query: str | None = Field(None, pattern=r"^[a-z0-9-]+$", max_length=100)
+    epoch: int | None = Field(None, ge=0, le=2**62)
     decision: Literal["keep", "republish", "dead-letter", "new-code"]
     topic: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,249}$")
 
@@ -113,9 +113,15 @@ class ResolveRequest(Resource):
             raise ValueError("a topic belongs to the decision dead-letter, and only to it")
         return self
 
+    @model_validator(mode="after")
+    def _all_epochs_with_new_code_only(self) -> ResolveRequest:
+        if (self.query is None) != (self.epoch is None) or (self.epoch is None and self.decision != "new-code"):
+            raise ValueError("query and epoch name the epoch; only new-code may leave out both")
+        return self
+
     @property
     def option(self) -> str:
-        """The value of ``clonos run --resolve``, for instance ``orders:12=keep``."""
+        """The value of ``clonos run --resolve``, for instance ``orders:12=keep``; `epoch` must not be None."""
         return f"{self.query}:{self.epoch}={self.decision}{f':{self.topic}' if self.topic else ''}"
 
 
@@ -297,7 +303,7 @@ class Generation(Resource):
 
     Attributes:
         cause: Cause of the claim: ``start``, ``restart`` (a query failed), ``crash``, ``host-lost``, ``move``,
-            ``upgrade``.
+            ``upgrade``, ``rollback``, ``shutdown``.
         claim_id: Random id of the claim, as in the causal log.
         attempt: Number of the driver process, counted with those of the job's earlier runs.
         epochs: Number of epochs that the generation finished; `records`: number of records that it published.
@@ -329,18 +335,35 @@ class Phase(Resource):
     duration_ms: float
 
 
-class Recovery(Resource):
-    """A recovery: it lasts from the failure of one generation to the first epoch of the next.
+class QueryReturn(Resource):
+    """When a query returned after a failure.
 
     Attributes:
-        cause: ``crash``, ``host-lost``, ``restart`` (a query failed), ``move`` or ``upgrade``.
-        outcome: ``COMPLETED``: the first epoch was committed; ``SUPERSEDED``: the next failure came first;
-            ``OVERTAKEN``: the job continued before the failure was noticed; ``IDLE``: the job had no input;
-            ``ABANDONED``: the job ended.
+        at: End of its first epoch, or time of the report that it has no unread records.
+        downtime_ms: As in `Recovery`, of this query; None: it had no input.
+    """
+
+    at: Moment
+    downtime_ms: float | None = None
+
+
+class Recovery(Resource):
+    """A recovery: it lasts from the failure of one generation until all queries have returned in the next.
+
+    A query has returned when it has finished an epoch, or has no unread records.
+
+    Attributes:
+        cause: ``crash``, ``host-lost``, ``restart`` (a query failed), ``move``, ``upgrade``, ``rollback`` (the new
+            version failed) or ``shutdown`` (the driver was stopped with its agent).
+        outcome: ``COMPLETED``: all queries have returned, or the job ended after some had published;
+            ``SUPERSEDED``: the next failure came first; ``OVERTAKEN``: the job continued before the failure was
+            noticed; ``IDLE``: no query had unread records; ``ABANDONED``: the job ended.
         downtime_ms: Time without published output, from the failure to the first epoch after it; from the last epoch of
-            the old driver, if that was later. None if unknown.
-        replayed_records: Number of records of the epoch in doubt.
-        skipped_lanes: Number of lanes of the epoch in doubt that were already published.
+            the old driver, if that was later; from the first of several failures in succession. The longest one of all
+            queries, without those that had no input. None if unknown, or if no query had input.
+        replayed_records: Number of records of the epochs in doubt.
+        skipped_lanes: Number of lanes of the epochs in doubt that were already published.
+        returned: Query → when it returned.
         standby: Id of the standby that took over; None: a new driver was started.
         alive_at: Time before the end of the recovery at which the driver on the lost host reported that it was fenced.
             It worked: the takeover was false. None: no such report.
@@ -363,6 +386,7 @@ class Recovery(Resource):
     replayed_records: int = 0
     skipped_lanes: int = 0
     replayed_determinants: int = 0
+    returned: dict[str, QueryReturn] = Field(default_factory=dict)
     alive_at: Moment | None = None
 
 
@@ -420,6 +444,7 @@ class QueryMetrics(Resource):
 
     Attributes:
         epoch: Newest ended epoch; -1 before the first. `epochs`: number of finished epochs.
+        at: End of the newest epoch; None before the first.
         epoch_ms_p50: Median duration of an epoch; `epoch_ms_p99`: 99th percentile. None without an epoch in the minute.
         published_lanes: Number of published lanes; with the Kafka sink and delivery ``exactly-once`` each is one
             committed transaction.
@@ -428,13 +453,14 @@ class QueryMetrics(Resource):
         dropped: Number of poison records (undecodable input) that were dropped, as the job requested; `dead_letters`:
             number of those that a dead-letter topic received.
         operators: Determinants of each operator.
-        lag: Source topic → unread records; empty before the driver's first report.
+        lag: Source topic → unread records; empty before the driver's first report. `lag_at`: time of the newest report.
         partition_lag: Topic → partition → unread records, for the partitions with the most unread records.
         retention: Topic → unread share in percent, for topics that delete records and hold mostly unread records.
     """
 
     epoch: int = -1
     epochs: int = 0
+    at: Moment | None = None
     records_in: int = 0
     records_out: int = 0
     records_in_per_s: float = 0.0
@@ -450,6 +476,7 @@ class QueryMetrics(Resource):
     dropped: int = 0
     operators: dict[str, OperatorMetrics] = Field(default_factory=dict)
     lag: dict[str, int] = Field(default_factory=dict)
+    lag_at: Moment | None = None
     partition_lag: dict[str, dict[str, int]] = Field(default_factory=dict)
     retention: dict[str, int] = Field(default_factory=dict)
 
@@ -509,7 +536,7 @@ class Offsets(Resource):
 
     Attributes:
         offsets: Topic → partition → next offset to read.
-        lag: Source topic → unread records; empty before the driver's first report.
+        lag: Source topic → unread records; empty before the driver's first report. `lag_at`: time of the newest report.
         partition_lag: Topic → partition → unread records, for the partitions with the most unread records.
     """
 

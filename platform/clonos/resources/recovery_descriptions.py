@@ -10,6 +10,8 @@ CAUSES: Final = {
     "restart": "a query failed and was replayed by the same driver",
     "move": "the job was moved to another host",
     "upgrade": "the job was upgraded to another version",
+    "rollback": "the new version failed, and the previous one continued",
+    "shutdown": "the driver was stopped with its agent",
     "start": "the job was started",
 }
 PHASES: Final = {
@@ -23,11 +25,12 @@ PHASES: Final = {
     "replay": "until the epoch in doubt was replayed with its determinants",
     "epoch": "until the first epoch was published; no epoch was in doubt",
     "commit": "until that epoch was committed",
+    "others": "until the other queries had published an epoch",
 }
 # Causes of recoveries in which the old driver works until its successor takes over.
 PLANNED: Final = frozenset({"move", "upgrade"})
 OUTCOMES: Final = {
-    "SUPERSEDED": "the next failure occurred before the first epoch",
+    "SUPERSEDED": "the next failure occurred before all queries had returned",
     "OVERTAKEN": "the job continued before the failure was noticed",
     "IDLE": "the job runs, and had no input",
     "ABANDONED": "the job stopped",

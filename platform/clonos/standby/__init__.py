@@ -10,7 +10,7 @@ has no job. Both wait at a mailbox (`mailbox`): a standby for a promotion (`prom
     STARTING ──> WARMING ──> READY <──> STALE
                     │          │          │
                     └──────────┴──────────┴──> PROMOTING ──> PROMOTED
-    (each state but PROMOTED) ──> FAILED
+    (each state but PROMOTED) ──> FAILED, RETIRED
 
 Invariants:
 

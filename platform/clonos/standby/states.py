@@ -15,18 +15,20 @@ class StandbyState(StrEnum):
     STALE = "STALE"  # cannot follow the log, or the check of a checkpoint or source fails; a takeover may be slow
     PROMOTING = "PROMOTING"  # the promotion arrived; nothing is published yet
     PROMOTED = "PROMOTED"  # it is the job's driver
-    FAILED = "FAILED"  # ended with an error
+    FAILED = "FAILED"  # its process or its host failed
+    RETIRED = "RETIRED"  # the job needs it no longer
 
 
 _S = StandbyState
 TRANSITIONS: Final[dict[StandbyState, frozenset[StandbyState]]] = {
-    _S.STARTING: frozenset({_S.WARMING, _S.FAILED}),
+    _S.STARTING: frozenset({_S.WARMING, _S.FAILED, _S.RETIRED}),
     # A promotion may arrive before READY: a partly warm driver is still faster than a cold driver.
-    _S.WARMING: frozenset({_S.READY, _S.PROMOTING, _S.FAILED}),
-    _S.READY: frozenset({_S.STALE, _S.PROMOTING, _S.FAILED}),
-    _S.STALE: frozenset({_S.READY, _S.PROMOTING, _S.FAILED}),
-    _S.PROMOTING: frozenset({_S.PROMOTED, _S.FAILED}),
+    _S.WARMING: frozenset({_S.READY, _S.PROMOTING, _S.FAILED, _S.RETIRED}),
+    _S.READY: frozenset({_S.STALE, _S.PROMOTING, _S.FAILED, _S.RETIRED}),
+    _S.STALE: frozenset({_S.READY, _S.PROMOTING, _S.FAILED, _S.RETIRED}),
+    _S.PROMOTING: frozenset({_S.PROMOTED, _S.FAILED, _S.RETIRED}),
     _S.PROMOTED: frozenset(),
     _S.FAILED: frozenset(),
+    _S.RETIRED: frozenset(),
 }
 FINAL_STATES: Final = frozenset(state for state, successors in TRANSITIONS.items() if not successors)

@@ -146,7 +146,10 @@ def test_agent_with_stop_drivers_stops_its_drivers(api: FakeApi, host_process: S
     assert not any(alive(pid) for pid in pids if pid)
     assert processes_of(run) == processes_of(stubborn) == []
     assert api.left == ["id-host-1"]
-    assert not api.reports[run].final, "the work still contains the run"
+    for report in (api.reports[run], api.reports[stubborn]):
+        assert not report.final, "the work still contains the run"
+        assert report.failure is not None
+        assert report.failure.error == "stopped-with-agent"
     host_process()
     reported(api, run, "RUNNING", attempts=2)
     api.assign()

@@ -189,6 +189,7 @@ def test_a_stopped_job_has_no_standby(job: ScriptedJob) -> None:
     primary, run, _, waiting = job.start_with_standby()
     assert job.client.post(f"/jobs/{job.name}/stop", json={"mode": "graceful"}).status_code == 202
     assert job.await_order("ABSENT", standby=True)[1]["run"] == waiting
+    assert job.await_standby("RETIRED")["id"] == waiting, "it did not fail"
     job.report(primary, run, "EXITED", "STOPPED", exit_code=0, final=True)
     job.await_job(state="STOPPED")
 

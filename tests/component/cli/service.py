@@ -126,6 +126,7 @@ class FakeService:
         self.keys: dict[str, tuple[int, bytes]] = {}
         self.slow = 1
         self.started: JobState | None = None
+        self.first_epoch: Failure | None = None  # the failure of the first epoch after a start
         self.failing: Failure | None = None
         self.health = Health(status="ok", version="0.1.0", database="ok", leader=True)
         self._app = FastAPI()
@@ -343,7 +344,10 @@ class FakeService:
 
         @app.get(f"{root}/jobs/{{name}}/metrics")
         async def metrics(name: str) -> Metrics:
-            query = QueryMetrics(epoch=41, epochs=42, records_in=1200, records_out=1100, lag={"lines": 7})
+            if self.first_epoch is not None:
+                self.change(name, state=JobState.FAILED, failure=self.first_epoch)
+            at = None if self.first_epoch is not None else datetime.now(UTC)
+            query = QueryMetrics(epoch=41, epochs=42, at=at, records_in=1200, records_out=1100, lag={"lines": 7})
             return Metrics(at=NOW, queries={"words": query})
 
         @app.get(f"{root}/jobs/{{name}}/runs/{{run}}")
@@ -372,7 +376,7 @@ class FakeService:
                 return missing(recovery_id)
             loss = loss_of(match, [QueryContinuity("words", 41, 42)], exactly_once=True, diverged=0)
             comparison = compare(match, [recovery(id="rec-00", downtime_ms=1000.0)])
-            return shown(incident(match, name, loss, comparison, at=NOW, last_output=NOW))
+            return shown(incident(match, name, loss, comparison, at=NOW, silent_since=NOW))
 
         @app.get(f"{root}/jobs/{{name}}/exceptions")
         async def exceptions(name: str, limit: int = 50) -> Page[JobException]:

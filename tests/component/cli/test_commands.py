@@ -337,6 +337,43 @@ def test_a_decision_about_an_epoch_in_doubt(
     assert "wordcount is RUNNING" in answer.stdout
 
 
+def test_new_code_is_accepted_for_all_epochs_in_doubt(clonos: Clonos, service: FakeService) -> None:
+    service.add("wordcount", JobState.FAILED)
+    assert "wordcount is RUNNING" in clonos("job", "resolve", "wordcount", "--new-code", "--yes").stdout
+    sent = json.loads(service.requests("POST", "/jobs/wordcount/resolve")[-1][2])
+    assert sent == {"query": None, "epoch": None, "decision": "new-code", "topic": None}
+    for options in (["--keep"], ["--new-code", "--query", "out"]):
+        with pytest.raises(errors.SpecError, match="names no epoch"):
+            clonos("job", "resolve", "wordcount", *options, "--yes")
+
+
+def test_apply_with_new_code_accepts_it_for_the_epochs_in_doubt(
+    clonos: Clonos, service: FakeService, tmp_path: Path
+) -> None:
+    service.add("wordcount", JobState.FAILED)
+    (tmp_path / "job.py").write_text(COUNT)
+    later = clonos("apply", str(tmp_path), "--no-start").stdout
+    assert "clonos job start wordcount" in later
+    assert "clonos job resolve wordcount --new-code" in later
+    assert "wordcount is RUNNING" in clonos("apply", str(tmp_path), "--new-code").stdout
+    sent = json.loads(service.requests("POST", "/jobs/wordcount/resolve")[-1][2])
+    assert sent == {"decision": "new-code"}
+
+
+@pytest.mark.parametrize(
+    "command", [["job", "start", "wordcount"], ["job", "resolve", "wordcount", "--new-code", "--yes"], ["apply"]]
+)
+def test_a_start_fails_if_the_job_fails_before_its_first_epoch(
+    clonos: Clonos, service: FakeService, tmp_path: Path, command: list[str]
+) -> None:
+    service.add("wordcount", JobState.FAILED)
+    (tmp_path / "job.py").write_text(COUNT)
+    hint = "accept it: `clonos job resolve wordcount --new-code`."
+    service.first_epoch = Failure(error="checkpoint-mismatch", what="The job's code changed.", hint=hint)
+    with pytest.raises(errors.CheckpointMismatch, match="code changed"):
+        clonos(*command, *([str(tmp_path)] if command == ["apply"] else []))
+
+
 @pytest.mark.parametrize("options", [[], ["--keep", "--republish"]])
 def test_a_resolution_needs_one_decision(clonos: Clonos, service: FakeService, options: list[str]) -> None:
     service.add("wordcount", JobState.FAILED)

@@ -163,6 +163,16 @@ class TestControlPlane:
         fake.faults.append(Response("<html>", 500))
         assert statuses(control_plane.check(settings, fake.url, TOKEN)) == {"control plane": "fail"}
 
+    def test_another_service_at_the_default_address_is_no_failure(
+        self, settings: Settings, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(control_plane, "resolve", lambda *_args, **_options: Credentials(fake.url))
+        (check,) = control_plane.check(settings, None, None)
+        assert check.status == "warn"
+        assert "belongs to another service" in check.what
+        assert "clonos up" in check.fix
+        assert statuses(control_plane.check(settings, fake.url, None)) == {"control plane": "fail"}, "it was named"
+
     def test_an_unreachable_control_plane_fails(self, settings: Settings) -> None:
         assert statuses(control_plane.check(settings, "http://127.0.0.1:9", None)) == {"control plane": "fail"}
         Credentials("http://127.0.0.1:9").write(settings.home)

@@ -55,7 +55,10 @@ def test_the_type_of_a_problem_is_the_address_of_its_page(service: Served, reade
     error = next(cls for cls in CLASSES if cls.slug == "name-taken")
     assert reader.get(problem_of(error("x")).type).text == "<p>errors/name-taken.html</p>"
     with service.client() as client:
-        assert reader.get(client.get("/jobs/none").json()["type"]).status_code == 404, "this site has no such page"
+        page = reader.get(client.get("/jobs/none").json()["type"])
+        assert page.status_code == 200
+        assert "<h1>not-found</h1>" in page.text, "this site has no such page: the error describes itself"
+    assert reader.get("/docs/errors/no-such-error").status_code == 404
 
 
 def test_other_files_are_not_served(reader: httpx.Client) -> None:
@@ -76,5 +79,6 @@ def test_without_a_site_a_page_says_how_to_build_it(tmp_path: Path) -> None:
         assert "make docs" in page.text
         for cls in CLASSES:
             page = reader.get(f"/docs/errors/{cls.slug}")
+            assert page.status_code == 200
             assert f"<h1>{cls.slug}</h1>" in page.text
             assert "make docs" in page.text

@@ -142,6 +142,47 @@ def test_records_that_wait_without_an_epoch_are_a_stall(
     assert (line.health == "bad") is stalled
 
 
+@pytest.mark.parametrize(
+    ("stats", "stalled"),
+    [
+        ({"lag": {"in": 5}, "lag_after_s": 1}, True),
+        ({"lag": {"in": 5}, "lag_after_s": -1}, False),  # measured before its newest epoch, which may have read them
+        ({"lag": {"in": 0}, "lag_after_s": 1}, False),
+    ],
+)
+def test_a_query_that_stops_beside_another_one_is_a_stall(
+    api: Served, name: str, stats: dict[str, Any], stalled: bool
+) -> None:
+    job, _ = write(api, running(name))
+    at, received = datetime.now(UTC) - timedelta(seconds=90), datetime.now(UTC) - timedelta(seconds=60)
+    silent = at - timedelta(seconds=30)  # the newest epoch of the other query, 30 s before
+    lag_at = (silent + timedelta(seconds=stats.pop("lag_after_s"))).isoformat()
+    queries = {
+        "out": {"epoch": 46, "at": at.isoformat(), "lag": {"in": 0}},
+        "stats": {"epoch": 8, "at": silent.isoformat(), "lag_at": lag_at, **stats},
+    }
+    report_ = report(job, at=at.isoformat(), received_at=received.isoformat(), queries=queries)
+    write(api, report_)
+    stall = line_of(api, job).stall
+    assert (stall is not None) is stalled
+    if stall is not None:
+        assert stall.why == "records are waiting for query stats, and no epoch has finished"
+        assert abs((datetime.now(UTC) - stall.since).total_seconds() - 90) < 30
+
+
+def test_a_recovery_names_the_query_that_it_waits_for(api: Served, name: str) -> None:
+    job, _ = write(api, running(name))
+    at = (datetime.now(UTC) - DAY).isoformat()
+    queries = {"out": {"epoch": 46, "at": at}, "stats": {"epoch": 8, "at": at}}
+    write(api, report(job, at=at, queries=queries))
+    body = {"to_host": "host-3", "standby": "s", "generation": 2}
+    write(api, recovery(job, **body, returned={"out": {"at": at, "downtime_ms": 600.0}}))
+    stall = line_of(api, job).stall
+    assert stall is not None
+    assert stall.why == "generation 2 on host-3 computes epoch 9 of stats"
+    assert 3 < (datetime.now(UTC) - stall.since).total_seconds() < 60, "and not since the last record, a day ago"
+
+
 def test_the_events_of_a_driver_that_kafka_does_not_answer(api: Served, browser: Browser, name: str) -> None:
     job, run = write(api, running(name))
     file = EventFile()

@@ -278,6 +278,21 @@ def test_a_stop_on_a_lost_host_ends_at_once_and_says_so() -> None:
     assert writes[-1].failure.error == "host-lost"
 
 
+@pytest.mark.parametrize("host", [HostState.READY, HostState.LOST])
+@pytest.mark.parametrize("standbys", [(), (StandbyFacts(run="s", host="b", state="READY"),)])
+def test_a_driver_that_its_agent_stopped_did_not_crash(host: HostState, standbys: tuple[StandbyFacts, ...]) -> None:
+    stopped = Failure(error="stopped-with-agent", what="Its agent stopped.", domain="environment", retry=True)
+    other = HostFacts(id="b", name="b", slots=2)
+    ended = run(state="EXITED", driver_state="STOPPED", claimed=True, exit_code=0, failure=stopped)
+    writes = decide(job(S.RUNNING, standbys=standbys), ended, fleet(host, other), NOW)
+    (recovery,) = [decision for decision in writes if isinstance(decision, d.BeginRecovery)]
+    assert (recovery.cause, recovery.failure) == ("shutdown", stopped)
+    assert moved(writes) is S.RECOVERING
+    later = working(failure=stopped)  # the report of its next attempt
+    (lost,) = [w for w in decide(job(S.RUNNING), later, fleet(HostState.LOST), NOW) if isinstance(w, d.BeginRecovery)]
+    assert lost.cause == "host-lost"
+
+
 def test_a_restart_stops_what_runs_and_is_heeded_where_nothing_does() -> None:
     asked = job(S.RUNNING, restart=True, stop=StopRequest(timeout_s=5))
     assert decide(asked, working(), fleet(), NOW) == [

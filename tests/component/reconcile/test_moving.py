@@ -354,6 +354,7 @@ def test_a_new_version_counts_once_it_has_finished_an_epoch_or_has_no_input() ->
 def test_a_new_version_that_falls_before_makes_the_job_go_back(run: RunFacts, state: JobState, at: datetime) -> None:
     writes = decide(job(TAKEN, standby("o", "c", version=1), state=state), run, fleet(), at)
     assert kinds(writes)[:3] == [d.UpdateRun, d.BeginRecovery, d.RevertVersion]
+    assert the(d.BeginRecovery, writes).cause == "rollback"
     assert the(d.PromoteStandby, writes).run == "o", "a standby of the version that it had"
     back = the(d.RevertVersion, writes)
     assert (back.version, back.failure.error) == (1, "upgrade-failed")

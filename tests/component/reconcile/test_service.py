@@ -317,6 +317,7 @@ async def test_a_resolution_reaches_the_next_driver_once(database: Database, pla
     users = Users(database)
     keep = ResolveRequest(query="output", epoch=12, decision="keep")
     republish = ResolveRequest(query="output", epoch=12, decision="republish")
+    new_code = ResolveRequest(decision="new-code")
 
     async def resolve(request: ResolveRequest) -> None:
         async with database.transaction() as session:
@@ -325,15 +326,18 @@ async def test_a_resolution_reaches_the_next_driver_once(database: Database, pla
     await users.submit(start=False)
     await resolve(keep)
     await resolve(republish)  # replaces the decision about the same epoch
+    await resolve(new_code)  # for all epochs
     async with reconciling(database, placing), running_hosts(database, "a"):
         job = await users.until("RUNNING")
         decided = [ResolveRequest.model_validate(order) for order in (await users.runs())[-1].order["resolutions"]]
         assert decided == [republish]
+        assert (await users.runs())[-1].order["accept_new_code"] is True
         assert job.resolutions is None
         with pytest.raises(StateConflict, match="RUNNING"):
             await resolve(keep)
         await users.ended(await users.ask("restart"))
         assert (await users.runs())[-1].order["resolutions"] == []
+        assert (await users.runs())[-1].order["accept_new_code"] is False
 
 
 async def test_a_savepoint_of_a_running_job_and_its_deletion_are_done_by_an_agent(

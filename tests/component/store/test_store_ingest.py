@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from clonos.errors import NotFound, SpecError
 from clonos.resources.jobs import OperatorMetrics
+from clonos_api.reconcile import tidying
 from clonos_api.store import (
     counters,
     events,
@@ -23,6 +24,7 @@ from clonos_api.store import (
     progress,
     recoveries,
     runs,
+    views,
 )
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Database
@@ -43,6 +45,11 @@ pytestmark = pytest.mark.anyio
 async def a_started_run(database: Database) -> RunRow:
     async with database.transaction() as session:
         return await run_row(session, host=await host_row(session, "the-host"))
+
+
+async def tidied(database: Database) -> int:
+    async with database.transaction() as session:
+        return await tidying.tidy(session)
 
 
 async def push(database: Database, run: str, file: EventFile, first: int = 0, last: int | None = None) -> int:
@@ -382,6 +389,135 @@ async def test_a_second_failure_before_the_first_epoch_ends_the_recovery_before(
             event.data["outcome"] for event in await events.after(session, 0, types=["job.recovery.ended"], job=run.job)
         ]
         assert actual_rows == ["SUPERSEDED", "SUPERSEDED", "COMPLETED"]
+
+
+QUERIES: dict[str, Any] = {"out": {"sink": "KafkaSink"}, "stats": {"sink": "KafkaSink"}}
+
+
+async def outcomes(database: Database, job: str) -> list[tuple[str | None, float | None]]:
+    """Outcome and downtime in milliseconds of the job's recoveries, oldest first."""
+    async with database.reading() as session:
+        rows = reversed((await recoveries.page(session, job)).rows)
+        return [(row.body.get("outcome"), row.body.get("downtime_ms")) for row in rows]
+
+
+def a_killed_driver() -> EventFile:
+    """Two queries publish, their driver is killed, and the next one claims 1.1 s after the last event."""
+    file = EventFile()
+    file.start(1, queries=QUERIES)
+    file.epoch(0)
+    file.epoch(0, query="stats")
+    file.at += 1
+    file.start(2, queries=QUERIES)
+    return file
+
+
+async def test_a_recovery_ends_with_its_last_query(database: Database) -> None:
+    run = await a_started_run(database)
+    file = a_killed_driver()
+    file.epoch(1, replay=True, skipped_lanes=1)
+    assert await push(database, run.id, file) == file.offset(len(file.lines))
+    assert await outcomes(database, run.job) == [(None, None)]
+    async with database.transaction() as session:
+        running = {"state": "RUNNING", "state_since": await now(session)}
+        await session.execute(update(JobRow).where(JobRow.id == run.job).values(**running))
+    assert await tidied(database) == 0, "it waits for the other query"
+    file.epoch(2)
+    file.epoch(1, query="stats", after_s=2, replay=True, skipped_lanes=2)
+    await push(database, run.id, file)
+    # The failure is the last event before the claim, of the epoch of `stats`.
+    assert await outcomes(database, run.job) == [("COMPLETED", pytest.approx(3_600, abs=1))]
+    async with database.reading() as session:
+        (row,) = (await recoveries.page(session, run.job)).rows
+        assert [phase["name"] for phase in row.body["phases"]][-2:] == ["commit", "others"]
+        assert (row.body["skipped_lanes"], row.body["replayed_records"]) == (3, 20)
+        shown = views.recovery(row)
+        downtimes = {query: returned.downtime_ms for query, returned in shown.returned.items()}
+        assert downtimes == {"out": pytest.approx(1_500, abs=1), "stats": pytest.approx(3_600, abs=1)}
+        assert shown.ended_at == shown.returned["stats"].at
+
+
+@pytest.mark.parametrize("idle_first", [True, False])
+async def test_a_query_without_unread_records_has_returned(database: Database, idle_first: bool) -> None:
+    run = await a_started_run(database)
+    file = a_killed_driver()
+    if idle_first:
+        file.write_event("lag", query="stats", topics={"in": 0}, partitions={})
+    file.epoch(1)
+    if not idle_first:
+        file.write_event("lag", query="stats", topics={"in": 3}, partitions={"in": {"0": 3}})
+        await push(database, run.id, file)
+        assert await outcomes(database, run.job) == [(None, None)], "it has unread records"
+        file.write_event("lag", query="stats", topics={"in": 0}, partitions={})
+    await push(database, run.id, file)
+    ((outcome, downtime_ms),) = await outcomes(database, run.job)
+    assert outcome == "COMPLETED"
+    assert downtime_ms == pytest.approx(1_600 if idle_first else 1_500, abs=1)
+
+
+async def test_a_recovery_without_input_ends_with_the_report_of_its_driver(database: Database) -> None:
+    run = await a_started_run(database)
+    file = a_killed_driver()
+    file.write_event("lag", query="stats", topics={"in": 0}, partitions={})
+    file.write_event("lag", query="out", topics={"in": 0}, partitions={})
+    await push(database, run.id, file)
+    assert await outcomes(database, run.job) == [("IDLE", None)]
+    file.epoch(1, after_s=60)  # the next record
+    await push(database, run.id, file)
+    assert await outcomes(database, run.job) == [("IDLE", None)]
+
+
+async def test_the_old_driver_cannot_end_a_recovery(database: Database) -> None:
+    old = await a_started_run(database)
+    file = EventFile()
+    file.start(1, queries=QUERIES)
+    file.epoch(0)
+    await push(database, old.id, file)
+    async with database.transaction() as session:
+        job, host = await jobs.get(session, old.job), await host_row(session)
+        failed = datetime.fromtimestamp(file.at, UTC)
+        await recoveries.begin(session, job.id, cause="host-lost", failed_generation=1, from_host="a", at=failed)
+        run = await run_row(session, job, host)
+    new = EventFile()
+    new.start(2, queries=QUERIES)
+    await push(database, run.id, new)
+    file.write_event("lag", query="stats", topics={"in": 0}, partitions={})
+    await push(database, old.id, file)
+    async with database.reading() as session:
+        (row,) = (await recoveries.page(session, old.job)).rows
+        assert (row.ended_at, row.body.get("returned")) == (None, None)
+
+
+async def test_a_query_that_never_published_is_not_waited_for(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1, queries=QUERIES)
+    file.epoch(0)
+    file.start(2, queries=QUERIES)
+    file.epoch(1)
+    await push(database, run.id, file)
+    assert await outcomes(database, run.job) == [("COMPLETED", pytest.approx(500, abs=1))]
+
+
+async def test_the_downtime_counts_from_the_first_of_several_failures(database: Database) -> None:
+    run = await a_started_run(database)
+    file = a_killed_driver()  # silent for 1.1 s before its claim, and 0.4 s after it
+    file.at += 1
+    file.start(3, queries=QUERIES)
+    file.epoch(1)
+    file.epoch(1, query="stats")
+    await push(database, run.id, file)
+    assert await outcomes(database, run.job) == [("SUPERSEDED", None), ("COMPLETED", pytest.approx(3_000, abs=1))]
+
+
+async def test_a_job_that_ends_before_its_last_query_returned_has_recovered(database: Database) -> None:
+    run = await a_started_run(database)
+    file = a_killed_driver()
+    file.epoch(1)
+    await push(database, run.id, file)
+    async with database.transaction() as session:
+        await recoveries.abandon(session, run.job)
+    assert await outcomes(database, run.job) == [("COMPLETED", pytest.approx(1_500, abs=1))]
 
 
 async def test_a_clean_stop_and_start_is_no_recovery(database: Database) -> None:

@@ -76,7 +76,7 @@ def test_files_that_changed_in_doubt_are_refused(
     write_rates(rates, 2)
     with pytest.raises(CheckpointMismatch, match=r"static input .*/rates changed while epoch 0 of out") as refused:
         run_job(job, name)
-    assert "--resolve out:0=new-code" in refused.value.hint
+    assert "--accept-new-code" in refused.value.hint
     if way_out == "restored":
         write_rates(rates, 1)
         os.utime(rates / "rates.json", ns=(before.st_atime_ns, before.st_mtime_ns))

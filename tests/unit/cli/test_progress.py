@@ -7,7 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from clonos.cli.progress import Progress
+from clonos.cli.progress import Progress, _step
+from clonos.resources.jobs import Job
+from clonos.resources.service import Operation
 
 
 class Clock:
@@ -75,6 +77,20 @@ def test_a_phase_without_an_estimate_has_its_elapsed_time() -> None:
         clock.now += 5
         progress.show("RUNNING")
     assert out.getvalue() == "savepoint of words: RUNNING, 5 s\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "observed", "text"),
+    [
+        ("upgrade", "RUNNING", 4, ", while a standby of version 5 warms up"),
+        ("upgrade", "RUNNING", 5, ", waits for the first epoch of version 5, at most a minute"),
+        ("upgrade", "RECOVERING", 4, ""),
+        ("move", "RUNNING", 5, ""),
+    ],
+)
+def test_an_upgrade_names_what_it_waits_for(kind: str, state: str, observed: int, text: str) -> None:
+    operation = Operation.model_construct(kind=kind)
+    assert _step(operation, Job.model_construct(state=state, version=5, observed_version=observed)) == text
 
 
 def test_quiet() -> None:

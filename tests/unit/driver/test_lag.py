@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from clonos.driver.lag import close_to_retention, furthest_behind
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from clonos.driver import lag
+from clonos.driver.lag import LagMeter, close_to_retention, furthest_behind
+from clonos.settings import KafkaSettings
 
 
 @pytest.mark.parametrize(
@@ -35,3 +41,75 @@ def test_the_partitions_that_are_furthest_behind() -> None:
     lag = {"a": {0: 5, 1: 0, 2: 7}, "b": {0: 6}, "c": {0: 0}}
     assert furthest_behind(lag) == {"a": {0: 5, 2: 7}, "b": {0: 6}}
     assert furthest_behind(lag, limit=2) == {"a": {2: 7}, "b": {0: 6}}
+
+
+class Kafka:
+    """End offsets of a topic with one partition, and the lag events of a meter that polls them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.end = 10
+        self.events: list[dict[str, int]] = []
+        monkeypatch.setattr(lag, "list_offsets", self._list_offsets)
+        self.meter = LagMeter(KafkaSettings(), self._emit)
+
+    def _list_offsets(
+        self, _admin: object, partitions: set[TopicPartition], spec: object
+    ) -> dict[tuple[str, int], int]:
+        assert {(partition.topic, partition.partition) for partition in partitions} == {("t", 0)}
+        return {("t", 0): self.end if spec is LATEST else 0}
+
+    def _emit(self, event: str, **fields: Any) -> None:
+        assert event == "lag"
+        self.events.append(fields["topics"])
+
+    def poll(self) -> list[dict[str, int]]:
+        """Poll once; returns the events of this poll."""
+        self.events.clear()
+        self.meter.poll_once(AdminClient({}))
+        return list(self.events)
+
+
+LATEST = object()
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    monkeypatch.setattr(OffsetSpec, "latest", staticmethod(lambda: LATEST))
+    return Kafka(monkeypatch)
+
+
+def test_a_start_is_reported_also_without_a_change(kafka: Kafka) -> None:
+    kafka.meter.note_start("out", {"t": {0: 10}})
+    assert kafka.poll() == [{"t": 0}]
+    assert kafka.poll() == []
+    kafka.meter.note("out", {"t": {0: 10}})
+    assert kafka.poll() == [], "an epoch that read nothing"
+    kafka.meter.note_start("out", {"t": {0: 10}})  # a restart in this process: a recovery waits for the report
+    assert kafka.poll() == [{"t": 0}]
+
+
+def test_an_equal_lag_after_an_epoch_is_of_other_records(kafka: Kafka) -> None:
+    kafka.meter.note_start("out", {"t": {0: 7}})
+    assert kafka.poll() == [{"t": 3}]
+    assert kafka.poll() == []
+    kafka.meter.note("out", {"t": {0: 8}})
+    kafka.end = 11
+    assert kafka.poll() == [{"t": 3}]
+    kafka.meter.note("out", {"t": {0: 11}})
+    assert kafka.poll() == [{"t": 0}]
+    kafka.meter.note("out", {"t": {0: 12}})
+    kafka.end = 12
+    assert kafka.poll() == []
+
+
+def test_a_started_query_is_polled_soon(kafka: Kafka) -> None:
+    soon, usual = lag._SOON_S, lag._EVERY_S
+    assert kafka.meter._pause_s() == soon, "no query has started"
+    kafka.meter.note_start("out", {"t": {0: 7}})
+    assert kafka.meter._pause_s() == soon
+    kafka.poll()
+    assert kafka.meter._pause_s() == usual
+    kafka.meter.note_start("new", {})  # its offsets are unknown before its first epoch
+    assert kafka.meter._pause_s() == usual
+    kafka.meter.note_start("out", {"t": {0: 7}})
+    assert kafka.meter._pause_s() == soon

@@ -68,7 +68,7 @@ CONSECUTIVE = [QueryContinuity("out", 46, 47)]
 def explained(row: Recovery, queries: list[QueryContinuity], *earlier: Recovery, **loss: Any) -> Incident:
     judged = loss_of(row, queries, **{"exactly_once": True, "diverged": 0, **loss})
     at = AT + timedelta(seconds=4)
-    return incident(row, "fraud", judged, compare(row, earlier), at=at, last_output=AT - timedelta(milliseconds=200))
+    return incident(row, "fraud", judged, compare(row, earlier), at=at, silent_since=AT)
 
 
 def test_the_sentence_of_a_takeover() -> None:
@@ -99,6 +99,14 @@ def test_the_sentence_of_a_takeover() -> None:
             "a query on host-1 failed (epoch-failed); the driver restarted its queries; no output for 800 ms",
         ),
         (
+            {"cause": "rollback", "failure": Failure(error="epoch-failed", what="A bug.")},
+            "the new version on host-1 failed (epoch-failed); the standby on host-3 took over; no output for 800 ms",
+        ),
+        (
+            {"cause": "shutdown", "failure": None},
+            "the driver on host-1 was stopped with its agent; the standby on host-3 took over; no output for 800 ms",
+        ),
+        (
             {"cause": "upgrade", "failure": None},
             "the driver on host-1 handed over in a planned upgrade; the standby on host-3 took over; "
             "no output for 800 ms",
@@ -124,7 +132,7 @@ def test_the_sentence_of_a_takeover() -> None:
         (
             {**ENDED, "outcome": "SUPERSEDED"},
             "the driver on host-1 was killed by SIGKILL; the standby on host-3 took over; "
-            "the next failure occurred before the first epoch",
+            "the next failure occurred before all queries had returned",
         ),
         (
             {"from_host": "", "failure": None, "cause": "start"},
@@ -136,10 +144,10 @@ def test_the_sentence_has_cause_successor_and_gap(fields: dict[str, Any], text: 
     assert sentence(recovery(**fields)) == text
 
 
-def test_a_recovery_in_progress_counts_from_the_last_output() -> None:
+def test_a_recovery_in_progress_counts_from_the_failure() -> None:
     shown = explained(recovery(**OPEN), [QueryContinuity("out", 46, None)])
-    assert shown.summary.endswith("the standby on host-3 took over; no output for 4.2 s so far")
-    assert shown.silent_since == AT - timedelta(milliseconds=200)
+    assert shown.summary.endswith("the standby on host-3 took over; no output for 4.0 s so far")
+    assert shown.silent_since == AT
     assert shown.loss.verdict == "pending"
     assert explained(recovery(), CONSECUTIVE).silent_since is None
     planned = explained(recovery(**OPEN, cause="move", generation=None), [])
@@ -275,7 +283,7 @@ def test_the_post_mortem_of_a_recovery_that_did_not_complete() -> None:
     text = post_mortem(explained(abandoned, [QueryContinuity("out", 46, None)]))
     assert "| 2026-01-01 12:00:01.000 | The recovery ended: the job stopped. |" in text
     assert "- Lost: no epoch has finished since the failure." in text
-    assert "Readers: no output for 4.2 s so far." in post_mortem(explained(recovery(**OPEN), []))
+    assert "Readers: no output for 4.0 s so far." in post_mortem(explained(recovery(**OPEN), []))
 
 
 def test_texts_of_a_driver_are_no_markdown() -> None:

@@ -24,8 +24,10 @@ def test_every_state_is_reachable_and_final_states_are_listed() -> None:
             reached.add(state)
             todo += TRANSITIONS[state]
     assert reached == set(StandbyState)
-    assert {state for state, to in TRANSITIONS.items() if not to} == {StandbyState.PROMOTED, StandbyState.FAILED}
-    assert all(StandbyState.FAILED in to for to in TRANSITIONS.values() if to), "each may fail"
+    final = {StandbyState.PROMOTED, StandbyState.FAILED, StandbyState.RETIRED}
+    assert {state for state, to in TRANSITIONS.items() if not to} == final
+    for end in (StandbyState.FAILED, StandbyState.RETIRED):
+        assert all(end in to for to in TRANSITIONS.values() if to), "each may end"
 
 
 def test_promotion_is_received(tmp_path: Path) -> None:

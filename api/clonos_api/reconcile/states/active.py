@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from clonos.errors import BrokerUnavailable, RegistryUnavailable
+from clonos.errors import BrokerUnavailable, RegistryUnavailable, StoppedWithAgent
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import Failure, JobState, StopRequest
 from clonos_api.reconcile.deadlines import CLAIM_S, PREPARE_S, RECOVER_S, due
@@ -59,9 +59,9 @@ def running(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime) ->
         return failover
     if run.exited and (standby := _standby_for(job, run, fleet)) is not None:
         # The failover does not wait for the reason of the exit.
-        return [UpdateRun(run.id, "ABSENT"), *_take_over(job, run, standby, "crash", run.failure)]
+        return [UpdateRun(run.id, "ABSENT"), *_take_over(job, run, standby, _cause(run, "crash"), run.failure)]
     if run.restarting:
-        cause: RecoveryCause = "restart" if run.driver_state in ("RESTARTING", "WAITING") else "crash"
+        cause = _cause(run, "restart" if run.driver_state in ("RESTARTING", "WAITING") else "crash")
         return [BeginRecovery(run.id, cause, run.failure), Transition(JobState.RECOVERING, RECOVER_S, run.failure)]
     if job.planned_move is not None or fleet.hosts[run.host].state is not HostState.DRAINING:
         return []
@@ -149,11 +149,13 @@ def _wait(job: JobFacts, run: RunFacts, now: datetime, within_s: float, late: st
 
 def _host_lost(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
     """The job recovers on another host."""
-    failure = failures.host_lost(fleet.hosts.get(run.host))
+    failure, cause = failures.host_lost(fleet.hosts.get(run.host)), _cause(run, "host-lost")
+    if cause == "shutdown" and run.failure is not None:
+        failure = run.failure
     standby = _standby_for(job, run, fleet)
     if standby is None:
-        return [MarkLost(run.id), BeginRecovery(run.id, "host-lost", failure), *_recover(job, failure)]
-    return [MarkLost(run.id), *_take_over(job, run, standby, "host-lost", failure)]
+        return [MarkLost(run.id), BeginRecovery(run.id, cause, failure), *_recover(job, failure)]
+    return [MarkLost(run.id), *_take_over(job, run, standby, cause, failure)]
 
 
 def _host_unresponsive(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
@@ -194,7 +196,15 @@ def _adopt_self_promoted(job: JobFacts, run: RunFacts | None, fleet: Fleet) -> l
     lost = not fleet.alive(run.host)
     failure = failures.host_lost(fleet.hosts.get(run.host)) if lost else run.failure
     left: list[Decision] = [MarkLost(run.id)] if lost else [] if run.ended else [UpdateRun(run.id, "ABSENT")]
-    return [*left, *_take_over(job, run, standby, "host-lost" if lost else "crash", failure)]
+    return [*left, *_take_over(job, run, standby, _cause(run, "host-lost" if lost else "crash"), failure)]
+
+
+def _cause(run: RunFacts, otherwise: RecoveryCause) -> RecoveryCause:
+    """The cause of the recovery of a run: its agent may have stopped the driver."""
+    # Until an attempt has ended, the failure is that of the attempt before.
+    before_next = run.state in ("PENDING", "STARTING", "EXITED")
+    stopped = before_next and run.failure is not None and run.failure.error == StoppedWithAgent.slug
+    return "shutdown" if stopped else otherwise
 
 
 def _recover(job: JobFacts, failure: Failure) -> list[Decision]:

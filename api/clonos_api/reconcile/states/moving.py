@@ -180,7 +180,7 @@ def _revert(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, cause: Fai
     failure = failures.not_upgraded(move.version, move.previous, job.version + 1, cause)
     reverted: list[Decision] = [
         MarkLost(run.id) if lost else UpdateRun(run.id, "ABSENT"),
-        BeginRecovery(run.id, "upgrade", cause),
+        BeginRecovery(run.id, "rollback", cause),
         RevertVersion(move.previous, failure),
     ]
     previous = [s for s in job.standbys if s.ready and s.version == move.previous and fleet.alive(s.host)]
