@@ -67,7 +67,8 @@ async def update_from_run(session: AsyncSession, run: RunRow) -> None:
     elif run.state != "EXITED" and run.driver_state in ("CLAIMING", "RECONCILING", "RUNNING"):
         return  # it promoted itself; the leader will record that
     else:
-        reported = run.driver_state in WAITING and run.state != "EXITED"
+        # A standby that stops with its agent cannot take over.
+        reported = run.driver_state in WAITING and run.state not in ("STOPPING", "EXITED")
         state = _S(run.driver_state) if reported and run.driver_state else _S.STARTING
     await move(session, row, state)
 

@@ -174,14 +174,25 @@ class Agent:
             await self._batcher.close()
 
     async def _stop_drivers(self) -> None:
+        """Stop all drivers. Heartbeats continue meanwhile, so that the host does not count as lost."""
         _log.info("stopping-drivers")
-        await self._supervisor.stop_all()
-        if self._host is not None:
-            with contextlib.suppress(ApiUnavailable, ApiRejected, AgentReplaced, TimeoutError):
+        self._supervisor.stop_for_exit()
+        stopped = asyncio.ensure_future(self._supervisor.drivers_exited())
+        host = self._host
+        while host is not None and not stopped.done():
+            await self._send_last_reports(host)
+            await asyncio.wait([stopped], timeout=self._heartbeat_interval_s(host))
+        await stopped
+        if host is not None:
+            await self._send_last_reports(host)
+            with contextlib.suppress(ApiUnavailable, ApiRejected, TimeoutError):
                 async with asyncio.timeout(_EXIT_TIMEOUT_S):
-                    heartbeat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
-                    await self._api.heartbeat(self._host.id, heartbeat, timeout_s=_EXIT_TIMEOUT_S)
-                    await self._api.leave(self._host.id)
+                    await self._api.leave(host.id)
+
+    async def _send_last_reports(self, host: HostRegistered) -> None:
+        with contextlib.suppress(ApiUnavailable, ApiRejected, AgentReplaced, TimeoutError):
+            heartbeat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
+            await self._api.heartbeat(host.id, heartbeat, timeout_s=_EXIT_TIMEOUT_S)
 
     async def _announce_restart(self, host: HostRegistered) -> None:
         """Renew the lease a last time: the next agent adopts the drivers before any standby takes over."""

@@ -52,6 +52,7 @@ Desired = Literal["WAIT", "RUNNING", "STOPPED", "ABSENT"]
 _log = structlog.get_logger("clonos.agent")
 _RETRY_S: Final = 1.0
 _END_TRANSACTIONS_S: Final = 15.0
+_WITH_AGENT: Final = "The driver was stopped with its agent."
 _POLL_S: Final = 0.02
 # A standby reports each second or so that the driver makes no progress.
 _STALLED_REPORT_S: Final = 5.0
@@ -137,6 +138,8 @@ class RunSupervisor:
             state = "STOPPING" if self._stopping else "RUNNING" if attempt.is_alive else "STARTING"
             if attempt.status.state == DriverState.WAITING and attempt.status.waiting_event is not None:
                 failure = failure_of_event(attempt.status.waiting_event)
+            if self._stops_with_agent:
+                state, failure = "STOPPING", failure_of(StoppedWithAgent(_WITH_AGENT))
             if spec is not None and restart_policy.is_healthy(spec.restart, record, attempt.status):
                 consecutive_failures = 0  # the next failure is the first
         else:
@@ -179,6 +182,10 @@ class RunSupervisor:
         if self._removed:
             return "ABSENT"
         return self._spec.desired if self._spec is not None else "WAIT"
+
+    @property
+    def _stops_with_agent(self) -> bool:
+        return self._desired == "RUNNING" and self._agent_exits
 
     @property
     def _may_run(self) -> bool:
@@ -438,8 +445,8 @@ class RunSupervisor:
             # Killed or stopped as requested: no failure.
             failure = failure if (outcome.exit_code or 0) > 0 else self._stop_timed_out
             final = not self._agent_exits
-            if self._agent_exits and self._desired == "RUNNING" and failure is None:
-                failure = failure_of(StoppedWithAgent("The driver was stopped with its agent."))
+            if self._stops_with_agent and failure is None:
+                failure = failure_of(StoppedWithAgent(_WITH_AGENT))
         elif outcome.retry and policy is not None:
             consecutive_failures = restart_policy.failures_with_this_attempt(policy, attempt.record, attempt.status)
             if consecutive_failures > policy.attempts:

@@ -87,10 +87,13 @@ class Supervisor:
                 await supervisor.measure()
             pause_s = self._context.settings.measure_s
 
-    async def stop_all(self) -> None:
-        """Stop all drivers; kill those that do not stop in time."""
+    def stop_for_exit(self) -> None:
+        """Begin to stop all drivers, because the agent exits; those that do not stop in time are killed."""
         for supervisor in self._runs.values():
             supervisor.stop_for_exit()
+
+    async def drivers_exited(self) -> None:
+        """Wait until no driver is alive."""
         while any(supervisor.running for supervisor in self._runs.values()):
             await asyncio.sleep(_POLL_S)
 

@@ -150,6 +150,8 @@ def test_agent_with_stop_drivers_stops_its_drivers(api: FakeApi, host_process: S
         assert not report.final, "the work still contains the run"
         assert report.failure is not None
         assert report.failure.error == "stopped-with-agent"
+        states = [(each.state, each.failure and each.failure.error) for each in api.history[report.run]]
+        assert ("STOPPING", "stopped-with-agent") in states, "heartbeats continue until the drivers have exited"
     host_process()
     reported(api, run, "RUNNING", attempts=2)
     api.assign()

@@ -193,7 +193,7 @@ def test_a_driver_is_replaced_while_it_runs(world: World) -> None:
     assert (failed["state"], failed["failure"]["error"]) == ("FAILED", "upgrade-failed"), failed
     world.runs(version=5)
     world.flows()
-    assert world.causes() == ["upgrade", "upgrade", "upgrade", "move", "move"]
+    assert world.causes() == ["rollback", "upgrade", "upgrade", "move", "move"]
     rows = world.rows()
     generations = [generation for _, generation, _ in rows]
     assert generations == sorted(generations), "no driver writes after a newer one has claimed"

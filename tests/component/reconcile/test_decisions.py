@@ -288,6 +288,11 @@ def test_a_driver_that_its_agent_stopped_did_not_crash(host: HostState, standbys
     (recovery,) = [decision for decision in writes if isinstance(decision, d.BeginRecovery)]
     assert (recovery.cause, recovery.failure) == ("shutdown", stopped)
     assert moved(writes) is S.RECOVERING
+    if standbys:  # its last reports arrived before it had exited
+        stopping = run(state="STOPPING", driver_state="RUNNING", claimed=True, failure=stopped)
+        silent = Fleet([HostFacts(id="a", name="a", used=1, unresponsive=True), other])
+        taken = decide(job(S.RUNNING, standbys=standbys), stopping, silent, NOW)
+        assert [w.cause for w in taken if isinstance(w, d.BeginRecovery)] == ["shutdown"]
     later = working(failure=stopped)  # the report of its next attempt
     (lost,) = [w for w in decide(job(S.RUNNING), later, fleet(HostState.LOST), NOW) if isinstance(w, d.BeginRecovery)]
     assert lost.cause == "host-lost"

@@ -149,9 +149,7 @@ def _wait(job: JobFacts, run: RunFacts, now: datetime, within_s: float, late: st
 
 def _host_lost(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
     """The job recovers on another host."""
-    failure, cause = failures.host_lost(fleet.hosts.get(run.host)), _cause(run, "host-lost")
-    if cause == "shutdown" and run.failure is not None:
-        failure = run.failure
+    failure, cause = _failure_of_host(run, fleet)
     standby = _standby_for(job, run, fleet)
     if standby is None:
         return [MarkLost(run.id), BeginRecovery(run.id, cause, failure), *_recover(job, failure)]
@@ -166,8 +164,8 @@ def _host_unresponsive(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decis
     standby = _standby_for(job, run, fleet) if fleet.unresponsive(run.host) else None
     if standby is None:
         return []
-    failure = failures.host_lost(fleet.hosts.get(run.host))
-    return [UpdateRun(run.id, "ABSENT"), *_take_over(job, run, standby, "host-lost", failure)]
+    failure, cause = _failure_of_host(run, fleet)
+    return [UpdateRun(run.id, "ABSENT"), *_take_over(job, run, standby, cause, failure)]
 
 
 def _driver_ended(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
@@ -199,10 +197,18 @@ def _adopt_self_promoted(job: JobFacts, run: RunFacts | None, fleet: Fleet) -> l
     return [*left, *_take_over(job, run, standby, _cause(run, "host-lost" if lost else "crash"), failure)]
 
 
+def _failure_of_host(run: RunFacts, fleet: Fleet) -> tuple[Failure, RecoveryCause]:
+    """The failure and the cause of the recovery of a run whose host sends no heartbeats."""
+    cause = _cause(run, "host-lost")
+    if cause == "shutdown" and run.failure is not None:
+        return run.failure, cause
+    return failures.host_lost(fleet.hosts.get(run.host)), cause
+
+
 def _cause(run: RunFacts, otherwise: RecoveryCause) -> RecoveryCause:
     """The cause of the recovery of a run: its agent may have stopped the driver."""
     # Until an attempt has ended, the failure is that of the attempt before.
-    before_next = run.state in ("PENDING", "STARTING", "EXITED")
+    before_next = run.state in ("PENDING", "STARTING", "STOPPING", "EXITED")
     stopped = before_next and run.failure is not None and run.failure.error == StoppedWithAgent.slug
     return "shutdown" if stopped else otherwise
 
