@@ -35,6 +35,14 @@ _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _START_S = 60.0
 _LOG4J_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
 _OPTION_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
+# HotSpot's optimising compiler (C2) takes a method after ten times as many calls as by default: the methods that start
+# the JVM and each epoch run often enough for the default, and too rarely to pay for it (ADR 41).
+_COMPILER_FLAGS = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
 # Smaller heaps get the serial collector: G1's own threads take 8 % of a core here (docs/adr/0014-local-files.md).
 # HotSpot chooses G1 by the size of the machine, not of the heap.
 _G1_HEAP_MB = 1792
@@ -154,7 +162,7 @@ def _java_command(
     # The directories that a user may extend come last: the cache requires the same first entries each time.
     class_path = [*_class_path(jars), *hadoop_conf]
     return [
-        *(str(java), *spark_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
+        *(str(java), *_COMPILER_FLAGS, *spark_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
         # Python uses this variable by itself, a JVM does not.
         *([f"-Djava.io.tmpdir={folder}"] if (folder := os.environ.get("TMPDIR")) else []),
         # The cache itself is created with G1: every collector can load its archive.
