@@ -174,7 +174,7 @@ class Agent:
             await self._batcher.close()
 
     async def _stop_drivers(self) -> None:
-        """Stop all drivers. Heartbeats continue meanwhile, so that the host does not count as lost."""
+        """Stop all drivers. Heartbeats continue until they have exited, so that the host is not lost."""
         _log.info("stopping-drivers")
         self._supervisor.stop_for_exit()
         stopped = asyncio.ensure_future(self._supervisor.drivers_exited())

@@ -100,6 +100,12 @@ def _lines(incident: Incident) -> Iterator[RenderableType]:
     yield Text(f"{started} → {incident.generation or '…'}; recovery {incident.id}", "dim")
     if incident.failure is not None:
         yield Text(f"Error: {incident.failure.error}: {incident.failure.what}")
+    if len(incident.returned) > 1:
+        of_queries = (
+            f"{query} {show.duration(returned.downtime_ms) or 'no input'}"
+            for query, returned in sorted(incident.returned.items())
+        )
+        yield Text(f"Downtime by query: {', '.join(of_queries)}")
     if incident.phases:
         longest = max(phase.duration_ms for phase in incident.phases)
         table = Table.grid(padding=(0, 2))

@@ -23,7 +23,7 @@ from clonos.client.contexts import resolve
 from clonos.client.credentials import Credentials
 from clonos.jobs.spec import JobSpec, Standbys
 from clonos.resources.hosts import Standby
-from clonos.resources.jobs import Executor, Executors, Failure, JobException, JobState
+from clonos.resources.jobs import Executor, Executors, Failure, JobException, JobState, QueryReturn
 from clonos.resources.service import Event, Operation, Role, Session
 from clonos.resources.status import Dependencies, Forecast, JobStatus
 from clonos.settings import Settings
@@ -533,9 +533,11 @@ def test_checkpoint_ls_and_inspect(clonos: Clonos) -> None:
 
 def test_recovery_explain_and_ls(clonos: Clonos, service: FakeService) -> None:
     running = recovery(id="rec-0", generation=None, downtime_ms=None, ended_at=None, outcome=None)
-    service.recoveries += [recovery(), running]
+    returned = {"totals": QueryReturn(at=NOW, downtime_ms=2300.0), "words": QueryReturn(at=NOW)}
+    service.recoveries += [recovery(returned=returned), running]
     output = clonos("recovery", "explain", "wordcount").stdout
     for part in (
+        "Downtime by query: totals 2.3 s, words no input",
         "wordcount: the driver on host-1 crashed; a new driver on host-2 took over; no output for 2.3 s; ",
         "nothing was lost.",
         "generation 1 → 2",
