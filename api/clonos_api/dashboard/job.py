@@ -75,8 +75,7 @@ async def show_job(
             "metrics": await progress.metrics(session, row),
             "cluster": await _cluster(session, shown.spec.spec.cluster),
             "run": await _run(session, row, names),
-            "in_doubt": named_epoch(shown.failure.hint) if shown.failure else None,
-            "other_code": shown.failure is not None and proposes_new_code(shown.failure.hint),
+            **_decisions(shown.failure.hint if shown.failure else ""),
             "tab": tab,
             "tabs": TABS,
             **await _TABS[tab][1](session, row, version),
@@ -161,3 +160,10 @@ _TABS: Final = {
     "configuration": ("Configuration", _configuration),
 }
 TABS: Final = {tab: title for tab, (title, _) in _TABS.items()}
+
+
+def _decisions(hint: str) -> dict[str, Any]:
+    """The epoch in doubt that a hint names, and whether the decision is about new code, also of older drivers."""
+    named = named_epoch(hint)
+    of_code = named is not None and named.decision == "new-code"
+    return {"in_doubt": None if of_code else named, "other_code": of_code or proposes_new_code(hint)}

@@ -43,34 +43,31 @@ def stall_of(job: JobRow, facts: Facts) -> Stall | None:
 
 def _without_epochs(job: JobRow, at: datetime) -> Stall | None:
     """The stall of a query whose driver reports nothing wrong, although records are waiting."""
-    metrics = job.metrics or {}
-    slow_s = float(metrics.get("slow_epoch_ms", 0)) / 1000
     interval_s = parse_duration(((job.spec.get("spec") or {}).get("trigger") or {}).get("interval") or "0s")
-    limit_s = max(_SLOW * slow_s, _PATIENCE_S) + interval_s + _PUSHES_S
-    queries = metrics.get("queries") or {}
-    silent = {name: _silent_since(job, query) for name, query in queries.items() if _has_input(query)}
-    if not silent or at - min(silent.values()) <= timedelta(seconds=limit_s):
+    queries = (job.metrics or {}).get("queries") or {}
+    stalled: dict[str, datetime] = {}
+    for name, query in queries.items():
+        since, slow_s = _waiting_since(job, query), float(query.get("slow_epoch_ms") or 0.0) / 1000
+        limit_s = max(_SLOW * slow_s, _PATIENCE_S) + interval_s + _PUSHES_S
+        if since is not None and at - since > timedelta(seconds=limit_s):
+            stalled[name] = since
+    if not stalled:
         return None
-    name, since = min(silent.items(), key=lambda item: (item[1], item[0]))
+    name, since = min(stalled.items(), key=lambda item: (item[1], item[0]))
     of_query = f" for query {name}" if len(queries) > 1 else ""
     return Stall(since, f"records are waiting{of_query}, and no epoch has finished")
 
 
-def _has_input(query: Mapping[str, Any]) -> bool:
-    """Whether records were waiting for a query after its newest epoch."""
-    newest, measured = query.get("at"), query.get("lag_at")
-    return any((query.get("lag") or {}).values()) and (not newest or not measured or measured > newest)
-
-
-def _silent_since(job: JobRow, query: Mapping[str, Any]) -> datetime:
-    """The query's newest epoch by this machine's clock, or the begin of the job's state, if that is later."""
+def _waiting_since(job: JobRow, query: Mapping[str, Any]) -> datetime | None:
+    """Since when records wait for a query without an epoch, by this machine's clock; None: none wait."""
+    since = _moment(query.get("waiting_since"))
+    if since is None:
+        return None
     metrics = job.metrics or {}
-    newest, received, output = (
-        _moment(text) for text in (metrics.get("at"), metrics.get("received_at"), query.get("at"))
-    )
-    if received is not None and newest is not None and output is not None:
-        received -= newest - output
-    return max(job.state_since, received or newest or job.state_since)
+    newest, received = _moment(metrics.get("at")), _moment(metrics.get("received_at"))
+    if newest is not None and received is not None:
+        since += received - newest  # the clock of the driver's host may differ
+    return max(job.state_since, since)
 
 
 def _step(recovery: RecoveryRow, metrics: dict[str, Any]) -> str:

@@ -111,7 +111,9 @@ def health_of(recovery: Recovery) -> Health:
         return "busy"
     if recovery.outcome is None:
         return "bad"
-    return "weak" if kind_of(recovery) == "cold restart" else "good"
+    kind = kind_of(recovery)
+    cold = kind in ("cold restart", "rollback") or (kind == "stopped agent" and recovery.standby is None)
+    return "weak" if cold else "good"
 
 
 def _height(recovery: Recovery) -> int:

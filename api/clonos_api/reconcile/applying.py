@@ -138,13 +138,18 @@ async def _begin_recovery(
     newest = await generations.newest(session, job.id) if promoted is not None else None
     if newest is not None and newest.run == promoted:
         # The standby promoted itself and has already reported its claim.
-        await _explain_self_promotion(session, job, run, decision, newest)
+        await _explain_claim(session, job, run, decision, newest, standby=newest.run)
         return
     # The attempt that follows the failed one.
-    attempt = run.attempts + (run.state in ("EXITED", "PENDING"))
+    attempt = run.attempts + (run.state in ("STOPPING", "EXITED", "PENDING"))
     if decision.cause in ("crash", "shutdown") and await generations.claimed_by(session, job.id, run.id, attempt):
-        # The driver reported this recovery before its agent did, without the reason.
-        await recoveries.explain(session, job.id, decision.failure, cause=decision.cause)
+        # The driver reported this recovery before its agent did, without the reason; the end of a driver that was
+        # stopped is no failure to it.
+        newest = await generations.newest(session, job.id)
+        if decision.cause == "shutdown" and newest is not None:
+            await _explain_claim(session, job, run, decision, newest)
+        else:
+            await recoveries.explain(session, job.id, decision.failure)
         return
     host = await session.get(HostRow, run.host)
     lost = decision.cause == "host-lost" and host is not None
@@ -164,11 +169,16 @@ async def _begin_recovery(
     )
 
 
-async def _explain_self_promotion(
-    session: AsyncSession, job: JobRow, run: RunRow, decision: d.BeginRecovery, newest: GenerationRow
+async def _explain_claim(
+    session: AsyncSession,
+    job: JobRow,
+    run: RunRow,
+    decision: d.BeginRecovery,
+    newest: GenerationRow,
+    **details: str,
 ) -> None:
-    """Adds the cause to the recovery that the standby's claim began; begins the recovery if the claim did not."""
-    details = {"cause": decision.cause, "standby": newest.run}
+    """Adds the cause, and `details`, to the recovery that the claim `newest` began; begins it if the claim did not."""
+    details = {"cause": decision.cause, **details}
     if await recoveries.explain(session, job.id, decision.failure, generation=newest.generation, **details):
         return
     host = await session.get(HostRow, run.host)
@@ -199,13 +209,17 @@ async def _update_run(session: AsyncSession, run: RunRow | None, decisions: Sequ
     changes = [
         decision
         for decision in decisions
-        if isinstance(decision, d.MarkLost | d.UpdateRun | d.SetTakeoverWait | d.CloseRun)
+        if isinstance(decision, d.MarkLost | d.UpdateRun | d.SetTakeoverWait | d.CloseRun | d.RecordFirstClaim)
     ]
     for decision in changes:
         assert run is not None
         match decision:
             case d.MarkLost():
                 run = await _change_spec(session, await runs.lose(session, run), desired="ABSENT")
+            case d.RecordFirstClaim():
+                # The driver has recorded the decision about the epochs that were in doubt at this start.
+                if run.order.get("accept_new_code"):
+                    run = await _change_spec(session, run, accept_new_code=False)
             case d.UpdateRun():
                 stop = {"stop_mode": decision.mode, "stop_timeout_s": max(decision.timeout_s, 0.001)}
                 run = await _change_spec(session, run, desired=decision.desired, **stop)

@@ -135,14 +135,7 @@ class _Ingestion:
                         self.session, self.job, fact.generation, fact.at
                     )
                 case Lag():
-                    self._query(fact.query).update(
-                        lag=fact.topics, partition_lag=fact.partitions, lag_at=fact.at.isoformat()
-                    )
-                    if fact.first and await recoveries.record_no_input(
-                        self.session, self.job, fact, self._have_published(fact.waiting)
-                    ):
-                        self.sums["recoveries"] += 1
-                    self._count(fact.query, fact.at, Tally(lag=fact.topics))
+                    await self._lag(fact)
                 case Retention():
                     self._query(fact.query)["retention"] = fact.topics
                 case OpenTransactions():
@@ -197,6 +190,8 @@ class _Ingestion:
                 await job_graph.store(session, job, claim.generation, claim.at, claim.graph)
             for name in self.queries:
                 self._query(name)["retention"] = {}
+                if claim.graph is not None and name not in claim.graph:  # the new version does not have it
+                    self._query(name).update(lag={}, partition_lag={}, lag_at=None, at=None, waiting_since=None)
             self.columns |= {"generation": claim.generation, "observed_version": int(order["version"])}
             if cause != "start":
                 self.sums["restarts"] += 1
@@ -226,8 +221,8 @@ class _Ingestion:
             last = self._query(done.checkpoint.query).get("at")
             before = datetime.fromisoformat(last) if last else None
             waiting = self._have_published(done.waiting)
-            if await recoveries.record_epoch(self.session, self.job, done, before, waiting):
-                self.sums["recoveries"] += 1
+            row = await recoveries.record_epoch(self.session, self.job, done, before, waiting)
+            self.sums["recoveries"] += row is not None
         self.last_at = done.at
         slow_ms = float(self.metrics.get("slow_epoch_ms", 0.0))
         self.metrics["slow_epoch_ms"] = max(done.checkpoint.duration_ms, _SLOW_DECAY * slow_ms)
@@ -267,7 +262,10 @@ class _Ingestion:
         self.finished[done.lineage, epoch.generation] += new
         self.published[done.lineage, epoch.generation] += figures["records_out"]
         query = self._query(epoch.query)
-        query["epoch"], query["at"] = epoch.epoch, done.at.isoformat()
+        if epoch.generation >= self.generation:
+            slow_ms = max(epoch.duration_ms, _SLOW_DECAY * float(query.get("slow_epoch_ms") or 0.0))
+            query.update(at=done.at.isoformat(), waiting_since=None, slow_epoch_ms=slow_ms)
+        query["epoch"] = epoch.epoch
         query["epochs"] += new
         for name, figure in figures.items():
             if name in query:
@@ -278,6 +276,16 @@ class _Ingestion:
                 sums = operators.setdefault(operator, OperatorMetrics().model_dump())
                 for name, number in tally.items():
                     sums[name] += number
+
+    async def _lag(self, lag: Lag) -> None:
+        if lag.first:
+            await recoveries.record_no_input(self.session, self.job, lag, self._have_published(lag.waiting))
+        self._count(lag.query, lag.at, Tally(lag=lag.topics))
+        if lag.generation < self.generation:
+            return  # of a driver that was replaced
+        query, at = self._query(lag.query), lag.at.isoformat()
+        since = (query.get("waiting_since") or at) if any(lag.topics.values()) else None
+        query.update(lag=lag.topics, partition_lag=lag.partitions, lag_at=at, waiting_since=since)
 
     async def _error_reported(self, report: ErrorReported) -> None:
         await job_exceptions.add(self.session, self.job, report)

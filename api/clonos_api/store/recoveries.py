@@ -128,7 +128,7 @@ async def record_placement(session: AsyncSession, job: str, host: str, *, standb
 
 
 async def record_claim(session: AsyncSession, job: str, generation: int, host: str) -> None:
-    """Record the new generation in the recovery in progress, which continues until the first epoch."""
+    """Record the new generation in the recovery in progress, which continues until all queries return."""
     row = await open_of_job(session, job)
     if row is not None and generation > row.body["failed_generation"]:
         row.body = {**row.body, "generation": generation, "to_host": host}
@@ -186,7 +186,7 @@ async def _record_return(
     session: AsyncSession, row: RecoveryRow, query: str, at: datetime, gap_ms: float | None, waiting: Collection[str]
 ) -> RecoveryRow | None:
     returned = {query: {"at": at.isoformat(), "downtime_ms": gap_ms}, **row.body.get("returned", {})}
-    row.body = {**row.body, "returned": returned}
+    row.body = {**row.body, "returned": returned, "waits": sorted(waiting)}
     if waiting:
         await session.flush()
         return None
@@ -319,7 +319,7 @@ def _end(phase: dict[str, Any]) -> datetime:
 
 
 def _append_ended(session: AsyncSession, row: RecoveryRow) -> None:
-    """End a recovery: an epoch was committed, the job ended, or another failure followed."""
+    """End a recovery: all queries have returned, the job ended, or another failure followed."""
     summary = {name: row.body.get(name) for name in ("generation", "downtime_ms", "outcome")}
     events.append(session, "job.recovery.ended", job=row.job, data={"recovery": row.id, **summary})
 

@@ -258,7 +258,7 @@ class GenerationRow(Base):
 
 
 class RecoveryRow(Base):
-    """A recovery: from a failure to the first epoch after it."""
+    """A recovery: from a failure until all queries have returned."""
 
     __tablename__ = "recoveries"
     __table_args__ = (

@@ -180,19 +180,26 @@ class Agent:
         stopped = asyncio.ensure_future(self._supervisor.drivers_exited())
         host = self._host
         while host is not None and not stopped.done():
-            await self._send_last_reports(host)
+            if not await self._send_last_reports(host):
+                host = None
+                break
             await asyncio.wait([stopped], timeout=self._heartbeat_interval_s(host))
         await stopped
-        if host is not None:
-            await self._send_last_reports(host)
+        if host is not None and await self._send_last_reports(host):
             with contextlib.suppress(ApiUnavailable, ApiRejected, TimeoutError):
                 async with asyncio.timeout(_EXIT_TIMEOUT_S):
                     await self._api.leave(host.id)
 
-    async def _send_last_reports(self, host: HostRegistered) -> None:
-        with contextlib.suppress(ApiUnavailable, ApiRejected, AgentReplaced, TimeoutError):
-            heartbeat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
+    async def _send_last_reports(self, host: HostRegistered) -> bool:
+        """Send a heartbeat; returns whether this agent still represents the host."""
+        heartbeat = Heartbeat(instance=self.instance, runs=self._supervisor.reports())
+        try:
             await self._api.heartbeat(host.id, heartbeat, timeout_s=_EXIT_TIMEOUT_S)
+        except AgentReplaced:
+            return False
+        except (ApiUnavailable, ApiRejected, TimeoutError):
+            pass  # the next heartbeat may arrive
+        return True
 
     async def _announce_restart(self, host: HostRegistered) -> None:
         """Renew the lease a last time: the next agent adopts the drivers before any standby takes over."""

@@ -52,7 +52,6 @@ Desired = Literal["WAIT", "RUNNING", "STOPPED", "ABSENT"]
 _log = structlog.get_logger("clonos.agent")
 _RETRY_S: Final = 1.0
 _END_TRANSACTIONS_S: Final = 15.0
-_WITH_AGENT: Final = "The driver was stopped with its agent."
 _POLL_S: Final = 0.02
 # A standby reports each second or so that the driver makes no progress.
 _STALLED_REPORT_S: Final = 5.0
@@ -82,6 +81,7 @@ class RunSupervisor:
         self._spec: RunSpec | None = None
         self._removed = False
         self._agent_exits = False
+        self._stopped_with_agent: Failure | None = None
         self._stopping = False
         self._next_start_at = 0.0
         self._blocked: Failure | None = None
@@ -106,6 +106,7 @@ class RunSupervisor:
     def stop_for_exit(self) -> None:
         """Stop the driver because the agent exits, although the run's desired state is RUNNING."""
         self._agent_exits = True
+        self._stopped_with_agent = failure_of(StoppedWithAgent("The driver was stopped with its agent."))
         self._wake.set()
 
     @property
@@ -139,7 +140,7 @@ class RunSupervisor:
             if attempt.status.state == DriverState.WAITING and attempt.status.waiting_event is not None:
                 failure = failure_of_event(attempt.status.waiting_event)
             if self._stops_with_agent:
-                state, failure = "STOPPING", failure_of(StoppedWithAgent(_WITH_AGENT))
+                state, failure = "STOPPING", self._stopped_with_agent
             if spec is not None and restart_policy.is_healthy(spec.restart, record, attempt.status):
                 consecutive_failures = 0  # the next failure is the first
         else:
@@ -446,7 +447,7 @@ class RunSupervisor:
             failure = failure if (outcome.exit_code or 0) > 0 else self._stop_timed_out
             final = not self._agent_exits
             if self._stops_with_agent and failure is None:
-                failure = failure_of(StoppedWithAgent(_WITH_AGENT))
+                failure = self._stopped_with_agent
         elif outcome.retry and policy is not None:
             consecutive_failures = restart_policy.failures_with_this_attempt(policy, attempt.record, attempt.status)
             if consecutive_failures > policy.attempts:

@@ -25,7 +25,7 @@ from clonos.cli.options import (
     pairs,
 )
 from clonos.cli.progress import Quiet, running
-from clonos.errors import NotFound, StateConflict
+from clonos.errors import NotFound, SpecError, StateConflict
 
 if TYPE_CHECKING:
     from clonos.client import Client
@@ -42,7 +42,7 @@ def apply(
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start the job if it does not run.")] = True,
     new_code: Annotated[
         bool,
-        typer.Option("--new-code", help="If the job does not run: accept the new code for its epochs in doubt."),
+        typer.Option("--new-code", help="If the job has no driver: accept the new code for its epochs in doubt."),
     ] = False,
     timeout: Annotated[
         float,
@@ -67,6 +67,8 @@ def apply(
     """
     from clonos.client.submission import read_submission
 
+    if new_code and not start:
+        raise SpecError("--new-code starts the job.", hint="use it without --no-start.")
     submission = read_submission(
         path, name=name, params=pairs(param or [], "--param"), standbys=standbys, cluster=cluster
     )
@@ -181,12 +183,12 @@ def _change(
         return
     if runs:
         begin(jobs.upgrade)
+    elif how.new_code:  # refused while the job has a driver
+        begin(lambda job: jobs.resolve(job, ResolveRequest(decision="new-code")), starts=True)
     elif current.state in ("STARTING", "RECOVERING"):
         begin(jobs.restart if differs else jobs.start)
-    elif how.start and how.new_code:
-        begin(lambda job: jobs.resolve(job, ResolveRequest(decision="new-code")))
     elif how.start:
-        begin(jobs.start)
+        begin(jobs.start, starts=True)
     else:
         typer.echo(f"{name} is {current.state}. Start it: clonos job start {name}")
         if current.state == "FAILED":

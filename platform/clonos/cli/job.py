@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +46,8 @@ MODES = ("graceful", "checkpoint", "force")
 KEEP = "The published lanes stand; the other lanes and the state follow the replay."
 REPUBLISH = "All lanes of the replay are published: readers get records of this epoch twice."
 DEAD_LETTER = "The published lanes stand; the replay's other lanes go to this topic."
+# States of jobs without a driver.
+_IDLE = ("CREATED", "STOPPED", "FAILED", "FINISHED")
 NEW_CODE = "The epoch is replayed with the job's changed code; its published lanes must be equal."
 
 Timeout = Annotated[
@@ -164,7 +167,8 @@ def start(
     """Start a job from its checkpoint, or from an older point."""
     with connect(api, token, context) as client:
         point = starting_point(client, job, start_from, publish_again=publish_again)
-        operate(client, job, lambda name: client.jobs.start(name, point), wait=wait, quiet=quiet, output=output)
+        begin = partial(operate, client, job, wait=wait, quiet=quiet, output=output, starts=True)
+        begin(lambda name: client.jobs.start(name, point))
 
 
 @app.command()
@@ -368,7 +372,8 @@ def resolve(
         what = f"epoch {epoch} of {query}" if epoch is not None else "all epochs in doubt"
         confirm(f"Resolve {what} of {job}?")
     with connect(api, token, context) as client:
-        operate(client, job, lambda name: client.jobs.resolve(name, request), wait=wait, quiet=quiet, output=output)
+        begin = partial(operate, client, job, wait=wait, quiet=quiet, output=output, starts=True)
+        begin(lambda name: client.jobs.resolve(name, request))
 
 
 @app.command()
@@ -458,16 +463,27 @@ def starting_point(client: Client, job: str | None, text: str | None, *, publish
 
 
 def operate(
-    client: Client, job: str, request: Callable[[str], Operation], *, wait: bool, quiet: bool, output: Output
+    client: Client,
+    job: str,
+    request: Callable[[str], Operation],
+    *,
+    wait: bool,
+    quiet: bool,
+    output: Output,
+    starts: bool = False,
 ) -> None:
-    """Send a request for an operation on a job, wait for its end, and print the job's state."""
+    """Send a request for an operation on a job, wait for its end, and print the job's state.
+
+    With `starts`, wait until a job without a driver works again.
+    """
     from clonos.cli import show
 
+    before = client.jobs.metrics(job) if starts and wait and client.jobs.get(job).state in _IDLE else None
     operation = request(job)
     if wait:
         operation = completed(client, operation, job, quiet=quiet, output=output)
-        if operation.kind in ("start", "resolve"):
-            working(client, job, operation.created_at, quiet=quiet, output=output)
+        if before is not None:
+            working(client, job, before, quiet=quiet, output=output)
     if output is Output.JSON:
         show.show_json(operation)
         return

@@ -16,14 +16,12 @@ import typer
 from clonos.errors import ClonosError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from rich.console import Console
     from rich.live import Live
 
     from clonos.cli.options import Output
     from clonos.client import Client
-    from clonos.resources.jobs import Job, QueryMetrics
+    from clonos.resources.jobs import Job, Metrics, QueryMetrics
     from clonos.resources.service import Operation
 
 _AFTER_S: Final = 2.0
@@ -178,7 +176,7 @@ def running(client: Client, job: Job, *, quiet: bool, output: Output) -> Job:
     return job
 
 
-def working(client: Client, job: str, since: datetime, *, quiet: bool, output: Output) -> None:
+def working(client: Client, job: str, before: Metrics, *, quiet: bool, output: Output) -> None:
     """Wait until the queries of a started job have returned: an epoch in doubt may stop it soon after its start.
 
     The wait ends after ten seconds, because an epoch may take longer; at once for a job that never finished an epoch.
@@ -186,7 +184,7 @@ def working(client: Client, job: str, since: datetime, *, quiet: bool, output: O
     Args:
         client: The control plane.
         job: Name or id of the job.
-        since: Begin of the start.
+        before: The job's metrics before its start.
         quiet: Show nothing.
         output: Output format of the command.
 
@@ -201,18 +199,21 @@ def working(client: Client, job: str, since: datetime, *, quiet: bool, output: O
             current = client.jobs.get(job)
             if current.state == "FAILED" and current.failure is not None:
                 raise error_of_failure(current.failure)
-            queries = [query for query in client.jobs.metrics(job).queries.values() if query.epochs]
-            if current.state != "RUNNING" or all(_has_returned(query, since) for query in queries):
+            queries = {name: query for name, query in before.queries.items() if query.at is not None}
+            now = client.jobs.metrics(job).queries if queries else {}
+            if current.state == "RUNNING" and all(_has_returned(queries[name], now.get(name)) for name in queries):
                 return
-            progress.show("the driver runs")
+            if current.state not in ("RUNNING", "RECOVERING"):
+                return
+            progress.show(f"{current.state} on {current.host}")
             time.sleep(_POLL_S)
 
 
-def _has_returned(query: QueryMetrics, since: datetime) -> bool:
-    """Whether a query has finished an epoch or has no unread records."""
-    if query.at is not None and query.at > since:
+def _has_returned(before: QueryMetrics, now: QueryMetrics | None) -> bool:
+    """Whether a query has finished an epoch, has no unread records, or is not in the new version."""
+    if now is None or now.at != before.at:
         return True
-    return query.lag_at is not None and query.lag_at > since and not any(query.lag.values())
+    return now.lag_at != before.lag_at and not any(now.lag.values())
 
 
 def _starts_usually_s(client: Client) -> float | None:

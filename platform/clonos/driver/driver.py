@@ -530,6 +530,9 @@ class Driver:
         """Record the user's decision that epochs which Spark has not committed may be replayed with new code."""
         committed = self._committed().get(query.name, -1)
         for epoch in own.state.plans_beyond(query.name, committed):
+            decided = own.state.resolutions.get((query.name, epoch))
+            if decided is not None and decided.code == self._job.code:
+                continue  # a decision about this epoch and this code stands
             record = Resolution(own.owner, query.name, epoch, "new-code", self._job.code)
             own.state.take(own.control.append(record), record)
 

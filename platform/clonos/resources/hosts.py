@@ -118,8 +118,8 @@ class RunSpec(Resource):
         request_key: Idempotency key of `start_from`: runs with the same key restore that point only once.
         earlier_attempts: Number of attempts of earlier runs, so that attempt numbers continue.
         standby: The driver is a standby. The change to false promotes it.
-        accept_new_code: Replay epochs that another version left in doubt with this version, because the job is rolled
-            back to it.
+        accept_new_code: Replay epochs that another version left in doubt with this version, because the user decided
+            so, or because the job is rolled back to it.
         resolutions: The user's decisions about epochs in doubt.
         owner: Subject that created the job: the job gets this subject's secrets only.
         owner_number: Number of the owner, from 1: agents with ``--uids`` derive the user of its drivers from it.

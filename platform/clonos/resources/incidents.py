@@ -225,6 +225,10 @@ def loss_of(
     if missing:
         what = f"{_count(missing, 'epoch')} {'was' if missing == 1 else 'were'} not reported"
         return Loss(verdict="unknown", summary=what, evidence=evidence)
+    if recovery.waits:
+        evidence.append("The causal log keeps their epochs in doubt until their replay.")
+        waits = f"{', '.join(recovery.waits)} {'has' if len(recovery.waits) == 1 else 'have'}"
+        return Loss(verdict="pending", summary=f"{waits} not finished an epoch since the failure", evidence=evidence)
     if not finished and recovery.outcome == "IDLE" and recovery.returned:
         evidence.append("The new driver reported that no query has unread records: no epoch is in doubt.")
         return Loss(verdict="nothing", summary="nothing was lost", records=0, epochs=0, evidence=evidence)

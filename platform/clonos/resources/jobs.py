@@ -357,13 +357,14 @@ class Recovery(Resource):
             version failed) or ``shutdown`` (the driver was stopped with its agent).
         outcome: ``COMPLETED``: all queries have returned, or the job ended after some had published;
             ``SUPERSEDED``: the next failure came first; ``OVERTAKEN``: the job continued before the failure was
-            noticed; ``IDLE``: no query had unread records; ``ABANDONED``: the job ended.
+            noticed; ``IDLE``: no query had unread records, or the job ran for 300 s without an epoch; ``ABANDONED``:
+            the job ended.
         downtime_ms: Time without published output, from the failure to the first epoch after it; from the last epoch of
             the old driver, if that was later; from the first of several failures in succession. The longest one of all
             queries, without those that had no input. None if unknown, or if no query had input.
         replayed_records: Number of records of the epochs in doubt.
         skipped_lanes: Number of lanes of the epochs in doubt that were already published.
-        returned: Query → when it returned.
+        returned: Query → when it returned. `waits`: the queries that have not returned after the newest of these.
         standby: Id of the standby that took over; None: a new driver was started.
         alive_at: Time before the end of the recovery at which the driver on the lost host reported that it was fenced.
             It worked: the takeover was false. None: no such report.
@@ -387,6 +388,7 @@ class Recovery(Resource):
     skipped_lanes: int = 0
     replayed_determinants: int = 0
     returned: dict[str, QueryReturn] = Field(default_factory=dict)
+    waits: list[str] = Field(default_factory=list)
     alive_at: Moment | None = None
 
 
@@ -444,7 +446,8 @@ class QueryMetrics(Resource):
 
     Attributes:
         epoch: Newest ended epoch; -1 before the first. `epochs`: number of finished epochs.
-        at: End of the newest epoch; None before the first.
+        at: End of the newest epoch; None before the first, and for a query that the newest driver does not have.
+        slow_epoch_ms: As in `Metrics`, of this query.
         epoch_ms_p50: Median duration of an epoch; `epoch_ms_p99`: 99th percentile. None without an epoch in the minute.
         published_lanes: Number of published lanes; with the Kafka sink and delivery ``exactly-once`` each is one
             committed transaction.
@@ -454,6 +457,7 @@ class QueryMetrics(Resource):
             number of those that a dead-letter topic received.
         operators: Determinants of each operator.
         lag: Source topic → unread records; empty before the driver's first report. `lag_at`: time of the newest report.
+        waiting_since: First report of unread records after the newest epoch; None: there is none.
         partition_lag: Topic → partition → unread records, for the partitions with the most unread records.
         retention: Topic → unread share in percent, for topics that delete records and hold mostly unread records.
     """
@@ -461,6 +465,7 @@ class QueryMetrics(Resource):
     epoch: int = -1
     epochs: int = 0
     at: Moment | None = None
+    slow_epoch_ms: float = 0.0
     records_in: int = 0
     records_out: int = 0
     records_in_per_s: float = 0.0
@@ -477,6 +482,7 @@ class QueryMetrics(Resource):
     operators: dict[str, OperatorMetrics] = Field(default_factory=dict)
     lag: dict[str, int] = Field(default_factory=dict)
     lag_at: Moment | None = None
+    waiting_since: Moment | None = None
     partition_lag: dict[str, dict[str, int]] = Field(default_factory=dict)
     retention: dict[str, int] = Field(default_factory=dict)
 

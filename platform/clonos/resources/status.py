@@ -30,7 +30,7 @@ class JobStatus(Resource):
 
     Attributes:
         reasons: Why it is not healthy; empty if it is.
-        silent_since: Last output of a job that should publish and does not; None: it publishes, has no input, or is
+        silent_since: Since when a job should publish and does not; None: it publishes, has no input, or is
             not to run.
         forecast: What happens if its driver fails now; None: it does not run.
     """

@@ -125,7 +125,7 @@ def changed(
     return change
 
 
-BEHIND = {"out": {"epoch": 3, "records_out": 50, "lag": {"in": 12}}}
+BEHIND = {"out": {"epoch": 3, "records_out": 50, "lag": {"in": 12}, "waiting_since": NOW.isoformat()}}
 AT_LEAST_ONCE = "delivers at least once, as configured"
 
 
@@ -286,13 +286,22 @@ def test_the_start_button_sends_what_the_api_takes(api: Served, browser: Browser
 
 @pytest.mark.parametrize(
     ("decision", "buttons"),
-    [("keep", ["Keep", "Republish", "Dead letter"]), ("keep", ["Keep"]), ("new-code", ["Accept new code"])],
+    [
+        ("keep", ["Keep", "Republish", "Dead letter"]),
+        ("keep", ["Keep"]),
+        ("new-code", ["Accept new code"]),
+        ("new-code of one epoch", ["Accept new code"]),  # the hint of drivers of earlier versions
+    ],
 )
 def test_a_job_that_an_epoch_in_doubt_stopped_has_a_button_for_each_decision(
     api: Served, browser: Browser, name: str, decision: str, buttons: list[str]
 ) -> None:
     job, _ = write(api, guarded(name))
-    hint = resolve_command(name, "out", 12, "keep") if decision == "keep" else f"accept it: {new_code_command(name)}."
+    hint = {
+        "keep": resolve_command(name, "out", 12, "keep"),
+        "new-code": f"accept it: {new_code_command(name)}.",
+        "new-code of one epoch": resolve_command(name, "out", 12, "new-code"),
+    }[decision]
     if len(buttons) == 3:
         hint = f"decide (--keep, --republish or --dead-letter TOPIC): {hint}"
     failure = Failure(error="replay-divergence", what="It differs.", hint=hint)

@@ -17,10 +17,11 @@ from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.decisions import PromoteStandby
 from clonos_api.reconcile.load import load
+from clonos_api.reconcile.run_specs import driver_spec
 from clonos_api.reconcile.states import active
 from clonos_api.store import hosts, jobs, lease, operations, recoveries, savepoints, standbys
 from clonos_api.store.db.database import Database
-from clonos_api.store.tables import JobRow, OperationRow, RunRow, StandbyRow, TaskRow
+from clonos_api.store.tables import JobRow, OperationRow, RecoveryRow, RunRow, StandbyRow, TaskRow
 from component.reconcile.acting import Actor, Placing, Users, eventually, reconciling, running_hosts
 from support.stored import ingest
 
@@ -136,6 +137,66 @@ async def test_an_agent_that_is_slower_than_its_driver_begins_no_second_recovery
             (recovery,) = (await recoveries.page(session, job.id)).rows
         assert (recovery.body["outcome"], recovery.body["generation"]) == ("COMPLETED", 2)
         assert recovery.body["failure"]["error"] == "driver-crashed"
+
+
+STOPPED = Failure(error="stopped-with-agent", what="Its agent stopped.", domain="environment", retry=True)
+
+
+@pytest.mark.parametrize("claimed_first", [True, False])
+async def test_a_stop_of_the_agent_is_a_recovery(database: Database, placing: Placing, claimed_first: bool) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), running_hosts(database, "a") as on:
+        await users.submit()
+        job = await users.until("RUNNING")
+        (host,) = on.values()
+        (driver,) = host.drivers.values()
+        host.starts = False
+        if claimed_first:  # the agent is back, and its driver's events arrive before any report
+            host.hidden = True
+            driver.file.write_event("stopped")
+            driver.file.start(2)
+            async with database.transaction() as session:
+                lines = driver.file.lines[driver.pushed_lines :]
+                await ingest(session, driver.order.run, driver.file.offset(driver.pushed_lines), lines)
+            driver.pushed_lines = len(driver.file.lines)
+            driver.report |= {"state": "STARTING", "driver_state": "CLAIMING", "attempts": 2, "failure": STOPPED}
+            host.hidden = False
+        else:
+            driver.report |= {"state": "EXITED", "driver_state": "STOPPED", "exit_code": 0, "failure": STOPPED}
+        await users.until("RECOVERING")
+        if not claimed_first:
+            driver.file.start(2)
+        driver.report |= {"state": "RUNNING", "driver_state": "RUNNING", "attempts": 2, "generation": 2}
+        driver.file.epoch(2)
+        await users.until("RUNNING")
+
+        async def ended() -> RecoveryRow | None:
+            async with database.reading() as session:
+                (row,) = (await recoveries.page(session, job.id)).rows
+            return row if row.ended_at is not None else None
+
+        recovery = await eventually(ended, "the recovery has ended")
+        assert (recovery.body["cause"], recovery.body["outcome"]) == ("shutdown", "COMPLETED")
+
+
+async def test_a_host_that_is_lost_during_its_stop_is_a_recovery(database: Database, placing: Placing) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), running_hosts(database, "a") as on:
+        await users.submit()
+        job = await users.until("RUNNING")
+        (host,) = on.values()
+        (driver,) = host.drivers.values()
+        driver.report |= {"state": "STOPPING", "failure": STOPPED}
+
+        async def reported() -> bool:
+            return (await users.runs())[-1].state == "STOPPING"
+
+        await eventually(reported, "the stop is reported")
+        host.hidden = True
+        await users.until("RECOVERING")
+        async with database.reading() as session:
+            (recovery,) = (await recoveries.page(session, job.id)).rows
+        assert (recovery.body["cause"], recovery.ended_at) == ("shutdown", None)
 
 
 async def test_a_crash_is_a_recovery_before_the_next_attempt_reports(database: Database, placing: Placing) -> None:
@@ -327,11 +388,16 @@ async def test_a_resolution_reaches_the_next_driver_once(database: Database, pla
     await resolve(keep)
     await resolve(republish)  # replaces the decision about the same epoch
     await resolve(new_code)  # for all epochs
+    async with database.reading() as session:
+        next_start = driver_spec(
+            await jobs.get(session, "words"), None, CheckpointLocations(Path("/home"), None, "/save"), {}, None
+        )
+    assert (next_start.accept_new_code, next_start.resolutions) == (True, [republish])
     async with reconciling(database, placing), running_hosts(database, "a"):
         job = await users.until("RUNNING")
         decided = [ResolveRequest.model_validate(order) for order in (await users.runs())[-1].order["resolutions"]]
         assert decided == [republish]
-        assert (await users.runs())[-1].order["accept_new_code"] is True
+        assert (await users.runs())[-1].order["accept_new_code"] is False, "later attempts do not have it"
         assert job.resolutions is None
         with pytest.raises(StateConflict, match="RUNNING"):
             await resolve(keep)

@@ -418,6 +418,9 @@ async def test_a_recovery_ends_with_its_last_query(database: Database) -> None:
     file.epoch(1, replay=True, skipped_lanes=1)
     assert await push(database, run.id, file) == file.offset(len(file.lines))
     assert await outcomes(database, run.job) == [(None, None)]
+    async with database.reading() as session:
+        (row,) = (await recoveries.page(session, run.job)).rows
+        assert views.recovery(row).waits == ["stats"]
     async with database.transaction() as session:
         running = {"state": "RUNNING", "state_since": await now(session)}
         await session.execute(update(JobRow).where(JobRow.id == run.job).values(**running))
@@ -432,6 +435,7 @@ async def test_a_recovery_ends_with_its_last_query(database: Database) -> None:
         assert [phase["name"] for phase in row.body["phases"]][-2:] == ["commit", "others"]
         assert (row.body["skipped_lanes"], row.body["replayed_records"]) == (3, 20)
         shown = views.recovery(row)
+        assert shown.waits == []
         downtimes = {query: returned.downtime_ms for query, returned in shown.returned.items()}
         assert downtimes == {"out": pytest.approx(1_500, abs=1), "stats": pytest.approx(3_600, abs=1)}
         assert shown.ended_at == shown.returned["stats"].at
@@ -486,6 +490,70 @@ async def test_the_old_driver_cannot_end_a_recovery(database: Database) -> None:
     async with database.reading() as session:
         (row,) = (await recoveries.page(session, old.job)).rows
         assert (row.ended_at, row.body.get("returned")) == (None, None)
+
+
+async def test_figures_of_an_old_driver_replace_no_newer_ones(database: Database) -> None:
+    old = await a_started_run(database)
+    file = EventFile()
+    file.start(1, queries=QUERIES)
+    file.epoch(0)
+    await push(database, old.id, file)
+    async with database.transaction() as session:
+        run = await run_row(session, await jobs.get(session, old.job), await host_row(session))
+    new = EventFile()
+    new.at = file.at + 60
+    new.start(2, queries=QUERIES)
+    new.epoch(1)
+    new.write_event("lag", query="out", topics={"in": 0}, partitions={})
+    await push(database, run.id, new)
+    file.write_event("lag", query="out", topics={"in": 5}, partitions={})
+    file.epoch(1)
+    await push(database, old.id, file)
+    async with database.reading() as session:
+        query = ((await jobs.get(session, old.job)).metrics or {})["queries"]["out"]
+    assert (query["lag"], query["waiting_since"]) == ({"in": 0}, None)
+    assert datetime.fromisoformat(query["at"]).timestamp() == pytest.approx(new.at - 0.1)
+
+
+async def test_a_query_that_a_new_version_does_not_have_waits_for_nothing(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1, queries=QUERIES)
+    file.epoch(0)
+    file.epoch(0, query="stats")
+    file.write_event("lag", query="stats", topics={"in": 5}, partitions={"in": {"0": 5}})
+    file.start(2, queries={"out": QUERIES["out"]})
+    file.epoch(1)
+    await push(database, run.id, file)
+    assert await outcomes(database, run.job) == [("COMPLETED", pytest.approx(500, abs=1))]
+    async with database.reading() as session:
+        query = ((await jobs.get(session, run.job)).metrics or {})["queries"]["stats"]
+    assert (query["lag"], query["waiting_since"], query["at"], query["epochs"]) == ({}, None, None, 1)
+
+
+async def test_records_wait_since_the_first_report_after_an_epoch(database: Database) -> None:
+    run = await a_started_run(database)
+    file = EventFile()
+    file.start(1, queries=QUERIES)
+
+    async def waiting_since() -> float | None:
+        await push(database, run.id, file)
+        async with database.reading() as session:
+            since = ((await jobs.get(session, run.job)).metrics or {})["queries"]["out"]["waiting_since"]
+        return None if since is None else datetime.fromisoformat(since).timestamp()
+
+    file.epoch(0)
+    assert await waiting_since() is None
+    file.write_event("lag", query="out", topics={"in": 5}, partitions={})
+    first = file.at
+    file.write_event("lag", query="out", topics={"in": 9}, partitions={})
+    assert await waiting_since() == pytest.approx(first)
+    file.epoch(1)
+    assert await waiting_since() is None
+    file.write_event("lag", query="out", topics={"in": 4}, partitions={})
+    assert await waiting_since() == pytest.approx(file.at)
+    file.write_event("lag", query="out", topics={"in": 0}, partitions={})
+    assert await waiting_since() is None
 
 
 async def test_a_query_that_never_published_is_not_waited_for(database: Database) -> None:

@@ -278,6 +278,20 @@ def test_the_post_mortem() -> None:
     assert "had a median downtime of 650 ms" in text
 
 
+@pytest.mark.parametrize("outcome", [None, "COMPLETED", "IDLE"])
+def test_nothing_is_said_about_losses_before_all_queries_have_returned(outcome: str | None) -> None:
+    idle = {"out": {"at": AT, "downtime_ms": None}}
+    row = recovery(**{**(OPEN if outcome is None else ENDED), "outcome": outcome, "returned": idle, "waits": ["stats"]})
+    loss = explained(row, [*CONSECUTIVE, QueryContinuity("stats", 3, None)]).loss
+    assert (loss.verdict, loss.summary) == ("pending", "stats has not finished an epoch since the failure")
+
+
+def test_a_recovery_without_input_lost_nothing() -> None:
+    idle = recovery(**{**ENDED, "outcome": "IDLE", "returned": {"out": {"at": AT}}})
+    loss = explained(idle, [QueryContinuity("out", 46, None)]).loss
+    assert (loss.verdict, loss.records) == ("nothing", 0)
+
+
 def test_the_post_mortem_of_a_recovery_that_did_not_complete() -> None:
     abandoned = recovery(**{**ENDED, "outcome": "ABANDONED", "generation": None})
     text = post_mortem(explained(abandoned, [QueryContinuity("out", 46, None)]))

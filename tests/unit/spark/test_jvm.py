@@ -40,6 +40,15 @@ def test_cache_is_created_with_the_default_collector(tmp_path: Path) -> None:
     assert "-XX:+UseSerialGC" not in jvm._java_command(java, jars, 1024, ["-XX:AOTCacheOutput=x"], [])
 
 
+def test_the_users_thresholds_of_the_compiler_have_precedence(tmp_path: Path) -> None:
+    jars = Jars(*(tmp_path / name for name in ("connector", "broker", "compiler")))
+    command = jvm._java_command(java_binary(), jars, 1024, [], ["-XX:Tier4InvocationThreshold=5000"])
+    thresholds = [option for option in command if option.startswith("-XX:Tier4InvocationThreshold=")]
+    assert thresholds == ["-XX:Tier4InvocationThreshold=50000", "-XX:Tier4InvocationThreshold=5000"], (
+        "the last one counts"
+    )
+
+
 def test_hadoops_configuration_is_on_the_class_path_for_yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", "")
     monkeypatch.setenv("YARN_CONF_DIR", "/etc/hadoop")
