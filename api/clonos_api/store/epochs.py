@@ -279,7 +279,8 @@ class _Ingestion:
 
     async def _lag(self, lag: Lag) -> None:
         if lag.first:
-            await recoveries.record_no_input(self.session, self.job, lag, self._have_published(lag.waiting))
+            row = await recoveries.record_no_input(self.session, self.job, lag, self._have_published(lag.waiting))
+            self.sums["recoveries"] += row is not None and row.body["outcome"] == "COMPLETED"
         self._count(lag.query, lag.at, Tally(lag=lag.topics))
         if lag.generation < self.generation:
             return  # of a driver that was replaced

@@ -456,6 +456,8 @@ async def test_a_query_without_unread_records_has_returned(database: Database, i
     await push(database, run.id, file)
     ((outcome, downtime_ms),) = await outcomes(database, run.job)
     assert outcome == "COMPLETED"
+    async with database.reading() as session:
+        assert (await counters.of_job(session, run.job))["recoveries"] == 1
     assert downtime_ms == pytest.approx(1_600 if idle_first else 1_500, abs=1)
 
 
