@@ -64,6 +64,7 @@ class LagMeter:
         self._reported_lag: dict[str, tuple[dict[str, dict[int, int]], Progress]] = {}
         self._reported_retention: dict[str, dict[str, int]] = {}
         self._polls = 0
+        self._answered = True  # whether Kafka answered the newest poll
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True, name="clonos-lag")
 
@@ -104,7 +105,8 @@ class LagMeter:
     def _pause_s(self) -> float:
         progress = dict(self._progress)
         reported = all(query in self._reported_lag for query, offsets in progress.items() if offsets)
-        return self._every_s if progress and reported else min(_SOON_S, self._every_s)
+        soon = self._answered and not (progress and reported)
+        return min(_SOON_S, self._every_s) if soon else self._every_s
 
     def _check_stalls(self) -> None:
         now = time.monotonic()
@@ -136,7 +138,9 @@ class LagMeter:
                 begins = list_offsets(admin, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         except (KafkaException, TimeoutError):
             self._waiting_since.clear()  # whether input waits is unknown
+            self._answered = False
             return
+        self._answered = True
         self._polls += 1
         for query, progress in all_progress.items():
             if begins is not None:

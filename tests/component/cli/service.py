@@ -344,9 +344,10 @@ class FakeService:
 
         @app.get(f"{root}/jobs/{{name}}/metrics")
         async def metrics(name: str) -> Metrics:
-            if self.first_epoch is not None:
+            current = self._find(name)
+            if self.first_epoch is not None and current is not None and current.state == JobState.RUNNING:
                 self.change(name, state=JobState.FAILED, failure=self.first_epoch)
-            at = None if self.first_epoch is not None else datetime.now(UTC)
+            at = NOW if self.first_epoch is not None else datetime.now(UTC)
             query = QueryMetrics(epoch=41, epochs=42, at=at, records_in=1200, records_out=1100, lag={"lines": 7})
             return Metrics(at=NOW, queries={"words": query})
 

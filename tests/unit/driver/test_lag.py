@@ -113,3 +113,15 @@ def test_a_started_query_is_polled_soon(kafka: Kafka) -> None:
     assert kafka.meter._pause_s() == usual
     kafka.meter.note_start("out", {"t": {0: 7}})
     assert kafka.meter._pause_s() == soon
+
+
+def test_a_kafka_that_does_not_answer_is_polled_as_usual(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_args: object) -> dict[tuple[str, int], int]:
+        raise TimeoutError
+
+    kafka.meter.note_start("out", {"t": {0: 7}})
+    with monkeypatch.context() as patch:
+        patch.setattr(lag, "list_offsets", silent)
+        assert kafka.poll() == []
+    assert kafka.meter._pause_s() == lag._EVERY_S
+    assert kafka.poll() == [{"t": 3}]
