@@ -59,15 +59,9 @@ def _without_epochs(job: JobRow, at: datetime) -> Stall | None:
 
 
 def _waiting_since(job: JobRow, query: Mapping[str, Any]) -> datetime | None:
-    """Since when records wait for a query without an epoch, by this machine's clock; None: none wait."""
+    """Since when records wait for a query without an epoch; None: none wait."""
     since = _moment(query.get("waiting_since"))
-    if since is None:
-        return None
-    metrics = job.metrics or {}
-    newest, received = _moment(metrics.get("at")), _moment(metrics.get("received_at"))
-    if newest is not None and received is not None:
-        since += received - newest  # the clock of the driver's host may differ
-    return max(job.state_since, since)
+    return None if since is None else max(job.state_since, since)
 
 
 def _step(recovery: RecoveryRow, metrics: dict[str, Any]) -> str:

@@ -285,7 +285,8 @@ class _Ingestion:
         if lag.generation < self.generation:
             return  # of a driver that was replaced
         query, at = self._query(lag.query), lag.at.isoformat()
-        since = (query.get("waiting_since") or at) if any(lag.topics.values()) else None
+        # By this machine's clock, which may differ from that of the driver's host; reports may also arrive late.
+        since = (query.get("waiting_since") or datetime.now(UTC).isoformat()) if any(lag.topics.values()) else None
         query.update(lag=lag.topics, partition_lag=lag.partitions, lag_at=at, waiting_since=since)
 
     async def _error_reported(self, report: ErrorReported) -> None:

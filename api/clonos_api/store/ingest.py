@@ -96,7 +96,7 @@ class EpochDone:
     # class of a latency (`clonos_api.store.series`) → records, from their timestamp in Kafka to the end of the epoch
     latencies: dict[str, int] = field(default_factory=dict)
     first: bool = False  # whether the query has returned with this epoch
-    waiting: tuple[str, ...] = ()  # queries that had not returned after it
+    waiting: tuple[str, ...] = ()  # if `first`: the queries that have not returned after it
 
     @property
     def at(self) -> datetime:
@@ -344,7 +344,8 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
             partitions = {topic: _numbers(lags, _BIG) for topic, lags in _topics(event, "partitions").items()}
             query, unread = _short(event["query"]), _numbers(topics, _BIG)
             first = bool(unread) and not any(unread.values()) and _has_returned(state, query)
-            return [Lag(_moment(at), query, unread, partitions, state.generation, first, _not_returned(state))]
+            waiting = _not_returned(state) if first else ()
+            return [Lag(_moment(at), query, unread, partitions, state.generation, first, waiting)]
         case "retention":
             topics = _topics(event, "topics")
             return [Retention(_short(event["query"]), _numbers(topics, 101))]
@@ -447,7 +448,7 @@ def _epoch(state: IngestState, event: Event) -> EpochDone:
     marks = {name: _moment(at) for name, at in state.marks.items()} if state.waiting else None
     state.waiting = False
     first = _has_returned(state, checkpoint.query)
-    waiting = _not_returned(state)
+    waiting = _not_returned(state) if first else ()
     return EpochDone(state.lineage, checkpoint, figures, marks, operators, _latencies(event), first, waiting)
 
 

@@ -46,9 +46,8 @@ MODES = ("graceful", "checkpoint", "force")
 KEEP = "The published lanes stand; the other lanes and the state follow the replay."
 REPUBLISH = "All lanes of the replay are published: readers get records of this epoch twice."
 DEAD_LETTER = "The published lanes stand; the replay's other lanes go to this topic."
-# States of jobs without a driver.
-_IDLE = ("CREATED", "STOPPED", "FAILED", "FINISHED")
 NEW_CODE = "The epoch is replayed with the job's changed code; its published lanes must be equal."
+_WITHOUT_DRIVER = ("CREATED", "STOPPED", "FAILED", "FINISHED")  # states of jobs
 
 Timeout = Annotated[
     float,
@@ -478,7 +477,7 @@ def operate(
     """
     from clonos.cli import show
 
-    before = client.jobs.metrics(job) if starts and wait and client.jobs.get(job).state in _IDLE else None
+    before = client.jobs.metrics(job) if starts and wait and client.jobs.get(job).state in _WITHOUT_DRIVER else None
     operation = request(job)
     if wait:
         operation = completed(client, operation, job, quiet=quiet, output=output)

@@ -194,12 +194,12 @@ def working(client: Client, job: str, before: Metrics, *, quiet: bool, output: O
     from clonos.client.responses import error_of_failure
 
     deadline = time.monotonic() + _WORKS_S
+    queries = {name: query for name, query in before.queries.items() if query.at is not None}
     with Progress(f"first epoch of {job}", shown=not quiet and output != "json") as progress:
         while time.monotonic() < deadline:
             current = client.jobs.get(job)
             if current.state == "FAILED" and current.failure is not None:
                 raise error_of_failure(current.failure)
-            queries = {name: query for name, query in before.queries.items() if query.at is not None}
             now = client.jobs.metrics(job).queries if queries else {}
             if current.state == "RUNNING" and all(_has_returned(queries[name], now.get(name)) for name in queries):
                 return

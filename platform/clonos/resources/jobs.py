@@ -457,7 +457,8 @@ class QueryMetrics(Resource):
             number of those that a dead-letter topic received.
         operators: Determinants of each operator.
         lag: Source topic → unread records; empty before the driver's first report. `lag_at`: time of the newest report.
-        waiting_since: First report of unread records after the newest epoch; None: there is none.
+        waiting_since: Time at which the control plane received the first report of unread records after the newest
+            epoch; None: there is none.
         partition_lag: Topic → partition → unread records, for the partitions with the most unread records.
         retention: Topic → unread share in percent, for topics that delete records and hold mostly unread records.
     """
