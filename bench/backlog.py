@@ -20,16 +20,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 
 from bench.progress import log_progress
 from bench.subjects import PARTITIONS, RunningDriver, running_driver
 from bench.throughput import preload
-from clonos.driver.lag import list_offsets
 from clonos.embedded.broker import EmbeddedKafka
 from clonos.embedded.jars import ensure_jars
+from clonos.errors import ClonosError
 from clonos.kafka import client_config
+from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings, Settings
 
 _POLL_S: Final = 0.05
@@ -53,7 +53,7 @@ class StableOffsets:
 
     def __init__(self, kafka: KafkaSettings, topic: str) -> None:
         self.waits_s: list[float] = []
-        self._admin = AdminClient(client_config(kafka))
+        self._offsets = OffsetClient(kafka)
         self._partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         self._waiting: dict[tuple[str, int], tuple[int, float]] = {}
         self._done = threading.Event()
@@ -71,11 +71,10 @@ class StableOffsets:
 
     def _poll(self) -> None:
         while not self._done.wait(_POLL_S):
-            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
             try:
-                stable = list_offsets(self._admin, self._partitions, latest)
-                ends = list_offsets(self._admin, self._partitions, latest, IsolationLevel.READ_UNCOMMITTED)
-            except (KafkaException, TimeoutError) as failure:
+                stable = self._offsets.ends(self._partitions)
+                ends = self._offsets.ends(self._partitions, IsolationLevel.READ_UNCOMMITTED)
+            except ClonosError as failure:
                 log_progress(f"the offsets could not be read: {failure}")
                 continue
             self._compare(stable, ends, time.monotonic())

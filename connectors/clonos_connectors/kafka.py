@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from clonos.errors import SourceOffsetsExpired, SpecError, TopicMissing
 from clonos.extend.source import Progress
 from clonos.kafka import client_config, spark_options, topics_missing_error, unanswered
+from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
 from clonos.spark.internals import java_pattern
 from clonos.spark.repeatable_kafka import FORMAT, long_poll_option
@@ -91,7 +92,7 @@ class KafkaSource:
         self._compacted = compacted
         self._options = dict(options or {})
         self._progress: dict[str, _ProgressGroup] = {}
-        self._admin: AdminClient | None = None
+        self._offsets: OffsetClient | None = None
 
     def topics(self) -> frozenset[str]:
         """The topics that the source reads; empty for a pattern."""
@@ -197,46 +198,17 @@ class KafkaSource:
         }
         if not next_offsets:
             return
+        self._offsets = self._offsets or OffsetClient(kafka, timeout_s=_TIMEOUT_S)
+        begins, ends = self._offsets.bounds(next_offsets)
         lost = []
-        for (tp, offset), bounds in zip(next_offsets.items(), self._bounds(kafka, list(next_offsets)), strict=True):
-            if bounds is None:
+        for tp, offset in next_offsets.items():
+            key = (tp.topic, tp.partition)
+            if key not in begins or key not in ends:
                 lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, does not exist")
-            elif not bounds[0] <= offset <= bounds[1]:
-                lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, has {bounds[0]}..{bounds[1]}")
+            elif not begins[key] <= offset <= ends[key]:
+                lost.append(f"{tp.topic}[{tp.partition}] needs {offset}, has {begins[key]}..{ends[key]}")
         if lost:
             raise SourceOffsetsExpired(f"The source no longer holds the checkpoint's offsets: {'; '.join(lost)}.")
-
-    def _bounds(self, kafka: KafkaSettings, partitions: list[TopicPartition]) -> list[tuple[int, int] | None]:
-        """First and next offset of each partition; None for a partition that does not exist."""
-        reused = self._admin is not None
-        admin = self._connected(kafka)
-        first, end = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        earliest = admin.list_offsets(dict.fromkeys(partitions, first), request_timeout=_TIMEOUT_S)
-        latest = admin.list_offsets(dict.fromkeys(partitions, end), request_timeout=_TIMEOUT_S)
-        bounds: list[tuple[int, int] | None] = []
-        for low, high in zip(earliest.values(), latest.values(), strict=True):
-            try:
-                bounds.append((low.result().offset, high.result().offset))
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    # The client uses stale metadata for minutes, even after the brokers restarted.
-                    self._admin = None
-                    if reused:
-                        return self._bounds(kafka, partitions)
-                    raise unanswered("The source's offsets cannot be read", error.args[0]) from error
-                bounds.append(None)
-        return bounds
-
-    def _connected(self, kafka: KafkaSettings) -> AdminClient:
-        """A client with the brokers' metadata; without it, the first request for offsets may take three seconds."""
-        if self._admin is None:
-            admin = AdminClient(client_config(kafka))
-            try:
-                admin.list_topics(timeout=_TIMEOUT_S)
-            except KafkaException as error:
-                raise unanswered("The source's offsets cannot be read", error.args[0]) from error
-            self._admin = admin
-        return self._admin
 
     def publish_progress(self, kafka: KafkaSettings, group: str, progress: Progress) -> None:
         """Commit `progress` to a consumer group without members, so that lag tools show the job."""

@@ -111,9 +111,12 @@ def test_a_replay_publishes_the_lanes_that_are_not_committed(
     for query in queries:
         sent = feeders[int(query.removeprefix("same").removeprefix("shuffled"))].sent
         topic = run.params[f"out-{query}"]
-        eventually(
-            lambda t=topic, s=sent: len(read_committed(kafka, t)) >= len(s), f"{query} is complete", timeout_s=90
-        )
+
+        def complete(topic: str = topic, count: int = len(sent)) -> bool:
+            assert final.running, final.tail()
+            return len(read_committed(kafka, topic)) >= count
+
+        eventually(complete, f"{query} is complete", timeout_s=90, details=final.tail)
     final.stop_gracefully()
     for query in queries:
         sent = feeders[int(query.removeprefix("same").removeprefix("shuffled"))].sent

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from clonos.errors import BrokerUnavailable
@@ -21,7 +20,6 @@ from clonos.telemetry.events import Emit
 OUTAGE_S: Final = 10.0
 _EVERY_S: Final = 1.0
 _ANSWER_S: Final = 1.5
-_REPLICAS_EVERY: Final = 5  # requests
 _RETRY_S: Final = 1.0
 # Errors of the client: no broker has answered.
 _SILENT: Final = frozenset(
@@ -48,13 +46,11 @@ class KafkaWatch:
     Args:
         kafka: The cluster.
         emit: Receives a ``kafka`` event for each change of what Kafka answers.
-        log: Topic of the job's causal log, whose replicas are counted; empty: none.
+        log: Topic of the job's causal log, whose replicas are counted.
         every_s: Pause between two requests, in seconds.
     """
 
-    def __init__(
-        self, kafka: KafkaSettings, emit: Emit | None = None, *, log: str = "", every_s: float = _EVERY_S
-    ) -> None:
+    def __init__(self, kafka: KafkaSettings, emit: Emit | None = None, *, log: str, every_s: float = _EVERY_S) -> None:
         self._kafka = kafka
         self._emit = emit
         self._log = log
@@ -91,20 +87,30 @@ class KafkaWatch:
 
     def _ask(self) -> None:
         admin = AdminClient(client_config(self._kafka))
-        for number in itertools.count():
-            if self._stopped.wait(self._every_s):
-                return
-            brokers = _brokers(admin)
-            if brokers is not None:
-                self._brokers = brokers or self._brokers
+        while not self._stopped.wait(self._every_s):
+            if self._request(admin):
                 self._answered_at = time.monotonic()
                 if self._silent_since is not None:
                     self._outage_at, self._silent_since = self._answered_at, None
-                if self._log and number % _REPLICAS_EVERY == 0:
-                    self._under_replicated = _under_replicated(admin, self._log, self._under_replicated)
             else:
                 self._silent_since = self._silent_since or self._answered_at
             self._report()
+
+    def _request(self, admin: AdminClient) -> bool:
+        """Request the metadata of the log's topic; returns whether a broker answered.
+
+        Not `describe_cluster`: librdkafka aborts the process if the answer has no broker, as that of a broker whose
+        controller has just lost it (an assertion in ``rd_kafka_admin_response_parse``).
+        """
+        try:
+            metadata = admin.list_topics(self._log, timeout=_ANSWER_S)
+        except KafkaException as failure:
+            return failure.args[0].code() not in _SILENT
+        self._brokers = len(metadata.brokers) or self._brokers
+        topic = metadata.topics.get(self._log)
+        if topic is not None and topic.error is None:  # before the first claim there is no log
+            self._under_replicated = sum(len(part.isrs) < len(part.replicas) for part in topic.partitions.values())
+        return True
 
     def _report(self) -> None:
         silent = self._silent_since
@@ -114,24 +120,3 @@ class KafkaWatch:
         self._reported = state
         since = None if silent is None else time.time() - (time.monotonic() - silent)
         self._emit("kafka", silent_since=since, brokers=self._brokers, under_replicated=self._under_replicated)
-
-
-def _brokers(admin: AdminClient) -> int | None:
-    """The number of brokers; 0 if one answers only with a refusal, None if none answers."""
-    try:
-        described = admin.describe_cluster(request_timeout=_ANSWER_S).result(2 * _ANSWER_S)
-    except KafkaException as failure:
-        return None if failure.args[0].code() in _SILENT else 0
-    except TimeoutError:
-        return None
-    return len(described.nodes)
-
-
-def _under_replicated(admin: AdminClient, topic: str, before: int) -> int:
-    """The number of the topic's partitions without all replicas in sync; `before` if Kafka does not describe it."""
-    try:
-        future = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)[topic]
-        described = future.result(2 * _ANSWER_S)
-    except (KafkaException, TimeoutError):
-        return before  # before the first claim there is no log
-    return sum(len(partition.isr) < len(partition.replicas) for partition in described.partitions)

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import TopicPartition
 
+from clonos.errors import ClonosError
 from clonos.extend.source import Progress
-from clonos.kafka import client_config
+from clonos.partition_offsets import OffsetClient, Offsets
 from clonos.settings import KafkaSettings
 from clonos.telemetry.events import Emit
 
@@ -50,7 +50,7 @@ class LagMeter:
         stalled_s: float = 0.0,
         every_s: float = _EVERY_S,
     ) -> None:
-        self._kafka = kafka
+        self._offsets = OffsetClient(kafka, timeout_s=_TIMEOUT_S)
         self._emit = emit
         self._every_s = every_s
         self._busy: Callable[[], Collection[str]] = frozenset
@@ -96,10 +96,8 @@ class LagMeter:
         self._waiting_since.pop(query, None)
 
     def _poll(self) -> None:
-        admin: AdminClient | None = None
         while not self._stopped.wait(self._pause_s()):
-            admin = admin or AdminClient(client_config(self._kafka))
-            self.poll_once(admin)
+            self.poll_once()
             self._check_stalls()
 
     def _pause_s(self) -> float:
@@ -119,7 +117,7 @@ class LagMeter:
             elif self._stalled is not None and 0 < self._stalled_s < now - since and not self._stopped.is_set():
                 self._stalled(query, now - since)
 
-    def poll_once(self, admin: AdminClient) -> None:
+    def poll_once(self) -> None:
         """Poll Kafka once and emit the changes.
 
         If Kafka does not answer, nothing is emitted, because the job itself reports that.
@@ -132,11 +130,12 @@ class LagMeter:
             for partition in read
         }
         try:
-            ends = list_offsets(admin, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
-            begins = None
+            begins: Offsets | None = None
             if self._polls % _POLLS_PER_RETENTION_CHECK == 0:
-                begins = list_offsets(admin, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-        except (KafkaException, TimeoutError):
+                begins, ends = self._offsets.bounds(partitions)
+            else:
+                ends = self._offsets.ends(partitions)
+        except ClonosError:
             self._waiting_since.clear()  # whether input waits is unknown
             self._answered = False
             return
@@ -171,32 +170,6 @@ def _unmoved(_query: str) -> bool:
     return False
 
 
-def list_offsets(
-    admin: AdminClient,
-    partitions: Collection[TopicPartition],
-    spec: OffsetSpec,
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-) -> dict[tuple[str, int], int]:
-    """Request the offsets of partitions that `spec` selects: (topic, partition) → offset.
-
-    Partitions that do not exist are left out.
-
-    Raises:
-        KafkaException, TimeoutError: Kafka did not answer.
-    """
-    if not partitions:
-        return {}
-    futures = admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=isolation, request_timeout=_TIMEOUT_S)
-    offsets = {}
-    for partition, future in futures.items():
-        try:
-            offsets[partition.topic, partition.partition] = future.result(_TIMEOUT_S).offset
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-    return offsets
-
-
 def furthest_behind(lag: dict[str, dict[int, int]], limit: int = _MAX_PARTITIONS) -> dict[str, dict[int, int]]:
     """The `limit` partitions with the largest lag: topic → partition → unread records, without partitions that
     have no lag.
@@ -208,9 +181,7 @@ def furthest_behind(lag: dict[str, dict[int, int]], limit: int = _MAX_PARTITIONS
     return furthest
 
 
-def close_to_retention(
-    progress: Progress, begins: dict[tuple[str, int], int], ends: dict[tuple[str, int], int]
-) -> dict[str, int]:
+def close_to_retention(progress: Progress, begins: Offsets, ends: Offsets) -> dict[str, int]:
     """Topics that may soon delete unread records: topic → largest unread share of its partitions in percent.
 
     `begins` and `ends` have the first and the end offset of each (topic, partition). A partition that begins at

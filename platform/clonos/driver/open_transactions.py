@@ -13,11 +13,10 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import IsolationLevel
 
-from clonos.driver.lag import list_offsets
-from clonos.kafka import client_config
+from clonos.errors import ClonosError
+from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
 from clonos.telemetry.events import Emit
 
@@ -39,7 +38,7 @@ class OpenTransactions:
     """
 
     def __init__(self, kafka: KafkaSettings, emit: Emit, *, old_s: float = _OLD_S) -> None:
-        self._kafka = kafka
+        self._offsets = OffsetClient(kafka, timeout_s=_TIMEOUT_S)
         self._emit = emit
         self._old_s = old_s
         self._topics: frozenset[str] = frozenset()
@@ -62,26 +61,22 @@ class OpenTransactions:
         self._stopped.set()
 
     def _poll(self) -> None:
-        admin: AdminClient | None = None
         while not self._stopped.wait(_EVERY_S):
-            if self._topics:
-                admin = admin or AdminClient(client_config(self._kafka))
-                self.poll_once(admin)
+            self.poll_once()
 
-    def poll_once(self, admin: AdminClient) -> None:
+    def poll_once(self) -> None:
         """Poll Kafka once and report open transactions. If Kafka does not answer, nothing is reported."""
         try:
-            partitions = [partition for topic in self._topics for partition in _partitions(admin, topic)]
-            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            stable = list_offsets(admin, partitions, latest)
+            partitions = [partition for topic in self._topics for partition in self._offsets.partitions(topic)]
+            stable = self._offsets.ends(partitions)
             # Read last: a transaction that commits in between looks open now, and has moved at the next poll.
-            ends = list_offsets(admin, partitions, latest, IsolationLevel.READ_UNCOMMITTED)
-        except (KafkaException, TimeoutError):
+            ends = self._offsets.ends(partitions, IsolationLevel.READ_UNCOMMITTED)
+        except ClonosError:
             return
         now = time.monotonic()
         blocked = {}
         for partition, offset in stable.items():
-            if offset < ends[partition]:
+            if offset < ends.get(partition, offset):
                 previous = self._blocked.get(partition)
                 blocked[partition] = previous if previous is not None and previous[0] == offset else (offset, now)
         self._blocked = blocked
@@ -93,8 +88,3 @@ class OpenTransactions:
         if (topics or self._reported) and not self._stopped.is_set():
             self._reported = bool(topics)
             self._emit("open-transactions", topics={topic: time.time() - age for topic, age in topics.items()})
-
-
-def _partitions(admin: AdminClient, topic: str) -> list[TopicPartition]:
-    metadata = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
-    return [TopicPartition(topic, number) for number in metadata.partitions]

@@ -33,13 +33,14 @@ class ProcessRecord:
 
     def find(self) -> psutil.Process | None:
         """The process, if it still runs; else None."""
-        _children[:] = [child for child in _children if child.poll() is None]
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.created) < _TICK_S
             return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.NoSuchProcess:
             return None
+        finally:
+            _children[:] = [child for child in _children if child.poll() is None]
 
     def state(self) -> State:
         """Whether the process runs, is paused or has exited."""

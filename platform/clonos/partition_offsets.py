@@ -1,0 +1,131 @@
+"""First and end offsets of partitions, also after their leaders changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from clonos.errors import BrokerUnavailable, KafkaAccessDenied
+from clonos.kafka import client_config, unanswered
+from clonos.settings import KafkaSettings
+
+Offsets = dict[tuple[str, int], int]  # (topic, partition) → offset
+_Request = tuple[OffsetSpec, IsolationLevel]
+_PROBLEM: Final = "The offsets of partitions cannot be read"
+
+
+class OffsetClient:
+    """Requests the offsets of partitions.
+
+    It replaces its Kafka client after a failed request: librdkafka keeps the leader epochs that it has read for up to
+    five minutes, and Kafka refuses each request with an older one. A restart of the only broker changes them too.
+
+    Args:
+        kafka: The cluster.
+        timeout_s: Longest wait for the answer to one request, in seconds.
+
+    Example::
+
+        client = OffsetClient(KafkaSettings())
+        ends = client.ends(client.partitions("orders"))
+        ends["orders", 0]
+    """
+
+    def __init__(self, kafka: KafkaSettings, *, timeout_s: float = 5.0) -> None:
+        self._kafka = kafka
+        self._timeout_s = timeout_s
+        self._admin: AdminClient | None = None
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic; none if it does not exist.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer.
+            KafkaAccessDenied: Kafka refused access.
+        """
+        try:
+            metadata = self._connected(topic).list_topics(topic, timeout=self._timeout_s)
+        except KafkaException as error:
+            self._admin = None
+            raise unanswered(_PROBLEM, error.args[0]) from error
+        return [TopicPartition(topic, number) for number in metadata.topics[topic].partitions]
+
+    def ends(
+        self, partitions: Collection[TopicPartition], isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> Offsets:
+        """The end offset of each partition that exists.
+
+        Args:
+            partitions: The partitions.
+            isolation: READ_COMMITTED: the last stable offset, where the first open transaction begins.
+                READ_UNCOMMITTED: the offset of the next record.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer.
+            KafkaAccessDenied: Kafka refused access.
+        """
+        return self._request(partitions, (OffsetSpec.latest(), isolation))[0]  # type: ignore[no-untyped-call]
+
+    def bounds(self, partitions: Collection[TopicPartition]) -> tuple[Offsets, Offsets]:
+        """The first offset, and the end offset for read_committed, of each partition that exists.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer.
+            KafkaAccessDenied: Kafka refused access.
+        """
+        first, end = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        committed = IsolationLevel.READ_COMMITTED
+        begins, ends = self._request(partitions, (first, committed), (end, committed))
+        return begins, ends
+
+    def _request(self, partitions: Collection[TopicPartition], *requests: _Request) -> list[Offsets]:
+        if not partitions:
+            return [{} for _ in requests]
+        reused = self._admin is not None
+        try:
+            return self._answers(partitions, requests)
+        except (BrokerUnavailable, KafkaAccessDenied):
+            self._admin = None
+            if not reused:
+                raise
+            return self._request(partitions, *requests)
+
+    def _answers(self, partitions: Collection[TopicPartition], requests: Collection[_Request]) -> list[Offsets]:
+        try:
+            admin = self._connected(next(iter(partitions)).topic)
+            futures = [
+                admin.list_offsets(
+                    dict.fromkeys(partitions, spec), isolation_level=isolation, request_timeout=self._timeout_s
+                )
+                for spec, isolation in requests
+            ]
+        except KafkaException as error:
+            raise unanswered(_PROBLEM, error.args[0]) from error
+        answers = []
+        for by_partition in futures:
+            offsets: Offsets = {}
+            for partition, future in by_partition.items():
+                try:
+                    offset = future.result(2 * self._timeout_s).offset
+                except TimeoutError as error:
+                    raise BrokerUnavailable(f"{_PROBLEM}: no answer in {2 * self._timeout_s:g} s.") from error
+                except KafkaException as error:
+                    if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        continue
+                    raise unanswered(_PROBLEM, error.args[0]) from error
+                if offset < 0:  # librdkafka's answer if the connection was lost after the request
+                    raise BrokerUnavailable(f"{_PROBLEM}: the broker of {partition} was lost.")
+                offsets[partition.topic, partition.partition] = offset
+            answers.append(offsets)
+        return answers
+
+    def _connected(self, topic: str) -> AdminClient:
+        """A client that knows the brokers; without their metadata, the first request may take three seconds."""
+        if self._admin is None:
+            admin = AdminClient(client_config(self._kafka))
+            admin.list_topics(topic, timeout=self._timeout_s)
+            self._admin = admin
+        return self._admin
