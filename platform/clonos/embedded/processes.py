@@ -40,7 +40,7 @@ class ProcessRecord:
         except psutil.NoSuchProcess:
             return None
         finally:
-            _children[:] = [child for child in _children if child.poll() is None]
+            _collect_exited()
 
     def state(self) -> State:
         """Whether the process runs, is paused or has exited."""
@@ -137,3 +137,8 @@ def stop_all(
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(running, timeout=grace_s)
+    _collect_exited()
+
+
+def _collect_exited() -> None:
+    _children[:] = [child for child in _children if child.poll() is None]
