@@ -23,10 +23,13 @@ class Mailbox:
 
     def __init__(self, pipe: Path) -> None:
         self._pipe = pipe
-        pipe.unlink(missing_ok=True)
-        os.mkfifo(pipe, 0o600)
+        # Opened before it has its name: a sender that sees the pipe finds a receiver.
+        unnamed = pipe.with_name(f"{pipe.name}.new")
+        unnamed.unlink(missing_ok=True)
+        os.mkfifo(unnamed, 0o600)
         # Also open for writing, so that the pipe does not reach its end when a sender closes it.
-        self._fd = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+        self._fd = os.open(unnamed, os.O_RDWR | os.O_NONBLOCK)
+        unnamed.replace(pipe)
 
     def receive(self, timeout_s: float) -> bytes:
         """Wait for a message for at most `timeout_s` seconds; empty if none arrived."""

@@ -43,6 +43,22 @@ def test_promotion_is_received(tmp_path: Path) -> None:
     assert not pipe.exists()
 
 
+def test_a_pipe_that_senders_see_has_a_receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = tmp_path / "promotion"
+    make, seen = os.mkfifo, []
+
+    def mkfifo(path: Path, mode: int) -> None:
+        make(path, mode)
+        seen.append(pipe.exists())
+
+    monkeypatch.setattr(os, "mkfifo", mkfifo)
+    mailbox = PromotionMailbox(pipe)
+    assert seen == [False], "the pipe is opened before it has its name"
+    assert promote(pipe)
+    mailbox.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_promotion_before_the_first_receive_is_not_lost(tmp_path: Path) -> None:
     """The pipe is there before the session is."""
     mailbox = PromotionMailbox(tmp_path / "promotion")
