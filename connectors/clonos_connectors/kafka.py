@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
-from clonos.errors import SourceOffsetsExpired, SpecError, TopicMissing
+from clonos.errors import BrokerUnavailable, SourceOffsetsExpired, SpecError, TopicMissing
 from clonos.extend.source import Progress
 from clonos.kafka import client_config, spark_options, topics_missing_error, unanswered
 from clonos.partition_offsets import OffsetClient
@@ -255,6 +255,8 @@ def _not_internal(kafka: KafkaSettings, topics: list[str]) -> list[str]:
     admin = AdminClient(client_config(kafka))  # a local variable, so that it exists until the futures are done
     try:
         descriptions = admin.describe_topics(TopicCollection(topics), request_timeout=_TIMEOUT_S)
-        return [topic for topic, description in descriptions.items() if not description.result().is_internal]
+        return [topic for topic, future in descriptions.items() if not future.result(2 * _TIMEOUT_S).is_internal]
+    except TimeoutError as error:
+        raise BrokerUnavailable(f"Kafka did not describe its topics in {2 * _TIMEOUT_S:g} s.") from error
     except KafkaException as error:
         raise unanswered("Kafka did not answer", error.args[0]) from error

@@ -105,6 +105,7 @@ class OffsetClient:
         except KafkaException as error:
             raise unanswered(_PROBLEM, error.args[0]) from error
         answers = []
+        missing = _Missing(admin, self._timeout_s)
         for by_partition in futures:
             offsets: Offsets = {}
             for partition, future in by_partition.items():
@@ -114,6 +115,9 @@ class OffsetClient:
                     raise BrokerUnavailable(f"{_PROBLEM}: no answer in {2 * self._timeout_s:g} s.") from error
                 except KafkaException as error:
                     if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        continue
+                    # If no partition has a leader, librdkafka does not report which topics do not exist.
+                    if error.args[0].code() == KafkaError._NOENT and partition.topic in missing:
                         continue
                     raise unanswered(_PROBLEM, error.args[0]) from error
                 if offset < 0:  # librdkafka's answer if the connection was lost after the request
@@ -129,3 +133,21 @@ class OffsetClient:
             admin.list_topics(topic, timeout=self._timeout_s)
             self._admin = admin
         return self._admin
+
+
+class _Missing:
+    """The topics that do not exist; each is requested once."""
+
+    def __init__(self, admin: AdminClient, timeout_s: float) -> None:
+        self._admin = admin
+        self._timeout_s = timeout_s
+        self._known: dict[str, bool] = {}
+
+    def __contains__(self, topic: str) -> bool:
+        if topic not in self._known:
+            try:
+                error = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic].error
+            except KafkaException:
+                return False
+            self._known[topic] = error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        return self._known[topic]

@@ -4,14 +4,42 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pydantic import SecretStr
 
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied
-from clonos.kafka import REFUSALS, client_config, spark_options, topics_missing_error, unanswered
+from clonos.kafka import REFUSALS, client_config, spark_options, topics_missing_error, unanswered, watermark_offsets
 from clonos.settings import KafkaSettings
+
+
+class Watermarks:
+    """A consumer that gives these answers one after the other."""
+
+    def __init__(self, *answers: tuple[int, int]) -> None:
+        self._answers = list(answers)
+
+    def get_watermark_offsets(self, _partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        assert timeout == 5.0
+        return self._answers.pop(0)
+
+    def poll(self, _timeout_s: float) -> None:
+        assert self._answers, "no answer is left"
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([(3, 9)], (3, 9)),
+        ([(0, 0)], (0, 0)),
+        ([(9, 9), (3, 9)], (3, 9)),  # the request for the first offset failed
+        ([(9, 9), (9, 9), (9, 9), (3, 9)], (9, 9)),  # it is empty
+    ],
+)
+def test_an_empty_partition_is_asked_again(answers: list[tuple[int, int]], expected: tuple[int, int]) -> None:
+    assert watermark_offsets(cast(Consumer, Watermarks(*answers)), "t", 0, timeout_s=5.0) == expected
 
 
 def test_plaintext_has_no_security_options() -> None:

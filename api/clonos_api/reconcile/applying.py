@@ -67,12 +67,20 @@ async def apply(
         unreachable_runs=case.unreachable_runs + unreachable,
         savepoint=savepoint,
         start=case.start if job.start_from else None,
-        failed_domain=case.failed_domain,
+        failed_domain=await _lost_domain(session, previous, decisions) or case.failed_domain,
         standbys=[rows for rows in (*case.standbys, *update.added) if rows[1].id not in used],
         successor=move.successor if job.moving else None,
         successor_claimed=case.successor_claimed,
         clusters=case.clusters,
     )
+
+
+async def _lost_domain(session: AsyncSession, run: RunRow | None, decisions: Sequence[d.Decision]) -> str | None:
+    """The failure domain of the host that was just lost: the placement that follows in this round avoids it."""
+    if run is None or not any(isinstance(decision, d.MarkLost) for decision in decisions):
+        return None
+    host = await session.get(HostRow, run.host)
+    return None if host is None else host.failure_domain
 
 
 async def _update_job(

@@ -171,6 +171,7 @@ def place(job: JobFacts, fleet: Fleet) -> Placement | NoPlacement:
     best = min(
         candidates,
         key=lambda host: (
+            host.unresponsive,
             bool(short(host)),
             host.domain == job.failed_domain,
             job.prefers_pool and not host.pool_available,

@@ -132,6 +132,7 @@ def _best(job: StandbyDemand, hosts: Sequence[str], fleet: Fleet) -> HostFacts |
     return min(
         candidates,
         key=lambda host: (
+            host.unresponsive,
             _penalty(job, host, hosts, fleet),
             Fraction(host.used, host.slots),
             fleet.load(host.domain),

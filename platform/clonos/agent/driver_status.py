@@ -12,6 +12,8 @@ from clonos.standby.states import StandbyState
 # Only the end of the file is read: the file of a driver that ran for days is large, and its end has the newest status.
 _TAIL_BYTES: Final = 1 << 20
 _FAILURE_EVENTS: Final = frozenset({"failed", "superseded"})
+_STATE_EVENTS: Final = frozenset({"state", "standby"})
+_STANDBY_EVENTS: Final = frozenset({"standby", "following"})
 
 
 class DriverStatus:
@@ -29,6 +31,7 @@ class DriverStatus:
         failure_event: The event with the reason of the driver's failure.
         summary: The event ``summary``, which a driver writes last.
         waiting_event: The event with the reason of the state WAITING.
+        changed_at: When the driver or the standby last reported a change of its state; seconds since 1970.
         stalled_at: When the standby last reported that the job's driver makes no progress; seconds since 1970.
     """
 
@@ -42,6 +45,7 @@ class DriverStatus:
         self.failure_event: dict[str, Any] | None = None
         self.summary: dict[str, Any] | None = None
         self.waiting_event: dict[str, Any] | None = None
+        self.changed_at = 0.0
         self.stalled_at = 0.0
 
     def read(self) -> None:
@@ -78,9 +82,11 @@ class DriverStatus:
         except (ValueError, TypeError, KeyError):
             return  # half a line of a killed driver, or text that the job itself wrote into the file
         self.generation = max(self.generation, generation)
+        if name in _STATE_EVENTS:
+            self.changed_at = float(event.get("at") or 0.0)
         if name == "state" and event.get("state") in DriverState.__members__:
             self.state = event["state"]
-        elif name == "standby" and event.get("state") in StandbyState.__members__:
+        elif name in _STANDBY_EVENTS and event.get("state") in StandbyState.__members__:
             self.standby = event["state"]
         elif name == "primary-stalled":
             self.stalled_at = float(event.get("at") or 0.0)

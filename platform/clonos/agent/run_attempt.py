@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -22,6 +23,10 @@ from clonos.standby.states import StandbyState
 _log = structlog.get_logger("clonos.agent")
 # A pool driver reports its first event long before, once it starts a job.
 _FIRST_EVENT_S: Final = 30.0
+# A promoted standby claims the log within a second. A transaction coordinator that does not answer delays it by 35 s at
+# most, then it waits for Kafka or restarts.
+_CLAIM_S: Final = 60.0
+_BEFORE_CLAIM: Final = frozenset({None, DriverState.STARTING, DriverState.CLAIMING})
 _WAITING: Final = frozenset({StandbyState.READY, StandbyState.STALE})
 _ALIVE: Final = frozenset({DriverState.RUNNING, DriverState.RESTARTING, DriverState.WAITING, DriverState.STOPPING})
 
@@ -136,7 +141,18 @@ class RunAttempt:
             return self._context.settings.driver_heartbeat_timeout_s
         if self.is_idle_pool_driver and restart_policy.is_older_than(self.record, _FIRST_EVENT_S):
             return _FIRST_EVENT_S
+        if self._hangs_at_promotion():
+            return _CLAIM_S
         return None
+
+    def _hangs_at_promotion(self) -> bool:
+        """Whether a promoted standby has not claimed the log for `_CLAIM_S`, although it reports heartbeats."""
+        record, status = self.record, self.status
+        if record.standby or record.driver_since is None or status.standby is None or status.generation:
+            return False
+        status.read()
+        began = max(record.driver_since.timestamp(), status.changed_at)
+        return status.state in _BEFORE_CLAIM and not status.generation and time.time() - began > _CLAIM_S
 
     async def kill(self) -> None:
         """Kill all processes of the attempt that still run, and remove its temporary files."""

@@ -53,6 +53,8 @@ _log = structlog.get_logger("clonos.agent")
 _RETRY_S: Final = 1.0
 _END_TRANSACTIONS_S: Final = 15.0
 _POLL_S: Final = 0.02
+# A standby opens its mailbox before its session starts.
+_RECEIVE_S: Final = 60.0
 # A standby reports each second or so that the driver makes no progress.
 _STALLED_REPORT_S: Final = 5.0
 
@@ -90,6 +92,8 @@ class RunSupervisor:
         self._outcome: AttemptOutcome | None = None
         self._checkpoint_bytes: dict[str, int] | None = None
         self._low_priority: int | None = None  # process id of the standby whose priority was lowered
+        self._undelivered_since: float | None = None  # since when the standby does not read its promotion
+        self._raised_priority: int | None = None  # process id of the standby that was promoted last
         self._log = _log.bind(run=directory.run)
 
     def apply(self, spec: RunSpec) -> None:
@@ -214,11 +218,11 @@ class RunSupervisor:
             await self._attempt.kill()
         elif self._desired == "STOPPED" or self._agent_exits:
             await self._stop()
+        elif (unresponsive_s := self._attempt.unresponsive_s()) is not None:
+            await self._kill_unresponsive(unresponsive_s)
         elif self._must_promote():
             await self._promote()
             return
-        elif (unresponsive_s := self._attempt.unresponsive_s()) is not None:
-            await self._kill_unresponsive(unresponsive_s)
         else:
             self._lower_priority()
         await self._wait(HEARTBEAT_S)
@@ -339,14 +343,21 @@ class RunSupervisor:
         assert attempt.process is not None
         assert spec is not None
         received = attempt.status.standby in (StandbyState.PROMOTING, StandbyState.PROMOTED)
-        if received or promote(self._directory.promotion, accept_new_code=spec.accept_new_code):
+        if attempt.process.pid != self._raised_priority:  # before it starts threads, which inherit it
             set_priority(attempt.process.pid, Priority.DRIVER)
+            self._raised_priority = attempt.process.pid
+        if received or promote(self._directory.promotion, accept_new_code=spec.accept_new_code):
             self._log.info("standby-promoted", pid=attempt.process.pid)
             failures = restart_policy.failures_before_attempt(spec, attempt.record)
             attempt.write(standby=False, consecutive_failures=failures, driver_since=datetime.now(UTC))
-        else:
-            attempt.status.read()
-            await self._wait(_POLL_S)
+            self._undelivered_since = None
+            return
+        self._undelivered_since = self._undelivered_since or time.monotonic()
+        if time.monotonic() - self._undelivered_since > _RECEIVE_S:
+            self._undelivered_since = None
+            await self._kill_unresponsive(_RECEIVE_S)
+        attempt.status.read()
+        await self._wait(_POLL_S)
 
     async def _kill_unresponsive(self, unresponsive_s: float) -> None:
         """Report the failure first, so that a standby can take over, then kill the driver."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -127,10 +128,14 @@ def _consume(topic: str, kafka: KafkaSettings, *, follow: bool, new: bool, as_js
         start = OFFSET_END if new else OFFSET_BEGINNING
         reader.assign([TopicPartition(topic, partition, start) for partition in metadata.partitions])
         open_ends = set(metadata.partitions)
+        newest_at = time.monotonic()
         while follow or open_ends:
             message = reader.poll(_POLL_S)
             if message is None:
+                if not follow and time.monotonic() - newest_at > _TIMEOUT_S:
+                    raise BrokerUnavailable(f"Reading {topic!r}: Kafka sent nothing for {_TIMEOUT_S:g} s.")
                 continue
+            newest_at = time.monotonic()
             error = message.error()
             if error is None:
                 typer.echo(_as_json(message) if as_json else _as_text(message))

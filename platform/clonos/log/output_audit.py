@@ -26,7 +26,7 @@ import xxhash
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from clonos.errors import BrokerUnavailable
-from clonos.kafka import client_config, unanswered
+from clonos.kafka import client_config, unanswered, watermark_offsets
 from clonos.log.history import Entered, History
 from clonos.log.records import Claim, EpochCommitted, Marker, Plan
 from clonos.log.topic import CONTROL
@@ -156,10 +156,9 @@ class _Output:
 
     def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
         try:
-            low, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)
+            return watermark_offsets(self._consumer, topic, partition, timeout_s=_TIMEOUT_S)
         except KafkaException as error:
             raise unanswered(f"{topic}[{partition}] cannot be read", error.args[0]) from error
-        return low, end
 
     def snapshot(self) -> Sum:
         """Read up to the last stable offsets of now; the sum of all records so far."""

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from clonos.errors import BrokerUnavailable, CausalLogDamaged, Superseded
-from clonos.kafka import REFUSALS, client_config, unanswered
+from clonos.kafka import REFUSALS, client_config, unanswered, watermark_offsets
 from clonos.log.records import Claim, Marker, Owner, Record, decode
 from clonos.settings import KafkaSettings
 
@@ -74,7 +74,7 @@ class LogReader:
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=5.0)
+                return watermark_offsets(self._consumer, self.topic, partition, timeout_s=5.0)
             except KafkaException as error:
                 if time.monotonic() > deadline:
                     raise unanswered(f"The log {self.topic}[{partition}] cannot be read", error.args[0]) from error
@@ -82,8 +82,6 @@ class LogReader:
                 with contextlib.suppress(KafkaException):
                     self._consumer.list_topics(self.topic, timeout=5.0)
                 self._consumer.poll(0.005)
-                continue
-            return low, high
 
     def read(self, partition: int, start: int, until: int) -> Iterator[Positioned]:
         """Yield the records of a log partition from offset `start` up to `until` (exclusive).

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,9 @@ from clonos.log.init_patience import InitPatience
 from clonos.settings import KafkaSettings
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
+# After it, a partition that no broker knows does not exist.
+_PARTITION_S: Final = 3.0
+_REFRESH_PAUSE_S: Final = 0.1
 _MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 # An init may wait for a librdkafka timer. So the first attempts time out early and open another producer, and later
 # ones wait longer. (A producer that its own successor here fences does not indicate a takeover.)
@@ -123,13 +127,25 @@ class TransactionalProducer:
             RecordRejected: The record is too large, or its partition does not exist.
             EpochFailed: The producer is fenced.
         """
-        try:
-            produce(self.producer, topic, value, **options)
-        except KafkaException as failure:
-            error: KafkaError = failure.args[0]
-            permanent = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION)
-            kind: type[ClonosError] = RecordRejected if error.code() in permanent else EpochFailed
-            raise kind(f"{self.transactional_id}: {topic}: {error.str()}.") from failure
+        deadline = time.monotonic() + _PARTITION_S
+        while True:
+            try:
+                produce(self.producer, topic, value, **options)
+                return
+            except KafkaException as failure:
+                error: KafkaError = failure.args[0]
+                if error.code() == KafkaError._UNKNOWN_PARTITION and time.monotonic() < deadline:
+                    self._refresh_metadata(topic)
+                    continue
+                permanent = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION)
+                kind: type[ClonosError] = RecordRejected if error.code() in permanent else EpochFailed
+                raise kind(f"{self.transactional_id}: {topic}: {error.str()}.") from failure
+
+    def _refresh_metadata(self, topic: str) -> None:
+        """Request a topic's metadata again: the broker that was asked first may not have known a new partition."""
+        with contextlib.suppress(KafkaException):
+            self.producer.list_topics(topic, timeout=_PARTITION_S)
+        time.sleep(_REFRESH_PAUSE_S)
 
     def commit(self) -> None:
         """Commit the transaction; returns only if the broker confirmed the commit.

@@ -24,6 +24,7 @@ from clonos.log.records import Claim, EpochCommitted, LaneAssignment, Plan, Reso
 from clonos.log.topic import CONTROL
 
 # A plan is old if this many epochs of each query came after it.
+_TIMEOUT_S: Final = 5.0
 _OLD_EPOCHS: Final = 4 * RETAINED_EPOCHS
 _OFFSETS_PER_EPOCH: Final = 4  # plan and commit, each with the end of its transaction
 
@@ -116,9 +117,10 @@ def _delete(ownership: Ownership, keep: dict[int, int]) -> dict[int, int]:
         return {}
     admin = AdminClient(client_config(ownership.kafka))
     targets = [TopicPartition(ownership.topic, partition, offset) for partition, offset in shortened.items()]
-    for future in admin.delete_records(targets).values():
+    # Kafka answers when all live replicas have deleted their records. The truncation does not wait for them.
+    for future in admin.delete_records(targets, request_timeout=_TIMEOUT_S, operation_timeout=0).values():
         try:
-            future.result(15.0)
-        except KafkaException:
+            future.result(2 * _TIMEOUT_S)
+        except (KafkaException, TimeoutError):
             return {}  # the next truncation tries again
     return shortened

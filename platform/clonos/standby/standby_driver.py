@@ -12,13 +12,14 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 
+from clonos.carried_errors import carrying, uncarry_failure
 from clonos.causal.epoch_scope import worker_kafka
 from clonos.causal.shape import python_workers
 from clonos.driver.checkpoint import progress_of
 from clonos.driver.driver import Driver
 from clonos.driver.lag import LagMeter
 from clonos.driver.process import BeforeRun
-from clonos.errors import ClonosError
+from clonos.errors import ClonosError, EpochFailed
 from clonos.jobs.spec import Standbys
 from clonos.log.prepared import Prepared
 from clonos.log.reading import shared_reader
@@ -27,7 +28,7 @@ from clonos.settings import KafkaSettings
 from clonos.spark.clusters import is_loopback
 from clonos.spark.executors import hold_executors, request_executors
 from clonos.spark.internals import hadoop_configuration, jvm_of
-from clonos.spark.session import is_local
+from clonos.spark.session import alive, is_local
 from clonos.spark.spooling import publishes_in_jvm
 from clonos.spark.stored_files import StoredFolder
 from clonos.standby.mirror import Mirror
@@ -178,7 +179,7 @@ class Standby:
     def _keep_warm(self) -> None:
         now = time.monotonic()
         if now > self._workers_warmed_at + _WARM_WORKERS_INTERVAL_S:
-            self._warm_workers()
+            self._keep_workers()
         if now > self._refreshed_at + _REFRESH_INTERVAL_S:
             self._refresh()
         elif self._state is StandbyState.READY and now > self._followed_at + _FOLLOW_INTERVAL_S:
@@ -186,7 +187,8 @@ class Standby:
         self._meter_progress()
         if self._prepared.state.committed != self._reported_epochs and now > self._reported_at + _REPORT_INTERVAL_S:
             self._reported_epochs, self._reported_at = dict(self._prepared.state.committed), now
-            self._emit("following", epochs=self._reported_epochs)
+            # With the state: an agent that restarts reads only the newest events.
+            self._emit("following", epochs=self._reported_epochs, state=self._state)
 
     def _meter_progress(self) -> None:
         """Pass the progress of the job's driver to the lag meter: the plan of the newest epoch holds it."""
@@ -222,8 +224,23 @@ class Standby:
                 self._transition(StandbyState.READY)
         self._refreshed_at = self._followed_at = time.monotonic()
 
+    def _keep_workers(self) -> None:
+        """Start the workers that exited. A failure does not end the standby: it takes over without them."""
+        try:
+            self._warm_workers()
+        except Exception as failure:
+            if not alive(self._spark):
+                raise
+            self._workers_warmed_at = time.monotonic()
+            typed = failure if isinstance(failure, ClonosError) else None
+            self._become_stale(typed or EpochFailed(f"The standby's Python workers cannot be started: {failure}."))
+
     def _warm_workers(self) -> None:
-        """Start the Python workers that a takeover needs; those that run already stay."""
+        """Start the Python workers that a takeover needs; those that run already stay.
+
+        Raises:
+            BrokerUnavailable: The workers cannot connect to the log.
+        """
         slots = self._spark.sparkContext.defaultParallelism
         # Persisted, as in a replay with published lanes: a rehearsal has no row to persist.
         rows = self._spark.range(0, slots, 1, slots).persist(StorageLevel.MEMORY_AND_DISK)
@@ -233,6 +250,10 @@ class Standby:
             for _ in range(self._workers_of_slot):
                 chain = chain.mapInArrow(connect, "id long")
             chain.collect()
+        except Exception as failure:
+            if (typed := uncarry_failure(failure)) is not None:
+                raise typed from failure
+            raise
         finally:
             rows.unpersist()
         self._workers_warmed_at = time.monotonic()
@@ -255,8 +276,9 @@ def _discard(event: str, **fields: object) -> None:
 
 def _connect_worker(topic: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Connect this worker to the log. The pause makes sure that no worker takes two tasks."""
-    if topic:
-        shared_reader(worker_kafka(), topic).bounds(CONTROL)
+    with carrying():
+        if topic:
+            shared_reader(worker_kafka(), topic).bounds(CONTROL)
     time.sleep(0.05)
     for batch in batches:
         yield pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)

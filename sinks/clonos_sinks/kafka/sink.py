@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
-from clonos.errors import BrokerLimit, SpecError
+from clonos.errors import BrokerLimit, BrokerUnavailable, SpecError
 from clonos.extend.lanes import publish_rest
 from clonos.extend.sink import Decision, DeliveryMode, LaneReport, OutputMode, SinkEpoch
 from clonos.kafka import client_config, topics_missing_error, unanswered
@@ -91,6 +91,8 @@ class KafkaSink:
                 topic = metadata.topics.get(self.topic)
                 if topic is None or topic.error is not None:
                     raise topics_missing_error("sink", [self.topic], metadata.topics)
+            if not metadata.brokers:  # its controller has just lost the only broker
+                raise BrokerUnavailable("Kafka listed no broker.")
             config = broker_settings(admin, next(iter(metadata.brokers)))
             limit = config.get("transaction.max.timeout.ms", _MAX_TIMEOUT_MS)
             self._limits = read_limits(admin, config, self.topic)

@@ -78,6 +78,23 @@ def test_driver_status_reads_complete_events(tmp_path: Path) -> None:
     assert (late.generation, late.state) == (8, "RUNNING")
 
 
+def test_an_agent_that_restarts_knows_the_state_of_a_standby(tmp_path: Path) -> None:
+    """A standby reports its state when it changes, which may be hours ago, and the epochs that it follows."""
+    path = tmp_path / "events.jsonl"
+    with path.open("a") as out:
+        out.write('{"event": "standby", "state": "READY", "at": 5.5}\n')
+        for epoch in range(20_000):
+            out.write(json.dumps({"event": "following", "epochs": {"q" * 30: epoch}, "state": "READY"}) + "\n")
+    status = DriverStatus(path, 0)
+    status.read()
+    assert (status.standby, status.state) == ("READY", None)
+    assert status.changed_at == 0.0, "the change itself was not read"
+    with path.open("a") as out:
+        out.write('{"event": "standby", "state": "PROMOTING", "at": 7.5}\n')
+    status.read()
+    assert (status.standby, status.changed_at) == ("PROMOTING", 7.5)
+
+
 def test_incomplete_work_file_is_ignored(tmp_path: Path) -> None:
     directory = AgentDirectory(tmp_path)
     assert directory.work() is None

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from clonos.agent import heartbeat_pace, restart_policy
+from clonos.agent import heartbeat_pace, restart_policy, run_attempt, run_supervisor
 from clonos.jobs.spec import Standbys
 from clonos.resources.hosts import RunRestartPolicy, RunSpec
 from clonos.testing.harness import eventually
@@ -77,6 +77,28 @@ def test_standby_waits_at_a_lower_priority_than_it_warms_up(api: FakeApi, host: 
     warm.touch()
     assert reported(api, run, "RUNNING", driver_state="READY").pid == pid
     eventually(lambda: has(10), "it waits", details=lambda: str(nice()))
+
+
+@pytest.mark.parametrize("hangs", ["in its promotion", "before its mailbox is open"])
+def test_a_standby_that_hangs_at_its_promotion_is_replaced(
+    api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch, hangs: str
+) -> None:
+    """It reports heartbeats, and never claims the log."""
+    monkeypatch.setattr(run_attempt, "_CLAIM_S", 0.3)
+    monkeypatch.setattr(run_supervisor, "_RECEIVE_S", 0.3)
+    at = b'emit("standby", state="PROMOTING")' if hangs == "in its promotion" else b"mailbox = PromotionMailbox("
+    code = STANDS_BY.replace(b"PAUSE", b"0").replace(at, b"while True: time.sleep(0.05)\n    " + at)
+    if hangs != "in its promotion":
+        code = code.replace(b"while True", b'emit("standby", state="WARMING")\n    while True', 1)
+    api.assign(run_spec(run, api.upload(code), standby=True))
+    host()
+    state, driver_state = ("RUNNING", "READY") if hangs == "in its promotion" else ("STARTING", "WARMING")
+    waiting = reported(api, run, state, driver_state=driver_state)
+    api.assign(run_spec(run, api.upload(code), restart=RunRestartPolicy(attempts=4, initial_backoff_ms=1)))
+    drives = reported(api, run, "RUNNING", attempts=2, driver_state="RUNNING")
+    assert drives.pid != waiting.pid, "restarted as the driver"
+    errors = [report.failure.error for report in api.history[run] if report.failure is not None]
+    assert set(errors) == {"driver-unresponsive"}
 
 
 CRASHES: Final = STANDS_BY.replace(b"PAUSE", b"0").replace(b"until_stopped()", b"running(); os.kill(os.getpid(), 9)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -69,9 +69,10 @@ class Actor:
         self.drivers: dict[str, Acted] = {}
         self.hidden = False
         self.starts = True  # whether drivers claim
+        self.domain = name  # failure domain
 
     async def register(self) -> None:
-        body = HostRegister(name=self.name, instance=self.instance, slots=self.slots)
+        body = HostRegister(name=self.name, instance=self.instance, slots=self.slots, failure_domain=self.domain)
         async with self.database.transaction() as session:
             self.id = (await hosts.register(session, body, lease_s=self.lease_s)).id
 
@@ -240,12 +241,17 @@ async def reconciling(database: Database, placing: Placing) -> AsyncIterator[Non
 
 @asynccontextmanager
 async def running_hosts(
-    database: Database, *names: str, slots: int = 2, lease_s: float = 2.0
+    database: Database,
+    *names: str,
+    slots: int = 2,
+    lease_s: float = 2.0,
+    domains: Mapping[str, str] | None = None,
 ) -> AsyncIterator[dict[str, Actor]]:
     """Runs agents."""
     claims: dict[str, int] = {}
     made = {name: Actor(database, claims, name, slots, lease_s) for name in names}
     for actor in made.values():
+        actor.domain = (domains or {}).get(actor.name, actor.name)
         await actor.register()
     tasks_ = [asyncio.create_task(actor.live()) for actor in made.values()]
     try:

@@ -98,6 +98,20 @@ def test_a_standby_takes_over_from_a_driver_that_is_gone(state: JobState, fallen
     assert (d.PromoteStandby("s", "b") in writes) == taken
 
 
+@pytest.mark.parametrize("state", [S.RUNNING, S.RECOVERING])
+def test_a_standby_takes_over_from_a_host_without_heartbeats(state: JobState) -> None:
+    """Also if that host runs a standby that was promoted a second ago."""
+    waits = (StandbyFacts(run="s", host="b", state="READY"),)
+    facts = job(state, standbys=waits, relocatable=True, deadline=NOW)
+    promoted = run(state="RUNNING", driver_state="CLAIMING") if state is S.RECOVERING else working()
+    silent = Fleet([HostFacts(id="a", name="a", used=1, unresponsive=True), HostFacts(id="b", name="b", used=1)])
+    writes = decide(facts, promoted, silent, NOW)
+    assert d.PromoteStandby("s", "b") in writes
+    assert d.UpdateRun("r", "ABSENT") in writes
+    both = Fleet([replace(host, unresponsive=True) for host in silent.hosts.values()])
+    assert d.PromoteStandby("s", "b") not in decide(facts, promoted, both, NOW)
+
+
 def test_superseded_by_a_stranger_is_final_and_by_a_ghost_of_ours_is_not() -> None:
     failure = Failure(error="superseded", what="A newer generation owns the job.")
     over = run(state="EXITED", driver_state="SUPERSEDED", exit_code=70, ended=True, failure=failure)

@@ -110,6 +110,13 @@ def test_not_into_the_domain_that_was_just_lost_while_there_is_another() -> None
     assert placed_on(place(job(lost="x"), Fleet([near]))) == "id-a"
 
 
+def test_a_host_without_heartbeats_comes_last() -> None:
+    silent = replace(host("a"), unresponsive=True, pool_available=1)
+    assert placed_on(place(job(), Fleet([silent, host("b", used=1)]))) == "id-b"
+    assert placed_on(place(job(lost="b"), Fleet([silent, host("b", used=1)]))) == "id-b"
+    assert placed_on(place(job(), Fleet([silent]))) == "id-a", "a pause of all hosts delays no start"
+
+
 def test_a_label_names_the_host() -> None:
     hosts = [host("a"), host("b", used=2), host("c")]
     labels = {HOST_LABEL: "b"}

@@ -105,6 +105,27 @@ async def test_a_lost_host_loses_its_jobs_to_another_and_kills_its_driver_when_i
         assert (await users.job()).run == job.run
 
 
+async def test_a_job_leaves_the_failure_domain_of_the_host_that_was_lost(database: Database, placing: Placing) -> None:
+    """Also in the round that finds the loss, and although the other domain has more load."""
+    users = Users(database)
+    domains = {"a": "rack-1", "b": "rack-1", "c": "rack-2"}
+    async with reconciling(database, placing), running_hosts(database, "a", "b", "c", domains=domains) as on:
+        await users.submit()
+        first = await users.until("RUNNING")
+        other = await users.submit("other")
+        await users.until("RUNNING", name=other.name)
+        names = {actor.id: actor.name for actor in on.values()}
+        assert [names[row.host] for row in [*await users.runs(), *await users.runs(other.name)]] == ["a", "c"]
+        on["a"].hidden = True
+
+        async def moved() -> JobRow | None:
+            row = await users.job()
+            return row if row.state == "RUNNING" and row.run != first.run else None
+
+        await eventually(moved, "the job runs elsewhere")
+        assert [names[row.host] for row in await users.runs()] == ["a", "c"]
+
+
 async def test_an_agent_that_is_slower_than_its_driver_begins_no_second_recovery(
     database: Database, placing: Placing
 ) -> None:

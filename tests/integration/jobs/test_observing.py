@@ -37,6 +37,7 @@ from clonos.kafka import client_config
 from clonos.log.claiming import claim
 from clonos.log.history import History
 from clonos.log.records import Determinant, Determinants, encode
+from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
 from clonos.testing import abort, replay, run_through, script
 from clonos.testing.harness import eventually, read_committed
@@ -294,6 +295,21 @@ def test_lag_counts_the_unread_records(kafka: KafkaSettings, make_topic: MakeTop
     meter.poll_once()
     nothing = {"topics": {first: 0, second: 0}, "partitions": {}}
     assert reports[1:] == [{"event": "lag", "query": "q", **nothing}]
+
+
+@pytest.mark.ci
+def test_partitions_of_deleted_topics_have_no_offsets(kafka: KafkaSettings, make_topic: MakeTopic) -> None:
+    """If no partition of a request exists, librdkafka reports only that it has no leader."""
+    kept, deleted = make_topic(1, "kept"), make_topic(1, "deleted")
+    feed(kafka, kept, 1, 3)
+    offsets = OffsetClient(kafka)
+    partitions = [*offsets.partitions(kept), *offsets.partitions(deleted)]
+    assert offsets.ends(partitions) == {(kept, 0): 3, (deleted, 0): 0}
+    admin = AdminClient(client_config(kafka))
+    admin.delete_topics([deleted])[deleted].result(60)
+    eventually(lambda: not offsets.partitions(deleted), "the topic is gone")
+    assert offsets.ends(partitions) == {(kept, 0): 3}
+    assert OffsetClient(kafka).bounds([TopicPartition(deleted, 0)]) == ({}, {})
 
 
 @pytest.mark.parametrize("role", ["read", "written"])

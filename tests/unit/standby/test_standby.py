@@ -6,12 +6,16 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from clonos.errors import BrokerUnavailable
+from clonos.standby import standby_driver
 from clonos.standby.promotion import PromotionMailbox, promote
 from clonos.standby.rehearsal import NotRehearsed, narrow_epoch
 from clonos.standby.scratch import checkpoint_content, link_checkpoint
+from clonos.standby.standby_driver import Standby
 from clonos.standby.states import TRANSITIONS, StandbyState
 
 
@@ -187,3 +191,40 @@ def test_incomplete_checkpoint_is_not_copied(tmp_path: Path, missing: str) -> No
     shutil.rmtree(own / missing)
     assert link_checkpoint(own, tmp_path / "scratch") == "nothing"
     assert not (tmp_path / "scratch").exists()
+
+
+class Workers:
+    """A waiting standby, whose Python workers cannot be started because of `failure`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception, *, jvm_runs: bool) -> None:
+        self.events: list[tuple[str, Any]] = []
+        self.standby = Standby.__new__(Standby)
+        self.standby._state = StandbyState.READY
+        self.standby._emit = lambda event, **fields: self.events.append((event, fields))
+        self.standby._spark = cast(Any, None)
+
+        def fails(_standby: Standby) -> None:
+            raise failure
+
+        monkeypatch.setattr(Standby, "_warm_workers", fails)
+        monkeypatch.setattr(standby_driver, "alive", lambda _spark: jvm_runs)
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [(BrokerUnavailable("Kafka is away."), "broker-unavailable"), (RuntimeError("worker lost"), "epoch-failed")],
+)
+def test_a_standby_without_workers_is_stale(monkeypatch: pytest.MonkeyPatch, failure: Exception, error: str) -> None:
+    workers = Workers(monkeypatch, failure, jvm_runs=True)
+    workers.standby._keep_workers()
+    (trouble, state) = workers.events
+    assert (trouble[0], trouble[1]["error"]) == ("standby-trouble", error)
+    assert state == ("standby", {"state": StandbyState.STALE})
+    workers.standby._keep_workers()
+    assert len(workers.events) == 2, "it is STALE already"
+
+
+def test_a_standby_without_a_jvm_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = RuntimeError("connection refused")
+    with pytest.raises(RuntimeError, match="refused"):
+        Workers(monkeypatch, failure, jvm_runs=False).standby._keep_workers()
