@@ -44,13 +44,17 @@ def decide(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -
     adds: list[AddStandby] = []
     if job.state is JobState.RUNNING and runs and len(staying) <= job.replicas:
         adds = _better(job, staying, fleet) or _missing(job, [s.host for s in (*successors, *staying)], fleet)
-    return [*_takeover_wait(job, standbys, drops), *drops, *adds]
+    responsive = [standby for standby in standbys if not fleet.unresponsive(standby.host)]
+    return [*_takeover_wait(job, responsive, drops), *drops, *adds]
 
 
 def _takeover_wait(
     job: StandbyDemand, standbys: Sequence[StandbyFacts], drops: Sequence[DropStandby]
 ) -> list[SetTakeoverWait]:
-    """The driver's agent waits for a standby only if one is ready, has the driver's version and is not dropped."""
+    """The driver's agent waits for a standby only if one is ready, has the driver's version and is not dropped.
+
+    `standbys` are those on hosts that send heartbeats.
+    """
     if job.run is None or job.state is not JobState.RUNNING:
         return []
     dropped = {drop.run for drop in drops}

@@ -28,9 +28,10 @@ EVERY_S: Final = 5.0
 
 async def tidy(session: AsyncSession) -> int:
     """Ends savepoints, host tasks, runs and recoveries that would otherwise wait forever; returns their number."""
+    ended = await _recoveries(session)  # first: it locks jobs, and then the others lock runs
     needed = {row.id: str(row.arguments.get("savepoint")) for row in await operations.in_progress(session)}
-    ended = await _savepoints(session, set(needed.values())) + await _tasks(session, set(needed))
-    return ended + await _lost_runs(session) + await _recoveries(session)
+    ended += await _savepoints(session, set(needed.values())) + await _tasks(session, set(needed))
+    return ended + await _lost_runs(session)
 
 
 async def _savepoints(session: AsyncSession, needed: set[str]) -> int:
@@ -73,9 +74,14 @@ async def _lost_runs(session: AsyncSession) -> int:
 async def _recoveries(session: AsyncSession) -> int:
     """Recoveries that have an outcome."""
     moment = await now(session)
-    query = select(RecoveryRow, JobRow).join(JobRow, JobRow.id == RecoveryRow.job)
+    query = select(RecoveryRow.id, RecoveryRow.job).where(RecoveryRow.ended_at.is_(None)).order_by(RecoveryRow.job)
     ended = 0
-    for row, job in (await session.execute(query.where(RecoveryRow.ended_at.is_(None)))).all():
+    for recovery, job_id in (await session.execute(query)).all():
+        await recoveries.lock_job(session, job_id)  # the report of an epoch may end it at the same time
+        row = await session.get_one(RecoveryRow, recovery, populate_existing=True)
+        job = await session.get_one(JobRow, job_id, populate_existing=True)
+        if row.ended_at is not None:
+            continue
         outcome = await _outcome(session, row, job, moment)
         if outcome is not None:
             await recoveries.end(session, row, outcome)

@@ -45,8 +45,7 @@ async def begin(
     `cause` is ``crash``, ``host-lost``, … (`Recovery.cause`). `at` is the time of the failure, as far as it can be
     determined, `detected_at` when the control plane noticed it. `from_host` is the name of the failed driver's host.
     """
-    # Several writers may detect the failure at once: the lock of the job's row orders them.
-    await session.execute(select(JobRow.id).where(JobRow.id == job).with_for_update(key_share=True))
+    await lock_job(session, job)  # several writers may detect the failure at once
     known, superseded = await open_of_job(session, job), None
     if known is not None and failed_generation >= (known.body.get("generation") or failed_generation + 1):
         await end(session, known, "SUPERSEDED", at)
@@ -226,6 +225,11 @@ async def abandon(session: AsyncSession, job: str) -> None:
     row = await open_of_job(session, job)
     if row is not None:
         await end(session, row, "ABANDONED")
+
+
+async def lock_job(session: AsyncSession, job: str) -> None:
+    """Lock a job's row until the end of the transaction: it orders the writers of the job's recoveries."""
+    await session.execute(select(JobRow.id).where(JobRow.id == job).with_for_update(key_share=True))
 
 
 async def end(session: AsyncSession, row: RecoveryRow, outcome: Outcome, at: datetime | None = None) -> None:

@@ -250,6 +250,10 @@ def test_agent_waits_for_a_ready_standby_of_its_version_that_is_not_dropped() ->
     assert [type(decision) for decision in dropped_standby] == [DropStandby]
     move = replace(driver, successor="s1", replicas=0)
     assert decide(move, [standby("b", version=2)], Fleet(fleet)) == [], "a standby of another version is not promoted"
+    silent = Fleet([replace(host, unresponsive=host.id == "b") for host in fleet])
+    assert decide(replace(driver, takeover_wait_s=TAKEOVER_WAIT_S), [standby("b")], silent) == [
+        SetTakeoverWait("r", 0.0)
+    ]
     stops_waiting = decide(replace(driver, replicas=0, takeover_wait_s=TAKEOVER_WAIT_S), [standby("b")], Fleet(fleet))
     assert stops_waiting[0] == SetTakeoverWait("r", 0.0)
     assert decide(replace(driver, state=JobState.RECOVERING), [standby("b")], Fleet(fleet)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -110,6 +111,19 @@ async def a_recovery(database: Database, *, state: str = "RUNNING", since_s: flo
         return await recoveries.begin(
             session, job.id, from_host="a", at=at, **{"cause": "crash", "failed_generation": 2, **begun}
         )
+
+
+async def test_an_epoch_that_is_reported_at_the_same_time_ends_the_recovery(database: Database) -> None:
+    row = await a_recovery(database, failed_generation=2, after_s=-0.01)  # otherwise OVERTAKEN
+    async with database.transaction() as session:
+        await recoveries.lock_job(session, row.job)
+        tidying = asyncio.create_task(tidied(database))
+        done, _ = await asyncio.wait({tidying}, timeout=0.3)
+        assert not done, "it waits for the job's row"
+        await recoveries.end(session, await session.get_one(RecoveryRow, row.id), "COMPLETED")
+    assert await tidying == 0
+    async with database.reading() as session:
+        assert (await session.get_one(RecoveryRow, row.id)).body["outcome"] == "COMPLETED"
 
 
 @pytest.mark.parametrize(
