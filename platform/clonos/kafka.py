@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied, TopicMissing
@@ -17,8 +17,6 @@ from clonos.settings import KafkaSettings
 
 ClientConfig = dict[str, str | int | float | bool]
 _FULL_QUEUE_POLL_S: Final = 0.05
-_EMPTY_ANSWERS: Final = 3
-_EMPTY_PAUSE_S: Final = 0.02
 
 # For short-lived clients in every epoch: reconnect and retry at once instead of in librdkafka's steps of 100 ms
 # (measured: init_transactions 55 ms with the defaults, 15 ms with these).
@@ -145,23 +143,6 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def watermark_offsets(consumer: Consumer, topic: str, partition: int, *, timeout_s: float) -> tuple[int, int]:
-    """The first offset of a partition, and its end for the consumer's isolation level.
-
-    librdkafka sends two requests. If the first one fails and the second one does not, as while the leader changes, it
-    reports the end as the first offset too. So an answer of an empty partition counts only if it is repeated.
-
-    Raises:
-        KafkaException: Kafka did not answer.
-    """
-    for _ in range(_EMPTY_ANSWERS):
-        low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
-        if low < end or end == 0:
-            break
-        consumer.poll(_EMPTY_PAUSE_S)
-    return int(low), int(end)
-
-
 def jaas_quoted(text: str) -> str:
     """Quote a value for Java's Kafka setting ``sasl.jaas.config``."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
@@ -217,5 +198,7 @@ def await_brokers(kafka: KafkaSettings, *, brokers: int = 1, timeout_s: float = 
         refused = [error for error in errors if error.code() in REFUSALS]
         if len(refused) > 1:  # a connection that is lost during the login counts as a refusal, once
             raise unanswered(f"{cluster} refused the connection", refused[-1])
-    causes = [error.str() for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
-    raise BrokerUnavailable(f"{cluster} did not answer: {causes[-1] if causes else reason}.")
+    causes = [error for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
+    if causes and causes[-1].code() in REFUSALS:  # a slow login: there was no time for a second one
+        raise unanswered(f"{cluster} refused the connection", causes[-1])
+    raise BrokerUnavailable(f"{cluster} did not answer: {causes[-1].str() if causes else reason}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied
@@ -14,6 +14,8 @@ from clonos.settings import KafkaSettings
 
 Offsets = dict[tuple[str, int], int]  # (topic, partition) → offset
 _Request = tuple[OffsetSpec, IsolationLevel]
+_EMPTY_ANSWERS: Final = 3
+_EMPTY_PAUSE_S: Final = 0.02
 _PROBLEM: Final = "The offsets of partitions cannot be read"
 
 
@@ -133,6 +135,23 @@ class OffsetClient:
             admin.list_topics(topic, timeout=self._timeout_s)
             self._admin = admin
         return self._admin
+
+
+def partition_bounds(consumer: Consumer, topic: str, partition: int, *, timeout_s: float) -> tuple[int, int]:
+    """The first offset of a partition, and its end for the consumer's isolation level.
+
+    librdkafka sends two requests. If the first one fails and the second one does not, as while the leader changes, it
+    reports the end as the first offset too. So an answer of an empty partition counts only if it is repeated.
+
+    Raises:
+        KafkaException: Kafka did not answer.
+    """
+    for _ in range(_EMPTY_ANSWERS):
+        low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
+        if low < end or end == 0:
+            break
+        consumer.poll(_EMPTY_PAUSE_S)
+    return int(low), int(end)
 
 
 class _Missing:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pydantic import SecretStr
 
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied
-from clonos.kafka import REFUSALS, client_config, spark_options, topics_missing_error, unanswered, watermark_offsets
+from clonos.kafka import REFUSALS, await_brokers, client_config, spark_options, topics_missing_error, unanswered
+from clonos.partition_offsets import partition_bounds
 from clonos.settings import KafkaSettings
 
 
-class Watermarks:
+class Bounds:
     """A consumer that gives these answers one after the other."""
 
     def __init__(self, *answers: tuple[int, int]) -> None:
@@ -39,7 +40,37 @@ class Watermarks:
     ],
 )
 def test_an_empty_partition_is_asked_again(answers: list[tuple[int, int]], expected: tuple[int, int]) -> None:
-    assert watermark_offsets(cast(Consumer, Watermarks(*answers)), "t", 0, timeout_s=5.0) == expected
+    assert partition_bounds(cast(Consumer, Bounds(*answers)), "t", 0, timeout_s=5.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("codes", "refused"),
+    [
+        ([KafkaError._AUTHENTICATION, KafkaError._AUTHENTICATION], True),
+        ([KafkaError._AUTHENTICATION], True),  # a slow login: only one in the whole time
+        ([KafkaError._AUTHENTICATION, KafkaError._TRANSPORT], False),  # the broker died during the login
+        ([KafkaError._TRANSPORT], False),
+    ],
+)
+def test_a_refusal_is_repeated_or_the_last_answer(
+    monkeypatch: pytest.MonkeyPatch, codes: list[int], refused: bool
+) -> None:
+    class Admin:
+        def __init__(self, config: dict[str, Any]) -> None:
+            self._errors = [KafkaError(code) for code in codes]
+            self._report = config["error_cb"]
+
+        def list_topics(self, timeout: float) -> None:
+            if self._errors:
+                self._report(self._errors.pop(0))
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+        def poll(self, _timeout_s: float) -> None:
+            pass
+
+    monkeypatch.setattr("clonos.kafka.AdminClient", Admin)
+    with pytest.raises(KafkaAccessDenied if refused else BrokerUnavailable):
+        await_brokers(KafkaSettings(bootstrap_servers="a:1"), timeout_s=0.05)
 
 
 def test_plaintext_has_no_security_options() -> None:

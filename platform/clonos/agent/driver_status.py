@@ -79,17 +79,18 @@ class DriverStatus:
         try:
             event = json.loads(line)
             name, generation = event["event"], int(event.get("generation") or 0)
+            at = float(event.get("at") or 0.0)
         except (ValueError, TypeError, KeyError):
             return  # half a line of a killed driver, or text that the job itself wrote into the file
         self.generation = max(self.generation, generation)
         if name in _STATE_EVENTS:
-            self.changed_at = float(event.get("at") or 0.0)
+            self.changed_at = at
         if name == "state" and event.get("state") in DriverState.__members__:
             self.state = event["state"]
         elif name in _STANDBY_EVENTS and event.get("state") in StandbyState.__members__:
             self.standby = event["state"]
         elif name == "primary-stalled":
-            self.stalled_at = float(event.get("at") or 0.0)
+            self.stalled_at = at
         elif name == "epoch":
             self.progressed = True
             self.state = self.state or DriverState.RUNNING

@@ -26,10 +26,11 @@ import xxhash
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from clonos.errors import BrokerUnavailable
-from clonos.kafka import client_config, unanswered, watermark_offsets
+from clonos.kafka import client_config, unanswered
 from clonos.log.history import Entered, History
 from clonos.log.records import Claim, EpochCommitted, Marker, Plan
 from clonos.log.topic import CONTROL
+from clonos.partition_offsets import partition_bounds
 from clonos.settings import KafkaSettings
 
 _SEED: Final = 0x9E3779B97F4A7C15
@@ -156,7 +157,7 @@ class _Output:
 
     def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
         try:
-            return watermark_offsets(self._consumer, topic, partition, timeout_s=_TIMEOUT_S)
+            return partition_bounds(self._consumer, topic, partition, timeout_s=_TIMEOUT_S)
         except KafkaException as error:
             raise unanswered(f"{topic}[{partition}] cannot be read", error.args[0]) from error
 

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from clonos.errors import BrokerUnavailable, CausalLogDamaged, Superseded
-from clonos.kafka import REFUSALS, client_config, unanswered, watermark_offsets
+from clonos.kafka import REFUSALS, client_config, unanswered
 from clonos.log.records import Claim, Marker, Owner, Record, decode
+from clonos.partition_offsets import partition_bounds
 from clonos.settings import KafkaSettings
 
 _TIMEOUT_S: Final = 20.0
@@ -74,7 +75,7 @@ class LogReader:
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                return watermark_offsets(self._consumer, self.topic, partition, timeout_s=5.0)
+                return partition_bounds(self._consumer, self.topic, partition, timeout_s=5.0)
             except KafkaException as error:
                 if time.monotonic() > deadline:
                     raise unanswered(f"The log {self.topic}[{partition}] cannot be read", error.args[0]) from error

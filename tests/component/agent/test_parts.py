@@ -66,6 +66,9 @@ def test_driver_status_reads_complete_events(tmp_path: Path) -> None:
     path.write_text('half a li\n[]\n{"event": "claimed", "generation": 7}\n{"event": "state", "state": "RUN')
     status.read()
     assert (status.generation, status.state) == (7, None)
+    status._apply(b'{"event": "state", "state": "RUNNING", "at": "soon"}')  # a job can write into its event file
+    status._apply(b'{"event": "primary-stalled", "at": [1]}')
+    assert (status.state, status.stalled_at) == (None, 0.0)
     with path.open("a") as out:
         out.write('NING"}\n{"event": "state", "state": "NONSENSE"}\n')
     status.read()

@@ -77,8 +77,8 @@ def recovering(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime)
     request = stopping.requested(job, run)
     if request is None and (adopted := _adopt_self_promoted(job, run, fleet)):
         return adopted
-    works = run is not None and not (run.discarded or run.done)
-    standby = _standby_for(job, run, fleet) if run is not None and works else None
+    driver = run if run is not None and not (run.discarded or run.done) else None
+    standby = _standby_for(job, driver, fleet) if driver is not None else None
     # Its agent would restart the driver cold. This also replaces a promoted standby that has failed.
     if run is not None and run.exited and standby is not None and request is None:
         return [
@@ -86,7 +86,7 @@ def recovering(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime)
             PromoteStandby(standby.run, standby.host),
             SetDeadline(RECOVER_S, run.failure or job.failure),
         ]
-    if run is not None and works and request is None and (failover := _host_unresponsive(job, run, fleet)):
+    if driver is not None and request is None and (failover := _host_unresponsive(job, driver, fleet)):
         return failover  # the host of a promoted standby failed too
     return _until_running(job, run, fleet, now, RECOVER_S, f"Job {job.name} did not recover in time.")
 
