@@ -22,7 +22,16 @@ from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.transitions import TRANSIENT
 from clonos_api.store import clusters, hosts, planned_moves, standbys
 from clonos_api.store.db.clock import now
-from clonos_api.store.tables import ClusterRow, GenerationRow, HostRow, JobRow, RunRow, SavepointRow, StandbyRow
+from clonos_api.store.tables import (
+    ClusterRow,
+    GenerationRow,
+    HostRow,
+    JobRow,
+    RecoveryRow,
+    RunRow,
+    SavepointRow,
+    StandbyRow,
+)
 
 _S, _D = JobState, DesiredState
 _MAX_IDS: Final = 500  # in one statement
@@ -32,6 +41,8 @@ _MISSING: Final = 4
 _ALL_UNRESPONSIVE: Final = timedelta(seconds=3)
 # A standby that failed by itself is not replaced before this.
 _REPLACE_AFTER: Final = timedelta(seconds=15)
+# After a failure a standby is not added before all queries have published, or this has passed.
+_FIRST_EPOCHS: Final = timedelta(seconds=20)
 
 
 @dataclass
@@ -365,19 +376,37 @@ async def load_standby_demands(
         )
     )
     failures = dict((await session.execute(failed.group_by(StandbyRow.job))).all()) if rows else {}
+    open_recoveries = select(RecoveryRow.job).where(
+        RecoveryRow.ended_at.is_(None), RecoveryRow.started_at > snapshot.now - _FIRST_EPOCHS
+    )
+    recovering = set(await session.scalars(open_recoveries)) if rows else set[str]()
     cases = [
         JobCase(job, run, standbys=snapshot.standbys.get(job.id, []), clusters=snapshot.clusters) for job, run in rows
     ]
-    return [(standby_demand(case, locations, failed_recently=failures.get(case.job.id, 0)), case) for case in cases]
+    return [
+        (
+            standby_demand(
+                case,
+                locations,
+                failed_recently=failures.get(case.job.id, 0),
+                recovering=case.job.id in recovering,
+            ),
+            case,
+        )
+        for case in cases
+    ]
 
 
-def standby_demand(case: JobCase, locations: CheckpointLocations, *, failed_recently: int = 0) -> StandbyDemand:
+def standby_demand(
+    case: JobCase, locations: CheckpointLocations, *, failed_recently: int = 0, recovering: bool = False
+) -> StandbyDemand:
     """Computes the facts that decide a job's standbys.
 
     Args:
         case: The job, and the run of its driver.
         locations: Locations of checkpoints.
         failed_recently: As in `StandbyDemand`.
+        recovering: As in `StandbyDemand`.
     """
     job, run = case.job, case.run
     move = planned_moves.of(job)
@@ -398,6 +427,7 @@ def standby_demand(case: JobCase, locations: CheckpointLocations, *, failed_rece
         bound=job.home if case.is_local(locations) else None,
         failed_recently=failed_recently,
         cluster=case.cluster(),
+        recovering=recovering,
     )
 
 

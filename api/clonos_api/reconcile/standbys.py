@@ -42,7 +42,8 @@ def decide(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -
     drops += [DropStandby(standby.run, "more than requested") for standby in surplus]
     staying = [standby for standby in staying if standby not in surplus]
     adds: list[AddStandby] = []
-    if job.state is JobState.RUNNING and runs and len(staying) <= job.replicas:
+    # The start of a standby would take the CPU time that the first epochs after a failure need.
+    if job.state is JobState.RUNNING and runs and not job.recovering and len(staying) <= job.replicas:
         adds = _better(job, staying, fleet) or _missing(job, [s.host for s in (*successors, *staying)], fleet)
     responsive = [standby for standby in standbys if not fleet.unresponsive(standby.host)]
     return [*_takeover_wait(job, responsive, drops), *drops, *adds]

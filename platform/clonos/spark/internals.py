@@ -25,9 +25,14 @@ def batch_partitions(frame: DataFrame) -> int:
     return count
 
 
+def analyzed_plan(frame: DataFrame) -> Any:
+    """A DataFrame's analyzed plan, a JVM object."""
+    return frame._jdf.queryExecution().analyzed()
+
+
 def analyzed_leaves(frame: DataFrame) -> list[Any]:
     """The leaves (sources) of a DataFrame's analyzed plan, as JVM objects."""
-    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
+    leaves: Any = analyzed_plan(frame).collectLeaves()
     return [leaves.apply(index) for index in range(leaves.size())]
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from clonos.causal.epoch_scope import PROPERTY, EpochScope, encode_scope
@@ -37,7 +38,7 @@ from clonos.jobs.context import Query
 from clonos.log.records import EpochIdentity, Owner
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
-from clonos.spark.internals import batch_partitions, running_query
+from clonos.spark.internals import analyzed_plan, batch_partitions, jvm_of, running_query
 from clonos.spark.spooling import FORMAT, SpooledRows, can_spool, spooling
 from clonos.standby.scratch import CheckpointContent, link_checkpoint
 
@@ -109,6 +110,24 @@ class Rehearsal:
         except OSError as error:
             raise NotRehearsed(f"{query.name}: {error}") from error
         return "nothing"
+
+    def evaluate_expressions(self, query: Query) -> int:
+        """Evaluate the query's built-in expressions on sample values; no function of the user is called.
+
+        A run on no rows initialises no class that only a row uses. Spark's `lower` and `upper`, for example, then take
+        more than a second for their first row (the table of `CollationAwareUTF8String`).
+
+        Returns:
+            The number of evaluations without an error.
+
+        Raises:
+            NotRehearsed: Spark cannot list the expressions.
+        """
+        try:
+            evaluated: int = jvm_of(self._spark).clonos.ExpressionRehearsal.run(analyzed_plan(query.frame))
+        except Py4JJavaError as error:
+            raise NotRehearsed(f"{query.name}: {error.java_exception}") from error
+        return evaluated
 
     def _run_on_copy(
         self, query: Query, checkpoint: Path, times: int, interrupted: Callable[[], bool]

@@ -62,6 +62,10 @@ class Warming:
 
     def run_first(self, interrupted: Callable[[], bool]) -> None:
         """Run the rehearsals that a standby needs before it is READY, until `interrupted` returns true."""
+        for query in self._queries:
+            if not interrupted():
+                with self._report_failure():
+                    self._rehearsal.evaluate_expressions(query)
         self._rehearse(_RUNS_PER_BATCH, interrupted)
         for query in self._queries:
             if not interrupted() and not self._reported_failures:

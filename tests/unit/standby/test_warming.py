@@ -23,7 +23,12 @@ class Scripted:
 
     def __init__(self, *_: Any) -> None:
         self.runs: list[tuple[str, bool]] = []
+        self.evaluated: list[str] = []
         Scripted.instance = self
+
+    def evaluate_expressions(self, query: Any) -> int:
+        self.evaluated.append(query.name)
+        return 1
 
     def run(
         self, query: Any, *, newest: bool, times: int, interrupted: Callable[[], bool], checkpoint: Path | None = None
@@ -64,6 +69,7 @@ def standby(tmp_path: Path, emitted: Emitted, monkeypatch: pytest.MonkeyPatch) -
 
 def test_standby_rehearses_four_times_before_ready_and_sixteen_in_all(standby: Warming, emitted: Emitted) -> None:
     standby.run_first(lambda: False)
+    assert Scripted.instance.evaluated == ["out"]
     assert Scripted.instance.runs == [("out", True)] * 4 + [("out", False)]
     assert emitted == []
     standby.start()
