@@ -5,7 +5,7 @@ plane and two agents, which represent two hosts. One job processes 200 records p
 processes with SIGKILL. The gap of a read_committed reader lasts from the kill to the first record that it receives
 after the kill. At the end all output is compared with the input: duplicates, lost records, order within each key, and
 the counts of a stateful job. A deduplicating job receives some records twice: a record that is missing from its state
-becomes a duplicate in the output.
+becomes a duplicate in the output. The part ``wordcount`` does the same with the job of ``clonos demo``.
 
 ``--mixed``: one job under kills of every kind at random moments instead. Some kills hit before the platform has
 recovered from the previous kill. Afterwards no transaction is open and no process is left.
@@ -23,11 +23,11 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from bench.outages import cost, mixed
+from bench.outages import cost, example, mixed
 from bench.outages.subject import Platform, platform
 from bench.outages.takeovers import Part, measure
 
-PARTS: Final = ("standby", "state", "processor", "host", "cold", "pool", "both", "cost", "throughput")
+PARTS: Final = ("standby", "state", "processor", "host", "cold", "pool", "both", "wordcount", "cost", "throughput")
 # Parts of which the platform has a pool driver on each host; it would take CPU from the other parts.
 _POOL_PARTS: Final = {
     "pool": Part("driver", standbys=0, pool=True),
@@ -81,6 +81,8 @@ def _run(arguments: argparse.Namespace, home: Path) -> dict[str, Any]:
         with platform(home / "pool", pool_size=1) as deployment:
             for name, part in pool_parts.items():
                 results[name] = measure(name, part, _reduced(arguments.kills), deployment)
+    if "wordcount" in arguments.parts and not arguments.mixed:
+        results["wordcount"] = example.measure(arguments.kills, home / "wordcount")
     results |= _totals(results)
     results["left_after_down"] = mixed.surviving_processes(home) + mixed.surviving_processes(home / "pool")
     results["violations"] = _violations(results, mixed=arguments.mixed)
