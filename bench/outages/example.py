@@ -20,8 +20,11 @@ def measure(kills: int, home: Path) -> dict[str, Any]:
         home: ``CLONOS_HOME`` of the demo.
 
     Returns:
-        ``standby`` and ``cold``: the waiting times of a reader. A record that contradicts a recorded answer counts as
-        one of the ``state_breaks``.
+        The waiting times of a reader with a standby, those without as ``cold``, and the verdict. A record that
+        contradicts a recorded answer counts as one of the ``state_breaks``.
+
+    Raises:
+        RuntimeError: The demo ended without a result; its reason is on stderr.
     """
     demo = [sys.executable, "-m", "clonos", "demo", "--example", "wordcount", "--no-plain", "--json"]
     process = subprocess.run(
@@ -30,6 +33,8 @@ def measure(kills: int, home: Path) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         check=False,
     )
+    if not process.stdout:
+        raise RuntimeError(f"clonos demo ended with exit code {process.returncode} and without a result")
     results = json.loads(process.stdout.splitlines()[-1])
     waited_s = {kind: results["gaps"][kind]["raw_s"] for kind in ("standby", "cold")}
     example = results["examples"]["wordcount"]

@@ -167,7 +167,7 @@ class StandbyDemand:
     # standby that a planned move waits for; it stays even if there are more than `replicas`
     successor: str | None = None
     cluster: ClusterFacts | None = None  # the Spark cluster of the driver, and so of its standbys
-    recovering: bool = False  # whether a query has not published since a recent failure
+    recovery_open: bool = False  # whether a recovery began recently and has not ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,9 +15,8 @@ from clonos.resources.host_capacity import HostCapacity
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, StopMode, StopRequest
 from clonos.standby.launch_request import pool_eligible
-from clonos.standby.states import StandbyState
 from clonos_api.reconcile.checkpoints import CheckpointLocations
-from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, RunFacts, StandbyDemand, StandbyFacts
+from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, RunFacts, StandbyFacts
 from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.transitions import TRANSIENT
 from clonos_api.store import clusters, hosts, planned_moves, standbys
@@ -27,7 +26,6 @@ from clonos_api.store.tables import (
     GenerationRow,
     HostRow,
     JobRow,
-    RecoveryRow,
     RunRow,
     SavepointRow,
     StandbyRow,
@@ -39,10 +37,6 @@ _MAX_IDS: Final = 500  # in one statement
 _MISSING: Final = 4
 # All hosts are unresponsive at the same time: the fault is probably here, so each needs to miss more than this.
 _ALL_UNRESPONSIVE: Final = timedelta(seconds=3)
-# A standby that failed by itself is not replaced before this.
-_REPLACE_AFTER: Final = timedelta(seconds=15)
-# After a failure a standby is not added before all queries have published, or this has passed.
-_FIRST_EPOCHS: Final = timedelta(seconds=20)
 
 
 @dataclass
@@ -350,85 +344,6 @@ async def _load_successors(session: AsyncSession, cases: list[JobCase]) -> None:
             case = moves[run_id]
             case.successor_claimed = True
             case.epochs = int(epochs) if run_id == case.job.run else 0
-
-
-async def load_standby_demands(
-    session: AsyncSession, snapshot: Snapshot, locations: CheckpointLocations
-) -> list[tuple[StandbyDemand, JobCase]]:
-    """Loads the jobs that need standbys or have some, each with its `StandbyDemand`."""
-    requested = JobRow.spec["spec"]["standby"]["replicas"].as_integer() > 0
-    query = (
-        select(JobRow, RunRow)
-        .outerjoin(RunRow, RunRow.id == JobRow.run)
-        .where(JobRow.deleted_at.is_(None), or_(requested, JobRow.id.in_(snapshot.standbys)))
-        .order_by(JobRow.id)
-    )
-    rows = (await session.execute(query)).all()
-    # Standbys that failed by themselves; a dropped standby is replaced immediately.
-    failed = (
-        select(StandbyRow.job, func.count())
-        .join(RunRow, RunRow.id == StandbyRow.id)
-        .where(
-            StandbyRow.state == StandbyState.FAILED,
-            StandbyRow.since > snapshot.now - _REPLACE_AFTER,
-            RunRow.order["desired"].as_string() != "ABSENT",
-            RunRow.order["standby"].as_boolean(),
-        )
-    )
-    failures = dict((await session.execute(failed.group_by(StandbyRow.job))).all()) if rows else {}
-    open_recoveries = select(RecoveryRow.job).where(
-        RecoveryRow.ended_at.is_(None), RecoveryRow.started_at > snapshot.now - _FIRST_EPOCHS
-    )
-    recovering = set(await session.scalars(open_recoveries)) if rows else set[str]()
-    cases = [
-        JobCase(job, run, standbys=snapshot.standbys.get(job.id, []), clusters=snapshot.clusters) for job, run in rows
-    ]
-    return [
-        (
-            standby_demand(
-                case,
-                locations,
-                failed_recently=failures.get(case.job.id, 0),
-                recovering=case.job.id in recovering,
-            ),
-            case,
-        )
-        for case in cases
-    ]
-
-
-def standby_demand(
-    case: JobCase, locations: CheckpointLocations, *, failed_recently: int = 0, recovering: bool = False
-) -> StandbyDemand:
-    """Computes the facts that decide a job's standbys.
-
-    Args:
-        case: The job, and the run of its driver.
-        locations: Locations of checkpoints.
-        failed_recently: As in `StandbyDemand`.
-        recovering: As in `StandbyDemand`.
-    """
-    job, run = case.job, case.run
-    move = planned_moves.of(job)
-    continues = run is not None and run.order["desired"] == "RUNNING"
-    return StandbyDemand(
-        id=job.id,
-        state=JobState(job.state),
-        desired=DesiredState(job.desired_state),
-        replicas=max(
-            JobSpec.model_validate(job.spec).spec.standby.dedicated_replicas, move.kept if move is not None else 0
-        ),
-        version=run.order["version"] if run is not None else job.version,
-        previous_version=move.previous if move is not None else None,
-        successor=move.standby if move is not None else None,
-        host=run.host if run is not None else None,
-        run=run.id if run is not None and continues else None,
-        takeover_wait_s=run.order["restart"].get("takeover_wait_s", 0.0) if run is not None and continues else 0.0,
-        bound=job.home if case.is_local(locations) else None,
-        failed_recently=failed_recently,
-        cluster=case.cluster(),
-        recovering=recovering,
-    )
 
 
 def _cluster_name(spec: Mapping[str, Any]) -> str:

@@ -27,8 +27,9 @@ from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.facts import JobFacts
-from clonos_api.reconcile.load import JobCase, Snapshot, load, load_standby_demands, standby_facts, unchanged
+from clonos_api.reconcile.load import JobCase, Snapshot, load, standby_facts, unchanged
 from clonos_api.reconcile.placement import Fleet
+from clonos_api.reconcile.standby_demands import load_standby_demands
 from clonos_api.reconcile.tidying import EVERY_S, tidy
 from clonos_api.reconcile.transitions import begins_new_start
 from clonos_api.settings import ApiSettings

@@ -43,7 +43,7 @@ def decide(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -
     staying = [standby for standby in staying if standby not in surplus]
     adds: list[AddStandby] = []
     # The start of a standby would take the CPU time that the first epochs after a failure need.
-    if job.state is JobState.RUNNING and runs and not job.recovering and len(staying) <= job.replicas:
+    if job.state is JobState.RUNNING and runs and not job.recovery_open and len(staying) <= job.replicas:
         adds = _better(job, staying, fleet) or _missing(job, [s.host for s in (*successors, *staying)], fleet)
     responsive = [standby for standby in standbys if not fleet.unresponsive(standby.host)]
     return [*_takeover_wait(job, responsive, drops), *drops, *adds]

@@ -256,6 +256,12 @@ async def newest_since(session: AsyncSession, row: RecoveryRow) -> int:
     return 0 if newest is None else int(newest["generation"])
 
 
+async def open_since(session: AsyncSession, moment: datetime) -> set[str]:
+    """The jobs with a recovery that began after `moment` and has not ended."""
+    query = select(RecoveryRow.job).where(RecoveryRow.ended_at.is_(None), RecoveryRow.started_at > moment)
+    return set(await session.scalars(query))
+
+
 async def open_of_job(session: AsyncSession, job: str) -> RecoveryRow | None:
     """The row of a job's recovery in progress; None if there is none."""
     query = select(RecoveryRow).where(RecoveryRow.job == job, RecoveryRow.ended_at.is_(None))

@@ -18,8 +18,9 @@ from clonos_api.reconcile import ending, standbys
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.decisions import AddStandby, DropStandby
 from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, RunFacts, StandbyDemand, StandbyFacts
-from clonos_api.reconcile.load import JobCase, standby_demand
+from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.placement import HOST_LABEL, Fleet, NoPlacement, Placement, place
+from clonos_api.reconcile.standby_demands import standby_demand
 from clonos_api.reconcile.states import moving
 from clonos_api.reconcile.tidying import tidy
 from clonos_api.store import clusters, hosts, jobs, operations

@@ -10,7 +10,8 @@ import pytest
 
 from clonos.resources.hosts import RunSpec
 from clonos_api.reconcile.checkpoints import CheckpointLocations
-from clonos_api.reconcile.load import JobCase, standby_demand
+from clonos_api.reconcile.load import JobCase
+from clonos_api.reconcile.standby_demands import standby_demand
 from clonos_api.store.tables import JobRow, RunRow
 
 LOCATIONS = CheckpointLocations(Path("/home"), "s3a://shared", "s3a://savepoints")

@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import update
 
 from clonos_api.reconcile.checkpoints import CheckpointLocations
-from clonos_api.reconcile.load import load, load_standby_demands
+from clonos_api.reconcile.load import load
+from clonos_api.reconcile.standby_demands import load_standby_demands
 from clonos_api.store import recoveries
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Database
@@ -32,17 +33,17 @@ async def begin(database: Database, *, seconds_ago: float) -> RecoveryRow:
         return await recoveries.begin(session, job.id, from_host="a", cause="crash", failed_generation=2, at=at)
 
 
-async def recovering(database: Database, job: str) -> bool:
+async def recovery_open(database: Database, job: str) -> bool:
     async with database.reading() as session:
         snapshot = await load(session, heartbeats_valid=True)
         demands = await load_standby_demands(session, snapshot, LOCATIONS)
-    return {demand.id: demand.recovering for demand, _ in demands}[job]
+    return {demand.id: demand.recovery_open for demand, _ in demands}[job]
 
 
-async def test_a_job_recovers_until_its_recovery_ends_or_takes_long(database: Database) -> None:
+async def test_a_recovery_counts_until_it_ends_or_takes_long(database: Database) -> None:
     recent, long = await begin(database, seconds_ago=5), await begin(database, seconds_ago=60)
-    assert await recovering(database, recent.job)
-    assert not await recovering(database, long.job)
+    assert await recovery_open(database, recent.job)
+    assert not await recovery_open(database, long.job)
     async with database.transaction() as session:
         await recoveries.end(session, await session.get_one(RecoveryRow, recent.id), "COMPLETED")
-    assert not await recovering(database, recent.job)
+    assert not await recovery_open(database, recent.job)

@@ -145,7 +145,7 @@ def test_none_is_added_while_the_job_recovers_or_one_has_just_failed() -> None:
     fleet = [host("a", used=1), host("b")]
     assert decide(replace(JOB, state=JobState.RECOVERING), [], Fleet(fleet)) == []
     assert decide(replace(JOB, failed_recently=1), [], Fleet(fleet)) == []
-    assert decide(replace(JOB, recovering=True), [], Fleet(fleet)) == [], "its first epochs need the CPU time"
+    assert decide(replace(JOB, recovery_open=True), [], Fleet(fleet)) == [], "its first epochs need the CPU time"
     assert decide(replace(JOB, state=JobState.RECOVERING), [standby("b")], Fleet(fleet)) == [], "the others stay"
 
 

@@ -71,3 +71,10 @@ def test_no_function_of_the_user_is_called(
 def test_an_expression_that_refuses_its_sample_is_no_error(lines: DataFrame, evaluated: Any) -> None:
     before: int = evaluated(lines)
     assert evaluated(lines.select(F.col("key").cast("int"), F.raise_error("key"))) == before + 1, "'1' is a number"
+
+
+def test_a_sequence_up_to_a_sample_is_not_computed(lines: DataFrame, evaluated: Any) -> None:
+    """One element for each second since 1970 would not fit into the heap."""
+    before: int = evaluated(lines)
+    numbers = F.expr("sequence(timestamp'1970-01-01', cast(key AS timestamp), interval 1 second)")
+    assert evaluated(lines.select(F.size(numbers))) <= before + 2 * SAMPLES

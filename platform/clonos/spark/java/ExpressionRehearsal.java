@@ -13,6 +13,7 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.JsonToStructs;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.RuntimeReplaceable;
+import org.apache.spark.sql.catalyst.expressions.Sequence;
 import org.apache.spark.sql.catalyst.expressions.StructsToJson;
 import org.apache.spark.sql.catalyst.expressions.Unevaluable;
 import org.apache.spark.sql.catalyst.expressions.UserDefinedExpression;
@@ -136,6 +137,7 @@ public final class ExpressionRehearsal {
         || expression instanceof UserDefinedExpression
         || expression instanceof CallMethodViaReflection
         || expression instanceof ApplyFunctionExpression
+        || expression instanceof Sequence // to a sample date it could be very long
         || (childrenOf(expression).isEmpty() && !expression.deterministic())) {
       return false;
     }

@@ -1,0 +1,99 @@
+"""Loads the facts that decide the standbys of jobs (`clonos_api.reconcile.standbys`)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from clonos.jobs.spec import JobSpec
+from clonos.resources.jobs import DesiredState, JobState
+from clonos.standby.states import StandbyState
+from clonos_api.reconcile.checkpoints import CheckpointLocations
+from clonos_api.reconcile.facts import StandbyDemand
+from clonos_api.reconcile.load import JobCase, Snapshot
+from clonos_api.store import planned_moves, recoveries
+from clonos_api.store.tables import JobRow, RunRow, StandbyRow
+
+# A standby that failed by itself is not replaced before this.
+_REPLACE_AFTER: Final = timedelta(seconds=15)
+# After a failure a standby is not added before the recovery has ended, or this has passed since its start.
+_FIRST_EPOCHS: Final = timedelta(seconds=20)
+
+
+async def load_standby_demands(
+    session: AsyncSession, snapshot: Snapshot, locations: CheckpointLocations
+) -> list[tuple[StandbyDemand, JobCase]]:
+    """Loads the jobs that need standbys or have some, each with its `StandbyDemand`."""
+    requested = JobRow.spec["spec"]["standby"]["replicas"].as_integer() > 0
+    query = (
+        select(JobRow, RunRow)
+        .outerjoin(RunRow, RunRow.id == JobRow.run)
+        .where(JobRow.deleted_at.is_(None), or_(requested, JobRow.id.in_(snapshot.standbys)))
+        .order_by(JobRow.id)
+    )
+    rows = (await session.execute(query)).all()
+    # Standbys that failed by themselves; a dropped standby is replaced immediately.
+    failed = (
+        select(StandbyRow.job, func.count())
+        .join(RunRow, RunRow.id == StandbyRow.id)
+        .where(
+            StandbyRow.state == StandbyState.FAILED,
+            StandbyRow.since > snapshot.now - _REPLACE_AFTER,
+            RunRow.order["desired"].as_string() != "ABSENT",
+            RunRow.order["standby"].as_boolean(),
+        )
+    )
+    failures = dict((await session.execute(failed.group_by(StandbyRow.job))).all()) if rows else {}
+    recoveries_open = await recoveries.open_since(session, snapshot.now - _FIRST_EPOCHS) if rows else set[str]()
+    cases = [
+        JobCase(job, run, standbys=snapshot.standbys.get(job.id, []), clusters=snapshot.clusters) for job, run in rows
+    ]
+    return [
+        (
+            standby_demand(
+                case,
+                locations,
+                failed_recently=failures.get(case.job.id, 0),
+                recovery_open=case.job.id in recoveries_open,
+            ),
+            case,
+        )
+        for case in cases
+    ]
+
+
+def standby_demand(
+    case: JobCase, locations: CheckpointLocations, *, failed_recently: int = 0, recovery_open: bool = False
+) -> StandbyDemand:
+    """Computes the facts that decide a job's standbys.
+
+    Args:
+        case: The job, and the run of its driver.
+        locations: Locations of checkpoints.
+        failed_recently: As in `StandbyDemand`.
+        recovery_open: As in `StandbyDemand`.
+    """
+    job, run = case.job, case.run
+    move = planned_moves.of(job)
+    continues = run is not None and run.order["desired"] == "RUNNING"
+    return StandbyDemand(
+        id=job.id,
+        state=JobState(job.state),
+        desired=DesiredState(job.desired_state),
+        replicas=max(
+            JobSpec.model_validate(job.spec).spec.standby.dedicated_replicas, move.kept if move is not None else 0
+        ),
+        version=run.order["version"] if run is not None else job.version,
+        previous_version=move.previous if move is not None else None,
+        successor=move.standby if move is not None else None,
+        host=run.host if run is not None else None,
+        run=run.id if run is not None and continues else None,
+        takeover_wait_s=run.order["restart"].get("takeover_wait_s", 0.0) if run is not None and continues else 0.0,
+        bound=job.home if case.is_local(locations) else None,
+        failed_recently=failed_recently,
+        cluster=case.cluster(),
+        recovery_open=recovery_open,
+    )
