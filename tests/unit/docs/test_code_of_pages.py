@@ -18,6 +18,10 @@ PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _PYTHON: Final = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 
 
+# A file of this repository, and a name in it: `api/clonos_api/reconcile/standbys.py:decide`.
+_REFERENCE: Final = re.compile(r"`((?:platform|api|sinks|connectors)/clonos[\w/]+\.(?:py|java))(?::([\w.]+))?`")
+
+
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
@@ -66,3 +70,11 @@ def test_a_job_of_a_page_lints_clean(text: str, tmp_path: Path) -> None:
         [sys.executable, "-m", "clonos", "lint", "job.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert process.returncode == 0, process.stdout + process.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "adr" not in page.parts], ids=name_of)
+def test_files_and_names_of_code_exist(page: Path) -> None:
+    for path, name in _REFERENCE.findall(page.read_text()):
+        assert (ROOT / path).is_file(), f"{name_of(page)} refers to {path}"
+        last = name.rpartition(".")[2]
+        assert re.search(rf"\b{last}\b", (ROOT / path).read_text()), f"{name_of(page)} refers to {path}:{name}"
