@@ -2,8 +2,9 @@
 
 ``python -m bench.endurance --json``; ``--minutes``, ``--rate``, ``--interval-ms``. ``clonos up`` starts Kafka, the
 control plane and two agents; the job has a standby. Before each kill the benchmark samples, for each part of the
-platform, memory (PSS), threads and open files, and further the latency of the last ten seconds, the bytes of the causal
-log and of Kafka's log of transactions, and the number of transactional ids.
+platform, memory (PSS), threads and open files, and further the latency of the last ten seconds, the longest pause of
+the output since the last takeover, the bytes of the causal log and of Kafka's log of transactions, and the number of
+transactional ids.
 
 ``slopes`` has the growth of each figure per hour by linear regression, in its unit and as a share of its mean, without
 the first quarter of the samples: JVMs and caches grow until then. At the end all output is compared with the input.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -81,16 +83,19 @@ def measure(deployment: Platform, *, minutes: int, rate: float, interval_ms: int
     samples: list[Sample] = []
     gaps: list[float] = []
     without_standby = 0
+    returned_at = began
     psutil.cpu_percent()  # the next call has the mean since this one
     try:
         for minute in range(1, minutes + 1):
             time.sleep(max(0.0, began + minute * _PERIOD_S - time.monotonic()))
             deployment.job.await_driver()
             without_standby += deployment.job.ready_standby() is None
-            samples.append(Sample(round(time.monotonic() - began, 1), _figures(deployment, load, reader)))
+            pause = {"longest_pause_ms": _longest_pause_ms(reader.rows, returned_at)}
+            samples.append(Sample(round(time.monotonic() - began, 1), _figures(deployment, load, reader) | pause))
             with killed("driver", deployment) as moment:
                 assert moment is not None
-                gaps.append(reader.after(moment + ON_ITS_WAY_S) - moment)
+                returned_at = reader.after(moment + ON_ITS_WAY_S)
+                gaps.append(returned_at - moment)
             log_progress(f"minute {minute} of {minutes}: {gaps[-1] * 1000:.0f} ms, {samples[-1].figures}")
         load.close()
         deployment.job.until(lambda: len(reader.numbers) >= load.sent, "all records are published")
@@ -126,6 +131,12 @@ def _figures(deployment: Platform, load: Load, reader: Reader) -> dict[str, floa
     figures["transactional_ids"] = len(transactions(deployment.kafka))
     figures["cpu_s"] = round(sum(sum(cpu_s(processes).values()) for processes in parts.values()), 1)
     return figures
+
+
+def _longest_pause_ms(rows: list[Row], since: float) -> float:
+    """The longest time between two records that arrived after `since`."""
+    arrivals = [row.at for row in rows[-round(4 * _PERIOD_S * RATE) :] if row.at >= since]
+    return round(max((later - at for at, later in itertools.pairwise(arrivals)), default=0.0) * 1000, 1)
 
 
 def _total(processes: Iterable[psutil.Process], count: str) -> int:

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied
-from clonos.kafka import client_config, unanswered
+from clonos.kafka import admin_client, unanswered
 from clonos.settings import KafkaSettings
 
 Offsets = dict[tuple[str, int], int]  # (topic, partition) → offset
@@ -130,11 +130,10 @@ class OffsetClient:
 
     def _connected(self, topic: str) -> AdminClient:
         """A client that knows the brokers; without their metadata, the first request may take three seconds."""
-        if self._admin is None:
-            admin = AdminClient(client_config(self._kafka))
-            admin.list_topics(topic, timeout=self._timeout_s)
-            self._admin = admin
-        return self._admin
+        admin = self._admin  # another thread may discard it
+        if admin is None:
+            admin = self._admin = admin_client(self._kafka, topic, timeout_s=self._timeout_s)
+        return admin
 
 
 def partition_bounds(consumer: Consumer, topic: str, partition: int, *, timeout_s: float) -> tuple[int, int]:

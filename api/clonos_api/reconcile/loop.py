@@ -38,8 +38,9 @@ from clonos_api.store.db.database import Database
 from clonos_api.store.retention import prune
 
 ROUND_S: Final = 1.0
-# A burst of events is one round.
-_PAUSE_S: Final = 0.05
+# Rounds begin at least this long after each other, so that a burst of events is one round.
+_APART_S: Final = 0.05
+_PAUSE_SHARE: Final = 0.5  # after a long round, which has many jobs, other requests get this share of its time
 _MAX_STEPS: Final = 4
 # Jobs in one transaction; reports about them wait for its duration.
 _BATCH_SIZE: Final = 20
@@ -110,7 +111,7 @@ class Term:
     async def lead(self) -> None:
         """Runs rounds of the reconciler until the lease is lost."""
         while self.leads:
-            seq = self._notifier.seq
+            seq, began = self._notifier.seq, time.monotonic()
             again = False
             self._next_s = ROUND_S
             try:
@@ -123,7 +124,8 @@ class Term:
             except Exception:
                 _log.exception("round-failed")
                 await asyncio.sleep(ROUND_S)
-            await asyncio.sleep(_PAUSE_S)
+            took_s = time.monotonic() - began
+            await asyncio.sleep(min(_APART_S, max(_APART_S - took_s, _PAUSE_SHARE * took_s)))
             if not again:
                 await self._notifier.wait_event(seq, self._next_s)
 

@@ -54,6 +54,8 @@ _POLL_WAIT_S: Final = 20.0
 _MIN_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
 _COALESCE_S: Final = 0.05
+# In this time the control plane lets a standby take over; storing a second of events would take as long.
+_TAKEOVER_S: Final = 0.25
 _EXIT_TIMEOUT_S: Final = 2.0
 _LEASE_S: Final = 4.0  # until the first registration returns the lease
 _MIN_HEARTBEAT_TIMEOUT_S: Final = 0.5
@@ -81,6 +83,7 @@ class Agent:
         self._host: HostRegistered | None = None
         self._last_response_at = time.monotonic()
         self._changed = asyncio.Event()
+        self._events_held_until = 0.0
         self._capacity: HostCapacity | None = None
         self._poll: asyncio.Task[Work] | None = None
         self._batcher = PushBatcher(self.instance, self._push)
@@ -131,7 +134,13 @@ class Agent:
         settings, api = self._settings, self._api
         artifacts = Artifacts(self._directory.artifacts, api.artifact, settings.archive)
         context = HostContext(
-            settings, artifacts, self._memory, self._pool, changed=self._run_changed, is_isolated=self._is_isolated
+            settings,
+            artifacts,
+            self._memory,
+            self._pool,
+            changed=self._run_changed,
+            failed=self._driver_failed,
+            is_isolated=self._is_isolated,
         )
         self._supervisor = Supervisor(context, self._directory, self._create_forwarder)
         self._tasks = Tasks(self._settings, self._directory, self.instance, self._report_result)
@@ -323,11 +332,21 @@ class Agent:
                 await self._apply_work(StoredWork(agent=host.id, work=work))
 
     async def _apply_work(self, stored: StoredWork) -> None:
+        before = {spec.run for spec in self._stored_work.work.runs} if self._stored_work is not None else set()
+        same_runs = before == {spec.run for spec in stored.work.runs}
+        # A promotion changes the specification of a run, and need not wait for the disk. Another set of runs is stored
+        # first: an agent that restarts kills the drivers of runs that are not in the file.
+        if same_runs:
+            self._apply(stored)
         try:
             await asyncio.to_thread(self._directory.write_work, stored)
         except OSError as error:
             # Apply the work anyway; only an agent that starts while the control plane is unavailable needs the file.
             _log.error("work-not-stored", why=str(error))
+        if not same_runs:
+            self._apply(stored)
+
+    def _apply(self, stored: StoredWork) -> None:
         self._stored_work = stored
         self._supervisor.apply(stored.work)
         self._tasks.apply(stored.work.tasks)
@@ -408,7 +427,17 @@ class Agent:
 
     def _run_changed(self) -> None:
         self._changed.set()
-        self._batcher.run_changed()  # the driver's events explain the change
+        held_s = self._events_held_until - time.monotonic()
+        if held_s > 0:
+            asyncio.get_running_loop().call_later(held_s, self._batcher.run_changed)
+        else:
+            self._batcher.run_changed()  # the driver's events explain the change
+
+    def _driver_failed(self) -> None:
+        """Report the failure at once, and its events after the takeover; after a recent change they matter sooner."""
+        if not self._batcher.changes:
+            self._events_held_until = time.monotonic() + _TAKEOVER_S
+        self._run_changed()
 
     async def _report_result(self, task: str, result: TaskResult) -> None:
         await self._api.task(await self._id(), task, result)

@@ -21,6 +21,7 @@ class HostContext:
         memory: Memory limits of drivers.
         pool: The agent's pool drivers.
         changed: Called when there is a change to report at once.
+        failed: Called in its place when a driver failed that another may replace.
         is_isolated: Returns whether the control plane has been unreachable for longer than the host's lease.
     """
 
@@ -29,4 +30,5 @@ class HostContext:
     memory: MemoryLimits
     pool: WarmPool
     changed: Callable[[], None]
+    failed: Callable[[], None]
     is_isolated: Callable[[], bool]

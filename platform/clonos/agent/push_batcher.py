@@ -87,11 +87,15 @@ class PushBatcher:
         self._timers.add(timer)
         return timer
 
+    @property
+    def changes(self) -> bool:
+        """Whether a run has changed in the last seconds."""
+        return time.monotonic() < self._changing_until
+
     def _until_flush_s(self) -> float:
         """Seconds until the next common flush."""
-        now = time.monotonic()
-        interval_s = self.interval_s if now < self._changing_until else max(self.interval_s, _REST_INTERVAL_S)
-        return interval_s * (1 - (now / interval_s + self._phase) % 1)
+        interval_s = self.interval_s if self.changes else max(self.interval_s, _REST_INTERVAL_S)
+        return interval_s * (1 - (time.monotonic() / interval_s + self._phase) % 1)
 
     def run_changed(self) -> None:
         """Let the forwarders of all runs send at once, and then at the shortest interval for a while.

@@ -366,7 +366,7 @@ class RunSupervisor:
             self._unresponsive = failure_of(error)
             self._outcome = AttemptOutcome(None, self._unresponsive, retry=True)
             self._log.warning("driver-unresponsive", pid=self._attempt.record.pid, why=error.what)
-            self._context.changed()
+            self._context.failed()
         await self._attempt.kill()
 
     async def _stop(self) -> None:
@@ -411,7 +411,10 @@ class RunSupervisor:
         self._attempt.status.read()
         self._outcome = self._outcome_of(exit_code)
         # A standby on another host must not wait until the last process has exited.
-        self._context.changed()
+        if self._outcome.retry and self._may_run:
+            self._context.failed()
+        else:
+            self._context.changed()
         await self._attempt.kill()
         self._attempt.status.read()
         outcome = self._outcome_of(exit_code).with_time_of(self._outcome.failure)

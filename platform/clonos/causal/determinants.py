@@ -13,7 +13,7 @@ from clonos.carried_errors import own_work
 from clonos.causal.epoch_scope import EpochScope
 from clonos.errors import EpochFailed
 from clonos.faults import reach
-from clonos.kafka import client_config, produce
+from clonos.kafka import client_config, produce, unanswered
 from clonos.log.reading import shared_reader
 from clonos.log.records import Claim, Determinant, Determinants, Marker, Owner, encode
 from clonos.settings import KafkaSettings
@@ -162,6 +162,24 @@ def _producer(kafka: KafkaSettings, depth: str) -> Producer:
         )
         producer = _producers[key] = Producer(config)
     return producer
+
+
+def connect_producer(kafka: KafkaSettings, depth: str, topic: str) -> None:
+    """Connect the worker's producer for determinants, in a worker of a standby: it writes nothing.
+
+    Args:
+        kafka: The cluster.
+        depth: The job's sharing depth.
+        topic: The causal log.
+
+    Raises:
+        BrokerUnavailable: Kafka did not answer.
+        KafkaAccessDenied: Kafka refuses access.
+    """
+    try:
+        _producer(kafka, depth).list_topics(topic, timeout=5.0)
+    except KafkaException as failure:
+        raise unanswered(f"{topic} cannot be written", failure.args[0]) from failure
 
 
 def _discard(producer: Producer) -> None:

@@ -114,7 +114,8 @@ def _summary(record: Record) -> str:
                 f"from {record.input_slice}, digest {record.digest.hex()[:_SHORT]}"
             )
         case EpochCommitted():
-            return f"{record.query} epoch {record.epoch}: {record.records} records"
+            took = f" in {record.duration_ms} ms" if record.duration_ms else ""
+            return f"{record.query} epoch {record.epoch}: {record.records} records{took}"
         case Resolution():
             return f"{record.query} epoch {record.epoch}: {record.action} {record.code}"
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,12 +84,16 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """The object that ``clonos demo --json`` prints: totals over all examples, and the results of each example."""
         examples = {name: {**_checked(outcome), **_counted(outcome)} for name, outcome in self.jobs.items()}
+        recoveries = {
+            name: {"recoveries": [recovery.model_dump(mode="json") for recovery in outcome.recoveries]}
+            for name, outcome in self.jobs.items()
+        }
         return {
             **{field: sum(example[field] for example in examples.values()) for field in (*_SUMMED, *_COUNTED)},
             "longest_gap_s": max((example["longest_gap_s"] for example in examples.values()), default=0.0),
             "gaps": side_by_side(self.gaps),
             "seed": self.seed,
-            "examples": examples,
+            "examples": {name: example | recoveries[name] for name, example in examples.items()},
             "plain": _checked(self.plain) if self.plain else None,
         }
 
@@ -233,9 +237,10 @@ class ExampleRun:
             self.screen.say(f"{title}: clonos submit examples/{self.example.name} {options}")
             job = HostedJob(self.client, self.example.directory, name, params, standbys=standbys, cluster=cluster)
             outcome = self._run(title, topics, job, plan, job.counters, log=name).run()
-            for number, recovery in enumerate(job.recoveries(), start=1):
+            recoveries = job.recoveries()
+            for number, recovery in enumerate(recoveries, start=1):
                 self.screen.say(f"{title}: {_describe(number, recovery)}")
-            return outcome
+            return replace(outcome, recoveries=tuple(recoveries))
         events = self._directory / "events.jsonl"
         specification = self.example.directory / "job.yaml"
         log = f"{self.prefix}{self.example.name}"

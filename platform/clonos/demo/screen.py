@@ -14,6 +14,7 @@ from rich.text import Text
 
 from clonos.demo.gaps import RECOVERY_KINDS, Gap, RecoveryKind, median_s, times_shorter
 from clonos.demo.verdict import Verdict
+from clonos.resources.jobs import Recovery
 
 SECONDS_SHOWN = 60
 _LINE_EVERY_S = 5.0
@@ -59,6 +60,7 @@ class Outcome:
     longest_gap_s: float  # longest time without a new record while input flowed
     counters: Counters | None  # the job's own counters; None for plain Spark
     gaps: tuple[Gap, ...] = ()  # waiting time of readers after each kill
+    recoveries: tuple[Recovery, ...] = ()  # as the control plane recorded them, oldest first
 
 
 class Screen:

@@ -10,6 +10,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
+from clonos.causal.shape import only_evicts
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of, reconcile
 from clonos.driver.checkpoint_owner import CheckpointOwner
 from clonos.driver.code_identity import code_parts
@@ -32,6 +34,7 @@ from clonos.driver.rescaling import RescaleDue, rescale_to
 from clonos.driver.resolutions import record_resolutions
 from clonos.driver.restart_budget import RestartBudget
 from clonos.driver.running import Running
+from clonos.driver.start_order import StartOrder
 from clonos.driver.states import DriverState, StateMachine
 from clonos.driver.static_inputs import StaticInputs
 from clonos.driver.topic_ids import TopicIds, check_source_topics, topic_ids
@@ -42,7 +45,7 @@ from clonos.formats.registry import Pins
 from clonos.jobs.code_files import code_hash
 from clonos.jobs.context import JobContext, Query
 from clonos.jobs.definition import Job
-from clonos.jobs.spec import SHUFFLE_PARTITIONS
+from clonos.jobs.spec import NO_DATA_EPOCHS, SHUFFLE_PARTITIONS, SharingDepth
 from clonos.kafka import await_brokers
 from clonos.log.claiming import Claimant, Ownership
 from clonos.log.prepared import Prepared
@@ -109,6 +112,7 @@ class Driver:
         self._kafka_watch = KafkaWatch(kafka, events.emit, log=log_topic(job.spec.name))
         self._failing: str | None = None
         self._running: list[Running] = []
+        self._directories: dict[str, CheckpointDirectory] = {}
 
     @property
     def state(self) -> DriverState:
@@ -135,6 +139,11 @@ class Driver:
     def queries(self) -> list[Query]:
         """The job's queries; empty before `define`."""
         return self._context.queries
+
+    @property
+    def sharing_depth(self) -> SharingDepth:
+        """The number of replicas that acknowledge a determinant; ``0``: none is recorded."""
+        return self._job.spec.spec.sharing_depth
 
     @property
     def asked_to_stop(self) -> bool:
@@ -189,9 +198,14 @@ class Driver:
 
     def checkpoints(self) -> dict[str, CheckpointDirectory]:
         """The checkpoint of each query, by name."""
-        return {
-            query.name: CheckpointDirectory(self._spark, query.location(self._checkpoint)) for query in self.queries
-        }
+        return {query.name: self._directory(query) for query in self.queries}
+
+    def _directory(self, query: Query) -> CheckpointDirectory:
+        """The checkpoint of a query; the object is kept, because its creation asks the JVM a dozen times."""
+        location = query.location(self._checkpoint)
+        if location not in self._directories:
+            self._directories[location] = CheckpointDirectory(self._spark, location)
+        return self._directories[location]
 
     def check(self) -> None:
         """Refuse unusable checkpoints, and sources that no longer hold records which the next epoch needs.
@@ -200,7 +214,7 @@ class Driver:
         """
         self._checkpoint_owner.check(self._job.spec.name)
         for query in self._context.queries:
-            checkpoint = CheckpointDirectory(self._spark, query.location(self._checkpoint))
+            checkpoint = self._directory(query)
             checkpoint.check()
             start = _resume_from(checkpoint)
             # Whether a deleted topic of a pattern was read to its end is in the log, which this does not read.
@@ -366,14 +380,14 @@ class Driver:
             self._checkpoint_owner.write(self._job.spec.name, own.owner.lineage)
             self._check_continuity(own)
             self._pin(own)
-            running = [self._prepare(query, own) for query in self._context.queries]
-            for started in running:
-                started.start(self._job, self._wake)
+            running = self._prepare_all(own)
+            order = StartOrder(running, self._graph)
             self._running = running
+            self._start_due(order)
             # A query may read what another one could not decode: that topic is a source.
             self._topic_ids.watch(ignored=self._written() | (dead_letters - read), log=own.topic)
             self._to(DriverState.RUNNING)
-            self._watch(running)
+            self._watch(running, order)
             return None
         except ClonosError as error:
             if not error.retry:
@@ -396,7 +410,7 @@ class Driver:
         """The topics that the job reads, those of the checkpoints' progress included."""
         topics = set[str]().union(*(source.topics() for source in self._context.sources))
         for query in self._context.queries:
-            topics |= _resume_from(CheckpointDirectory(self._spark, query.location(self._checkpoint))).keys()
+            topics |= _resume_from(self._directory(query)).keys()
         return topics
 
     def _written(self) -> set[str]:
@@ -415,7 +429,7 @@ class Driver:
         """Query → newest epoch that its checkpoint has committed."""
         epochs = {}
         for query in self._context.queries:
-            commits = CheckpointDirectory(self._spark, query.location(self._checkpoint)).commits()
+            commits = self._directory(query).commits()
             if commits:
                 epochs[query.name] = commits[-1]
         return epochs
@@ -424,14 +438,27 @@ class Driver:
         """The queries whose checkpoint has the offsets of an epoch that it has not committed."""
         queries = set()
         for query in self._context.queries:
-            checkpoint = CheckpointDirectory(self._spark, query.location(self._checkpoint))
+            checkpoint = self._directory(query)
             if checkpoint.offsets()[-1:] > checkpoint.commits()[-1:]:
                 queries.add(query.name)
         return queries
 
+    def _prepare_all(self, own: Ownership) -> list[Running]:
+        """Prepare the queries in parallel, because each waits for Kafka and file systems. None starts if one fails.
+
+        Decisions and a rescale change the log and the checkpoint: these queries are prepared one after the other.
+        """
+        prepare, queries = functools.partial(self._prepare, own=own), self._context.queries
+        rescales = self._job.spec.spec.shuffle_partitions is not None
+        rescales = rescales or any(plan.rescaled_to for _, plan in own.state.plans.values())
+        decides = self._options.accept_new_code or bool(self._options.resolutions)
+        if len(queries) == 1 or rescales or decides:
+            return [prepare(query) for query in queries]
+        with ThreadPoolExecutor(len(queries), "clonos-query") as pool:
+            return list(pool.map(prepare, queries))
+
     def _prepare(self, query: Query, own: Ownership) -> Running:
-        location = query.location(self._checkpoint)
-        checkpoint = CheckpointDirectory(self._spark, location)
+        checkpoint = self._directory(query)
         if self._options.accept_new_code:
             self._resolve_with_new_code(query, own)
         committed = self._committed().get(query.name, -1)
@@ -483,7 +510,9 @@ class Driver:
         settings = checkpoint.settings()
         if not settings and self._job.spec.spec.shuffle_partitions is not None:
             settings = {SHUFFLE_PARTITIONS: str(self._job.spec.spec.shuffle_partitions)}
-        return Running(query, location, runner, settings, lane, finished)
+        if NO_DATA_EPOCHS not in self._job.spec.spec.spark_conf and only_evicts(query.frame, query.sink.output_mode):
+            settings = {**settings, NO_DATA_EPOCHS: "false"}
+        return Running(query, checkpoint.location, runner, settings, lane, finished)
 
     def _deleted_topics(self, start: Progress) -> set[str]:
         """The topics of a checkpoint's progress that no source names and that do not exist any more."""
@@ -574,11 +603,16 @@ class Driver:
         if interrupted:
             raise StopTimedOut(f"The epoch of {', '.join(interrupted)} did not finish within {timeout_s:g} s.")
 
-    def _watch(self, queries: list[Running]) -> None:
-        """Wait until a query fails, all are finished, or a stop is requested."""
+    def _start_due(self, order: StartOrder) -> None:
+        for running in order.due():
+            running.start(self._job, self._wake)
+
+    def _watch(self, queries: list[Running], order: StartOrder) -> None:
+        """Start the queries that are not due yet; wait until one fails, all are finished, or a stop is requested."""
         finished = 0
         while True:
             self._wake.wait(_POLL_S)
+            self._start_due(order)
             self._report_outage()
             if self._asked_to_stop:
                 self._to(DriverState.STOPPING)

@@ -54,7 +54,7 @@ from clonos.log.reading import SINGLE_RECORD_TRANSACTION
 from clonos.log.records import EpochCommitted, EpochIdentity, Marker, Plan, Resolution, show_scans
 from clonos.log.truncation import truncate
 from clonos.resolve_command import new_code_command
-from clonos.spark.internals import batch_partitions, running_query
+from clonos.spark.internals import batch_partitions, executed_plan, running_query
 from clonos.spark.repeatable_kafka import finished_topics, take_latencies
 from clonos.spark.spooling import DriverLane, SpooledRows
 from clonos.telemetry.events import Emit
@@ -109,6 +109,7 @@ class EpochRunner:
         failure: The exception of the last epoch; Spark keeps only its text.
         finished: Number of epochs that this runner has finished.
         idle: Whether no epoch is in progress and the newest epoch had no input.
+        published: Whether this runner has published an epoch; not a replay of one that was published before.
         busy: Lock that is held while an epoch is in progress.
         stopping: Set this to True to refuse further epochs.
         on_bound: Called with the maximum number of records of the next epochs, when it changes.
@@ -137,10 +138,15 @@ class EpochRunner:
         self.failure: BaseException | None = None
         self.finished = 0
         self.idle = False
+        self.published = False
         self.busy = threading.Lock()
         self.stopping = False
         self.on_bound: Callable[[int], None] | None = None
-        self._bound = EpochBound(job.spec.spec.trigger.interval_ms / 1000)
+        trigger = job.spec.spec.trigger
+        continuous = not trigger.interval_ms and not trigger.available_now
+        self._bound = EpochBound(
+            trigger.interval_ms / 1000, ownership.state.speeds.get(query.name) if continuous else None
+        )
         self._spark = spark
         self._job = job
         self._query = query
@@ -166,6 +172,11 @@ class EpochRunner:
             for (sink, lane), partition in ownership.state.lanes.items()
             if sink == query.name and (marker := self._usable(ownership.markers.get(partition))) is not None
         }
+
+    @property
+    def bound(self) -> int:
+        """Maximum number of records that each source reads in the next epoch."""
+        return self._bound.records
 
     @property
     def _lane(self) -> DriverLane:
@@ -273,7 +284,8 @@ class EpochRunner:
         records = sum(report.records for report in reports)
         if not begun.committed:
             with self._own.lock:
-                end = EpochCommitted(self._own.owner, name, epoch, records)
+                duration_ms = round((time.monotonic() - begun.started) * 1000)
+                end = EpochCommitted(self._own.owner, name, epoch, records, duration_ms)
                 self._own.state.take(self._own.control.append(end), end)
         spans = _spans(
             plan=begun.planned - begun.started,
@@ -298,6 +310,7 @@ class EpochRunner:
         if all(report.outcome not in ("skipped", "audited") for report in reports):
             # Otherwise neither the output's size nor the time to publish it is known.
             self._adapt_bound(read.total(), time.monotonic() - begun.started, size)
+        self.published |= any(report.outcome == "published" for report in reports)
         reach("epoch-done", query=name, epoch=epoch, replay=replay)
         self.finished += 1
 
@@ -380,7 +393,7 @@ class EpochRunner:
         if self._jquery is None:
             self._jquery = running_query(self._spark)
             self._run_id = str(self._jquery.runId())
-        planned = read_plan(self._jquery.lastExecution(), partitions)
+        planned = read_plan(executed_plan(self._spark, self._jquery), partitions)
         return planned._replace(input_slices=self._query.sink.lanes(planned.input_slices))
 
     def _resolution(self, epoch: int) -> Resolution | None:

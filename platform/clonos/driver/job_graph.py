@@ -1,7 +1,7 @@
 """The graph of a job: what each query reads, the operators that it runs, and where it writes.
 
-A driver reports the graph with each claim, for people. Nothing depends on it: what this cannot read in a plan of Spark,
-it leaves out.
+A driver reports the graph with each claim, for people. No more than the order in which queries start depends on it:
+what this cannot read in a plan of Spark, it leaves out.
 """
 
 from __future__ import annotations

@@ -6,13 +6,15 @@ batch shows only the scan of an existing RDD; the last execution of the streamin
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from clonos.extend.source import Progress
 from clonos.log.records import InputSlice
 
+_Node = dict[str, Any]  # a node of a plan; `clonos.PlanTree` in Java describes its keys
 _RANGE: Final = re.compile(r"KafkaOffsetRange\(([^,()]+)-(\d+),(-?\d+),(-?\d+),")
 
 
@@ -63,17 +65,15 @@ class _Unknown(Exception):
     """A plan node whose input slices do not follow from those of its children."""
 
 
-def read_plan(execution: Any, partitions: int) -> Planned:
-    """Read the inputs of an epoch from ``StreamExecution.lastExecution`` (a JVM object) of a query whose sink has
-    `partitions` partitions.
+def read_plan(text: str, partitions: int) -> Planned:
+    """Read the inputs of an epoch from its plan.
+
+    Args:
+        text: The plan, as `clonos.spark.internals.executed_plan` returns it.
+        partitions: Number of partitions of the query's sink.
     """
-    root = execution.executedPlan()
-    scans: list[tuple[InputSlice, ...]] = []
-    leaves = root.collectLeaves()
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        if _kind(leaf) == "MicroBatchScanExec":
-            scans.append(_ranges(leaf))
+    root: _Node = json.loads(text)
+    scans = tuple(_ranges(leaf) for leaf in _leaves(root) if leaf["kind"] == "MicroBatchScanExec")
     try:
         slices = _slices(root)
     except _Unknown:
@@ -82,36 +82,35 @@ def read_plan(execution: Any, partitions: int) -> Planned:
         # The plan does not lead to the sources (a coalesce, a static side). The verified order of the scans gives
         # Spark's own index the same meaning in a replay.
         slices = tuple(InputSlice("task", "", index, 0, partitions) for index in range(partitions))
-    return Planned(tuple(scans), slices)
+    return Planned(scans, slices)
 
 
-def _kind(node: Any) -> str:
-    name: str = node.getClass().getSimpleName()
-    return name
+def _leaves(node: _Node) -> Iterator[_Node]:
+    for child in node["children"]:
+        yield from _leaves(child)
+    if not node["children"]:
+        yield node
 
 
-def _ranges(scan: Any) -> tuple[InputSlice, ...]:
-    text: str = scan.inputPartitions().toString()
+def _ranges(scan: _Node) -> tuple[InputSlice, ...]:
     return tuple(
         InputSlice("range", topic, int(partition), int(start), int(until))
-        for topic, partition, start, until in _RANGE.findall(text)
+        for topic, partition, start, until in _RANGE.findall(scan["inputs"])
     )
 
 
-def _slices(node: Any) -> tuple[InputSlice, ...]:
-    kind = _kind(node)
+def _slices(node: _Node) -> tuple[InputSlice, ...]:
+    kind = node["kind"]
     if kind == "MicroBatchScanExec":
         return _ranges(node)
     if kind == "ShuffleExchangeExec":
-        count = node.outputPartitioning().numPartitions()
+        count = node["partitions"]
         return tuple(InputSlice("hash", "", index, 0, count) for index in range(count))
     if kind == "ReusedExchangeExec":
-        return _slices(node.child())
+        return _slices(node["again"])
     if kind == "CoalesceExec":
         raise _Unknown(kind)
-    children = node.children()
-    parts = [children.apply(index) for index in range(children.size())]
-    parts = [part for part in parts if not _kind(part).startswith("Broadcast")]
+    parts = [child for child in node["children"] if not child["kind"].startswith("Broadcast")]
     if not parts:
         raise _Unknown(kind)
     if kind == "UnionExec":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame
 
@@ -32,8 +33,18 @@ class StreamingScan(NamedTuple):
         return list(json.loads(self.options.get("assign", "{}")))
 
 
+# A frame's plan never changes, and a takeover asks for its sources several times.
+_scans: WeakKeyDictionary[DataFrame, list[StreamingScan]] = WeakKeyDictionary()
+
+
 def streaming_scans(frame: DataFrame) -> list[StreamingScan]:
     """The streaming sources that `frame` reads."""
+    if frame not in _scans:
+        _scans[frame] = _read_scans(frame)
+    return _scans[frame]
+
+
+def _read_scans(frame: DataFrame) -> list[StreamingScan]:
     scans = []
     for leaf in analyzed_leaves(frame):
         if not leaf.isStreaming():

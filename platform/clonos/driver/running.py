@@ -16,7 +16,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.carried_errors import CarriedError
 from clonos.causal.shape import runs_without_input
-from clonos.driver.epoch_bound import first_records
 from clonos.driver.epochs import EpochRunner, NotStarted
 from clonos.driver.repeatable import streaming_scans
 from clonos.driver.restart_budget import classify
@@ -76,10 +75,11 @@ class Running:
         self.stream: StreamingQuery | None = None
         self._parked = threading.Event()
         self._finished = False
+        self._published = False
 
     def start(self, job: Job, wake: threading.Event) -> None:
-        """Start the Spark query; `wake` is set when an epoch fails."""
-        self._wake = wake
+        """Start the Spark query; `wake` is set when it has published its first epoch, and when an epoch fails."""
+        self._wake, self._published = wake, False
         writer = (
             self.query.frame.writeStream.queryName(f"{job.spec.name}.{self.query.name}")
             .outputMode(self.query.sink.output_mode)
@@ -110,7 +110,7 @@ class Running:
             self.runner.on_bound = self._set_bound
             with (
                 promised_settings(spark, self._settings),
-                first_bound(spark, first_records(trigger.interval_ms / 1000)),
+                first_bound(spark, self.runner.bound),
                 deleted_topics(spark, self._finished_topics),
             ):
                 self.stream = writer.start()
@@ -145,6 +145,9 @@ class Running:
         """Converts the failure of an epoch to the short text that Spark receives."""
         try:
             yield
+            if self.runner.published and not self._published:
+                self._published = True
+                self._wake.set()
         except BaseException as failure:
             self._wake.set()
             if self.runner.stopping:

@@ -37,7 +37,7 @@ class Source(Protocol):
         """
 
     def check_retained(self, kafka: KafkaSettings, progress: Progress) -> None:
-        """Refuse to start from offsets that the source no longer holds.
+        """Refuse to start from offsets that the source no longer holds. Several threads may call it at once.
 
         Args:
             kafka: The Kafka cluster.

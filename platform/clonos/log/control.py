@@ -41,6 +41,8 @@ class ControlState:
     committed: dict[str, int] = field(default_factory=dict)  # query → newest committed epoch
     # Query → commit record of its newest committed epoch.
     commits: dict[str, EpochCommitted] = field(default_factory=dict)
+    # Query → records per second and source, of its fastest newest committed epochs.
+    speeds: dict[str, float] = field(default_factory=dict)
     # (query, epoch) → the user's decision about an epoch in doubt.
     resolutions: dict[tuple[str, int], Resolution] = field(default_factory=dict)
     codes: dict[str, dict[str, str]] = field(default_factory=dict)  # hash of an owner's code → its parts
@@ -89,6 +91,11 @@ class ControlState:
             case EpochCommitted() if record.owner == self.owner:
                 self.committed[record.query] = max(record.epoch, self.committed.get(record.query, -1))
                 self.commits[record.query] = record
+                plan = self.plan(record.query, record.epoch)
+                if plan is not None and plan.records and record.duration_ms:
+                    # Epochs with few records are slower for each: the fastest of the newest epochs counts.
+                    speed = plan.records / len(plan.scans) * 1000 / record.duration_ms
+                    self.speeds[record.query] = max(speed, 0.9 * self.speeds.get(record.query, 0.0))
             case Resolution() if record.owner == self.owner:
                 self.resolutions[record.query, record.epoch] = record
             case _:

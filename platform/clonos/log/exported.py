@@ -102,7 +102,12 @@ def _fields(record: Claim | AssignLanes | Plan | Determinants | Marker | EpochCo
                 "digest": record.digest.hex(),
             }
         case EpochCommitted():
-            return {"query": record.query, "epoch": record.epoch, "records": record.records}
+            return {
+                "query": record.query,
+                "epoch": record.epoch,
+                "records": record.records,
+                "duration_ms": record.duration_ms,
+            }
         case Resolution():
             return {
                 "query": record.query,

@@ -156,6 +156,11 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     # Above 0: the epoch reads and publishes nothing; it repartitions the query's state into this many partitions.
     rescaled_to: int = 0
 
+    @property
+    def records(self) -> int:
+        """Number of records that the epoch reads."""
+        return sum(part.until - part.start for scan in self.scans for part in scan)
+
 
 class Determinant(msgspec.Struct, frozen=True, array_like=True):
     """One recorded answer of a causal service."""
@@ -183,13 +188,15 @@ class Determinants(msgspec.Struct, frozen=True, tag="determinants"):
 class EpochCommitted(msgspec.Struct, frozen=True, tag="epoch-committed"):
     """A record of the control partition: all lanes of the epoch are published.
 
-    It is committed before Spark writes ``commits/e``. `records` is the number of records of all lanes.
+    It is committed before Spark writes ``commits/e``. `records` is the number of records of all lanes, and
+    `duration_ms` the time that the driver spent on the epoch; 0: unknown.
     """
 
     owner: Owner
     query: str
     epoch: int
     records: int
+    duration_ms: int = 0
 
 
 class Resolution(msgspec.Struct, frozen=True, tag="resolution"):

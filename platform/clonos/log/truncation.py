@@ -14,10 +14,9 @@ import time
 from typing import Final
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 from msgspec.structs import replace
 
-from clonos.kafka import client_config
+from clonos.kafka import admin_client
 from clonos.log.claiming import Ownership
 from clonos.log.control import RETAINED_EPOCHS
 from clonos.log.records import Claim, EpochCommitted, LaneAssignment, Plan, Resolution
@@ -115,12 +114,12 @@ def _delete(ownership: Ownership, keep: dict[int, int]) -> dict[int, int]:
     }
     if not shortened:
         return {}
-    admin = AdminClient(client_config(ownership.kafka))
     targets = [TopicPartition(ownership.topic, partition, offset) for partition, offset in shortened.items()]
-    # Kafka answers when all live replicas have deleted their records. The truncation does not wait for them.
-    for future in admin.delete_records(targets, request_timeout=_TIMEOUT_S, operation_timeout=0).values():
-        try:
+    try:
+        admin = admin_client(ownership.kafka, ownership.topic)
+        # Kafka answers when all live replicas have deleted their records. The truncation does not wait for them.
+        for future in admin.delete_records(targets, request_timeout=_TIMEOUT_S, operation_timeout=0).values():
             future.result(2 * _TIMEOUT_S)
-        except (KafkaException, TimeoutError):
-            return {}  # the next truncation tries again
+    except (KafkaException, TimeoutError):
+        return {}  # the next truncation tries again
     return shortened

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +16,12 @@ def running_query(spark: SparkSession) -> Any:
     query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     # The root session: the session of an epoch's frame is a clone that has no streams.
     return spark._jsparkSession.streams().get(query_id).streamingQuery()
+
+
+def executed_plan(spark: SparkSession, query: Any) -> str:
+    """The plan of the newest epoch of a running query (`running_query`), as JSON (`clonos.PlanTree` in Java)."""
+    text: str = jvm_of(spark).clonos.PlanTree.of(query)
+    return text
 
 
 def batch_partitions(frame: DataFrame) -> int:
@@ -57,17 +65,51 @@ def repartition_state(spark: SparkSession, checkpoint: str, partitions: int) -> 
     spark._streamingCheckpointManager.repartition(checkpoint, partitions)
 
 
+class _Package:
+    """A Java package. Its classes begin with a capital letter.
+
+    Py4J's own packages ask the JVM about each part of a name. The JVM then searches all jars for a class of the name of
+    each package: a millisecond for each part, and a takeover uses hundreds of names.
+    """
+
+    def __init__(self, client: Any, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def __getattr__(self, part: str) -> Any:
+        if part.startswith("__"):
+            raise AttributeError(part)
+        name = f"{self._name}.{part}"
+        return JavaClass(name, self._client) if part[:1].isupper() else _Package(self._client, name)
+
+
+class _Jvm:
+    """The packages of a JVM; a class without a package is one that PySpark imported."""
+
+    def __init__(self, view: Any) -> None:
+        self._view = view
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name) if name[:1].isupper() else _Package(self._view._gateway_client, name)
+
+
 def jvm_of(spark: SparkSession) -> Any:
-    """Py4J's view of the session's JVM."""
-    return spark._jvm
+    """The packages of the session's JVM: ``jvm_of(spark).java.lang.Thread`` is a class."""
+    return _Jvm(spark._jvm)
+
+
+_loaded: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
     """Whether the session's JVM can load the class, in the way in which Spark looks up a format."""
-    try:
-        jvm_of(spark).java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
-    except Py4JError:
-        return False
+    loaded = _loaded.setdefault(spark._jvm, set())
+    if name not in loaded:
+        try:
+            jvm_of(spark).java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+        except Py4JError:
+            return False
+        loaded.add(name)
     return True
 
 

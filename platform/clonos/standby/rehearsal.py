@@ -38,7 +38,7 @@ from clonos.jobs.context import Query
 from clonos.log.records import EpochIdentity, Owner
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
-from clonos.spark.internals import analyzed_plan, batch_partitions, jvm_of, running_query
+from clonos.spark.internals import analyzed_plan, batch_partitions, executed_plan, jvm_of, running_query
 from clonos.spark.spooling import FORMAT, SpooledRows, can_spool, spooling
 from clonos.standby.scratch import CheckpointContent, link_checkpoint
 
@@ -46,6 +46,7 @@ _log = logging.getLogger("clonos")
 _NO_OWNER: Final = Owner(0, 0, "rehearsal")
 _TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.01
+_NEXT_S: Final = 0.5  # in this time a committed epoch is followed by the next one, if there is input
 
 
 class NotRehearsed(Exception):
@@ -153,10 +154,11 @@ class Rehearsal:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _replay(self, query: Query, folder: Path, times: int, interrupted: Callable[[], bool]) -> None:
-        for _ in range(times):
+        run, plan = partial(self._run_empty_epoch, query), partial(self._plan_empty_epoch, query)
+        for number in range(times):
             if not interrupted():
-                epoch = _FirstEpoch(partial(self._run_empty_epoch, query), partial(self._plan_empty_epoch, query))
-                _run_once(query, folder, epoch, self._job, interrupted)
+                # The last run also commits its epoch, and plans the next one: a takeover does both.
+                _run_once(query, folder, _FirstEpoch(run, plan, commits=number == times - 1), self._job, interrupted)
 
     def _run_empty_epoch(self, query: Query, frame: DataFrame) -> None:
         epoch = self._plan_empty_epoch(query, batch_partitions(frame))
@@ -170,7 +172,7 @@ class Rehearsal:
 
     def _plan_empty_epoch(self, query: Query, partitions: int) -> SinkEpoch:
         """Plan an epoch, and set the scope of a rehearsal for its tasks."""
-        planned = read_plan(running_query(self._spark).lastExecution(), partitions)
+        planned = read_plan(executed_plan(self._spark, running_query(self._spark)), partitions)
         identity = EpochIdentity(self._job, log_topic(self._job), query.name, 0, _NO_OWNER, replay=False)
         scope = EpochScope(identity, 0, 0, "0", (), {}, {}, {}, rehearsal=True)
         tasks = enumerate(zip(planned.lanes(), planned.input_slices, strict=True))
@@ -192,33 +194,45 @@ def _publish_nothing(epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.Reco
 
 
 class _FirstEpoch:
-    """The first epoch of a rehearsed query. It is not committed, so that the next start finds it in doubt.
+    """The first epoch of a rehearsed query. Unless it `commits`, the next start finds it in doubt.
 
     Args:
         run: Runs the epoch, given its frame; for a query that does not spool.
         plan: Plans the epoch, given its number of partitions, for a query that spools; None: its tasks do not start.
+        commits: Spark commits the epoch, and plans the next one, which has no tasks.
+
+    Attributes:
+        done: Set when the query can be stopped.
+        committed: Set when Spark is about to commit the epoch.
+        stopped: Set when the query is being stopped.
+        failure: The exception of the epoch.
     """
 
-    def __init__(self, run: Callable[[DataFrame], None], plan: Callable[[int], object] | None) -> None:
-        self.done, self.stopped = threading.Event(), threading.Event()
+    def __init__(
+        self, run: Callable[[DataFrame], None], plan: Callable[[int], object] | None, *, commits: bool = False
+    ) -> None:
+        self.done, self.committed, self.stopped = threading.Event(), threading.Event(), threading.Event()
         self.failure: BaseException | None = None
         self._run = run
         self._plan = plan
+        self._commits = commits
 
     def run(self, frame: DataFrame, _epoch: int) -> None:
         """Run the epoch; called by ``foreachBatch``."""
         try:
-            self._run(frame)
+            if not self.committed.is_set():
+                self._run(frame)
         except BaseException as error:
             self.failure = error
-        self._end()
+        self._end_or_commit()
 
     def begin(self, _epoch: int, partitions: int) -> bool:
         """Plan the epoch (`clonos.spark.spooling.Committer`); as if its rows were published."""
         try:
             if self._plan is not None:
                 self._plan(partitions)
-                return True
+                if not self.committed.is_set():
+                    return True
         except BaseException as error:
             self.failure = error
         self._end()
@@ -226,7 +240,13 @@ class _FirstEpoch:
 
     def commit(self, _epoch: int, _rows: SpooledRows) -> None:
         """End the epoch, whose tasks have ended."""
-        self._end()
+        self._end_or_commit()
+
+    def _end_or_commit(self) -> None:
+        if self._commits and self.failure is None and not self.committed.is_set():
+            self.committed.set()
+        else:
+            self._end()
 
     def abort(self, _epoch: int) -> None:
         """End the epoch, of which a task failed."""
@@ -252,9 +272,12 @@ def _run_once(query: Query, folder: Path, epoch: _FirstEpoch, job: str, interrup
         else:
             writer = writer.foreachBatch(epoch.run)
         stream: Any = writer.start()
+        next_by = 0.0
         try:
             deadline = time.monotonic() + _TIMEOUT_S
             while not epoch.done.wait(_POLL_S) and not interrupted():
+                if epoch.committed.is_set() and time.monotonic() > (next_by := next_by or time.monotonic() + _NEXT_S):
+                    break  # there is nothing new to read
                 if not stream.isActive and not epoch.done.is_set():
                     raise NotRehearsed(f"{query.name}: {stream.exception()}")
                 if time.monotonic() > deadline:

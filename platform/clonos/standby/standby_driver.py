@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from functools import cached_property, partial
@@ -13,14 +14,16 @@ from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 
 from clonos.carried_errors import carrying, uncarry_failure
+from clonos.causal.determinants import connect_producer
 from clonos.causal.epoch_scope import worker_kafka
-from clonos.causal.shape import python_workers
+from clonos.causal.shape import has_operators, python_workers
 from clonos.driver.checkpoint import progress_of
 from clonos.driver.driver import Driver
 from clonos.driver.lag import LagMeter
 from clonos.driver.process import BeforeRun
 from clonos.errors import ClonosError, EpochFailed
 from clonos.jobs.spec import Standbys
+from clonos.kafka import java_options
 from clonos.log.prepared import Prepared
 from clonos.log.reading import shared_reader
 from clonos.log.topic import CONTROL
@@ -28,8 +31,9 @@ from clonos.settings import KafkaSettings
 from clonos.spark.clusters import is_loopback
 from clonos.spark.executors import hold_executors, request_executors
 from clonos.spark.internals import hadoop_configuration, jvm_of
+from clonos.spark.kafka_clients import ProducerFailed, transaction_version
 from clonos.spark.session import alive, is_local
-from clonos.spark.spooling import publishes_in_jvm
+from clonos.spark.spooling import can_spool, publishes_in_jvm
 from clonos.spark.stored_files import StoredFolder
 from clonos.standby.mirror import Mirror
 from clonos.standby.promotion import PromotionMailbox
@@ -153,8 +157,15 @@ class Standby:
         if not self._interrupted():
             self._refresh()
             self._warm_workers()
+            self._connect_jvm()
             self._transition(StandbyState.READY)
             self._warming.start()
+
+    def _connect_jvm(self) -> None:
+        """Connect the JVM's admin client, which the lanes of the queries use. A takeover works without it."""
+        if any(can_spool(query.sink, self._spark) for query in self._driver.queries):
+            with contextlib.suppress(ProducerFailed):
+                transaction_version(self._spark, java_options(self._kafka))
 
     def _checkpoints(self) -> dict[str, Path | Mirror]:
         """The checkpoint of each query, or a copy of it in a folder of this host.
@@ -244,7 +255,7 @@ class Standby:
         slots = self._spark.sparkContext.defaultParallelism
         # Persisted, as in a replay with published lanes: a rehearsal has no row to persist.
         rows = self._spark.range(0, slots, 1, slots).persist(StorageLevel.MEMORY_AND_DISK)
-        connect = partial(_connect_worker, self._prepared.topic)
+        connect = partial(_connect_worker, self._prepared.topic, self._recording_depth)
         try:
             chain = rows
             for _ in range(self._workers_of_slot):
@@ -263,6 +274,13 @@ class Standby:
         """The number of Python workers that a task slot uses at the same time; a lane in Python uses another one."""
         return max(python_workers(query.frame) + (not publishes_in_jvm(query.sink)) for query in self._driver.queries)
 
+    @cached_property
+    def _recording_depth(self) -> str:
+        """The sharing depth with which the job's functions record determinants; empty: none is recorded."""
+        depth = str(self._driver.sharing_depth)
+        records = depth != "0" and any(has_operators(query.frame) for query in self._driver.queries)
+        return depth if records else ""
+
     def _transition(self, state: StandbyState) -> None:
         if state not in TRANSITIONS[self._state]:
             raise AssertionError(f"{self._state} → {state}")
@@ -274,11 +292,17 @@ def _discard(event: str, **fields: object) -> None:
     """Drop an event: the job's driver reports its own lag."""
 
 
-def _connect_worker(topic: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Connect this worker to the log. The pause makes sure that no worker takes two tasks."""
+def _connect_worker(topic: str, depth: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Connect this worker to the log, also for determinants unless `depth` is empty.
+
+    The pause makes sure that no worker takes two tasks.
+    """
     with carrying():
         if topic:
-            shared_reader(worker_kafka(), topic).bounds(CONTROL)
+            kafka = worker_kafka()
+            shared_reader(kafka, topic).bounds(CONTROL)
+            if depth:
+                connect_producer(kafka, depth, topic)
     time.sleep(0.05)
     for batch in batches:
         yield pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)

@@ -18,6 +18,9 @@ from clonos.telemetry.events import Emit
 # bench/README.md has their effect: most of it comes from the first runs. Each batch links the state once.
 _RUNS_PER_BATCH: Final = 4
 _BATCHES: Final = 4
+# A promotion that interrupts a rehearsal stops its tasks, and with them their Python workers. Failures often follow
+# each other, so the time after READY is quiet.
+_PAUSE_S: Final = 5.0
 _POLL_S: Final = 10.0
 # Memory that is unused for longer may be swapped out or evicted from caches.
 _REPEAT_S: Final = 300.0
@@ -84,7 +87,7 @@ class Warming:
 
     def _run(self) -> None:
         remaining_batches, unreported = _BATCHES - 1, True
-        while not self._stopping.is_set():
+        while not self._stopping.wait(_PAUSE_S if remaining_batches else 0.0):
             previous = dict(self._rehearsed)
             self._rehearse(_RUNS_PER_BATCH if remaining_batches else 1, self._stopping.is_set)
             remaining_batches = max(0, remaining_batches - 1)

@@ -18,6 +18,7 @@ from clonos.errors import BrokerUnavailable, EpochFailed, EpochTooLarge, Outcome
 from clonos.extend.lanes import require_equal, require_owner
 from clonos.extend.sink import LaneReport, Outcome, SinkEpoch
 from clonos.kafka import java_options
+from clonos.log.reading import shared_reader
 from clonos.log.records import Marker, encode
 from clonos.log.transaction import Aborted
 from clonos.settings import KafkaSettings
@@ -81,7 +82,7 @@ class SpooledLane:
         lane = self._lane(epoch)
         publishes = not self._transactional or lane.published_marker(lane.assigned.marker) is None
         if self._opening is None or self._opening.done():
-            self._opening = self._thread.submit(self._opened, lane)
+            self._opening = self._thread.submit(self._connected, lane)
         return publishes
 
     def publish(self, epoch: SinkEpoch, rows: SpooledRows) -> list[LaneReport]:
@@ -150,6 +151,12 @@ class SpooledLane:
             self._producer_options,
             self._transactional,
         )
+
+    def _connected(self, lane: Lane) -> JvmProducer:
+        """The producer; this also connects the reader of the log that `require_owner` uses, once in this thread."""
+        producer = self._opened(lane)
+        shared_reader(lane.epoch.kafka, lane.identity.log_topic)
+        return producer
 
     def _opened(self, lane: Lane, timeout_ms: int = 0) -> JvmProducer:
         """A producer with at least this timeout; a new one, if it is transactional, has fenced every earlier one of

@@ -76,8 +76,8 @@ def test_a_job_continues_from_a_savepoint_taken_while_it_ran(
     assert not failed, failed
     assert totals(kafka, out) == Counter(words(60))
     epochs = [savepoint.epochs["out"] for savepoint in taken]
-    assert len(epochs) > 3
-    assert epochs == sorted(set(epochs))
+    assert epochs == sorted(epochs)
+    assert len(set(epochs)) > 3, "output may be visible before its epoch is committed"
     # Each savepoint is complete: another job, with an empty log, continues its counts.
     for number in (1, len(taken) - 1):
         elsewhere = make_topic(1, "out")

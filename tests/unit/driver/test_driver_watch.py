@@ -15,6 +15,7 @@ from clonos.driver import running as running_module
 from clonos.driver.driver import Driver
 from clonos.driver.epochs import NotStarted
 from clonos.driver.options import RunOptions
+from clonos.driver.start_order import StartOrder
 from clonos.driver.states import DriverState
 from clonos.errors import (
     BrokerUnavailable,
@@ -63,7 +64,7 @@ def watch(query: Query) -> DriverState:
     for state in (DriverState.CLAIMING, DriverState.RECONCILING, DriverState.RUNNING):
         driver._to(state)
     running: Any = [query]
-    driver._watch(running)
+    driver._watch(running, StartOrder([], {}))
     return driver.state
 
 

@@ -59,3 +59,30 @@ def test_an_epoch_has_the_records_of_the_triggers_interval() -> None:
     assert waiting == 0
     assert first_records(0.0) == 2_000
     assert first_records(60.0) == first_records(86_400.0) == 120_000
+
+
+@pytest.mark.parametrize(("speed", "records"), [(20.0, 5), (0.5, 1), (4_000.0, 1_000), (1e6, 2_000), (None, 2_000)])
+def test_the_first_epoch_of_a_known_job_is_short(speed: float | None, records: int) -> None:
+    assert EpochBound(speed=speed).records == records
+
+
+def test_the_epoch_after_a_short_one_has_its_speed() -> None:
+    bound = EpochBound(speed=20.0)
+    assert bound.update(read=5, seconds=0.1)
+    assert bound.records == 200
+    slow = EpochBound(speed=20.0)
+    slow.update(read=5, seconds=0.6)
+    assert slow.records == 100
+    fast = EpochBound(speed=4_000.0)
+    fast.update(read=1_000, seconds=0.3)
+    assert fast.records == 2_000
+    fast.update(read=2_000, seconds=0.5)
+    assert fast.records == 16_000
+
+
+def test_a_short_epoch_without_a_backlog_leaves_no_bound() -> None:
+    bound = EpochBound(speed=40.0)
+    assert not bound.update(read=0, seconds=0.1)
+    assert bound.records == 10
+    assert bound.update(read=2, seconds=0.1)
+    assert bound.records == first_records(0.0)

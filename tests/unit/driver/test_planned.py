@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -11,83 +12,25 @@ from clonos.driver.checkpoint import source_ends
 from clonos.driver.planned import Planned, contradictions, read_plan
 from clonos.log.records import InputSlice
 
-
-class Seq:
-    """A Scala sequence as py4j shows it."""
-
-    def __init__(self, items: list[Any]) -> None:
-        self._items = items
-
-    def size(self) -> int:
-        return len(self._items)
-
-    def apply(self, index: int) -> Any:
-        return self._items[index]
+Node = dict[str, Any]
 
 
-class Node:
-    """A plan node as py4j shows it."""
-
-    def __init__(self, kind: str, *children: Node, ranges: list[str] | None = None, partitions: int = 0) -> None:
-        self._kind = kind
-        self._children = list(children)
-        self._ranges = ranges or []
-        self._partitions = partitions
-
-    def getClass(self) -> Node:  # noqa: N802
-        return self
-
-    def getSimpleName(self) -> str:  # noqa: N802
-        return self._kind
-
-    def children(self) -> Seq:
-        # An exchange that is used again is a leaf to Catalyst.
-        return Seq([] if self._kind == "ReusedExchangeExec" else self._children)
-
-    def child(self) -> Node:
-        return self._children[0]
-
-    def _leaves(self) -> list[Node]:
-        children = [] if self._kind == "ReusedExchangeExec" else self._children
-        return [leaf for child in children for leaf in child._leaves()] or [self]
-
-    def collectLeaves(self) -> Seq:  # noqa: N802
-        return Seq(self._leaves())
-
-    def inputPartitions(self) -> Node:  # noqa: N802
-        return self
-
-    def toString(self) -> str:  # noqa: N802
-        inner = ", ".join(
-            f"KafkaBatchInputPartition(KafkaOffsetRange({text},None),{{}},512,true)" for text in self._ranges
-        )
-        return f"Vector({inner})"
-
-    def outputPartitioning(self) -> Node:  # noqa: N802
-        return self
-
-    def numPartitions(self) -> int:  # noqa: N802
-        return self._partitions
-
-
-class Execution:
-    def __init__(self, root: Node) -> None:
-        self._root = root
-
-    def executedPlan(self) -> Node:  # noqa: N802
-        return self._root
+def node(kind: str, *children: Node, **more: Any) -> Node:
+    """A plan node as `clonos.PlanTree` in Java shows it."""
+    return {"kind": kind, "children": list(children), **more}
 
 
 def scan(*ranges: str) -> Node:
-    return Node("MicroBatchScanExec", ranges=list(ranges))
+    parts = ", ".join(f"KafkaBatchInputPartition(KafkaOffsetRange({text},None),{{}},512,true)" for text in ranges)
+    return node("MicroBatchScanExec", inputs=f"Vector({parts})")
 
 
 def shuffle(child: Node, partitions: int) -> Node:
-    return Node("ShuffleExchangeExec", child, partitions=partitions)
+    return node("ShuffleExchangeExec", child, partitions=partitions)
 
 
 def read(root: Node, partitions: int) -> Planned:
-    return read_plan(Execution(root), partitions)
+    return read_plan(json.dumps(root), partitions)
 
 
 LINES = ("lines-2,10,20", "lines-0,0,5", "lines-1,7,9")
@@ -107,7 +50,7 @@ def tasks(count: int) -> tuple[InputSlice, ...]:
 
 
 def test_ranges_in_task_order() -> None:
-    planned = read(Node("ProjectExec", Node("ArrowEvalPythonExec", scan(*LINES))), 3)
+    planned = read(node("ProjectExec", node("ArrowEvalPythonExec", scan(*LINES))), 3)
     assert planned.scans == (HELD,)
     assert planned.input_slices == HELD
 
@@ -124,50 +67,50 @@ def test_nothing_to_read() -> None:
 
 
 def test_shuffle_has_hash_partitions() -> None:
-    planned = read(Node("HashAggregateExec", shuffle(scan(*LINES), 4)), 4)
+    planned = read(node("HashAggregateExec", shuffle(scan(*LINES), 4)), 4)
     assert planned.scans == (HELD,)
     assert planned.input_slices == hashes(4)
 
 
 def test_a_union_has_its_childrens_partitions() -> None:
-    planned = read(Node("UnionExec", scan(*LINES), scan("more-0,1,2")), 4)
+    planned = read(node("UnionExec", scan(*LINES), scan("more-0,1,2")), 4)
     assert planned.scans == (HELD, (InputSlice("range", "more", 0, 1, 2),))
     assert planned.input_slices == (*HELD, InputSlice("range", "more", 0, 1, 2))
 
 
 def test_union_of_shuffles_names_each_child() -> None:
-    planned = read(Node("UnionExec", shuffle(scan("a-0,0,1"), 2), shuffle(scan("b-0,0,1"), 2)), 4)
+    planned = read(node("UnionExec", shuffle(scan("a-0,0,1"), 2), shuffle(scan("b-0,0,1"), 2)), 4)
     assert planned.input_slices == (*hashes(2, "child-0"), *hashes(2, "child-1"))
     assert sorted(planned.lanes()) == [0, 1, 2, 3]
 
 
 def test_nested_unions_name_each_child() -> None:
-    inner = Node("UnionExec", shuffle(scan("a-0,0,1"), 2), shuffle(scan("b-0,0,1"), 2))
-    planned = read(Node("UnionExec", inner, shuffle(scan("c-0,0,1"), 2)), 6)
+    inner = node("UnionExec", shuffle(scan("a-0,0,1"), 2), shuffle(scan("b-0,0,1"), 2))
+    planned = read(node("UnionExec", inner, shuffle(scan("c-0,0,1"), 2)), 6)
     assert len(set(planned.input_slices)) == 6
 
 
 @pytest.mark.parametrize("broadcast_first", [True, False])
 def test_a_broadcast_side_has_no_part_in_the_partitions(broadcast_first: bool) -> None:
-    table = Node("BroadcastExchangeExec", Node("LocalTableScanExec"))
+    table = node("BroadcastExchangeExec", node("LocalTableScanExec"))
     sides = (table, scan(*LINES)) if broadcast_first else (scan(*LINES), table)
-    assert read(Node("BroadcastHashJoinExec", *sides), 3).input_slices == HELD
+    assert read(node("BroadcastHashJoinExec", *sides), 3).input_slices == HELD
 
 
 def test_an_exchange_used_again() -> None:
     first = shuffle(scan(*LINES), 2)
-    planned = read(Node("UnionExec", first, Node("ReusedExchangeExec", first)), 4)
+    planned = read(node("UnionExec", first, node("ReusedExchangeExec", again=first)), 4)
     assert planned.input_slices == (*hashes(2, "child-0"), *hashes(2, "child-1"))
 
 
 @pytest.mark.parametrize(
     ("root", "partitions"),
     [
-        (Node("CoalesceExec", scan(*LINES)), 1),
-        (Node("ProjectExec", Node("CoalesceExec", shuffle(scan(*LINES), 4))), 3),
-        (Node("UnionExec", scan(*LINES), Node("LocalTableScanExec")), 4),
-        (Node("CartesianProductExec", scan(*LINES), scan(*LINES)), 9),
-        (Node("BroadcastNestedLoopJoinExec", Node("BroadcastExchangeExec", scan(*LINES))), 2),
+        (node("CoalesceExec", scan(*LINES)), 1),
+        (node("ProjectExec", node("CoalesceExec", shuffle(scan(*LINES), 4))), 3),
+        (node("UnionExec", scan(*LINES), node("LocalTableScanExec")), 4),
+        (node("CartesianProductExec", scan(*LINES), scan(*LINES)), 9),
+        (node("BroadcastNestedLoopJoinExec", node("BroadcastExchangeExec", scan(*LINES))), 2),
     ],
 )
 def test_unknown_plans_fall_back_to_the_task_index(root: Node, partitions: int) -> None:
@@ -178,7 +121,7 @@ def test_unknown_plans_fall_back_to_the_task_index(root: Node, partitions: int) 
 
 
 def test_static_sides_are_no_scans() -> None:
-    planned = read(Node("SortMergeJoinExec", shuffle(scan(*LINES), 2), shuffle(Node("LocalTableScanExec"), 2)), 2)
+    planned = read(node("SortMergeJoinExec", shuffle(scan(*LINES), 2), shuffle(node("LocalTableScanExec"), 2)), 2)
     assert planned.scans == (HELD,)
     assert planned.input_slices == hashes(2)
 
@@ -196,7 +139,7 @@ def test_lanes_do_not_depend_on_the_order_of_tasks() -> None:
 
 def test_equal_slices_have_separate_lanes() -> None:
     """One topic read by two sources in a union: the same range twice."""
-    planned = read(Node("UnionExec", scan("a-0,0,5"), scan("a-0,0,5")), 2)
+    planned = read(node("UnionExec", scan("a-0,0,5"), scan("a-0,0,5")), 2)
     assert planned.lanes() == (0, 1)
 
 

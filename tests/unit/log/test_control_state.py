@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from clonos.log.control import RETAINED_EPOCHS, ControlState
@@ -163,3 +164,15 @@ def test_claims_after_truncation_and_late_claims_are_not_foreign() -> None:
     taken_over = fold(claim(A), claim(B, follows="a"))
     assert taken_over.foreign(plan(A, 3)) == "", "a late writer: void, not foreign"
     assert taken_over.foreign(claim(NEW_LINEAGE, follows="a")) == "", "a crash of a broker showed the claim of b late"
+
+
+def test_the_speed_of_a_query_is_that_of_its_fastest_new_epochs() -> None:
+    scans = ((InputSlice("range", "t", 0, 0, 30), InputSlice("range", "t", 1, 5, 15)),)
+    read, idle = msgspec.structs.replace(plan(A, 0), scans=scans), plan(A, 1)
+    state = fold(claim(A), read, EpochCommitted(A, "q", 0, 9, duration_ms=500), idle, EpochCommitted(A, "q", 1, 0, 70))
+    assert state.speeds == {"q": 80.0}
+    slower = msgspec.structs.replace(plan(A, 2), scans=(*scans, *scans))
+    state.fold([Positioned(20, slower), Positioned(22, EpochCommitted(A, "q", 2, 9, duration_ms=1_000))])
+    assert state.speeds == {"q": 72.0}, "40 records per second of each source"
+    unknown = EpochCommitted(A, "q", 0, 9)  # of an older Clonos
+    assert fold(claim(A), read, unknown).speeds == {}

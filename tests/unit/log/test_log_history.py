@@ -199,7 +199,7 @@ def test_every_kind_is_json_with_the_documented_keys() -> None:
         },
         "determinants": {"query", "epoch", "operator", "task", "determinants"},
         "marker": {"query", "epoch", "lane", "input_slice", "records", "digest"},
-        "epoch-committed": {"query", "epoch", "records"},
+        "epoch-committed": {"query", "epoch", "records", "duration_ms"},
         "resolution": {"query", "epoch", "action", "code", "topic"},
     }
     records: list[Record] = [

@@ -41,6 +41,11 @@ class Context:
         return False
 
 
+@pytest.fixture(autouse=True)
+def packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "jvm_of", lambda spark: spark._jvm)
+
+
 def session(context: Context) -> Any:
     converters = SimpleNamespace(CollectionConverters=SimpleNamespace(asJava=list))
     scala = SimpleNamespace(jdk=SimpleNamespace(javaapi=converters))

@@ -65,6 +65,8 @@ public final class RepeatableKafka implements TableProvider {
   /** Option of the source: the longest wait in milliseconds. */
   static final String WAIT_MS = "longpollms";
 
+  private static final String GROUP = "group.id";
+
   /** Spark's local property with the run id of the query whose thread this is. */
   private static final String RUN = "spark.jobGroup.id";
 
@@ -237,6 +239,8 @@ public final class RepeatableKafka implements TableProvider {
     private final Set<String> finished = new HashSet<>();
     private final Map<TopicPartition, Long> ends = new HashMap<>();
     private final RecordAges ages = new RecordAges();
+    private final boolean ownGroup;
+    private Map<String, Object> consumerOptions;
     private volatile Map<String, Boolean> planned = Map.of();
     private volatile long plannedAt;
     private boolean waits;
@@ -254,6 +258,7 @@ public final class RepeatableKafka implements TableProvider {
       SparkContext.getOrCreate().register(ages);
       sources.add(this);
       byPattern = options.containsKey("subscribePattern");
+      ownGroup = options.containsKey("kafka." + GROUP);
       String topics = SparkContext.getOrCreate().getLocalProperty(FINISHED);
       if (topics != null) {
         finished.addAll(Arrays.asList(topics.split(",")));
@@ -364,7 +369,30 @@ public final class RepeatableKafka implements TableProvider {
         planned = complete(end);
       }
       Arrays.sort(partitions, ORDER);
+      if (!ownGroup) {
+        Arrays.setAll(partitions, index -> withStableGroup((KafkaBatchInputPartition) partitions[index]));
+      }
       return partitions;
+    }
+
+    /**
+     * Spark keeps the consumers of tasks by group and partition, and names the group at random at each start of a query.
+     * They belong to no group of the broker. With an equal group for equal options, a takeover uses the consumers of
+     * rehearsals, which are connected.
+     */
+    private KafkaBatchInputPartition withStableGroup(KafkaBatchInputPartition partition) {
+      if (consumerOptions == null) {
+        Map<String, Object> options = new HashMap<>(partition.executorKafkaParams());
+        options.remove(GROUP);
+        options.put(GROUP, "clonos-" + Integer.toHexString(options.hashCode()));
+        consumerOptions = options;
+      }
+      return new KafkaBatchInputPartition(
+          partition.offsetRange(),
+          consumerOptions,
+          partition.pollTimeoutMs(),
+          partition.failOnDataLoss(),
+          partition.includeHeaders());
     }
 
     private static KafkaOffsetRange range(InputPartition partition) {
