@@ -112,20 +112,22 @@ def standby_processes(deployment: Platform) -> dict[int, tuple[str, ProcessGroup
 def await_next_standby(deployment: Platform, known: Collection[int]) -> WarmUp:
     """Wait until the job has a READY standby whose process is none of the `known` ones."""
 
-    def started() -> tuple[str, ProcessGroup] | None:
-        return next((each for pid, each in standby_processes(deployment).items() if pid not in known), None)
+    began: dict[int, tuple[datetime, float]] = {}  # process id → when it was first seen, CPU seconds until then
 
-    standby, process = deployment.job.until(started, "a standby has a process")
-    started_at = datetime.now(UTC)
-    before_s = sum(cpu_s(process.members()).values())
-
-    def ready() -> datetime | None:
+    def ready() -> tuple[str, ProcessGroup, datetime] | None:
         states = {each.id: each for each in deployment.job.standbys()}
-        # The state of a standby that restarted is READY until its agent reports the restart.
-        is_ready = standby in states and states[standby].state == "READY" and states[standby].since > started_at
-        return states[standby].since if is_ready else None
+        for pid, (standby, process) in standby_processes(deployment).items():
+            if pid in known:
+                continue
+            started_at, _ = began.setdefault(pid, (datetime.now(UTC), sum(cpu_s(process.members()).values())))
+            # The state of a standby that restarted is READY until its agent reports the restart.
+            if standby in states and states[standby].state == "READY" and states[standby].since > started_at:
+                return standby, process, states[standby].since
+        return None
 
-    ready_at = deployment.job.until(ready, "the standby is READY")
+    # A standby may be replaced before it is READY: the host that returns is a better place.
+    standby, process, ready_at = deployment.job.until(ready, "a standby is READY")
+    before_s = began[process.pid][1]
     used_s = sum(cpu_s(process.members()).values()) - before_s
     run = deployment.client.jobs.run(deployment.job.name, standby)
     placed_at = run.created_at if run.attempts <= 1 or run.started_at is None else run.started_at
