@@ -111,7 +111,6 @@ def standby_processes(deployment: Platform) -> dict[int, tuple[str, ProcessGroup
 
 def await_next_standby(deployment: Platform, known: Collection[int]) -> WarmUp:
     """Wait until the job has a READY standby whose process is none of the `known` ones."""
-
     began: dict[int, tuple[datetime, float]] = {}  # process id → when it was first seen, CPU seconds until then
 
     def ready() -> tuple[str, ProcessGroup, datetime] | None:
