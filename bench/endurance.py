@@ -135,7 +135,7 @@ def _figures(deployment: Platform, load: Load, reader: Reader) -> dict[str, floa
 
 def _longest_pause_ms(rows: list[Row], since: float) -> float:
     """The longest time between two records that arrived after `since`."""
-    arrivals = [row.at for row in rows[-round(4 * _PERIOD_S * RATE) :] if row.at >= since]
+    arrivals = [row.at for row in rows if row.at >= since]
     return round(max((later - at for at, later in itertools.pairwise(arrivals)), default=0.0) * 1000, 1)
 
 

@@ -118,7 +118,9 @@ def await_next_standby(deployment: Platform, known: Collection[int]) -> WarmUp:
         for pid, (standby, process) in standby_processes(deployment).items():
             if pid in known:
                 continue
-            started_at, _ = began.setdefault(pid, (datetime.now(UTC), sum(cpu_s(process.members()).values())))
+            if pid not in began:
+                began[pid] = datetime.now(UTC), sum(cpu_s(process.members()).values())
+            started_at, _ = began[pid]
             # The state of a standby that restarted is READY until its agent reports the restart.
             if standby in states and states[standby].state == "READY" and states[standby].since > started_at:
                 return standby, process, states[standby].since

@@ -24,8 +24,6 @@ _SHUFFLING = (
     "RepartitionByExpression",
     "TransformWithState",
 )
-_DEDUPLICATING = ("Deduplicate", "DeduplicateWithinWatermark")
-_WITH_STATE = ("TransformWithState", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "FlatMapCoGroups")
 _TIMED = ("TransformWithState", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState")
 
 
@@ -91,22 +89,6 @@ def has_rows_without_input(frame: DataFrame) -> bool:
     return any(
         node.kind == "Aggregate" and not node.fields["groupingExpressions"] for node in logical_plan(frame).all()
     )
-
-
-def only_evicts(frame: DataFrame, output_mode: str) -> bool:
-    """Whether epochs without input, which Spark runs after each advance of a watermark, only remove old state.
-
-    So they publish nothing, and the next epoch with input removes the state too.
-    """
-    stateful = [node for node in logical_plan(frame).all() if node.streams() and _has_state(node)]
-    evicting = _DEDUPLICATING if output_mode != "update" else (*_DEDUPLICATING, "Aggregate", "Distinct")
-    return bool(stateful) and all(node.kind in evicting for node in stateful)
-
-
-def _has_state(node: PlanNode) -> bool:
-    if node.kind == "Join":
-        return all(child.streams() for child in node.children)
-    return node.kind in (*_DEDUPLICATING, "Aggregate", "Distinct") or node.kind.startswith(_WITH_STATE)
 
 
 def has_operators(frame: DataFrame) -> bool:

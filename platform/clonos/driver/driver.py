@@ -19,7 +19,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
-from clonos.causal.shape import only_evicts
 from clonos.driver.checkpoint import CheckpointDirectory, progress_of, reconcile
 from clonos.driver.checkpoint_owner import CheckpointOwner
 from clonos.driver.code_identity import code_parts
@@ -45,7 +44,7 @@ from clonos.formats.registry import Pins
 from clonos.jobs.code_files import code_hash
 from clonos.jobs.context import JobContext, Query
 from clonos.jobs.definition import Job
-from clonos.jobs.spec import NO_DATA_EPOCHS, SHUFFLE_PARTITIONS, SharingDepth
+from clonos.jobs.spec import SHUFFLE_PARTITIONS, SharingDepth
 from clonos.kafka import await_brokers
 from clonos.log.claiming import Claimant, Ownership
 from clonos.log.prepared import Prepared
@@ -510,8 +509,6 @@ class Driver:
         settings = checkpoint.settings()
         if not settings and self._job.spec.spec.shuffle_partitions is not None:
             settings = {SHUFFLE_PARTITIONS: str(self._job.spec.spec.shuffle_partitions)}
-        if NO_DATA_EPOCHS not in self._job.spec.spec.spark_conf and only_evicts(query.frame, query.sink.output_mode):
-            settings = {**settings, NO_DATA_EPOCHS: "false"}
         return Running(query, checkpoint.location, runner, settings, lane, finished)
 
     def _deleted_topics(self, start: Progress) -> set[str]:
@@ -612,7 +609,7 @@ class Driver:
         finished = 0
         while True:
             self._wake.wait(_POLL_S)
-            self._start_due(order)
+            self._wake.clear()  # before the checks: what happens in the meantime is checked in the next round
             self._report_outage()
             if self._asked_to_stop:
                 self._to(DriverState.STOPPING)
@@ -642,7 +639,7 @@ class Driver:
                 self._to(DriverState.FINISHED)
                 self._events.emit("finished")
                 return
-            self._wake.clear()
+            self._start_due(order)
 
 
 def _resume_from(checkpoint: CheckpointDirectory) -> Progress:

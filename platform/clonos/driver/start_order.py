@@ -1,6 +1,6 @@
-"""When each query of a job starts: a query that reads what another one writes starts after it.
+"""When each query of a job starts: a query that names a topic which an earlier query writes starts after that query.
 
-Together, the two take longer than the first alone, whose readers wait. The second has nothing new to read until then.
+Together, the two take longer than the first alone, whose readers wait. New records for the second one come later.
 """
 
 from __future__ import annotations

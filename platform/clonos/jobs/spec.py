@@ -17,7 +17,6 @@ SharingDepth = Literal["0", "1", "full"]
 _Milliseconds = Annotated[Milliseconds, Field(le=7 * 24 * 60 * 60 * 1000)]
 _Seconds = Annotated[Seconds, Field(le=7 * 24 * 60 * 60)]
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
-NO_DATA_EPOCHS: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?")
 
 

@@ -4,7 +4,7 @@ rows.
 A takeover is slow where the driver does a step for the first time, such as reading a snapshot of the state and the
 changes since. So the rehearsal reads them as well. The files of the state are linked, because Spark writes each of
 them once; offset log and commit log are cut down to the newest commit. The epoch after it has a timestamp in 1970, at
-which no timer is due and no window closes. It is never committed.
+which no timer is due and no window closes. Only the last run of a batch commits it.
 """
 
 from __future__ import annotations

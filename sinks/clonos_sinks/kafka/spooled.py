@@ -155,7 +155,8 @@ class SpooledLane:
     def _connected(self, lane: Lane) -> JvmProducer:
         """The producer; this also connects the reader of the log that `require_owner` uses, once in this thread."""
         producer = self._opened(lane)
-        shared_reader(lane.epoch.kafka, lane.identity.log_topic)
+        if self._transactional:
+            shared_reader(lane.epoch.kafka, lane.identity.log_topic)
         return producer
 
     def _opened(self, lane: Lane, timeout_ms: int = 0) -> JvmProducer:

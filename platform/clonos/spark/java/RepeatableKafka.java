@@ -1,6 +1,7 @@
 package clonos;
 
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.Arrays;
@@ -12,7 +13,9 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.WeakHashMap;
+import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.spark.SparkContext;
@@ -66,6 +69,9 @@ public final class RepeatableKafka implements TableProvider {
   static final String WAIT_MS = "longpollms";
 
   private static final String GROUP = "group.id";
+
+  /** Groups do not show options, which may hold a password. */
+  private static final UUID JVM = UUID.randomUUID();
 
   /** Spark's local property with the run id of the query whose thread this is. */
   private static final String RUN = "spark.jobGroup.id";
@@ -258,7 +264,8 @@ public final class RepeatableKafka implements TableProvider {
       SparkContext.getOrCreate().register(ages);
       sources.add(this);
       byPattern = options.containsKey("subscribePattern");
-      ownGroup = options.containsKey("kafka." + GROUP);
+      // A topic of a pattern may be deleted and created again, and consumers keep records that they have fetched.
+      ownGroup = byPattern || options.containsKey("kafka." + GROUP) || options.containsKey("groupIdPrefix");
       String topics = SparkContext.getOrCreate().getLocalProperty(FINISHED);
       if (topics != null) {
         finished.addAll(Arrays.asList(topics.split(",")));
@@ -384,7 +391,8 @@ public final class RepeatableKafka implements TableProvider {
       if (consumerOptions == null) {
         Map<String, Object> options = new HashMap<>(partition.executorKafkaParams());
         options.remove(GROUP);
-        options.put(GROUP, "clonos-" + Integer.toHexString(options.hashCode()));
+        byte[] identity = (JVM + new TreeMap<>(options)).getBytes(StandardCharsets.UTF_8);
+        options.put(GROUP, "clonos-" + UUID.nameUUIDFromBytes(identity));
         consumerOptions = options;
       }
       return new KafkaBatchInputPartition(
