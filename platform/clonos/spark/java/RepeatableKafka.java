@@ -71,7 +71,7 @@ public final class RepeatableKafka implements TableProvider {
   private static final String GROUP = "group.id";
 
   /** Groups do not show options, which may hold a password. */
-  private static final UUID JVM = UUID.randomUUID();
+  private static final String JVM = UUID.randomUUID().toString();
 
   /** Spark's local property with the run id of the query whose thread this is. */
   private static final String RUN = "spark.jobGroup.id";
