@@ -129,7 +129,7 @@ class OffsetClient:
         return answers
 
     def _connected(self, topic: str) -> AdminClient:
-        """A client that knows the brokers; without their metadata, the first request may take three seconds."""
+        """The client, which is kept until a request fails."""
         admin = self._admin  # another thread may discard it
         if admin is None:
             admin = self._admin = admin_client(self._kafka, topic, timeout_s=self._timeout_s)

@@ -83,9 +83,12 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The object that ``clonos demo --json`` prints: totals over all examples, and the results of each example."""
-        examples = {name: {**_checked(outcome), **_counted(outcome)} for name, outcome in self.jobs.items()}
-        recoveries = {
-            name: {"recoveries": [recovery.model_dump(mode="json") for recovery in outcome.recoveries]}
+        examples: dict[str, dict[str, Any]] = {
+            name: {
+                **_checked(outcome),
+                **_counted(outcome),
+                "recoveries": [recovery.model_dump(mode="json") for recovery in outcome.recoveries],
+            }
             for name, outcome in self.jobs.items()
         }
         return {
@@ -93,7 +96,7 @@ class Report:
             "longest_gap_s": max((example["longest_gap_s"] for example in examples.values()), default=0.0),
             "gaps": side_by_side(self.gaps),
             "seed": self.seed,
-            "examples": {name: example | recoveries[name] for name, example in examples.items()},
+            "examples": examples,
             "plain": _checked(self.plain) if self.plain else None,
         }
 

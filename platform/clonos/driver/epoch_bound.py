@@ -82,7 +82,7 @@ class EpochBound:
 
     def _end_of_short_epoch(self, *, read: int | None, seconds: float) -> bool:
         """Continue as after any start, but with a backlog (`read` is not None) at the speed of the short epoch."""
-        self._is_short = False
+        self._is_short, before = False, self.records
         records = self._usual if read is None else round(read * self._target_s / max(seconds, 0.001))
         self.records = min(max(_FEWEST_RECORDS, records), self._usual)
-        return True
+        return self.records != before

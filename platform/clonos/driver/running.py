@@ -79,7 +79,7 @@ class Running:
 
     def start(self, job: Job, wake: threading.Event) -> None:
         """Start the Spark query; `wake` is set when it has published its first epoch, and when an epoch fails."""
-        self._wake, self._published = wake, False
+        self._wake = wake
         writer = (
             self.query.frame.writeStream.queryName(f"{job.spec.name}.{self.query.name}")
             .outputMode(self.query.sink.output_mode)

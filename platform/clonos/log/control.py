@@ -41,7 +41,7 @@ class ControlState:
     committed: dict[str, int] = field(default_factory=dict)  # query → newest committed epoch
     # Query → commit record of its newest committed epoch.
     commits: dict[str, EpochCommitted] = field(default_factory=dict)
-    # Query → records per second and source, of its fastest newest committed epochs.
+    # Query → records per second that it reads from each source, in the fastest of its newest committed epochs.
     speeds: dict[str, float] = field(default_factory=dict)
     # (query, epoch) → the user's decision about an epoch in doubt.
     resolutions: dict[tuple[str, int], Resolution] = field(default_factory=dict)

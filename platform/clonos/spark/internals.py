@@ -68,8 +68,8 @@ def repartition_state(spark: SparkSession, checkpoint: str, partitions: int) -> 
 class _Package:
     """A Java package. Its classes begin with a capital letter.
 
-    Py4J's own packages ask the JVM about each part of a name. The JVM then searches all jars for a class of the name of
-    each package: a millisecond for each part, and a takeover uses hundreds of names.
+    Py4J's own packages ask the JVM about each part of a name, and the JVM searches all jars for a class of the name of
+    each package. A name such as ``org.apache.hadoop.fs.Path`` takes 0.8 ms in this way, and a takeover uses hundreds.
     """
 
     def __init__(self, client: Any, name: str) -> None:

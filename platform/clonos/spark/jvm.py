@@ -43,9 +43,6 @@ _COMPILER_FLAGS = (
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 )
-# The metadata of Spark's classes take some 150 MB. By default, HotSpot collects the whole heap whenever they have grown
-# beyond 21 MB, 35 MB and so on: at a start, and in a takeover.
-_METASPACE_FLAG = "-XX:MetaspaceSize=256m"
 # Smaller heaps get the serial collector: G1's own threads take 8 % of a core here (docs/adr/0014-local-files.md).
 # HotSpot chooses G1 by the size of the machine, not of the heap.
 _G1_HEAP_MB = 1792
@@ -165,13 +162,7 @@ def _java_command(
     # The directories that a user may extend come last: the cache requires the same first entries each time.
     class_path = [*_class_path(jars), *hadoop_conf]
     return [
-        *(
-            str(java),
-            *_COMPILER_FLAGS,
-            _METASPACE_FLAG,
-            *spark_flags(java),
-            *(jvm_flags or aot.use_flags(java, aot_file(jars, java))),
-        ),
+        *(str(java), *_COMPILER_FLAGS, *spark_flags(java), *(jvm_flags or aot.use_flags(java, aot_file(jars, java)))),
         # Python uses this variable by itself, a JVM does not.
         *([f"-Djava.io.tmpdir={folder}"] if (folder := os.environ.get("TMPDIR")) else []),
         # The cache itself is created with G1: every collector can load its archive.

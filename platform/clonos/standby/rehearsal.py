@@ -203,7 +203,7 @@ class _FirstEpoch:
 
     Attributes:
         done: Set when the query can be stopped.
-        committed: Set when Spark is about to commit the epoch.
+        committed_at: When Spark began to commit the epoch, in seconds of the monotonic clock; None: not yet.
         stopped: Set when the query is being stopped.
         failure: The exception of the epoch.
     """
@@ -211,7 +211,8 @@ class _FirstEpoch:
     def __init__(
         self, run: Callable[[DataFrame], None], plan: Callable[[int], object] | None, *, commits: bool = False
     ) -> None:
-        self.done, self.committed, self.stopped = threading.Event(), threading.Event(), threading.Event()
+        self.done, self.stopped = threading.Event(), threading.Event()
+        self.committed_at: float | None = None
         self.failure: BaseException | None = None
         self._run = run
         self._plan = plan
@@ -220,7 +221,7 @@ class _FirstEpoch:
     def run(self, frame: DataFrame, _epoch: int) -> None:
         """Run the epoch; called by ``foreachBatch``."""
         try:
-            if not self.committed.is_set():
+            if self.committed_at is None:
                 self._run(frame)
         except BaseException as error:
             self.failure = error
@@ -231,7 +232,7 @@ class _FirstEpoch:
         try:
             if self._plan is not None:
                 self._plan(partitions)
-                if not self.committed.is_set():
+                if self.committed_at is None:
                     return True
         except BaseException as error:
             self.failure = error
@@ -243,8 +244,8 @@ class _FirstEpoch:
         self._end_or_commit()
 
     def _end_or_commit(self) -> None:
-        if self._commits and self.failure is None and not self.committed.is_set():
-            self.committed.set()
+        if self._commits and self.failure is None and self.committed_at is None:
+            self.committed_at = time.monotonic()
         else:
             self._end()
 
@@ -272,11 +273,10 @@ def _run_once(query: Query, folder: Path, epoch: _FirstEpoch, job: str, interrup
         else:
             writer = writer.foreachBatch(epoch.run)
         stream: Any = writer.start()
-        next_by = 0.0
         try:
             deadline = time.monotonic() + _TIMEOUT_S
             while not epoch.done.wait(_POLL_S) and not interrupted():
-                if epoch.committed.is_set() and time.monotonic() > (next_by := next_by or time.monotonic() + _NEXT_S):
+                if epoch.committed_at is not None and time.monotonic() > epoch.committed_at + _NEXT_S:
                     break  # there is nothing new to read
                 if not stream.isActive and not epoch.done.is_set():
                     raise NotRehearsed(f"{query.name}: {stream.exception()}")

@@ -19,8 +19,9 @@ public final class PlanTree {
   private PlanTree() {}
 
   /**
-   * The plan of a running query's newest epoch as a JSON object: {@code kind} (the class of the root), {@code children}, and of some kinds {@code inputs}
-   * (the ranges of a scan), {@code partitions} (of a shuffle) or {@code again} (the plan whose result is used again).
+   * The plan of a running query's newest epoch as a JSON object: {@code kind} (the class of the root), {@code children},
+   * and of some kinds {@code inputs} (the ranges of a scan), {@code partitions} (of a shuffle) or {@code again} (the plan
+   * whose result is used again).
    */
   public static String of(StreamExecution query) throws JsonProcessingException {
     return JSON.writeValueAsString(tree(query.lastExecution().executedPlan()));
