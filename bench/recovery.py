@@ -20,12 +20,15 @@ import random
 import signal
 import sys
 import tempfile
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from bench.outages import cost, example, mixed
 from bench.outages.subject import Platform, platform
 from bench.outages.takeovers import Part, measure
+from bench.progress import log_progress
 
 PARTS: Final = ("standby", "state", "processor", "host", "cold", "pool", "both", "wordcount", "cost", "throughput")
 # Parts of which the platform has a pool driver on each host; it would take CPU from the other parts.
@@ -39,7 +42,7 @@ _COLD_SHARE: Final = 0.1
 
 
 def main() -> int:
-    """Run the benchmark and print the results; returns 1 after a violation."""
+    """Run the benchmark and print the results; returns 1 after a violation or a part that failed."""
     arguments = _arguments()
     # A SIGTERM of this process also stops the platform.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -65,39 +68,60 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="seed of the mixed kills")
     parser.add_argument("--idle-s", type=float, default=60.0, help="seconds for which a standby's cost is measured")
     parser.add_argument("--records", type=int, default=12_000_000, help="input of the throughput part")
-    parser.add_argument("--keep", type=Path, help="new folder that keeps all logs")
+    parser.add_argument("--keep", type=Path, help="new folder that keeps all logs and the figures")
     return parser.parse_args()
 
 
 def _run(arguments: argparse.Namespace, home: Path) -> dict[str, Any]:
-    results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
+    results = _Results(home)
+    if arguments.mixed:
+        with platform(home) as deployment:
+            results.figures |= mixed.measure(arguments.kills, arguments.seed, deployment)
+    else:
+        _parts(arguments, home, results)
+    figures = results.figures
+    figures |= _totals(figures)
+    figures["left_after_down"] = mixed.surviving_processes(home) + mixed.surviving_processes(home / "pool")
+    figures["violations"] = _violations(figures, mixed=arguments.mixed)
+    return figures
+
+
+class _Results:
+    """The figures so far, also in ``results.json``. A part that fails does not lose the figures of the others."""
+
+    def __init__(self, home: Path) -> None:
+        self.figures: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
+        self._file = home / "results.json"
+
+    def add(self, part: str, measured: Callable[[], dict[str, Any]]) -> None:
+        """Measure one part."""
+        try:
+            self.figures |= measured()
+        except Exception as error:
+            self.figures.setdefault("failed", {})[part] = f"{type(error).__name__}: {error}"
+            log_progress(f"{part} failed:\n{traceback.format_exc()}")
+        self._file.write_text(json.dumps(self.figures))
+
+
+def _parts(arguments: argparse.Namespace, home: Path, results: _Results) -> None:
+    def takeovers(name: str, part: Part, deployment: Platform) -> None:
+        kills = _reduced(arguments.kills) if not part.standbys or part.pool else arguments.kills
+        results.add(name, lambda: {name: measure(name, part, kills, deployment)})
+
     with platform(home) as deployment:
-        if arguments.mixed:
-            results |= mixed.measure(arguments.kills, arguments.seed, deployment)
-        else:
-            results |= _parts(arguments, deployment)
-    pool_parts = {name: part for name, part in _POOL_PARTS.items() if name in arguments.parts and not arguments.mixed}
+        for name, part in _selected_parts(arguments).items():
+            takeovers(name, part, deployment)
+        if "cost" in arguments.parts:
+            results.add("cost", lambda: cost.idle(deployment, arguments.idle_s))
+        if "throughput" in arguments.parts:
+            results.add("throughput", lambda: {"throughput": cost.throughput(deployment, arguments.records)})
+    pool_parts = {name: part for name, part in _POOL_PARTS.items() if name in arguments.parts}
     if pool_parts:
         with platform(home / "pool", pool_size=1) as deployment:
             for name, part in pool_parts.items():
-                results[name] = measure(name, part, _reduced(arguments.kills), deployment)
-    if "wordcount" in arguments.parts and not arguments.mixed:
-        results["wordcount"] = example.measure(arguments.kills, home / "wordcount")
-    results |= _totals(results)
-    results["left_after_down"] = mixed.surviving_processes(home) + mixed.surviving_processes(home / "pool")
-    results["violations"] = _violations(results, mixed=arguments.mixed)
-    return results
-
-
-def _parts(arguments: argparse.Namespace, deployment: Platform) -> dict[str, Any]:
-    results: dict[str, Any] = {}
-    for name, part in _selected_parts(arguments).items():
-        results[name] = measure(name, part, arguments.kills if part.standbys else _reduced(arguments.kills), deployment)
-    if "cost" in arguments.parts:
-        results |= cost.idle(deployment, arguments.idle_s)
-    if "throughput" in arguments.parts:
-        results["throughput"] = cost.throughput(deployment, arguments.records)
-    return results
+                takeovers(name, part, deployment)
+    if "wordcount" in arguments.parts:
+        results.add("wordcount", lambda: {"wordcount": example.measure(arguments.kills, home / "wordcount")})
 
 
 def _reduced(kills: int) -> int:
@@ -134,7 +158,7 @@ def _size(megabytes: int) -> str:
 
 
 def _violations(results: dict[str, Any], *, mixed: bool) -> list[str]:
-    names = [*_WRONG, *(("dangling_transactions", "orphans") if mixed else ()), "left_after_down"]
+    names = [*_WRONG, *(("dangling_transactions", "orphans") if mixed else ()), "left_after_down", "failed"]
     return [name for name in names if results.get(name)]
 
 

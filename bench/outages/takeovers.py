@@ -90,7 +90,7 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
     finally:
         load.close()
         reader.close()
-    deployment.stop_job()
+        deployment.stop_job()
     ready = {"ready_s": quantiles([each.seconds for each in warm_ups])} if warm_ups else {}
     ready |= {"ready_cpu_s": quantiles([each.cpu_s for each in warm_ups])} if warm_ups else {}
     return {**quantiles(gaps), **ready, **state, "phases_ms": phases, **verdict(reader.rows, load.sent)}

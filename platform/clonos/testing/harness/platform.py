@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from clonos.client import Client
 from clonos.client.credentials import Credentials
+from clonos.embedded.layout import free_ports
 from clonos.errors import ClonosError
 from clonos.resources.hosts import Standby
 from clonos.resources.jobs import Job, JobState, Recovery, Run
@@ -34,6 +35,7 @@ TIMEOUT_S: Final = 180.0
 _COMMAND_TIMEOUT_S: Final = 600.0
 _STALE_PID_S: Final = 5.0
 _POLL_S: Final = 0.05
+_PORT: Final = "--port"
 _ACTIVE: Final = frozenset({"STARTING", "RUNNING", "STOPPING"})
 
 
@@ -57,12 +59,17 @@ class Stack:
         self._client: Client | None = None
 
     def up(self, *options: str) -> dict[str, Any]:
-        """Run ``clonos up --detach``.
+        """Run ``clonos up --detach``, on a random free port unless ``--port`` is given.
+
+        From its usual first port on, another platform could take the port of a control plane that was killed.
 
         Returns:
             The JSON that the command prints: ``api``, ``kafka``, ….
         """
-        report: dict[str, Any] = self.json("up", "--detach", *self._options, *options)
+        options = (*self._options, *options)
+        if _PORT not in options:
+            options = (*options, _PORT, str(free_ports(1)[0]))
+        report: dict[str, Any] = self.json("up", "--detach", *options)
         self.kafka = KafkaSettings(bootstrap_servers=report["kafka"])
         credentials = Credentials.read(self.home)
         self._close()
