@@ -12,6 +12,9 @@ from typing import Final
 from clonos.resources.hosts import Standby
 from clonos.testing.harness import PlatformJob, ProcessGroup, Stack
 
+# Each poll is several requests, which take CPU time from the standby that warms up: at a poll each 50 ms, the control
+# plane took a fifth of a core.
+RARE_POLL_S: Final = 0.5
 _JOBS: Final = Path(__file__).parent.parent / "jobs"
 
 
@@ -75,7 +78,7 @@ class Platform(Stack):
             standby = self.job.ready_standby()
             return standby is not None and self._rehearsed(standby, with_state=with_state)
 
-        self.job.until(rehearsed, "a standby has rehearsed")
+        self.job.until(rehearsed, "a standby has rehearsed", poll_s=RARE_POLL_S)
 
     def _rehearsed(self, standby: Standby, *, with_state: bool) -> bool:
         events_file = self.home / "agent" / standby.host / "runs" / standby.id / "events.jsonl"
@@ -91,7 +94,7 @@ class Platform(Stack):
             name = self.job.get().host
             return any(host.pool_available > 0 for host in self.client.hosts.list().data if host.name == name)
 
-        self.job.until(ready, "a pool driver is ready")
+        self.job.until(ready, "a pool driver is ready", poll_s=RARE_POLL_S)
 
     def agent(self) -> tuple[str, ProcessGroup] | None:
         """Name of the job's host and process of its agent; None if the job has no host or the agent exited."""

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from bench.outages.flow import Load, Reader, verdict
 from bench.outages.state import fill
-from bench.outages.subject import Platform
+from bench.outages.subject import RARE_POLL_S, Platform
 from bench.outages.usage import cpu_s
 from bench.outages.victims import killed
 from bench.progress import log_progress
@@ -127,7 +127,7 @@ def await_next_standby(deployment: Platform, known: Collection[int]) -> WarmUp:
         return None
 
     # A standby may be replaced before it is READY: the host that returns is a better place.
-    standby, process, ready_at = deployment.job.until(ready, "a standby is READY")
+    standby, process, ready_at = deployment.job.until(ready, "a standby is READY", poll_s=RARE_POLL_S)
     before_s = began[process.pid][1]
     used_s = sum(cpu_s(process.members()).values()) - before_s
     run = deployment.client.jobs.run(deployment.job.name, standby)

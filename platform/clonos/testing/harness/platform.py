@@ -170,12 +170,14 @@ class PlatformJob:
         """The job's standbys, without those that were promoted or have failed."""
         return self.client.jobs.standbys(self.name, states=set(StandbyState) - FINAL_STATES).data
 
-    def until(self, check: Callable[[], T | None], description: str, timeout_s: float = TIMEOUT_S) -> T:
-        """Poll until `check` returns a true value, and return the value.
+    def until(
+        self, check: Callable[[], T | None], description: str, timeout_s: float = TIMEOUT_S, *, poll_s: float = _POLL_S
+    ) -> T:
+        """Call `check` each `poll_s` seconds until it returns a true value, and return the value.
 
         A timeout error describes the job, its runs, standbys and recoveries.
         """
-        return eventually(check, description, timeout_s=timeout_s, poll_s=_POLL_S, details=self.describe)
+        return eventually(check, description, timeout_s=timeout_s, poll_s=poll_s, details=self.describe)
 
     def driver_run(self) -> Run | None:
         """The run of the job's driver; None without one. The job's newest run may be a standby's."""
