@@ -25,12 +25,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from bench.outages import cost, example, mixed
+from bench.outages import cost, example, mixed, several
 from bench.outages.subject import Platform, platform
 from bench.outages.takeovers import Part, measure
 from bench.progress import log_progress
 
-PARTS: Final = ("standby", "state", "processor", "host", "cold", "pool", "both", "wordcount", "cost", "throughput")
+PARTS: Final = (
+    "standby",
+    "state",
+    "processor",
+    "host",
+    "cold",
+    "pool",
+    "both",
+    "several",
+    "wordcount",
+    "cost",
+    "throughput",
+)
 # Parts of which the platform has a pool driver on each host; it would take CPU from the other parts.
 _POOL_PARTS: Final = {
     "pool": Part("driver", standbys=0, pool=True),
@@ -111,6 +123,8 @@ def _parts(arguments: argparse.Namespace, home: Path, results: _Results) -> None
     with platform(home) as deployment:
         for name, part in _selected_parts(arguments).items():
             takeovers(name, part, deployment)
+        if "several" in arguments.parts:
+            results.add("several", lambda: {"several": several.measure(arguments.kills, deployment)})
         if "cost" in arguments.parts:
             results.add("cost", lambda: cost.idle(deployment, arguments.idle_s))
         if "throughput" in arguments.parts:
