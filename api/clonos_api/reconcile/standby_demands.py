@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Final
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from clonos.jobs.spec import JobSpec
@@ -17,8 +18,12 @@ from clonos_api.reconcile.load import JobCase, Snapshot
 from clonos_api.store import planned_moves, recoveries
 from clonos_api.store.tables import JobRow, RunRow, StandbyRow
 
-# A standby that failed by itself is not replaced before this.
+# A standby that failed by itself is not replaced before this; twice as late after each further one that never followed
+# the log, so that a standby which cannot warm up does not take the CPU time of the jobs for ever.
 _REPLACE_AFTER: Final = timedelta(seconds=15)
+_REPLACE_AFTER_AT_MOST: Final = timedelta(minutes=5)
+# Failures before this do not count.
+_FAILURES_WITHIN: Final = timedelta(minutes=30)
 # After a failure a standby is not added before the recovery has ended, or this has passed since its start.
 _FIRST_EPOCHS: Final = timedelta(seconds=20)
 
@@ -35,18 +40,7 @@ async def load_standby_demands(
         .order_by(JobRow.id)
     )
     rows = (await session.execute(query)).all()
-    # Standbys that failed by themselves; a dropped standby is replaced immediately.
-    failed = (
-        select(StandbyRow.job, func.count())
-        .join(RunRow, RunRow.id == StandbyRow.id)
-        .where(
-            StandbyRow.state == StandbyState.FAILED,
-            StandbyRow.since > snapshot.now - _REPLACE_AFTER,
-            RunRow.order["desired"].as_string() != "ABSENT",
-            RunRow.order["standby"].as_boolean(),
-        )
-    )
-    failures = dict((await session.execute(failed.group_by(StandbyRow.job))).all()) if rows else {}
+    failures = await _failures(session, snapshot.now) if rows else {}
     recoveries_open = await recoveries.open_since(session, snapshot.now - _FIRST_EPOCHS) if rows else set[str]()
     cases = [
         JobCase(job, run, standbys=snapshot.standbys.get(job.id, []), clusters=snapshot.clusters) for job, run in rows
@@ -56,13 +50,56 @@ async def load_standby_demands(
             standby_demand(
                 case,
                 locations,
-                failed_recently=failures.get(case.job.id, 0),
+                failed_recently=not_replaced_yet(failures.get(case.job.id, []), snapshot.now),
                 recovery_open=case.job.id in recoveries_open,
             ),
             case,
         )
         for case in cases
     ]
+
+
+class StandbyFailure(NamedTuple):
+    """A standby that failed by itself: when, and whether it had followed the log, so that it was READY."""
+
+    at: datetime
+    followed: bool
+
+
+async def _failures(session: AsyncSession, now: datetime) -> dict[str, list[StandbyFailure]]:
+    """Standbys of the job's version that failed by themselves, by job; a dropped standby is replaced immediately."""
+    failed = (
+        select(StandbyRow.job, StandbyRow.since, StandbyRow.body)
+        .join(RunRow, RunRow.id == StandbyRow.id)
+        .join(JobRow, JobRow.id == StandbyRow.job)
+        .where(
+            RunRow.order["version"].as_integer() == JobRow.version,
+            StandbyRow.state == StandbyState.FAILED,
+            StandbyRow.since > now - _FAILURES_WITHIN,
+            RunRow.order["desired"].as_string() != "ABSENT",
+            RunRow.order["standby"].as_boolean(),
+        )
+    )
+    failures: dict[str, list[StandbyFailure]] = {}
+    for job, since, body in await session.execute(failed):
+        failures.setdefault(job, []).append(StandbyFailure(since, bool(body.get("epochs"))))
+    return failures
+
+
+def not_replaced_yet(failures: Sequence[StandbyFailure], now: datetime) -> int:
+    """The number of failed standbys of a job that are not replaced yet.
+
+    Args:
+        failures: Its newest failures.
+        now: The current time.
+
+    Example:
+        >>> not_replaced_yet([StandbyFailure(now - timedelta(seconds=20), followed=True)], now)
+        0
+    """
+    cold = sum(not failure.followed for failure in failures)
+    pause = min(_REPLACE_AFTER * 2 ** max(0, cold - 1), _REPLACE_AFTER_AT_MOST)
+    return sum(failure.at > now - (_REPLACE_AFTER if failure.followed else pause) for failure in failures)
 
 
 def standby_demand(

@@ -15,6 +15,7 @@ from clonos_api.reconcile import load
 from clonos_api.reconcile.decisions import AddStandby, Decision, DropStandby, SetTakeoverWait
 from clonos_api.reconcile.facts import HostFacts, StandbyDemand, StandbyFacts
 from clonos_api.reconcile.placement import Fleet
+from clonos_api.reconcile.standby_demands import StandbyFailure, not_replaced_yet
 from clonos_api.reconcile.standbys import TAKEOVER_WAIT_S, decide
 from clonos_api.store.tables import HostRow
 
@@ -139,6 +140,28 @@ def test_the_version_before_stays_until_the_new_one_has_proved_itself() -> None:
 def test_of_too_many_the_worst_placed_goes() -> None:
     two = [standby("a", "s1"), standby("b", "s2")]
     assert dropped(decide(JOB, two, Fleet([host("a", used=2), host("b", used=1)]))) == {"s1": "more than requested"}
+
+
+def test_a_standby_that_cannot_warm_up_is_replaced_later_each_time() -> None:
+    def failed(ago_s: float, *, followed: bool) -> StandbyFailure:
+        return StandbyFailure(NOW - timedelta(seconds=ago_s), followed)
+
+    def replaced_after_s(*older_s: float, followed: bool = False) -> int:
+        """The seconds after which the newest of several failures is replaced."""
+        for seconds in range(1, 1000):
+            older = [failed(seconds + ago_s, followed=followed) for ago_s in older_s]
+            if not_replaced_yet([failed(seconds, followed=followed), *older], NOW) == 0:
+                return seconds
+        raise AssertionError("never")
+
+    assert not_replaced_yet([], NOW) == 0
+    assert replaced_after_s() == 15
+    assert replaced_after_s(60) == 30
+    assert replaced_after_s(60, 120) == 60
+    assert replaced_after_s(*range(60, 660, 60)) == 300, "at most"
+    assert replaced_after_s(60, 120, followed=True) == 15, "each of them was READY"
+    both = [failed(20, followed=False), failed(20, followed=False)]
+    assert not_replaced_yet(both, NOW) == 2
 
 
 def test_none_is_added_while_the_job_recovers_or_one_has_just_failed() -> None:
