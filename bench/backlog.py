@@ -44,7 +44,7 @@ class StableOffsets:
     """Measures how long the last stable offset of each partition stays below its high watermark without a change.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         topic: The topic.
 
     Attributes:
@@ -93,7 +93,7 @@ class Published:
     """Counts the records of the output by their ids, as a read_committed reader.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         topic: The output topic.
         records: Number of records of the input.
     """

@@ -188,7 +188,7 @@ def slopes(samples: list[Sample]) -> dict[str, dict[str, float]]:
 
 
 def main() -> int:
-    """Run the benchmark and print the results; returns 1 if records were lost, repeated or out of order."""
+    """Run the benchmark and print the results; returns 1 after a wrong output or a remaining process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--minutes", type=int, default=60, help="duration; the driver is killed once in each minute")

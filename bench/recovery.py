@@ -5,7 +5,8 @@ plane and two agents, which represent two hosts. One job processes 200 records p
 processes with SIGKILL. The gap of a read_committed reader lasts from the kill to the first record that it receives
 after the kill. At the end all output is compared with the input: duplicates, lost records, order within each key, and
 the counts of a stateful job. A deduplicating job receives some records twice: a record that is missing from its state
-becomes a duplicate in the output. The part ``wordcount`` does the same with the job of ``clonos demo``.
+becomes a duplicate in the output. The part ``several`` has three jobs at 50 records per second; the part ``wordcount``
+has the job of ``clonos demo``.
 
 ``--mixed``: one job under kills of every kind at random moments instead. Some kills hit before the platform has
 recovered from the previous kill. Afterwards no transaction is open and no process is left.
@@ -49,7 +50,7 @@ _POOL_PARTS: Final = {
     "both": Part("both", pool=True),
 }
 _WRONG: Final = ("duplicates", "lost", "order_breaks", "state_breaks")
-# Share of `--kills`: a cold restart takes long, and its durations vary little.
+# Share of `--kills` for the parts cold, pool and both: each of their kills takes long.
 _COLD_SHARE: Final = 0.1
 
 
@@ -72,7 +73,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument(
-        "--kills", type=int, default=30, help="kills of each kind; a tenth, but at least three, for cold ones"
+        "--kills", type=int, default=30, help="kills of each kind; a tenth, but at least three, for cold, pool and both"
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--state-mb", type=int, nargs="+", default=[100, 1000], help="sizes of state")
@@ -90,7 +91,7 @@ def _run(arguments: argparse.Namespace, home: Path) -> dict[str, Any]:
         with platform(home) as deployment:
             results.figures |= mixed.measure(arguments.kills, arguments.seed, deployment)
     else:
-        _parts(arguments, home, results)
+        _run_parts(arguments, home, results)
     figures = results.figures
     figures |= _totals(figures)
     figures["left_after_down"] = mixed.surviving_processes(home) + mixed.surviving_processes(home / "pool")
@@ -115,7 +116,7 @@ class _Results:
         self._file.write_text(json.dumps(self.figures))
 
 
-def _parts(arguments: argparse.Namespace, home: Path, results: _Results) -> None:
+def _run_parts(arguments: argparse.Namespace, home: Path, results: _Results) -> None:
     def takeovers(name: str, part: Part, deployment: Platform) -> None:
         kills = _reduced(arguments.kills) if not part.standbys or part.pool else arguments.kills
         results.add(name, lambda: {name: measure(name, part, kills, deployment)})

@@ -135,7 +135,7 @@ def running_driver(
 
     Args:
         subject: What runs the job; some need `cluster`.
-        kafka: The cluster of input and output.
+        kafka: The Kafka cluster of input and output.
         home: Directory for the driver's files.
         source: Input topic.
         kind: Kind of job (`bench.jobs.subject`).

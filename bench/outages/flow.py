@@ -69,7 +69,7 @@ class Load:
     """Produces numbers over a few keys.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         topic: The input topic.
         repeats: Every twentieth number is sent again later, for a job that removes duplicates.
         rate: Numbers per second.

@@ -26,7 +26,7 @@ _READY_S: Final = 600.0
 
 
 @dataclass(frozen=True)
-class _Fed:
+class _LoadedJob:
     """A job with its input and the reader of its output."""
 
     job: PlatformJob
@@ -44,33 +44,33 @@ def measure(kills: int, deployment: Platform) -> dict[str, Any]:
     """
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        fed = [_start(deployment, stack) for _ in range(JOBS)]
-        _await_standbys(fed)
+        loaded_jobs = [_start(deployment, stack) for _ in range(JOBS)]
+        _await_standbys(loaded_jobs)
         ready_s = round(time.monotonic() - began, 1)
         log_progress(f"all standbys are READY after {ready_s} s")
         time.sleep(_WINDOW_S)
-        durations_ms = [duration for each in fed for duration in _epochs_ms(deployment, each.job)]
+        durations_ms = [duration for each in loaded_jobs for duration in _epoch_durations_ms(deployment, each.job)]
         gaps: list[float] = []
         for number in range(kills):
-            victim = fed[number % JOBS]
+            victim = loaded_jobs[number % JOBS]
             time.sleep(_SETTLE_S)
             moment = victim.job.await_driver().kill().at
             gaps.append(victim.reader.after(moment + ON_ITS_WAY_S) - moment)
             log_progress(f"several jobs, {number + 1} of {kills}: {gaps[-1] * 1000:.0f} ms")
-            _await_standbys(fed)
+            _await_standbys(loaded_jobs)
         totals: dict[str, int] = {}
-        for each in fed:
+        for each in loaded_jobs:
             each.load.close()
-            each.job.until(lambda each=each: len(each.reader.numbers) >= each.load.sent, "all of it is published")
+            each.job.until(lambda each=each: len(each.reader.numbers) >= each.load.sent, "all records are published")
         time.sleep(1.0)  # a second publication would arrive in this time
-        for each in fed:
+        for each in loaded_jobs:
             for name, count in verdict(each.reader.rows, each.load.sent).items():
                 totals[name] = totals.get(name, 0) + count
-    figures = {"jobs": JOBS, "rate": RATE, "ready_s": ready_s, "epoch_ms": _ranked(durations_ms)}
+    figures = {"jobs": JOBS, "rate": RATE, "ready_s": ready_s, "epoch_ms": _quantiles_ms(durations_ms)}
     return {**figures, **quantiles(gaps), **totals}
 
 
-def _start(deployment: Platform, stack: contextlib.ExitStack) -> _Fed:
+def _start(deployment: Platform, stack: contextlib.ExitStack) -> _LoadedJob:
     source, output = make_topic(deployment.kafka, "in"), make_topic(deployment.kafka, "out")
     params = {"input": source, "output": output, "kind": "identity", "per_epoch": "0"}
     job = deployment.submit("subject.py", params, standbys=1)
@@ -79,7 +79,7 @@ def _start(deployment: Platform, stack: contextlib.ExitStack) -> _Fed:
     load, reader = Load(deployment.kafka, source, rate=RATE), Reader(deployment.kafka, output)
     stack.callback(reader.close)
     stack.callback(load.close)
-    return _Fed(job, load, reader)
+    return _LoadedJob(job, load, reader)
 
 
 def _cancel(job: PlatformJob) -> None:
@@ -87,12 +87,12 @@ def _cancel(job: PlatformJob) -> None:
     job.until(lambda: job.get().state == "CANCELED", "the job ended")
 
 
-def _await_standbys(fed: list[_Fed]) -> None:
-    for each in fed:
+def _await_standbys(loaded_jobs: list[_LoadedJob]) -> None:
+    for each in loaded_jobs:
         each.job.until(each.job.ready_standby, "a standby is READY", _READY_S)
 
 
-def _epochs_ms(deployment: Platform, job: PlatformJob) -> list[float]:
+def _epoch_durations_ms(deployment: Platform, job: PlatformJob) -> list[float]:
     """The durations of the epochs that the job's driver finished in the last `_WINDOW_S`."""
     current = job.get()
     assert current.host is not None
@@ -102,6 +102,6 @@ def _epochs_ms(deployment: Platform, job: PlatformJob) -> list[float]:
     return [event["duration_ms"] for event in events if event["at"] > time.time() - _WINDOW_S]
 
 
-def _ranked(durations_ms: list[float]) -> dict[str, float]:
+def _quantiles_ms(durations_ms: list[float]) -> dict[str, float]:
     ranked = sorted(durations_ms)
     return {"p50": round(statistics.median(ranked)), "p99": round(ranked[-len(ranked) // 100]), "n": len(ranked)}

@@ -46,7 +46,7 @@ class Platform(Stack):
         mode: str = "dedicated",
         executors: int = 0,
     ) -> PlatformJob:
-        """Start a job of `bench.jobs`, with at least `interval_ms` between epochs; it becomes the job under test.
+        """Start a job of `bench.jobs`; it becomes the job under test. Its epochs start at least `interval_ms` apart.
 
         With `executors`, it runs on the Spark cluster, and its standby holds as many executors as its driver.
         """
@@ -62,7 +62,7 @@ class Platform(Stack):
             body |= {"cluster": "local", "executor": {"instances": executors, "memory": "512m"}}
         spec = {"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": name}, "spec": body}
         (folder / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
-        self.cli("submit", str(folder), "--allow-lint")  # one of its kinds is raw on purpose
+        self.cli("submit", str(folder), "--allow-lint")  # the kind "raw" of subject.py is not replayable
         self.job = PlatformJob(self.client, name)
         return self.job
 

@@ -85,7 +85,7 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
                 warm_ups.append(await_next_standby(deployment, standbys))
         load.close()
         phases = waterfall(deployment.job.recoveries())
-        deployment.job.until(lambda: len(reader.numbers) >= load.sent, "all of it is published")
+        deployment.job.until(lambda: len(reader.numbers) >= load.sent, "all records are published")
         time.sleep(1.0)  # a second publication would arrive in this time
     finally:
         load.close()

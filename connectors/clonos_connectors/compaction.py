@@ -22,7 +22,7 @@ def check_compaction(kafka: KafkaSettings, topics: Iterable[str]) -> None:
     """Refuse topics that Kafka compacts within a day. A cluster that does not show its settings is accepted.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         topics: Existing topics.
 
     Raises:

@@ -115,7 +115,7 @@ def admin_client(kafka: KafkaSettings, topic: str, *, timeout_s: float = 5.0) ->
     on a busy machine, one in fifteen does. The caller keeps the client until the futures of its requests are done.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         topic: The topic; it may be missing.
         timeout_s: Longest wait for the metadata.
 

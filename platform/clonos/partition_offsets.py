@@ -26,7 +26,7 @@ class OffsetClient:
     five minutes, and Kafka refuses each request with an older one. A restart of the only broker changes them too.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         timeout_s: Longest wait for the answer to one request, in seconds.
 
     Example::

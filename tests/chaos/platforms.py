@@ -103,7 +103,7 @@ class Platform:
 
     Args:
         folder: An empty directory.
-        kafka: The cluster.
+        kafka: The Kafka cluster.
     """
 
     def __init__(self, folder: Path, kafka: KafkaSettings) -> None:

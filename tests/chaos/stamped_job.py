@@ -34,7 +34,7 @@ class StampedJob(PlatformJob):
 
     Args:
         client: A client of the control plane.
-        kafka: The cluster; the topics are created on it.
+        kafka: The Kafka cluster; the topics are created on it.
     """
 
     def __init__(self, client: Client, kafka: KafkaSettings) -> None:

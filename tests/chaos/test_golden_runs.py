@@ -46,7 +46,7 @@ class Golden:
     """Runs of one job over one input.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         name: Unique.
         home: An empty folder.
     """

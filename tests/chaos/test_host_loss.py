@@ -23,7 +23,7 @@ class FedJob:
     """A job with one query and one standby, and its input.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         platform: The platform that runs it.
         name: Unique.
         query: ``output``, without state, or ``counts``, with state.

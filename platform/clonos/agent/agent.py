@@ -54,7 +54,7 @@ _POLL_WAIT_S: Final = 20.0
 _MIN_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
 _COALESCE_S: Final = 0.05
-# In this time the control plane lets a standby take over; storing a second of events would take as long.
+# A failed driver's events wait for this time: storing them would delay the control plane's decision about a takeover.
 _TAKEOVER_S: Final = 0.25
 _EXIT_TIMEOUT_S: Final = 2.0
 _LEASE_S: Final = 4.0  # until the first registration returns the lease
@@ -253,7 +253,7 @@ class Agent:
         return self._host
 
     async def _send_heartbeats(self, host: HostRegistered) -> None:
-        """Send a heartbeat about each `heartbeat_s` seconds, and at once when a run changes."""
+        """Send heartbeats at the interval of `_heartbeat_interval_s`, and at once when a run changes."""
         unavailable = False
         outdated_responses = 0
         pace = HeartbeatPace()
@@ -305,7 +305,7 @@ class Agent:
                 await asyncio.sleep(max(0.0, began + _COALESCE_S - time.monotonic()))
 
     def _heartbeat_interval_s(self, host: HostRegistered) -> float:
-        """Seconds between two heartbeats: fewer if a standby on another host can take over a run of this host."""
+        """Seconds between two heartbeats: fewer if this host has a standby, or a driver with a READY standby."""
         work = self._stored_work.work.runs if self._stored_work is not None else []
         with_standby = any(
             run.desired == "RUNNING" and (run.standby or run.restart.takeover_wait_s > 0) for run in work
@@ -434,8 +434,8 @@ class Agent:
             self._batcher.run_changed()  # the driver's events explain the change
 
     def _driver_failed(self) -> None:
-        """Report the failure at once, and its events after the takeover; after a recent change they matter sooner."""
-        if not self._batcher.changes:
+        """Report the failure at once, and its events `_TAKEOVER_S` later; at once too if a run changed recently."""
+        if not self._batcher.changed_recently:
             self._events_held_until = time.monotonic() + _TAKEOVER_S
         self._run_changed()
 

@@ -28,7 +28,6 @@ def driver_environment(
     settings: AgentSettings,
     directory: RunDirectory,
     attempt: int,
-    agent: Mapping[str, str] | None = None,
     cluster: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The environment variables of a driver process.
@@ -37,10 +36,9 @@ def driver_environment(
         settings: Settings of the agent.
         directory: Directory of the run.
         attempt: Number of the attempt within the run.
-        agent: Environment variables of the agent; default those of this process.
         cluster: Those for the driver's Spark cluster; default none.
     """
-    common = _common(settings, directory.work, directory.scratch, agent)
+    common = _common(settings, directory.work, directory.scratch)
     own = {RUN: directory.run, ATTEMPT: str(attempt)}
     return {**common, **settings.driver_environment, **(cluster or {}), **own}
 
@@ -54,7 +52,7 @@ def pool_driver_environment(settings: AgentSettings, name: str, folder: Path, sc
         folder: Directory of the pool driver.
         scratch: Directory for temporary files.
     """
-    return {**_common(settings, folder, scratch, None), **settings.driver_environment, RUN: name}
+    return {**_common(settings, folder, scratch), **settings.driver_environment, RUN: name}
 
 
 def launch_environment(directory: RunDirectory, attempt: int) -> dict[str, str]:
@@ -62,8 +60,8 @@ def launch_environment(directory: RunDirectory, attempt: int) -> dict[str, str]:
     return {RUN: directory.run, ATTEMPT: str(attempt)}
 
 
-def _common(settings: AgentSettings, home: Path, scratch: Path, agent: Mapping[str, str] | None) -> dict[str, str]:
-    common = base_environment(settings, agent)
+def _common(settings: AgentSettings, home: Path, scratch: Path) -> dict[str, str]:
+    common = base_environment(settings)
     if settings.other_users:
         for name in ("USER", "LOGNAME", "XDG_CACHE_HOME"):
             common.pop(name, None)
@@ -71,14 +69,10 @@ def _common(settings: AgentSettings, home: Path, scratch: Path, agent: Mapping[s
     return {**common, "TMPDIR": str(scratch)}  # a killed driver cannot remove its temporary files
 
 
-def base_environment(settings: AgentSettings, agent: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment variables of every process that the agent starts.
-
-    `agent` is the environment of the agent; default that of this process.
-    """
-    agent = os.environ if agent is None else agent
+def base_environment(settings: AgentSettings) -> dict[str, str]:
+    """The environment variables of every process that the agent starts."""
     return {
-        **{name: value for name, value in agent.items() if name in _NAMES or name.upper().startswith(_PREFIXES)},
+        **{name: value for name, value in os.environ.items() if name in _NAMES or name.upper().startswith(_PREFIXES)},
         "CLONOS_HOME": str(settings.home.absolute()),
         "CLONOS_CACHE": str(settings.cache.absolute()),
         "CLONOS_LOG_FORMAT": "json",

@@ -40,8 +40,8 @@ def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSp
 def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec, attempt: int) -> bool:
     """Whether a pool driver can run the job, as its driver or as a standby.
 
-    A pool driver cannot restore a checkpoint, or use a Spark cluster. A standby that failed here starts without one:
-    the job's driver may have failed with it, and needs it more.
+    A pool driver cannot restore a checkpoint, or use a Spark cluster. A standby that failed here starts without a
+    pool driver: the job's driver may have failed too, and needs the pool driver more.
 
     Args:
         settings: Settings of the agent.

@@ -88,13 +88,13 @@ class PushBatcher:
         return timer
 
     @property
-    def changes(self) -> bool:
+    def changed_recently(self) -> bool:
         """Whether a run has changed in the last seconds."""
         return time.monotonic() < self._changing_until
 
     def _until_flush_s(self) -> float:
         """Seconds until the next common flush."""
-        interval_s = self.interval_s if self.changes else max(self.interval_s, _REST_INTERVAL_S)
+        interval_s = self.interval_s if self.changed_recently else max(self.interval_s, _REST_INTERVAL_S)
         return interval_s * (1 - (time.monotonic() / interval_s + self._phase) % 1)
 
     def run_changed(self) -> None:

@@ -21,10 +21,10 @@ from clonos.resources.hosts import RunSpec
 from clonos.standby.states import StandbyState
 
 _log = structlog.get_logger("clonos.agent")
-# A pool driver reports its first event long before, once it starts a job.
+# A pool driver that starts a job reports its first event long before this time has passed.
 _FIRST_EVENT_S: Final = 30.0
-# A promoted standby claims the log within a second. A transaction coordinator that does not answer delays it by 35 s at
-# most, then it waits for Kafka or restarts.
+# A promoted standby claims the log within a second. A transaction coordinator that does not answer delays it by at most
+# 35 s; then the driver waits for Kafka or restarts.
 _CLAIM_S: Final = 60.0
 _BEFORE_CLAIM: Final = frozenset({None, DriverState.STARTING, DriverState.CLAIMING})
 _WAITING: Final = frozenset({StandbyState.READY, StandbyState.STALE})

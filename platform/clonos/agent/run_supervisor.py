@@ -53,7 +53,7 @@ _log = structlog.get_logger("clonos.agent")
 _RETRY_S: Final = 1.0
 _END_TRANSACTIONS_S: Final = 15.0
 _POLL_S: Final = 0.02
-# A standby opens its mailbox before its session starts.
+# A standby opens its mailbox before its session starts: one that reads no promotion for this time hangs.
 _RECEIVE_S: Final = 60.0
 # A standby reports each second or so that the driver makes no progress.
 _STALLED_REPORT_S: Final = 5.0
@@ -91,9 +91,9 @@ class RunSupervisor:
         self._stop_timed_out: Failure | None = None
         self._outcome: AttemptOutcome | None = None
         self._checkpoint_bytes: dict[str, int] | None = None
-        self._low_priority: int | None = None  # process id of the standby whose priority was lowered
+        self._lowered_pid: int | None = None  # process id of the standby whose priority was lowered
         self._undelivered_since: float | None = None  # since when the standby does not read its promotion
-        self._raised_priority: int | None = None  # process id of the standby that was promoted last
+        self._raised_pid: int | None = None  # process id of the standby that was promoted last
         self._log = _log.bind(run=directory.run)
 
     def apply(self, spec: RunSpec) -> None:
@@ -230,9 +230,9 @@ class RunSupervisor:
     def _lower_priority(self) -> None:
         """Lower the priority of a standby, once: from now on it only repeats its rehearsals."""
         process, waits = self._attempt.process, self._attempt.record.standby and self._attempt.is_waiting_standby
-        if process is not None and waits and process.pid != self._low_priority:
+        if process is not None and waits and process.pid != self._lowered_pid:
             set_priority(process.pid, Priority.WAITING)
-            self._low_priority = process.pid
+            self._lowered_pid = process.pid
 
     async def _wait(self, timeout_s: float | None = None) -> None:
         """Wait until there is a change."""
@@ -330,7 +330,7 @@ class RunSupervisor:
         return False
 
     def _must_self_promote(self, spec: RunSpec) -> bool:
-        """Whether this host alone can see that the job's driver makes no progress; the log decides who owns the job."""
+        """Whether the control plane is unreachable, and the standby reports that the job's driver makes no progress."""
         if not spec.spec.spec.standby.self_promote_after_s or not self._context.is_isolated():
             return False
         status = self._attempt.status
@@ -343,9 +343,9 @@ class RunSupervisor:
         assert attempt.process is not None
         assert spec is not None
         received = attempt.status.standby in (StandbyState.PROMOTING, StandbyState.PROMOTED)
-        if attempt.process.pid != self._raised_priority:  # before it starts threads, which inherit it
+        if attempt.process.pid != self._raised_pid:  # before the promotion: new threads inherit it
             set_priority(attempt.process.pid, Priority.DRIVER)
-            self._raised_priority = attempt.process.pid
+            self._raised_pid = attempt.process.pid
         if received or promote(self._directory.promotion, accept_new_code=spec.accept_new_code):
             self._log.info("standby-promoted", pid=attempt.process.pid)
             failures = restart_policy.failures_before_attempt(spec, attempt.record)

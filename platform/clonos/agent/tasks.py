@@ -88,8 +88,8 @@ class Tasks:
         finally:
             del self._running[task.task]
 
-    def _prepare(self, task: HostTask) -> DriverUser | None:
-        """The user of the job's drivers, whose files the task reads and writes: it must reach no others."""
+    def _user_with_folder(self, task: HostTask) -> DriverUser | None:
+        """The user for the task: that of the job's drivers. A savepoint's folder is created for it."""
         user = driver_user(self._settings, task.owner_number)
         if user is not None:
             savepoints = self._settings.home.absolute() / "savepoints"
@@ -107,19 +107,19 @@ class Tasks:
 
     async def _execute(self, task: HostTask) -> TaskResult:
         try:
-            user = await asyncio.to_thread(self._prepare, task)
+            user = await asyncio.to_thread(self._user_with_folder, task)
             if task.kind == "check-cluster":
                 result = await self._check_cluster(task, user)
             elif task.kind == VERIFY:
                 result = await self._verify(task, user)
             else:
-                result = await self._copy(task, user)
+                result = await self._run_task_process(task, user)
         except ClonosError as error:
             return TaskResult(instance="", ok=False, failure=failure_of(error))
         _log.info("task-done", task=task.task, kind=task.kind, ok=result.ok)
         return result
 
-    async def _copy(self, task: HostTask, user: DriverUser | None) -> TaskResult:
+    async def _run_task_process(self, task: HostTask, user: DriverUser | None) -> TaskResult:
         task = await asyncio.to_thread(with_storage, task, self._settings.secrets_folder)
         ended = await self._run_process(self._settings.task_command, task.model_dump_json(), user)
         try:
@@ -135,7 +135,7 @@ class Tasks:
         # Each hashes whole topics: all at once would take the processors from the host's drivers.
         try:
             async with asyncio.timeout(limit_s), self._verifying:
-                return await self._copy(task, user)
+                return await self._run_task_process(task, user)
         except TimeoutError:
             raise EnvironmentFault(
                 f"The output was not read within {limit_s:g} s.",

@@ -168,7 +168,7 @@ def connect_producer(kafka: KafkaSettings, depth: str, topic: str) -> None:
     """Connect the worker's producer for determinants, in a worker of a standby: it writes nothing.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         depth: The job's sharing depth.
         topic: The causal log.
 

@@ -27,7 +27,7 @@ class EpochInDoubt:
     """Freezes drivers of one job while an epoch is in doubt.
 
     Args:
-        kafka: The cluster of the job's causal log.
+        kafka: The Kafka cluster of the job's causal log.
         job: The job's name.
         await_output: Waits for a new record of the output, at most this number of seconds; returns whether one arrived.
     """

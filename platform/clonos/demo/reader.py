@@ -33,7 +33,7 @@ class OutputReader:
     """Follows output topics from their beginning and records the time of each arrival.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         topics: The number of partitions of each topic.
         watched: The topic whose arrivals the demo waits for and measures.
     """

@@ -12,7 +12,8 @@ of one epoch. `checkpoint`, `planned` and `repeatable` read Spark's checkpoint a
                     ^              │             │
                     └── RESTARTING <─────────────┤
                                                  └──> FINISHED
-    (each state before STOPPING) <──> WAITING, while Kafka is away
+    STARTING, CLAIMING, RECONCILING, RUNNING ──> WAITING, while Kafka or a registry is away
+    WAITING ──> STARTING before the first claim; CLAIMING; RUNNING if the queries outlast the outage
     (each state that is not final) ──> FAILED; after a claim by another driver ──> SUPERSEDED
 
 `states.TRANSITIONS` is the exact table. Invariants of the package, with the numbers of docs/protocol.md:

@@ -1,4 +1,4 @@
-"""Emits the linter's findings for a job that starts as events. Findings never stop the job."""
+"""Emits the linter's findings as events when a job starts. Findings never stop the job."""
 
 from __future__ import annotations
 

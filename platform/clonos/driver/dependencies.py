@@ -28,7 +28,7 @@ _SILENT: Final = frozenset(
 
 
 def wait_for_kafka(kafka: KafkaSettings, *, stopped: Callable[[], bool]) -> bool:
-    """Wait until a broker answers, without a limit; returns False if `stopped` does so before.
+    """Wait until a broker answers, without a limit; returns False once `stopped` returns True.
 
     Raises:
         KafkaAccessDenied: A broker refused access.
@@ -44,7 +44,7 @@ class KafkaWatch:
     """Asks Kafka in the background whether it answers. Spark's own client waits for minutes before it reports.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         emit: Receives a ``kafka`` event for each change of what Kafka answers.
         log: Topic of the job's causal log, whose replicas are counted.
         every_s: Pause between two requests, in seconds.
@@ -64,11 +64,11 @@ class KafkaWatch:
         self._reported: tuple[bool, int, int] | None = None
 
     def start(self) -> None:
-        """Start to ask, until `stop`."""
+        """Start requests in a background thread, until `stop` is called."""
         threading.Thread(target=self._ask, daemon=True, name="clonos-kafka-watch").start()
 
     def stop(self) -> None:
-        """Stop to ask, without waiting for the request in progress."""
+        """Stop the requests, without waiting for the one in progress."""
         self._stopped.set()
 
     def report_again(self) -> None:

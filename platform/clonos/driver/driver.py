@@ -70,7 +70,7 @@ class Driver:
     Args:
         job: The job.
         spark: A session that `clonos.spark.session` built, or that `clonos.spark.user_session` has checked.
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         events: Receives the job's events.
         options: The options of this run; `RunOptions.checkpoint` must be set.
         on_start: Called with a query and its source offsets before it starts.
@@ -169,7 +169,7 @@ class Driver:
         self._graph = job_graph(self._context.queries, self._context.dead_letter_topics)
         if self._on_defined is not None:
             read = frozenset[str]().union(*(source.topics() for source in self._context.sources))
-            self._on_defined(read, frozenset(self._written()))
+            self._on_defined(read, frozenset(self._written_topics()))
 
     @functools.cached_property
     def _checkpoint_owner(self) -> CheckpointOwner:
@@ -210,6 +210,9 @@ class Driver:
         """Refuse unusable checkpoints, and sources that no longer hold records which the next epoch needs.
 
         This claims nothing.
+
+        Raises:
+            ClonosError: A checkpoint is another job's, damaged or not writable, or a source lacks records.
         """
         self._checkpoint_owner.check(self._job.spec.name)
         for query in self._context.queries:
@@ -225,6 +228,11 @@ class Driver:
         Args:
             prepared: Connections for the first claim. The caller has called `check` already, so that the claim is
                 not delayed.
+
+        Raises:
+            Superseded: Another driver claimed the job.
+            StopTimedOut: An epoch did not finish in time after a stop request.
+            ClonosError: A restart cannot fix the error, or the attempts of the restart policy are used up.
         """
         self._kafka_watch.start()
         try:
@@ -346,8 +354,8 @@ class Driver:
             lineage = self._committed() if self._options.new_lineage and not restart else None
             self._topic_ids.stop()
             self._topic_ids = TopicIds(self._kafka)
-            read, dead_letters = self._read(), self._dead_letters()
-            self._topic_ids.prefetch(read | self._written() | dead_letters)
+            read, dead_letters = self._read_topics(), self._dead_letters()
+            self._topic_ids.prefetch(read | self._written_topics() | dead_letters)
             own = self._claimant.claim(
                 new_lineage=lineage,
                 request_key=self._options.request_key,
@@ -384,7 +392,7 @@ class Driver:
             self._running = running
             self._start_due(order)
             # A query may read what another one could not decode: that topic is a source.
-            self._topic_ids.watch(ignored=self._written() | (dead_letters - read), log=own.topic)
+            self._topic_ids.watch(ignored=self._written_topics() | (dead_letters - read), log=own.topic)
             self._to(DriverState.RUNNING)
             self._watch(running, order)
             return None
@@ -403,16 +411,16 @@ class Driver:
         sinks = [query.name for query in self._context.queries]
         for name in check_sinks(own, sinks, self._options.resolutions, self._job.code):
             self._events.emit("sink-added", query=name)
-        check_source_topics(own.state.topic_ids, self._topic_ids.of(self._read()))
+        check_source_topics(own.state.topic_ids, self._topic_ids.of(self._read_topics()))
 
-    def _read(self) -> set[str]:
+    def _read_topics(self) -> set[str]:
         """The topics that the job reads, those of the checkpoints' progress included."""
         topics = set[str]().union(*(source.topics() for source in self._context.sources))
         for query in self._context.queries:
             topics |= _resume_from(self._directory(query)).keys()
         return topics
 
-    def _written(self) -> set[str]:
+    def _written_topics(self) -> set[str]:
         """The topics that sinks name; only sinks that write one topic do."""
         topics = {getattr(query.sink, "topic", None) for query in self._context.queries}
         return {topic for topic in topics if isinstance(topic, str)}

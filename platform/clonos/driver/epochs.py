@@ -93,7 +93,7 @@ class EpochRunner:
         query: The query.
         checkpoint: The query's checkpoint.
         ownership: The job's causal log, as claimed.
-        emit: Receives the ``epoch`` and ``truncated`` events.
+        emit: Receives the events ``epoch``, ``truncated`` and ``source-topics-deleted``.
         on_progress: Called with the query and the end offsets after each epoch.
         pins: Schema Registry request → schema id, for the requests of the job's definition.
         attempt: Number of restarts since the last finished epoch.

@@ -67,7 +67,7 @@ def source(
     Args:
         spark: The session.
         topics: One or several topics.
-        kafka: The cluster, or its bootstrap servers; default from ``CLONOS_KAFKA__…``, or the embedded one.
+        kafka: The Kafka cluster, or its bootstrap servers; default from ``CLONOS_KAFKA__…``, or the embedded one.
         options: Further arguments of `clonos.JobContext.source`, such as ``starting`` and ``max_per_epoch``.
 
     Returns:
@@ -82,7 +82,7 @@ def source(
     """
     check_connector(spark)
     check_classes(spark)
-    cluster = _cluster(kafka)
+    cluster = _kafka_cluster(kafka)
     configure_workers(spark, cluster)
     return JobContext(spark, JobSpec(metadata=Metadata(name="source")), cluster).source(topics, **options)
 
@@ -107,11 +107,11 @@ def exactly_once(
     """Publish a streaming DataFrame exactly once from your own PySpark program.
 
     Args:
-        df: A streaming DataFrame, read with `source` or from a Kafka subscription of more than four partitions.
+        df: A streaming DataFrame. Each of its sources is `source`, or has the format ``clonos.RepeatableKafka``.
         sink: For example ``KafkaSink("out", topic="clean")``.
         job: Name of the job, ``[a-z0-9-]``; it names the causal log. One program at a time may run it.
         checkpoint: Location (path or URI) of the query's checkpoint.
-        kafka: The cluster, or its bootstrap servers; default from ``CLONOS_KAFKA__…``, or the embedded one.
+        kafka: The Kafka cluster, or its bootstrap servers; default from ``CLONOS_KAFKA__…``, or the embedded one.
         available_now: Process the input that exists at the start, then finish.
         interval_ms: Minimum interval between epochs in ms; 0 starts the next epoch as soon as input arrives.
         sharing_depth: Replicas that acknowledge a determinant: ``0`` (nothing is recorded), ``1`` (the leader) or
@@ -183,7 +183,7 @@ class ExactlyOnce:
         if isinstance(self.sink, SpoolingSink):
             check_classes(spark)
         check_sources(self.df)
-        kafka = _cluster(self.kafka)
+        kafka = _kafka_cluster(self.kafka)
         configure_workers(spark, kafka)
         own = type(self.sink).__module__
         check_workers(spark, ["clonos", *([own] if own != "__main__" else [])])
@@ -306,8 +306,8 @@ class _RecentEvents:
         log_event(event, self._log)
 
 
-def _cluster(kafka: KafkaSettings | str | None) -> KafkaSettings:
-    """The named cluster, or the one of the settings; waits until it answers."""
+def _kafka_cluster(kafka: KafkaSettings | str | None) -> KafkaSettings:
+    """The named Kafka cluster, or that of the settings; waits until it answers."""
     settings = Settings()
     if kafka is None:
         return reachable_kafka(settings)

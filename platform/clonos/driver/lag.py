@@ -33,7 +33,7 @@ class LagMeter:
     The first report of a query after its start follows soon, also if it is unchanged.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         emit: Receives ``lag`` events: a query, and its unread records by topic and by partition. Also ``retention``
             events: a query's topics that delete records and hold mostly unread ones, with the unread share in percent.
         stalled: Called in the polling thread with a query and the seconds for which its input waited without progress.

@@ -23,7 +23,7 @@ class LogTopicWatch:
     The job continues: nothing is lost yet. Its next start is refused.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         job: The job's name.
         emit: Receives a ``log-topic-unsafe`` event for each change of the finding.
         every_s: Pause between two polls, in seconds.

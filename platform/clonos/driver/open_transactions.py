@@ -32,7 +32,7 @@ class OpenTransactions:
     none is left.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         emit: Receives ``open-transactions`` events: topic → time (seconds since 1970) since which its readers wait.
         old_s: Minimum age of a reported transaction, in seconds.
     """

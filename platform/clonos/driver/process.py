@@ -94,9 +94,9 @@ def run_job(
     logs.bind_fields(job=job.spec.name)
     status = JobStatus(job.spec.name)
     with tracing("clonos-driver", settings.traces) as traces, lineage(job.spec.name, settings.lineage) as reporter:
-        others: list[EventHandler] = [] if traces is None else [partial(_trace, traces)]
-        others += [] if reporter is None else [reporter.take]
-        events = Events(job.spec.name, options.events, [_generation, status.take, *handlers, *others])
+        telemetry_handlers: list[EventHandler] = [] if traces is None else [partial(_trace, traces)]
+        telemetry_handlers += [] if reporter is None else [reporter.take]
+        events = Events(job.spec.name, options.events, [_bind_generation, status.take, *handlers, *telemetry_handlers])
         events.start_heartbeat()
         try:
             job = replace(job, spec=job.spec.with_params(dict(options.params)))
@@ -121,7 +121,7 @@ def _trace(traces: Traces, event: Event) -> None:
         traces.epoch(event)
 
 
-def _generation(event: Event) -> None:
+def _bind_generation(event: Event) -> None:
     if event["event"] == "claimed":
         logs.bind_fields(generation=event["generation"])
 

@@ -1,6 +1,7 @@
 """When each query of a job starts: a query that names a topic which an earlier query writes starts after that query.
 
-Together, the two take longer than the first alone, whose readers wait. New records for the second one come later.
+Queries that start together share the cores, and readers of the earlier one wait longer. The later one has no new input
+before the earlier one publishes.
 """
 
 from __future__ import annotations

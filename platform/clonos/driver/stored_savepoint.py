@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from clonos.driver.checkpoint_owner import OWNER_FILE, check_owner_text
@@ -18,7 +18,6 @@ from clonos.driver.savepoint import LOGS, MANIFEST, VERSIONED, Copied
 from clonos.errors import CheckpointUnwritable, SavepointMissing, SpecError
 from clonos.spark.stored_files import StoredFolder
 
-OpenFolder = Callable[[str], StoredFolder]
 _DRAFT: Final = ".draft"
 _MOVED: Final = ".moved"
 

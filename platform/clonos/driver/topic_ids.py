@@ -27,7 +27,7 @@ class TopicIds:
     """Looks up the ids of topics once, and then watches in the background whether they change.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         every_s: Pause between two checks, in seconds.
     """
 

@@ -75,7 +75,7 @@ class SinkEpoch(msgspec.Struct, frozen=True):
     """One epoch of one query, with what a sink needs to publish it.
 
     Attributes:
-        kafka: The cluster of the causal log.
+        kafka: The Kafka cluster of the causal log.
         lanes: The epoch's lanes, by number.
         committed: Whether the causal log already has this epoch's commit, so that every lane is published.
         attempt: Number of consecutive attempts that failed before this one.
@@ -138,7 +138,7 @@ class Sink(Protocol):
         """Check the target before the job starts, so that no epoch fails later because of its configuration.
 
         Args:
-            kafka: The cluster of the causal log.
+            kafka: The Kafka cluster of the causal log.
 
         Raises:
             ClonosError: A target is missing, or its limits do not allow what the delivery mode promises.

@@ -184,7 +184,7 @@ class Claimant:
     that was superseded must not claim the log back.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         job: The job's name.
         claim_ids: Claim ids of this process so far.
         code: Hash of the job's code.

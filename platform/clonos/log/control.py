@@ -233,7 +233,7 @@ class ControlWriter:
     A driver continues only if its record commits (invariant 3): a superseded driver stops at its next record.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         topic: The causal log.
         producer: The producer of the control partition's transactional id.
         reader: Reads the newest claim after a failed commit, to learn whether another driver owns the log.

@@ -334,7 +334,7 @@ def audit_output(
     """Audit the output of a job.
 
     Args:
-        kafka: The cluster of the log and of the output.
+        kafka: The Kafka cluster of the log and of the output.
         job: The job's name.
         topics: All topics to which the job publishes; empty: those that the causal log names. No other program may
             write to them.

@@ -49,7 +49,7 @@ class TransactionalProducer:
     a driver that continues after a failure opens a new producer.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         transactional_id: The same id for all drivers that write to a log partition, because in Kafka the newest init
             fences the others.
         topic: The log topic; its metadata is fetched first.

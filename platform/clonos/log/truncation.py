@@ -22,8 +22,8 @@ from clonos.log.control import RETAINED_EPOCHS
 from clonos.log.records import Claim, EpochCommitted, LaneAssignment, Plan, Resolution
 from clonos.log.topic import CONTROL
 
-# A plan is old if this many epochs of each query came after it.
 _TIMEOUT_S: Final = 5.0
+# A plan is old if this many epochs of each query came after it.
 _OLD_EPOCHS: Final = 4 * RETAINED_EPOCHS
 _OFFSETS_PER_EPOCH: Final = 4  # plan and commit, each with the end of its transaction
 

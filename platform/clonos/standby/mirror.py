@@ -6,7 +6,6 @@ Spark writes each file of the state once, under a unique name. So a refresh copi
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -55,10 +54,6 @@ class Mirror:
                 self._copied |= set(new) - set(missing)
         except OSError as error:
             _log.info("the checkpoint was not copied for rehearsals: %s", error)
-
-    def remove(self) -> None:
-        """Remove the copy."""
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _needed(files: Mapping[str, int]) -> set[str]:

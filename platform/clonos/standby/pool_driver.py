@@ -129,7 +129,7 @@ def _copy_log(source: Path, start: int, target: Path) -> None:
 
 
 def _run_warm_up_queries(session: Session) -> None:
-    """Run a stateful query with Python workers, and interrupt it in an epoch as a crash does."""
+    """Run a stateful query with Python workers `_WARM_UP_QUERIES` times, each on a new checkpoint and for one epoch."""
     spark = session.spark
     for number in range(_WARM_UP_QUERIES):
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 8).load()

@@ -7,7 +7,7 @@ Otherwise:
    holds the offsets of the sources, in Spark's own format.
 2. The planned epoch is narrowed: to nothing, or to the newest record of each partition if the query filters it out.
 3. Spark starts the query again, as a takeover does, and replays the epoch. Planning, shuffles, state, Python workers
-   and the path to the sink are used. No row passes a source, nothing is published and the sink is not called.
+   and the path to the sink are used. No row passes the filter, nothing is published and the sink is not called.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Rehearsal:
 
     Args:
         spark: The session in which the queries are defined.
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         job: The job's name.
         scratch: A directory that is removed with the session.
     """
@@ -87,7 +87,8 @@ class Rehearsal:
                 nothing is read, and a query without a shuffle has no tasks.
             times: Number of runs.
             interrupted: Returns whether to stop early.
-            checkpoint: The query's own checkpoint, if it is a path of this host; a copy of it is rehearsed if possible.
+            checkpoint: The query's checkpoint, or its mirror, as a path of this host. With `newest`, a copy of it is
+                rehearsed if possible.
 
         Returns:
             The part of the job's checkpoint that the rehearsal read; `checkpoint_content` describes the values.
@@ -112,23 +113,19 @@ class Rehearsal:
             raise NotRehearsed(f"{query.name}: {error}") from error
         return "nothing"
 
-    def evaluate_expressions(self, query: Query) -> int:
+    def evaluate_expressions(self, query: Query) -> None:
         """Evaluate the query's built-in expressions on sample values; no function of the user is called.
 
         A run on no rows initialises no class that only a row uses. Spark's `lower` and `upper`, for example, then take
         more than a second for their first row (the table of `CollationAwareUTF8String`).
 
-        Returns:
-            The number of evaluations without an error.
-
         Raises:
             NotRehearsed: Spark cannot list the expressions.
         """
         try:
-            evaluated: int = jvm_of(self._spark).clonos.ExpressionRehearsal.run(analyzed_plan(query.frame))
+            jvm_of(self._spark).clonos.ExpressionRehearsal.run(analyzed_plan(query.frame))
         except Py4JJavaError as error:
             raise NotRehearsed(f"{query.name}: {error.java_exception}") from error
-        return evaluated
 
     def _run_on_copy(
         self, query: Query, checkpoint: Path, times: int, interrupted: Callable[[], bool]
@@ -194,7 +191,7 @@ def _publish_nothing(epoch: SinkEpoch, lane: SinkLane, batches: Iterator[pa.Reco
 
 
 class _FirstEpoch:
-    """The first epoch of a rehearsed query. Unless it `commits`, the next start finds it in doubt.
+    """The first epoch after one start of a rehearsed query. Unless it `commits`, the next start finds it in doubt.
 
     Args:
         run: Runs the epoch, given its frame; for a query that does not spool.
@@ -228,7 +225,7 @@ class _FirstEpoch:
         self._end_or_commit()
 
     def begin(self, _epoch: int, partitions: int) -> bool:
-        """Plan the epoch (`clonos.spark.spooling.Committer`); as if its rows were published."""
+        """Plan the epoch, and return True as if its rows were published. The epoch after a committed one ends here."""
         try:
             if self._plan is not None:
                 self._plan(partitions)

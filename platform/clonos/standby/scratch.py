@@ -1,5 +1,5 @@
-"""The scratch checkpoint for a rehearsal: a copy of the job's checkpoint, with one more epoch in doubt that has no
-rows.
+"""The scratch checkpoint for a rehearsal: a copy of the job's checkpoint, with one more epoch in doubt, whose
+records the rehearsed query filters out.
 
 A takeover is slow where the driver does a step for the first time, such as reading a snapshot of the state and the
 changes since. So the rehearsal reads them as well. The files of the state are linked, because Spark writes each of

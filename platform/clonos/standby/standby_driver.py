@@ -75,7 +75,7 @@ class Standby:
     Args:
         driver: The driver that takes over; it has not run yet.
         spark: The driver's session.
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         job: The job's name.
         mailbox: Receives the promotion.
         emit: Receives the events of the standby and of its rehearsals.
@@ -103,6 +103,7 @@ class Standby:
         self._mailbox = mailbox
         self._prepared = Prepared(kafka, job)
         self._state = StandbyState.STARTING
+        self._workers_failed = False
         self._warming: Warming | None = None
         self._workers_warmed_at = self._refreshed_at = self._followed_at = self._reported_at = time.monotonic()
         self._reported_epochs: dict[str, int] = {}
@@ -120,7 +121,7 @@ class Standby:
             Open Kafka connections for the claim; None if the process was asked to stop.
 
         Raises:
-            ClonosError: The job cannot be defined.
+            ClonosError: The job cannot be defined, or a check before READY failed.
         """
         try:
             self._transition(StandbyState.WARMING)
@@ -224,27 +225,35 @@ class Standby:
             self._transition(StandbyState.STALE)
 
     def _refresh(self) -> None:
-        """Check that a takeover would work, and follow the log; the state is STALE until a check passes."""
+        """Check that a takeover would work, and follow the log.
+
+        A READY standby is STALE after a failed check, until a check passes and its workers run.
+        """
         try:
             self._driver.check()
             self._prepared.refresh()
         except ClonosError as error:
             self._become_stale(error)
         else:
-            if self._state is StandbyState.STALE:
+            if self._state is StandbyState.STALE and not self._workers_failed:
                 self._transition(StandbyState.READY)
         self._refreshed_at = self._followed_at = time.monotonic()
 
     def _keep_workers(self) -> None:
-        """Start the workers that exited. A failure does not end the standby: it takes over without them."""
+        """Start the workers that exited. A failure does not end the standby: it takes over without them, and tries again
+        soon.
+        """
         try:
             self._warm_workers()
         except Exception as failure:
             if not alive(self._spark):
                 raise
-            self._workers_warmed_at = time.monotonic()
+            self._workers_warmed_at = time.monotonic() - _WARM_WORKERS_INTERVAL_S + _REFRESH_INTERVAL_S
+            self._workers_failed = True
             typed = failure if isinstance(failure, ClonosError) else None
             self._become_stale(typed or EpochFailed(f"The standby's Python workers cannot be started: {failure}."))
+        else:
+            self._workers_failed = False
 
     def _warm_workers(self) -> None:
         """Start the Python workers that a takeover needs; those that run already stay.

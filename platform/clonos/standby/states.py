@@ -12,7 +12,7 @@ class StandbyState(StrEnum):
     STARTING = "STARTING"  # starts the JVM and the session, loads the job function
     WARMING = "WARMING"  # rehearses its queries on no rows
     READY = "READY"  # is warm and follows the log: it can take over at once
-    STALE = "STALE"  # cannot follow the log, or the check of a checkpoint or source fails; a takeover may be slow
+    STALE = "STALE"  # the check of the log, a checkpoint, a source or the workers fails; a takeover may be slow or fail
     PROMOTING = "PROMOTING"  # the promotion arrived; nothing is published yet
     PROMOTED = "PROMOTED"  # it is the job's driver
     FAILED = "FAILED"  # its process or its host failed

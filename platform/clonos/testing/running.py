@@ -24,7 +24,7 @@ def run_through(
         job: The job.
         spark: A session of `clonos.spark.session.build_session`, whose Python workers have the variables of
             `clonos.causal.epoch_scope.worker_environment`.
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         checkpoint: A folder; the job continues from the state in an existing checkpoint.
         params: Parameters that override those of the job.
 

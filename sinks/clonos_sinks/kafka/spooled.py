@@ -33,7 +33,7 @@ class SpooledLane:
 
     Args:
         spark: The session.
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         limits: The size limits of the cluster.
         transactional: False for ``at-least-once``: no transactions and no markers.
         timeout_ms: ``transaction.timeout.ms`` of a first attempt with few bytes.

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -202,9 +203,13 @@ class Workers:
         self.standby._state = StandbyState.READY
         self.standby._emit = lambda event, **fields: self.events.append((event, fields))
         self.standby._spark = cast(Any, None)
+        self.standby._driver = cast(Any, SimpleNamespace(check=lambda: None))
+        self.standby._prepared = cast(Any, SimpleNamespace(refresh=lambda: None))
+        self.fail = True
 
         def fails(_standby: Standby) -> None:
-            raise failure
+            if self.fail:
+                raise failure
 
         monkeypatch.setattr(Standby, "_warm_workers", fails)
         monkeypatch.setattr(standby_driver, "alive", lambda _spark: jvm_runs)
@@ -222,6 +227,12 @@ def test_a_standby_without_workers_is_stale(monkeypatch: pytest.MonkeyPatch, fai
     assert state == ("standby", {"state": StandbyState.STALE})
     workers.standby._keep_workers()
     assert len(workers.events) == 2, "it is STALE already"
+    workers.standby._refresh()
+    assert len(workers.events) == 2, "the log can be followed, but no worker runs"
+    workers.fail = False
+    workers.standby._keep_workers()
+    workers.standby._refresh()
+    assert workers.events[2:] == [("standby", {"state": StandbyState.READY})]
 
 
 def test_a_standby_without_a_jvm_ends(monkeypatch: pytest.MonkeyPatch) -> None:

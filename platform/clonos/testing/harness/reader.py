@@ -71,7 +71,7 @@ def end_offsets(
     """The end offset of each partition.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         topic: The topic.
         isolation: ``read_committed``: the last stable offset; ``read_uncommitted``: the high watermark.
     """
@@ -113,7 +113,7 @@ class CommittedReader:
     """Follows topics from their beginning with a read_committed consumer, in a background thread.
 
     Args:
-        kafka: The cluster.
+        kafka: The Kafka cluster.
         topics: The number of partitions of each topic.
         take: Called in the thread for each record, with the time of its arrival (monotonic clock, in seconds).
         fetch_wait_ms: ``fetch.wait.max.ms`` of the consumer.
