@@ -104,6 +104,7 @@ class Standby:
         self._prepared = Prepared(kafka, job)
         self._state = StandbyState.STARTING
         self._workers_failed = False
+        self._failed_check: ClonosError | None = None  # of the newest check of the log
         self._warming: Warming | None = None
         self._workers_warmed_at = self._refreshed_at = self._followed_at = self._reported_at = time.monotonic()
         self._reported_epochs: dict[str, int] = {}
@@ -160,6 +161,8 @@ class Standby:
             self._warm_workers()
             self._connect_jvm()
             self._transition(StandbyState.READY)
+            if self._failed_check is not None:
+                self._become_stale(self._failed_check)
             self._warming.start()
 
     def _connect_jvm(self) -> None:
@@ -233,15 +236,18 @@ class Standby:
             self._driver.check()
             self._prepared.refresh()
         except ClonosError as error:
+            self._failed_check = error
             self._become_stale(error)
         else:
+            self._failed_check = None
             if self._state is StandbyState.STALE and not self._workers_failed:
                 self._transition(StandbyState.READY)
         self._refreshed_at = self._followed_at = time.monotonic()
 
     def _keep_workers(self) -> None:
-        """Start the workers that exited. A failure does not end the standby: it takes over without them, and tries again
-        soon.
+        """Start the workers that exited.
+
+        A failure does not end the standby: it would take over without them, and tries again soon.
         """
         try:
             self._warm_workers()
