@@ -10,7 +10,6 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,24 +18,23 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.causal.counting import count
 from clonos.causal.derived import set_driver_params
-from clonos.driver.checkpoint import CheckpointDirectory, progress_of, reconcile
+from clonos.driver.checkpoint import CheckpointDirectory
 from clonos.driver.checkpoint_owner import CheckpointOwner
 from clonos.driver.code_identity import code_parts
-from clonos.driver.continuity import check_sink_topic, check_sinks
+from clonos.driver.continuity import check_sinks
 from clonos.driver.dependencies import KafkaWatch, wait_for_kafka
-from clonos.driver.epochs import EpochRunner
-from clonos.driver.finished_topics import finished_topics, with_replay, without
-from clonos.driver.job_graph import Graph, job_graph
+from clonos.driver.finished_topics import without
+from clonos.driver.job_graph import Graph, dead_letter_topics, job_graph
 from clonos.driver.options import RunOptions
-from clonos.driver.repeatable import check_sources, streaming_scans
-from clonos.driver.rescaling import RescaleDue, rescale_to
-from clonos.driver.resolutions import record_resolutions
+from clonos.driver.positions import Positions, sink_topics
+from clonos.driver.preparation import Preparation
+from clonos.driver.repeatable import check_sources
+from clonos.driver.rescaling import RescaleDue
 from clonos.driver.restart_budget import RestartBudget
 from clonos.driver.running import Running
 from clonos.driver.start_order import StartOrder
 from clonos.driver.states import DriverState, StateMachine
-from clonos.driver.static_inputs import StaticInputs
-from clonos.driver.topic_ids import TopicIds, check_source_topics, topic_ids
+from clonos.driver.topic_ids import TopicIds, check_source_topics
 from clonos.errors import BrokerUnavailable, ClonosError, JvmExited, StopTimedOut, Superseded
 from clonos.extend.source import Progress
 from clonos.formats.poison import drops
@@ -44,16 +42,14 @@ from clonos.formats.registry import Pins
 from clonos.jobs.code_files import code_hash
 from clonos.jobs.context import JobContext, Query
 from clonos.jobs.definition import Job
-from clonos.jobs.spec import SHUFFLE_PARTITIONS, SharingDepth
+from clonos.jobs.spec import SharingDepth
 from clonos.kafka import await_brokers
 from clonos.log.claiming import Claimant, Ownership
 from clonos.log.prepared import Prepared
-from clonos.log.records import Resolution
 from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
 from clonos.spark.repeatable_kafka import long_polls
 from clonos.spark.session import alive
-from clonos.spark.spooling import DriverLane, can_spool
 from clonos.telemetry.events import Events, error_fields
 
 _POLL_S = 0.1
@@ -168,8 +164,7 @@ class Driver:
         self._context = self._build_context(pins, rehearsal=False)
         self._graph = job_graph(self._context.queries, self._context.dead_letter_topics)
         if self._on_defined is not None:
-            read = frozenset[str]().union(*(source.topics() for source in self._context.sources))
-            self._on_defined(read, frozenset(self._written_topics()))
+            self._on_defined(self._positions.source_topics(), frozenset(sink_topics(self._context.queries)))
 
     @functools.cached_property
     def _checkpoint_owner(self) -> CheckpointOwner:
@@ -199,6 +194,10 @@ class Driver:
         """The checkpoint of each query, by name."""
         return {query.name: self._directory(query) for query in self.queries}
 
+    @property
+    def _positions(self) -> Positions:
+        return Positions(self._context, self._directory)
+
     def _directory(self, query: Query) -> CheckpointDirectory:
         """The checkpoint of a query; the object is kept, because its creation asks the JVM a dozen times."""
         location = query.location(self._checkpoint)
@@ -216,11 +215,10 @@ class Driver:
         """
         self._checkpoint_owner.check(self._job.spec.name)
         for query in self._context.queries:
-            checkpoint = self._directory(query)
-            checkpoint.check()
-            start = _resume_from(checkpoint)
+            self._directory(query).check()
+            start = self._positions.next_start(query)
             # Whether a deleted topic of a pattern was read to its end is in the log, which this does not read.
-            self._check_retained(without(start, self._deleted_topics(start)))
+            self._positions.check_retained(without(start, self._positions.deleted_topics(start)))
 
     def run(self, prepared: Prepared | None = None) -> None:
         """Run the job until it is stopped, finished or superseded, or fails.
@@ -351,11 +349,11 @@ class Driver:
                 await_brokers(self._kafka, timeout_s=_BROKERS_TIMEOUT_S)
             # A new lineage builds on the commits of the checkpoint. The claim itself holds them, so that a crash right
             # after the claim leaves no partial lineage.
-            lineage = self._committed() if self._options.new_lineage and not restart else None
+            lineage = self._positions.committed() if self._options.new_lineage and not restart else None
             self._topic_ids.stop()
             self._topic_ids = TopicIds(self._kafka)
-            read, dead_letters = self._read_topics(), self._dead_letters()
-            self._topic_ids.prefetch(read | self._written_topics() | dead_letters)
+            read, dead_letters = self._positions.topics(), self._dead_letters()
+            self._topic_ids.prefetch(read | sink_topics(self._context.queries) | dead_letters)
             own = self._claimant.claim(
                 new_lineage=lineage,
                 request_key=self._options.request_key,
@@ -363,7 +361,7 @@ class Driver:
                 sinks=[query.name for query in self._context.queries],
                 dropped=self._job.spec.spec.dropped_sinks,
                 # A restore to an older point publishes again on purpose.
-                carry=self._interrupted() if lineage is not None and not self._options.request_key else (),
+                carry=self._positions.interrupted() if lineage is not None and not self._options.request_key else (),
             )
         except ClonosError as error:
             if not error.retry:
@@ -387,12 +385,12 @@ class Driver:
             self._checkpoint_owner.write(self._job.spec.name, own.owner.lineage)
             self._check_continuity(own)
             self._pin(own)
-            running = self._prepare_all(own)
+            running = self._preparation().prepare(own)
             order = StartOrder(running, self._graph)
             self._running = running
             self._start_due(order)
             # A query may read what another one could not decode: that topic is a source.
-            self._topic_ids.watch(ignored=self._written_topics() | (dead_letters - read), log=own.topic)
+            self._topic_ids.watch(ignored=sink_topics(self._context.queries) | (dead_letters - read), log=own.topic)
             self._to(DriverState.RUNNING)
             self._watch(running, order)
             return None
@@ -411,137 +409,26 @@ class Driver:
         sinks = [query.name for query in self._context.queries]
         for name in check_sinks(own, sinks, self._options.resolutions, self._job.code):
             self._events.emit("sink-added", query=name)
-        check_source_topics(own.state.topic_ids, self._topic_ids.of(self._read_topics()))
+        check_source_topics(own.state.topic_ids, self._topic_ids.of(self._positions.topics()))
 
-    def _read_topics(self) -> set[str]:
-        """The topics that the job reads, those of the checkpoints' progress included."""
-        topics = set[str]().union(*(source.topics() for source in self._context.sources))
-        for query in self._context.queries:
-            topics |= _resume_from(self._directory(query)).keys()
-        return topics
-
-    def _written_topics(self) -> set[str]:
-        """The topics that sinks name; only sinks that write one topic do."""
-        topics = {getattr(query.sink, "topic", None) for query in self._context.queries}
-        return {topic for topic in topics if isinstance(topic, str)}
+    def _preparation(self) -> Preparation:
+        return Preparation(
+            job=self._job,
+            context=self._context,
+            options=self._options,
+            graph=self._graph,
+            positions=self._positions,
+            directory=self._directory,
+            topic_ids=self._topic_ids,
+            emit=self._events.emit,
+            on_start=self._on_start,
+            on_progress=self._publish_progress,
+            attempt=self._budget.attempts,
+        )
 
     def _dead_letters(self) -> set[str]:
         """The topics of the poison records of all queries."""
-        return set[str]().union(*map(self._dead_letter_topics, self._context.queries))
-
-    def _dead_letter_topics(self, query: Query) -> frozenset[str]:
-        return frozenset(self._graph.get(query.name, {}).get("dead_letters", ()))
-
-    def _committed(self) -> dict[str, int]:
-        """Query → newest epoch that its checkpoint has committed."""
-        epochs = {}
-        for query in self._context.queries:
-            commits = self._directory(query).commits()
-            if commits:
-                epochs[query.name] = commits[-1]
-        return epochs
-
-    def _interrupted(self) -> set[str]:
-        """The queries whose checkpoint has the offsets of an epoch that it has not committed."""
-        queries = set()
-        for query in self._context.queries:
-            checkpoint = self._directory(query)
-            if checkpoint.offsets()[-1:] > checkpoint.commits()[-1:]:
-                queries.add(query.name)
-        return queries
-
-    def _prepare_all(self, own: Ownership) -> list[Running]:
-        """Prepare the queries in parallel, because each waits for Kafka and file systems. None starts if one fails.
-
-        Decisions and a rescale change the log and the checkpoint: these queries are prepared one after the other.
-        """
-        prepare, queries = functools.partial(self._prepare, own=own), self._context.queries
-        rescales = self._job.spec.spec.shuffle_partitions is not None
-        rescales = rescales or any(plan.rescaled_to for _, plan in own.state.plans.values())
-        decides = self._options.accept_new_code or bool(self._options.resolutions)
-        if len(queries) == 1 or rescales or decides:
-            return [prepare(query) for query in queries]
-        with ThreadPoolExecutor(len(queries), "clonos-query") as pool:
-            return list(pool.map(prepare, queries))
-
-    def _prepare(self, query: Query, own: Ownership) -> Running:
-        checkpoint = self._directory(query)
-        if self._options.accept_new_code:
-            self._resolve_with_new_code(query, own)
-        committed = self._committed().get(query.name, -1)
-        for decision in record_resolutions(own, query.sink, committed, self._options.resolutions, self._job.code):
-            self._events.emit("resolved", query=query.name, epoch=decision.epoch, action=decision.action)
-        written = self._topic_ids.of({topic} if isinstance(topic := getattr(query.sink, "topic", None), str) else ())
-        for topic in check_sink_topic(own, query.name, committed + 1, written):
-            self._events.emit("topic-created-again", query=query.name, topic=topic)
-        for repair in reconcile(checkpoint, query.name, own.state):
-            self._events.emit("reconciled", query=query.name, done=repair)
-        rescale_after = rescale_to(
-            self._job.spec.spec.shuffle_partitions,
-            self._spark,
-            checkpoint,
-            query.name,
-            own,
-            self._events.emit,
-            code=self._job.code,
-            delivery=query.sink.delivery,
-        )
-        committed = self._committed().get(query.name, -1)
-        start = _resume_from(checkpoint)
-        finished = finished_topics(own.state, query.name, committed, self._deleted_topics(start))
-        self._check_retained(without(with_replay(start, own.state.plan(query.name, committed + 1)), finished))
-        if self._on_start is not None:
-            self._on_start(query.name, self._of_sources(start))
-        lane = self._driver_lane(query, own, checkpoint)
-        static_inputs = StaticInputs(query.frame)
-        for static_input in static_inputs.unpinned:
-            self._events.emit("static-input-unpinned", query=query.name, input=static_input)
-        runner = EpochRunner(
-            self._spark,
-            self._job,
-            query,
-            checkpoint,
-            own,
-            self._events.emit,
-            self._publish_progress,
-            pins=self._context.pins.answers,
-            attempt=self._budget.attempts,
-            lane=lane,
-            topic_ids=self._topic_ids,
-            by_pattern=any("subscribepattern" in scan.options for scan in streaming_scans(query.frame)),
-            static_inputs=static_inputs,
-            source_topics=frozenset(start),
-            dead_letter_topics=self._dead_letter_topics(query),
-            rescale_after=rescale_after,
-        )
-        settings = checkpoint.settings()
-        if not settings and self._job.spec.spec.shuffle_partitions is not None:
-            settings = {SHUFFLE_PARTITIONS: str(self._job.spec.spec.shuffle_partitions)}
-        return Running(query, checkpoint.location, runner, settings, lane, finished)
-
-    def _deleted_topics(self, start: Progress) -> set[str]:
-        """The topics of a checkpoint's progress that no source names and that do not exist any more."""
-        unnamed = start.keys() - frozenset[str]().union(*(source.topics() for source in self._context.sources))
-        return unnamed - topic_ids(self._kafka, unnamed).keys()
-
-    def _check_retained(self, start: Progress) -> None:
-        for source in self._context.sources:
-            source.check_retained(self._kafka, start)
-
-    def _driver_lane(self, query: Query, own: Ownership, checkpoint: CheckpointDirectory) -> DriverLane | None:
-        """The lane that publishes spooled rows, where the driver has or gets them.
-
-        An epoch in doubt that was planned for other lanes, on a cluster, keeps these lanes: one for each partition, or
-        none. They then serve until the query starts again.
-        """
-        sink = query.sink
-        if not can_spool(sink, self._spark):
-            return None
-        committed = checkpoint.commits()
-        plan = own.state.plan(query.name, committed[-1] + 1 if committed else 0)
-        if plan is not None and [part.kind for part in plan.input_slices] != ["epoch"]:
-            return None
-        return sink.driver_lane(self._spark, self._kafka)
+        return set[str]().union(*(dead_letter_topics(self._graph, query.name) for query in self._context.queries))
 
     def _pin(self, own: Ownership) -> None:
         """Define the job again if an epoch in doubt was planned with other answers of a Schema Registry.
@@ -551,7 +438,7 @@ class Driver:
         pins, pinned = self._context.pins, dict[str, int]()
         if not pins.answers:
             return
-        committed = self._committed()
+        committed = self._positions.committed()
         for query in self._context.queries:
             # Also an epoch that is committed in the log, but not in Spark's checkpoint: it is replayed too.
             plan = own.state.plan(query.name, committed.get(query.name, -1) + 1)
@@ -560,27 +447,12 @@ class Driver:
             self.define(Pins(pins.registry, pins.answers | pinned))
             self._events.emit("pinned", schemas=pinned)
 
-    def _resolve_with_new_code(self, query: Query, own: Ownership) -> None:
-        """Record the user's decision that epochs which Spark has not committed may be replayed with new code."""
-        committed = self._committed().get(query.name, -1)
-        for epoch in own.state.plans_beyond(query.name, committed):
-            decided = own.state.resolutions.get((query.name, epoch))
-            if decided is not None and decided.code == self._job.code:
-                continue  # a decision about this epoch and this code stands
-            record = Resolution(own.owner, query.name, epoch, "new-code", self._job.code)
-            own.state.take(own.control.append(record), record)
-
     def _publish_progress(self, query: str, progress: Progress) -> None:
         """Commit to one consumer group for each query: two queries may be at different offsets of one topic."""
         for source in self._context.sources:
             source.publish_progress(self._kafka, f"clonos.{self._job.spec.name}.{query}", progress)
         if self._on_progress is not None:
-            self._on_progress(query, self._of_sources(progress))
-
-    def _of_sources(self, progress: Progress) -> Progress:
-        """The progress in topics that the job's sources read now."""
-        topics = frozenset[str]().union(*(source.topics() for source in self._context.sources))
-        return {topic: offsets for topic, offsets in progress.items() if topic in topics}
+            self._on_progress(query, self._positions.of_sources(progress))
 
     def _report_outage(self) -> None:
         """WAITING while Kafka is away; the queries continue if it returns before Spark gives up."""
@@ -648,13 +520,6 @@ class Driver:
                 self._events.emit("finished")
                 return
             self._start_due(order)
-
-
-def _resume_from(checkpoint: CheckpointDirectory) -> Progress:
-    """The start offsets of the next epoch: the end offsets of the newest commit."""
-    commits = checkpoint.commits()
-    entry = checkpoint.read_offsets(commits[-1]) if commits else None
-    return progress_of(entry) if entry else {}
 
 
 def default_checkpoint(home: Path, job: str) -> str:

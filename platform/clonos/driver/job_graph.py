@@ -50,6 +50,11 @@ _LONGEST_BYTES: Final = 200_000
 _log = structlog.get_logger("clonos")
 
 
+def dead_letter_topics(graph: Graph, query: str) -> frozenset[str]:
+    """The topics to which a query publishes poison records."""
+    return frozenset(graph.get(query, {}).get("dead_letters", ()))
+
+
 def job_graph(queries: Sequence[Query], dead_letters: Mapping[str, str]) -> Graph:
     """Describe the queries of a job.
 

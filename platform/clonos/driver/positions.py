@@ -1,0 +1,84 @@
+"""Where a job's queries are in their sources: the newest commits of their checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from clonos.driver.checkpoint import CheckpointDirectory, progress_of
+from clonos.driver.topic_ids import topic_ids
+from clonos.extend.source import Progress
+from clonos.jobs.context import JobContext, Query
+
+
+class Positions:
+    """Reads the checkpoints of a job's queries.
+
+    Args:
+        context: The defined job.
+        directory: Returns the checkpoint of a query.
+    """
+
+    def __init__(self, context: JobContext, directory: Callable[[Query], CheckpointDirectory]) -> None:
+        self._context = context
+        self._directory = directory
+
+    def committed(self) -> dict[str, int]:
+        """Query → newest epoch that its checkpoint has committed."""
+        epochs = {}
+        for query in self._context.queries:
+            commits = self._directory(query).commits()
+            if commits:
+                epochs[query.name] = commits[-1]
+        return epochs
+
+    def interrupted(self) -> set[str]:
+        """The queries whose checkpoint has the offsets of an epoch that it has not committed."""
+        queries = set()
+        for query in self._context.queries:
+            checkpoint = self._directory(query)
+            if checkpoint.offsets()[-1:] > checkpoint.commits()[-1:]:
+                queries.add(query.name)
+        return queries
+
+    def next_start(self, query: Query) -> Progress:
+        """The start offsets of a query's next epoch: the end offsets of its newest commit."""
+        checkpoint = self._directory(query)
+        commits = checkpoint.commits()
+        entry = checkpoint.read_offsets(commits[-1]) if commits else None
+        return progress_of(entry) if entry else {}
+
+    def source_topics(self) -> frozenset[str]:
+        """The topics that the job's sources read now."""
+        return frozenset[str]().union(*(source.topics() for source in self._context.sources))
+
+    def topics(self) -> set[str]:
+        """The topics that the job reads, those of the checkpoints' progress included."""
+        topics = set(self.source_topics())
+        for query in self._context.queries:
+            topics |= self.next_start(query).keys()
+        return topics
+
+    def deleted_topics(self, start: Progress) -> set[str]:
+        """The topics of a checkpoint's progress that no source names and that do not exist any more."""
+        unnamed = start.keys() - self.source_topics()
+        return unnamed - topic_ids(self._context.kafka, unnamed).keys()
+
+    def check_retained(self, start: Progress) -> None:
+        """Refuse sources that no longer hold the records from `start` on.
+
+        Raises:
+            SourceOffsetsExpired: Records are missing.
+        """
+        for source in self._context.sources:
+            source.check_retained(self._context.kafka, start)
+
+    def of_sources(self, progress: Progress) -> Progress:
+        """The progress in topics that the job's sources read now."""
+        topics = self.source_topics()
+        return {topic: offsets for topic, offsets in progress.items() if topic in topics}
+
+
+def sink_topics(queries: Iterable[Query]) -> set[str]:
+    """The topics that the sinks of queries name; only sinks that write one topic do."""
+    topics = {getattr(query.sink, "topic", None) for query in queries}
+    return {topic for topic in topics if isinstance(topic, str)}

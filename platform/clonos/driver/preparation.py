@@ -1,0 +1,166 @@
+"""Prepares a job's queries for their start, after the claim: decisions, repaired checkpoints, rescales, lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from clonos.driver.checkpoint import CheckpointDirectory, reconcile
+from clonos.driver.continuity import check_sink_topic
+from clonos.driver.epochs import EpochRunner
+from clonos.driver.finished_topics import finished_topics, with_replay, without
+from clonos.driver.job_graph import Graph, dead_letter_topics
+from clonos.driver.options import RunOptions
+from clonos.driver.positions import Positions, sink_topics
+from clonos.driver.repeatable import streaming_scans
+from clonos.driver.rescaling import rescale_to
+from clonos.driver.resolutions import record_resolutions
+from clonos.driver.running import Running
+from clonos.driver.static_inputs import StaticInputs
+from clonos.driver.topic_ids import TopicIds
+from clonos.extend.source import Progress
+from clonos.jobs.context import JobContext, Query
+from clonos.jobs.definition import Job
+from clonos.jobs.spec import SHUFFLE_PARTITIONS
+from clonos.log.claiming import Ownership
+from clonos.log.records import Resolution
+from clonos.spark.spooling import DriverLane, can_spool
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What the preparation of a job's queries needs.
+
+    Attributes:
+        job: The job.
+        context: The defined job.
+        options: The options of this run.
+        graph: The job's graph.
+        positions: Where its queries are.
+        directory: Returns the checkpoint of a query.
+        topic_ids: Looks up the ids of topics.
+        emit: Receives the events of the preparation and of the epochs.
+        on_start: Called with a query and its source offsets before it starts.
+        on_progress: Called with a query and its source offsets after each epoch.
+        attempt: Number of restarts since the last finished epoch.
+    """
+
+    job: Job
+    context: JobContext
+    options: RunOptions
+    graph: Graph
+    positions: Positions
+    directory: Callable[[Query], CheckpointDirectory]
+    topic_ids: TopicIds
+    emit: Callable[..., None]
+    on_start: Callable[[str, Progress], None] | None
+    on_progress: Callable[[str, Progress], None]
+    attempt: int
+
+    def prepare(self, own: Ownership) -> list[Running]:
+        """Prepare the queries, in the order of their definition. None starts if one cannot be prepared.
+
+        They are prepared in parallel, because each waits for Kafka and file systems. Decisions and a rescale change the
+        log and the checkpoint: these queries are prepared one after the other.
+
+        Args:
+            own: The job's causal log, as claimed.
+
+        Raises:
+            ClonosError: A query cannot continue.
+        """
+        rescales = self.job.spec.spec.shuffle_partitions is not None
+        rescales = rescales or any(plan.rescaled_to for _, plan in own.state.plans.values())
+        decides = self.options.accept_new_code or bool(self.options.resolutions)
+        queries = self.context.queries
+        if len(queries) == 1 or rescales or decides:
+            return [self._prepare(query, own) for query in queries]
+        with ThreadPoolExecutor(len(queries), "clonos-query") as pool:
+            return list(pool.map(lambda query: self._prepare(query, own), queries))
+
+    def _prepare(self, query: Query, own: Ownership) -> Running:
+        checkpoint, spark = self.directory(query), self.context.spark
+        if self.options.accept_new_code:
+            self._resolve_with_new_code(query, own)
+        committed = self._committed(query)
+        for decision in record_resolutions(own, query.sink, committed, self.options.resolutions, self.job.code):
+            self.emit("resolved", query=query.name, epoch=decision.epoch, action=decision.action)
+        for topic in check_sink_topic(own, query.name, committed + 1, self.topic_ids.of(sink_topics([query]))):
+            self.emit("topic-created-again", query=query.name, topic=topic)
+        for repair in reconcile(checkpoint, query.name, own.state):
+            self.emit("reconciled", query=query.name, done=repair)
+        rescale_after = rescale_to(
+            self.job.spec.spec.shuffle_partitions,
+            spark,
+            checkpoint,
+            query.name,
+            own,
+            self.emit,
+            code=self.job.code,
+            delivery=query.sink.delivery,
+        )
+        committed, start = self._committed(query), self.positions.next_start(query)
+        finished = finished_topics(own.state, query.name, committed, self.positions.deleted_topics(start))
+        replayed = with_replay(start, own.state.plan(query.name, committed + 1))
+        self.positions.check_retained(without(replayed, finished))
+        if self.on_start is not None:
+            self.on_start(query.name, self.positions.of_sources(start))
+        lane = self._driver_lane(query, own, checkpoint)
+        static_inputs = StaticInputs(query.frame)
+        for static_input in static_inputs.unpinned:
+            self.emit("static-input-unpinned", query=query.name, input=static_input)
+        runner = EpochRunner(
+            spark,
+            self.job,
+            query,
+            checkpoint,
+            own,
+            self.emit,
+            self.on_progress,
+            pins=self.context.pins.answers,
+            attempt=self.attempt,
+            lane=lane,
+            topic_ids=self.topic_ids,
+            by_pattern=any("subscribepattern" in scan.options for scan in streaming_scans(query.frame)),
+            static_inputs=static_inputs,
+            source_topics=frozenset(start),
+            dead_letter_topics=dead_letter_topics(self.graph, query.name),
+            rescale_after=rescale_after,
+        )
+        return Running(query, checkpoint.location, runner, self._settings(checkpoint), lane, finished)
+
+    def _committed(self, query: Query) -> int:
+        """The newest epoch that a query's checkpoint has committed; -1: none."""
+        return self.positions.committed().get(query.name, -1)
+
+    def _settings(self, checkpoint: CheckpointDirectory) -> dict[str, str]:
+        partitions = self.job.spec.spec.shuffle_partitions
+        settings = checkpoint.settings()
+        if not settings and partitions is not None:
+            return {SHUFFLE_PARTITIONS: str(partitions)}
+        return settings
+
+    def _driver_lane(self, query: Query, own: Ownership, checkpoint: CheckpointDirectory) -> DriverLane | None:
+        """The lane that publishes spooled rows, where the driver has or gets them.
+
+        An epoch in doubt that was planned for other lanes, on a cluster, keeps these lanes: one for each partition, or
+        none. They then serve until the query starts again.
+        """
+        sink, spark = query.sink, self.context.spark
+        if not can_spool(sink, spark):
+            return None
+        committed = checkpoint.commits()
+        plan = own.state.plan(query.name, committed[-1] + 1 if committed else 0)
+        if plan is not None and [part.kind for part in plan.input_slices] != ["epoch"]:
+            return None
+        return sink.driver_lane(spark, self.context.kafka)
+
+    def _resolve_with_new_code(self, query: Query, own: Ownership) -> None:
+        """Record the user's decision that epochs which Spark has not committed may be replayed with new code."""
+        for epoch in own.state.plans_beyond(query.name, self._committed(query)):
+            decided = own.state.resolutions.get((query.name, epoch))
+            if decided is not None and decided.code == self.job.code:
+                continue  # a decision about this epoch and this code stands
+            record = Resolution(own.owner, query.name, epoch, "new-code", self.job.code)
+            own.state.take(own.control.append(record), record)
