@@ -87,12 +87,13 @@ class Platform(Stack):
             return any("snapshot" in event["state"].values() or not with_state for event in events)
         return False
 
-    def await_pool_driver(self) -> None:
-        """Wait until the job's host has a pool driver that is ready."""
+    def await_pool_driver(self, *, on_each_host: bool) -> None:
+        """Wait until the job's host has a pool driver that is ready, or each host has one."""
 
         def ready() -> bool:
             name = self.job.get().host
-            return any(host.pool_available > 0 for host in self.client.hosts.list().data if host.name == name)
+            hosts = [host for host in self.client.hosts.list().data if on_each_host or host.name == name]
+            return all(host.pool_available > 0 for host in hosts)
 
         self.job.until(ready, "a pool driver is ready", poll_s=RARE_POLL_S)
 

@@ -34,8 +34,8 @@ class Part:
         victim: Kind of victim (`victims.killed`).
         standbys: Number of the job's standbys.
         state_mb: Size of its state in MB; 0: a job without state.
-        pool: Whether the host of its driver has a pool driver at each kill. Without standbys, its drivers are pool
-            drivers.
+        pool: Whether the host of its driver has a pool driver at each kill; for the victim ``both`` each host has one.
+            Without standbys, its drivers are pool drivers.
         processor: Whether a `transformWithState` of Python has the state; otherwise an operator of Spark's own.
         executors: Executors of the job and of its standby on the platform's Spark cluster; 0: a local master.
     """
@@ -75,7 +75,7 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
             if part.standbys:
                 deployment.await_rehearsed_standby(with_state=part.state_mb > 0)
             if part.pool:
-                deployment.await_pool_driver()
+                deployment.await_pool_driver(on_each_host=part.victim == "both")
             standbys = standby_processes(deployment).keys()
             with killed(part.victim, deployment) as moment:
                 assert moment is not None
