@@ -2,9 +2,10 @@
 
 `process` starts the JVM, the session and the driver. `driver` claims the log, prepares the job's queries
 (`preparation`), starts one Spark query for each (`running`) and restarts all of them after a failure
-(`restart_budget`). `epochs` is the commit protocol of one epoch. `positions` reads how far the queries have come. `checkpoint`, `planned` and `repeatable` read Spark's checkpoint and plans for it. `lag`,
-`open_transactions` and `status` observe the job; no epoch waits for them. `savepoint` copies checkpoints.
-`exactly_once` attaches a driver to the session of a user's own program.
+(`restart_budget`). `epochs` is the commit protocol of one epoch. `positions` reads how far the queries have come.
+`checkpoint`, `planned` and `repeatable` read Spark's checkpoint and plans for it. `lag`, `open_transactions` and
+`status` observe the job; no epoch waits for them. `savepoint` copies checkpoints. `exactly_once` attaches a driver to
+the session of a user's own program.
 
 ::
 
