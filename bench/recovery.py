@@ -121,20 +121,28 @@ def _run_parts(arguments: argparse.Namespace, home: Path, results: _Results) -> 
         kills = _reduced(arguments.kills) if not part.standbys or part.pool else arguments.kills
         results.add(name, lambda: {name: measure(name, part, kills, deployment)})
 
-    with platform(home) as deployment:
-        for name, part in _selected_parts(arguments).items():
-            takeovers(name, part, deployment)
-        if "several" in arguments.parts:
-            results.add("several", lambda: {"several": several.measure(arguments.kills, deployment)})
-        if "cost" in arguments.parts:
-            results.add("cost", lambda: cost.idle(deployment, arguments.idle_s))
-        if "throughput" in arguments.parts:
-            results.add("throughput", lambda: {"throughput": cost.throughput(deployment, arguments.records)})
-    pool_parts = {name: part for name, part in _POOL_PARTS.items() if name in arguments.parts}
-    if pool_parts:
+    def without_pool() -> dict[str, Any]:
+        with platform(home) as deployment:
+            for name, part in _selected_parts(arguments).items():
+                takeovers(name, part, deployment)
+            if "several" in arguments.parts:
+                results.add("several", lambda: {"several": several.measure(arguments.kills, deployment)})
+            if "cost" in arguments.parts:
+                results.add("cost", lambda: cost.idle(deployment, arguments.idle_s))
+            if "throughput" in arguments.parts:
+                results.add("throughput", lambda: {"throughput": cost.throughput(deployment, arguments.records)})
+        return {}
+
+    def with_pool() -> dict[str, Any]:
         with platform(home / "pool", pool_size=1) as deployment:
             for name, part in pool_parts.items():
                 takeovers(name, part, deployment)
+        return {}
+
+    pool_parts = {name: part for name, part in _POOL_PARTS.items() if name in arguments.parts}
+    results.add("platform", without_pool)
+    if pool_parts:
+        results.add("platform with a pool", with_pool)
     if "wordcount" in arguments.parts:
         results.add("wordcount", lambda: {"wordcount": example.measure(arguments.kills, home / "wordcount")})
 

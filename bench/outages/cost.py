@@ -38,17 +38,17 @@ def idle(deployment: Platform, seconds: float) -> dict[str, Any]:
     source, output = make_topic(deployment.kafka, "in"), make_topic(deployment.kafka, "out")
     params = {"input": source, "output": output, "kind": "identity", "per_epoch": "0"}
     deployment.submit("subject.py", params, standbys=1)
-    driver = deployment.job.await_driver()
-    load = Load(deployment.kafka, source)  # a standby rehearses with a driver that works
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(deployment.stop_job)
+        driver = deployment.job.await_driver()
+        load = Load(deployment.kafka, source)  # a standby rehearses with a driver that works
+        stack.callback(load.close)
         deployment.job.await_standby()
         standby = deployment.standby()
         assert standby is not None
         loaded, shares = _shares(deployment, driver, standby, seconds)
-    finally:
         load.close()
-    job_cost = {"loaded": loaded, "idle": _shares(deployment, driver, standby, seconds)[0]}
-    deployment.stop_job()
+        job_cost = {"loaded": loaded, "idle": _shares(deployment, driver, standby, seconds)[0]}
     used, memory = shares
     result = {
         "cpu_share": round(sum(used.values()), 4),
@@ -103,14 +103,16 @@ def throughput(deployment: Platform, records: int) -> dict[str, Any]:
     source, output = make_topic(deployment.kafka, "load"), make_topic(deployment.kafka, "out")
     params = {"input": source, "output": output, "kind": "identity", "per_epoch": str(_PER_EPOCH)}
     deployment.submit("subject.py", params, standbys=1)
-    deployment.job.await_driver()
-    deployment.job.await_standby()
-    standby = deployment.standby()
-    assert standby is not None
-    _preload(deployment, source, records)
-    ends = Consumer(client_config(deployment.kafka, group_id="bench", isolation_level="read_committed"))
     rates: dict[str, list[float]] = {"with": [], "without": []}
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(deployment.stop_job)
+        deployment.job.await_driver()
+        deployment.job.await_standby()
+        standby = deployment.standby()
+        assert standby is not None
+        _preload(deployment, source, records)
+        ends = Consumer(client_config(deployment.kafka, group_id="bench", isolation_level="read_committed"))
+        stack.callback(ends.close)
         _rate(ends, output, _FIRST_S, stop_at=_PER_EPOCH * 4)
         for pair in range(_PAIRS):
             # Both orders are equally frequent, because a driver still gets faster.
@@ -118,9 +120,6 @@ def throughput(deployment: Platform, records: int) -> dict[str, Any]:
                 with contextlib.nullcontext() if name == "with" else standby.paused():
                     rates[name].append(_rate(ends, output, _WINDOW_S))
                 log_progress(f"{name} standby: {rates[name][-1]:,.0f} rows/s")
-    finally:
-        ends.close()
-    deployment.stop_job()
     ratios = [with_standby / without for with_standby, without in zip(rates["with"], rates["without"], strict=True)]
     return {
         **{name: round(statistics.median(seen)) for name, seen in rates.items()},

@@ -93,7 +93,7 @@ class Platform(Stack):
         def ready() -> bool:
             name = self.job.get().host
             hosts = [host for host in self.client.hosts.list().data if on_each_host or host.name == name]
-            return all(host.pool_available > 0 for host in hosts)
+            return bool(hosts) and all(host.pool_available > 0 for host in hosts)
 
         self.job.until(ready, "a pool driver is ready", poll_s=RARE_POLL_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import statistics
 import time
@@ -59,13 +60,17 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
     else:
         params = {**topics, "kind": "identity", "per_epoch": "0"}
         deployment.submit("subject.py", params, standbys=part.standbys, executors=part.executors)
-    deployment.job.await_driver()
     repeats = part.state_mb > 0 and not part.processor
-    load, reader = Load(deployment.kafka, source, repeats=repeats), Reader(deployment.kafka, output)
     gaps: list[float] = []
     warm_ups: list[WarmUp] = []
     state: dict[str, Any] = {}
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(deployment.stop_job)  # also after a failure: other parts follow
+        deployment.job.await_driver()
+        load = Load(deployment.kafka, source, repeats=repeats)
+        stack.callback(load.close)
+        reader = Reader(deployment.kafka, output)
+        stack.callback(reader.close)
         reader.after(0.0)
         if part.state_mb:
             state = fill(deployment, source, part.state_mb)
@@ -87,10 +92,6 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
         phases = waterfall(deployment.job.recoveries())
         deployment.job.until(lambda: len(reader.numbers) >= load.sent, "all records are published")
         time.sleep(1.0)  # a second publication would arrive in this time
-    finally:
-        load.close()
-        reader.close()
-        deployment.stop_job()
     ready = {"ready_s": quantiles([each.seconds for each in warm_ups])} if warm_ups else {}
     ready |= {"ready_cpu_s": quantiles([each.cpu_s for each in warm_ups])} if warm_ups else {}
     return {**quantiles(gaps), **ready, **state, "phases_ms": phases, **verdict(reader.rows, load.sent)}

@@ -82,7 +82,7 @@ async def _failures(session: AsyncSession, now: datetime) -> dict[str, list[Stan
     )
     failures: dict[str, list[StandbyFailure]] = {}
     for job, since, body in await session.execute(failed):
-        failures.setdefault(job, []).append(StandbyFailure(since, bool(body.get("epochs"))))
+        failures.setdefault(job, []).append(StandbyFailure(since, "epochs" in body))
     return failures
 
 
@@ -97,9 +97,12 @@ def not_replaced_yet(failures: Sequence[StandbyFailure], now: datetime) -> int:
         >>> not_replaced_yet([StandbyFailure(now - timedelta(seconds=20), followed=True)], now)
         0
     """
-    cold = sum(not failure.followed for failure in failures)
-    pause = min(_REPLACE_AFTER * 2 ** max(0, cold - 1), _REPLACE_AFTER_AT_MOST)
-    return sum(failure.at > now - (_REPLACE_AFTER if failure.followed else pause) for failure in failures)
+    count, cold = 0, 0
+    for failure in sorted(failures):
+        pause = _REPLACE_AFTER if failure.followed else min(_REPLACE_AFTER * 2**cold, _REPLACE_AFTER_AT_MOST)
+        cold += not failure.followed
+        count += failure.at > now - pause
+    return count
 
 
 def standby_demand(

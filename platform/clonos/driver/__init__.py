@@ -14,7 +14,8 @@ the session of a user's own program.
                     └── RESTARTING <─────────────┤
                                                  └──> FINISHED
     STARTING, CLAIMING, RECONCILING, RUNNING ──> WAITING, while Kafka or a registry is away
-    WAITING ──> STARTING before the first claim; CLAIMING; RUNNING if the queries outlast the outage
+    WAITING ──> STARTING before the first claim; CLAIMING; RUNNING if the queries outlast the outage, else RESTARTING;
+                STOPPING, STOPPED, FINISHED
     (each state that is not final) ──> FAILED; after a claim by another driver ──> SUPERSEDED
 
 `states.TRANSITIONS` is the exact table. Invariants of the package, with the numbers of docs/protocol.md:

@@ -48,6 +48,7 @@ _FOLLOW_INTERVAL_S: Final = 1.0
 _REPORT_INTERVAL_S: Final = 2.0
 # Spark stops Python workers that were idle for a minute.
 _WARM_WORKERS_INTERVAL_S: Final = 40.0
+_WORKERS_RETRY_S: Final = 10.0
 
 
 def wait_for_promotion(pipe: Path, job: str, standbys: Standbys) -> BeforeRun:
@@ -107,7 +108,7 @@ class Standby:
         self._failed_check: ClonosError | None = None  # of the newest check of the log
         self._warming: Warming | None = None
         self._workers_warmed_at = self._refreshed_at = self._followed_at = self._reported_at = time.monotonic()
-        self._reported_epochs: dict[str, int] = {}
+        self._reported_epochs: dict[str, int] | None = None
         self._metered_epochs: dict[str, int] = {}
         self._executors = standbys.executors
         stalled_s, every_s = standbys.self_promote_after_s, min(1.0, standbys.self_promote_after_s / 4) or 1.0
@@ -122,7 +123,7 @@ class Standby:
             Open Kafka connections for the claim; None if the process was asked to stop.
 
         Raises:
-            ClonosError: The job cannot be defined, or a check before READY failed.
+            ClonosError: The job cannot be defined, or the check before its warm-up failed.
         """
         try:
             self._transition(StandbyState.WARMING)
@@ -254,10 +255,13 @@ class Standby:
         except Exception as failure:
             if not alive(self._spark):
                 raise
-            self._workers_warmed_at = time.monotonic() - _WARM_WORKERS_INTERVAL_S + _REFRESH_INTERVAL_S
-            self._workers_failed = True
+            self._workers_warmed_at = time.monotonic() - _WARM_WORKERS_INTERVAL_S + _WORKERS_RETRY_S
             typed = failure if isinstance(failure, ClonosError) else None
-            self._become_stale(typed or EpochFailed(f"The standby's Python workers cannot be started: {failure}."))
+            error = typed or EpochFailed(f"The standby's Python workers cannot be started: {failure}.")
+            if self._state is StandbyState.STALE and not self._workers_failed:
+                self._emit("standby-trouble", **error_fields(error))
+            self._workers_failed = True
+            self._become_stale(error)
         else:
             self._workers_failed = False
 

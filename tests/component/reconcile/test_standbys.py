@@ -160,8 +160,9 @@ def test_a_standby_that_cannot_warm_up_is_replaced_later_each_time() -> None:
     assert replaced_after_s(60, 120) == 60
     assert replaced_after_s(*range(60, 660, 60)) == 300, "at most"
     assert replaced_after_s(60, 120, followed=True) == 15, "each of them was READY"
-    both = [failed(20, followed=False), failed(20, followed=False)]
-    assert not_replaced_yet(both, NOW) == 2
+    assert not_replaced_yet([failed(10, followed=False), failed(10, followed=False)], NOW) == 2
+    series = [failed(ago_s, followed=False) for ago_s in (5, 130, 195, 230, 250)]
+    assert not_replaced_yet(series, NOW) == 1, "the older ones were replaced"
 
 
 def test_none_is_added_while_the_job_recovers_or_one_has_just_failed() -> None:
