@@ -113,19 +113,23 @@ class Rehearsal:
             raise NotRehearsed(f"{query.name}: {error}") from error
         return "nothing"
 
-    def evaluate_expressions(self, query: Query) -> None:
+    def evaluate_expressions(self, query: Query) -> int:
         """Evaluate the query's built-in expressions on sample values; no function of the user is called.
 
         A run on no rows initialises no class that only a row uses. Spark's `lower` and `upper`, for example, then take
         more than a second for their first row (the table of `CollationAwareUTF8String`).
 
+        Returns:
+            The number of evaluations without an error.
+
         Raises:
             NotRehearsed: Spark cannot list the expressions.
         """
         try:
-            jvm_of(self._spark).clonos.ExpressionRehearsal.run(analyzed_plan(query.frame))
+            evaluated: int = jvm_of(self._spark).clonos.ExpressionRehearsal.run(analyzed_plan(query.frame))
         except Py4JJavaError as error:
             raise NotRehearsed(f"{query.name}: {error.java_exception}") from error
+        return evaluated
 
     def _run_on_copy(
         self, query: Query, checkpoint: Path, times: int, interrupted: Callable[[], bool]
