@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.outages.flow import Load, Reader, verdict
-from bench.outages.subject import Platform
+from bench.outages.subject import RARE_POLL_S, Platform
 from bench.outages.takeovers import ON_ITS_WAY_S, quantiles
 from bench.progress import log_progress
 from bench.subjects import make_topic
@@ -89,7 +89,7 @@ def _cancel(job: PlatformJob) -> None:
 
 def _await_standbys(loaded_jobs: list[_LoadedJob]) -> None:
     for each in loaded_jobs:
-        each.job.until(each.job.ready_standby, "a standby is READY", _READY_S)
+        each.job.until(each.job.ready_standby, "a standby is READY", _READY_S, poll_s=RARE_POLL_S)
 
 
 def _epoch_durations_ms(deployment: Platform, job: PlatformJob) -> list[float]:

@@ -12,8 +12,7 @@ from typing import Final
 from clonos.resources.hosts import Standby
 from clonos.testing.harness import PlatformJob, ProcessGroup, Stack
 
-# Each poll is several requests, which take CPU time from the standby that warms up: at a poll each 50 ms, the control
-# plane took a fifth of a core.
+# Each poll is several requests, which take CPU time from the standby that warms up.
 RARE_POLL_S: Final = 0.5
 _JOBS: Final = Path(__file__).parent.parent / "jobs"
 
