@@ -1,6 +1,7 @@
 """The benchmarks' job with state in Spark's own operators: passes each record once, stores all keys.
 
-A record whose key begins with ``f`` is not published: its value is the number of bytes of its state.
+A record whose key begins with ``f`` is not published: its value is the number of bytes of its state. The records of a
+key have no order within an epoch, because they are shuffled by key and number.
 """
 
 from __future__ import annotations

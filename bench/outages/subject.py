@@ -23,6 +23,7 @@ class Platform(Stack):
     Args:
         home: ``CLONOS_HOME``.
         pool_size: Pool drivers of each host.
+        slots: Slots of each host.
         spark_workers: Workers of the Spark cluster ``local``; 0: no cluster.
 
     Attributes:
@@ -31,9 +32,9 @@ class Platform(Stack):
 
     job: PlatformJob
 
-    def __init__(self, home: Path, *, pool_size: int = 0, spark_workers: int = 0) -> None:
+    def __init__(self, home: Path, *, pool_size: int = 0, slots: int = 2, spark_workers: int = 0) -> None:
         workers = ("--spark-workers", str(spark_workers)) if spark_workers else ()
-        super().__init__(home, "--pool-size", str(pool_size), *workers)
+        super().__init__(home, "--pool-size", str(pool_size), "--slots", str(slots), *workers)
 
     def submit(
         self,
@@ -110,7 +111,7 @@ class Platform(Stack):
 
 
 @contextlib.contextmanager
-def platform(home: Path, *, pool_size: int = 0, spark_workers: int = 0) -> Iterator[Platform]:
+def platform(home: Path, *, pool_size: int = 0, slots: int = 2, spark_workers: int = 0) -> Iterator[Platform]:
     """Start the platform, and stop it at the end of the context."""
-    with Platform(home, pool_size=pool_size, spark_workers=spark_workers) as started:
+    with Platform(home, pool_size=pool_size, slots=slots, spark_workers=spark_workers) as started:
         yield started

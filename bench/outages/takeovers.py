@@ -94,7 +94,13 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
         time.sleep(1.0)  # a second publication would arrive in this time
     ready = {"ready_s": quantiles([each.seconds for each in warm_ups])} if warm_ups else {}
     ready |= {"ready_cpu_s": quantiles([each.cpu_s for each in warm_ups])} if warm_ups else {}
-    return {**quantiles(gaps), **ready, **state, "phases_ms": phases, **verdict(reader.rows, load.sent)}
+    return {
+        **quantiles(gaps),
+        **ready,
+        **state,
+        "phases_ms": phases,
+        **verdict(reader.rows, load.sent, ordered=not repeats),
+    }
 
 
 class WarmUp(NamedTuple):

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from clonos.embedded.jars import ensure_s3_jars
 from clonos.settings import Settings
 
+# Whether Spark writes and verifies checksums of the files of a query's state.
+FILE_CHECKSUMS: Final = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
 _JARS: Final = "spark.jars"
 _PACKAGES: Final = "spark.jars.packages"
 _OWN: Final = "hadoop-aws"
@@ -37,3 +39,17 @@ def storage_jars(location: str, conf: Mapping[str, str], settings: Settings) -> 
         return {}
     own = sorted(str(jar) for jar in ensure_s3_jars(settings).glob("*.jar"))
     return {_JARS: ",".join([*filter(None, [jars]), *own])}
+
+
+def checksum_settings(location: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """The setting `FILE_CHECKSUMS` of a session whose checkpoint is on S3, where Hadoop verifies nothing; else empty.
+
+    Args:
+        location: A path or URI.
+        conf: The user's configuration, which overrides it.
+
+    Example:
+        >>> checksum_settings("s3a://bucket/checkpoint", {})
+        {'spark.sql.streaming.checkpoint.fileChecksum.enabled': 'true'}
+    """
+    return {FILE_CHECKSUMS: conf.get(FILE_CHECKSUMS, "true")} if needs_s3(location) else {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 
@@ -78,3 +80,36 @@ def test_a_checkpoint_has_this_file_system_without_the_setting(spark: SparkSessi
     # A user's own class stays.
     conf.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
     assert jvm.clonos.CheckpointFiles(folder, conf).fs().getClass().getName().endswith(".RawLocalFileSystem")
+
+
+def test_a_listing_equals_that_of_hadoop(spark: SparkSession, tmp_path: Path) -> None:
+    context = spark.sparkContext
+    jvm, hadoop = context._jvm, context._jvm.org.apache.hadoop.fs
+    own = hadoop.FileSystem.get(context._jsc.hadoopConfiguration())
+    conf = jvm.org.apache.hadoop.conf.Configuration(context._jsc.hadoopConfiguration())
+    conf.set("fs.file.impl", "org.apache.hadoop.fs.LocalFileSystem")
+    conf.setBoolean("fs.file.impl.disable.cache", True)
+    hadoops = hadoop.FileSystem.get(conf)
+    assert {files.getClass().getName() for files in (own, hadoops)} == {
+        "clonos.LocalFileSystem",
+        "org.apache.hadoop.fs.LocalFileSystem",
+    }
+
+    def listed(files: Any, folder: str, pattern: str) -> list[tuple[str, int, bool]]:
+        statuses = files.listStatus(hadoop.Path(folder), hadoop.GlobFilter(pattern))
+        return sorted((status.getPath().toString(), status.getLen(), status.isDirectory()) for status in statuses)
+
+    for name in ("1.zip", "1.changelog", ".1.zip.crc", ".hidden", "a b:c%20.zip"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "folder.zip").mkdir()
+    (tmp_path / "dangling.zip").symlink_to(tmp_path / "removed")
+    for folder in (str(tmp_path), tmp_path.as_uri()):
+        for pattern in ("*", "*.zip", "*.crc", "none"):
+            assert listed(own, folder, pattern) == listed(hadoops, folder, pattern)
+    assert len(listed(own, str(tmp_path), "*.zip")) == 3
+
+    file = str(tmp_path / "1.zip")
+    assert listed(own, file, "*") == listed(hadoops, file, "*") != []
+    for files in (own, hadoops):
+        with pytest.raises(Py4JJavaError, match="FileNotFoundException"):
+            listed(files, str(tmp_path / "missing"), "*")

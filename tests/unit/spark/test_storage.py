@@ -8,7 +8,7 @@ import pytest
 
 from clonos.settings import Settings
 from clonos.spark import storage
-from clonos.spark.storage import storage_jars
+from clonos.spark.storage import FILE_CHECKSUMS, checksum_settings, storage_jars
 
 
 @pytest.fixture
@@ -31,3 +31,10 @@ def test_only_a_checkpoint_on_s3_needs_jars(settings: Settings, tmp_path: Path) 
 )
 def test_the_users_own_version_is_used(settings: Settings, own: dict[str, str]) -> None:
     assert storage_jars("s3a://bucket/x", own, settings) == {}
+
+
+def test_spark_writes_checksums_on_s3_only() -> None:
+    assert checksum_settings("s3a://bucket/x", {}) == {FILE_CHECKSUMS: "true"}
+    assert checksum_settings("s3a://bucket/x", {FILE_CHECKSUMS: "false"}) == {FILE_CHECKSUMS: "false"}
+    for location in ("/folder", "file:///folder", "hdfs://host/folder", ""):
+        assert checksum_settings(location, {}) == {}

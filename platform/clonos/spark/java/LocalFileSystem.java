@@ -1,16 +1,21 @@
 package clonos;
 
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.attribute.PosixFilePermissions;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.PathFilter;
 import org.apache.hadoop.fs.RawLocalFileSystem;
 import org.apache.hadoop.fs.permission.FsPermission;
 
 /**
  * Hadoop's local file system, which sets permissions by a system call instead of a process, copies what never changes
- * by linking to it, and renames no file onto another.
+ * by linking to it, renames no file onto another, and reads the attributes of only those files that a filter accepts.
  */
 public final class LocalFileSystem extends org.apache.hadoop.fs.LocalFileSystem {
   /** RocksDB's tables: most of a state's bytes, written once. */
@@ -32,6 +37,34 @@ public final class LocalFileSystem extends org.apache.hadoop.fs.LocalFileSystem 
     if (delSrc || !linked(src, dst)) {
       super.copyToLocalFile(delSrc, src, dst);
     }
+  }
+
+  /**
+   * Like Hadoop's, but a filter by name excludes files before their attributes are read. A state of some hundred epochs
+   * has a folder of a thousand files for each partition, of which Spark looks for the few snapshots.
+   */
+  @Override
+  public FileStatus[] listStatus(Path folder, PathFilter filter) throws IOException {
+    String[] names = pathToFile(folder).list();
+    if (names == null) {
+      return super.listStatus(folder, filter); // a file, or an error that Hadoop reports
+    }
+    Path qualified = makeQualified(folder);
+    List<FileStatus> accepted = new ArrayList<>();
+    for (String name : names) {
+      if (name.startsWith(".") && name.endsWith(".crc")) {
+        continue; // the checksums of a file
+      }
+      Path path = new Path(qualified, new Path(null, null, name));
+      if (filter.accept(path)) {
+        try {
+          accepted.add(getFileStatus(path));
+        } catch (FileNotFoundException removed) {
+          // Hadoop's listing omits it too.
+        }
+      }
+    }
+    return accepted.toArray(new FileStatus[0]);
   }
 
   private boolean linked(Path src, Path dst) throws IOException {
