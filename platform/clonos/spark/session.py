@@ -83,7 +83,7 @@ FASTER: Mapping[str, str] = {
 SESSION_DEFAULTS: Mapping[str, str] = {
     **PROMISED,
     **FASTER,
-    # Hadoop verifies local files and those of HDFS itself. Spark would add a file of checksums to each file of the state.
+    # Hadoop verifies local files and those of HDFS itself. Spark would add a file of checksums to each file of state.
     FILE_CHECKSUMS: "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
