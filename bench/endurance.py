@@ -126,8 +126,8 @@ def _figures(deployment: Platform, load: Load, reader: Reader) -> dict[str, floa
     recent = [row for row in reader.rows[-round(20 * _LATENCY_S * RATE) :] if row.at > time.monotonic() - _LATENCY_S]
     figures |= _latency_ms(recent, load.sent_at)
     logs = deployment.home / "kafka"
-    figures["causal_log_mb"] = _megabytes(logs, f"clonos.{deployment.job.name}.log-")
-    figures["transaction_log_mb"] = _megabytes(logs, "__transaction_state-")
+    figures["causal_log_mb"] = megabytes(logs, f"clonos.{deployment.job.name}.log-")
+    figures["transaction_log_mb"] = megabytes(logs, "__transaction_state-")
     figures["transactional_ids"] = len(transactions(deployment.kafka))
     figures["cpu_s"] = round(sum(sum(cpu_s(processes).values()) for processes in parts.values()), 1)
     return figures
@@ -158,7 +158,7 @@ def _latency_ms(rows: list[Row], sent_at: list[float]) -> dict[str, float]:
     }
 
 
-def _megabytes(folder: Path, prefix: str) -> float:
+def megabytes(folder: Path, prefix: str) -> float:
     """The size of the directories of a topic's partitions below a broker's directory."""
     size = 0
     for directory in folder.rglob(f"{prefix}[0-9]*"):

@@ -16,6 +16,9 @@ from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
 
 CONTROL: Final = 0
+# Kafka frees the disk of truncated records by whole segments; its default is 1 GB for each partition. Some providers
+# refuse less than 50 MB.
+SEGMENT_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 15.0
 _REPLICAS: Final = 3
 _MIN_REPLICAS: Final = 2  # that hold each record, if the cluster has three brokers
@@ -88,6 +91,7 @@ def _create(admin: AdminClient, topic: str, partitions: int, *, alive: int) -> N
             "min.insync.replicas": str(_MIN_REPLICAS if replicas >= _REPLICAS else 1),
             "unclean.leader.election.enable": "false",
             "max.message.bytes": str(8 * 1024 * 1024),
+            "segment.bytes": str(SEGMENT_BYTES),
         }
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
         tolerated = {KafkaError.TOPIC_ALREADY_EXISTS, *([KafkaError.INVALID_REPLICATION_FACTOR] if candidates else [])}
