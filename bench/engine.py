@@ -66,7 +66,7 @@ def _throughput(run: Any, rounds: int, subjects: list[Subject]) -> dict[str, Any
                 rates.setdefault((kind, subject), []).extend(run(subject, kind))
 
     def mid(kind: str, subject: str, name: str) -> float:
-        return round(median(getattr(rate, name) for rate in rates[kind, subject]), 2)
+        return float(round(median(getattr(rate, name) for rate in rates[kind, subject]), 2))
 
     pairs = [("spark" if subject == "spark_default" else subject, subject) for subject in subjects]
     return {

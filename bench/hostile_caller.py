@@ -196,7 +196,7 @@ async def _limits_us() -> float:
         return {"type": "http.request"}
 
     async def spent_us(called: ASGIApp) -> float:
-        scope = {"type": "http", "method": "GET", "path": "/api/v1/jobs", "headers": []}
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/api/v1/jobs", "headers": []}
         scope["clonos.principal"] = Principal("token", "ada", Role.VIEWER)
         begun = time.thread_time()
         for _ in range(_CALLS):
@@ -214,9 +214,9 @@ async def _limits_us() -> float:
 
 
 async def _ordinary(task: dict[str, Any]) -> dict[str, Any]:
+    host, port = task["address"]
     callers = [
-        OrdinaryCaller(Connection(*task["address"], token), f"job-{number}")
-        for number, token in enumerate(task["tokens"])
+        OrdinaryCaller(Connection(host, port, token), f"job-{number}") for number, token in enumerate(task["tokens"])
     ]
     await asyncio.gather(*(caller.use(task["seconds"]) for caller in callers))
     for caller in callers:
@@ -236,8 +236,8 @@ async def _ordinary(task: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _hostile(task: dict[str, Any]) -> dict[str, Any]:
-    address = tuple(task["address"])
-    caller = HostileCaller(lambda: Connection(*address, task["token"]), address, "job-0")
+    host, port = task["address"]
+    caller = HostileCaller(lambda: Connection(host, port, task["token"]), (host, port), "job-0")
     await caller.attack(task["seconds"], only=filter(None, task["only"].split(",")))
     return dict(caller.answers)
 

@@ -65,7 +65,7 @@ class Load:
             burst = await self._start_all(jobs)
             await asyncio.sleep(_SETTLE_S)
             for measurements in (self._durations, self._lags, self._errors, self._waiting):
-                measurements.clear()  # type: ignore[attr-defined]
+                measurements.clear()
             print("measuring", flush=True)
             using = [group.create_task(self._list_jobs(len(jobs))), group.create_task(self._stop_and_start_jobs(jobs))]
             await asyncio.sleep(self._task["seconds"])
@@ -96,8 +96,10 @@ class Load:
         artifact = await client.request("POST", "/artifacts", body, f"multipart/form-data; boundary={form}")
         jobs = []
         for number in range(self._task["jobs"]):
-            spec = {"metadata": {"name": f"job-{number}", "labels": {"team": f"t{number % 10}"}}}
-            spec["spec"] = {"main": "job.py", "checkpoint": f"/nowhere/shared/job-{number}"}  # type: ignore[dict-item]
+            spec = {
+                "metadata": {"name": f"job-{number}", "labels": {"team": f"t{number % 10}"}},
+                "spec": {"main": "job.py", "checkpoint": f"/nowhere/shared/job-{number}"},
+            }
             created = {"spec": spec, "artifact": artifact["id"], "start": False}
             jobs.append((await client.request("POST", "/jobs", json.dumps(created).encode()))["id"])
         return jobs

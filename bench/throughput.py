@@ -68,8 +68,9 @@ def rate(
     cluster: BenchCluster | None = None,
 ) -> Rate:
     """Run one job over the whole input; watched through the stable end of its output topic, which costs nothing."""
-    options = {"kind": kind, "per_epoch": per_epoch, "depth": depth, "cluster": cluster}
-    with running_driver(subject, kafka, home, source, **options) as run:
+    with running_driver(
+        subject, kafka, home, source, kind=kind, per_epoch=per_epoch, depth=depth, cluster=cluster
+    ) as run:
         ends = Consumer(client_config(kafka, group_id="bench", isolation_level="read_committed"))
         deadline = time.perf_counter() + _DONE_S
         first: tuple[float, int, float] | None = None

@@ -84,7 +84,7 @@ def _claim_s(run: RunningDriver) -> float:
     events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
     claimed = max(event["at"] for event in events if event["event"] == "claimed")
     begun = max(event["at"] for event in events if event.get("state") == "CLAIMING" and event["at"] <= claimed)
-    return round(claimed - begun, 3)
+    return float(round(claimed - begun, 3))
 
 
 def _bursts(kafka: KafkaSettings, run: RunningDriver, source: str, partitions: int, bursts: int) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from typing import Any
 
 from pyspark.sql import Row
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.streaming.stateful_processor import TimerValues
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 import clonos
 
@@ -27,7 +26,7 @@ class Counter(StatefulProcessor):
         self.count = handle.getValueState("count", "n long")
         self.ballast = handle.getValueState("ballast", "bytes binary")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # type: ignore[override]  # noqa: N802, N803
         """Count them."""
         name = key[0]
         numbers = sorted(row.number for row in rows)
@@ -35,7 +34,7 @@ class Counter(StatefulProcessor):
             # Bytes that no compression makes smaller, and the same in a replay.
             self.ballast.update((hashlib.shake_128(name.encode()).digest(numbers[-1]),))
             return
-        (count,) = self.count.get() if self.count.exists() else (0,)
+        (count,) = self.count.get() or (0,)
         for number in numbers:
             count += 1
             yield Row(key=name, number=number, count=count)

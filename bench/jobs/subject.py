@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import BinaryType, DoubleType, StringType
 
 import clonos
 
 
-@F.pandas_udf(BinaryType())
+@pandas_udf(BinaryType())  # type: ignore[call-overload, untyped-decorator]
 def marked(values: pd.Series) -> pd.Series:
     """A small computation on each row, in pandas."""
     return values.str.decode("utf-8").str.upper().str.encode("utf-8")
@@ -78,7 +79,8 @@ def _column(kind: str) -> Column:
         case "identity":
             return F.col("value")
         case "udf":
-            return marked("value")
+            column: Column = marked("value")
+            return column
         case "python":
             return shouted("value")
         case "slow":

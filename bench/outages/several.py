@@ -33,6 +33,10 @@ class _LoadedJob:
     load: Load
     reader: Reader
 
+    def complete(self) -> bool:
+        """Whether the reader has as many records as were sent."""
+        return len(self.reader.numbers) >= self.load.sent
+
 
 def measure(kills: int, deployment: Platform) -> dict[str, Any]:
     """Run `JOBS` jobs with a standby each, and kill their drivers in turn, `kills` times altogether.
@@ -61,7 +65,7 @@ def measure(kills: int, deployment: Platform) -> dict[str, Any]:
         totals: dict[str, int] = {}
         for each in loaded_jobs:
             each.load.close()
-            each.job.until(lambda each=each: len(each.reader.numbers) >= each.load.sent, "all records are published")
+            each.job.until(each.complete, "all records are published")
         time.sleep(1.0)  # a second publication would arrive in this time
         for each in loaded_jobs:
             for name, count in verdict(each.reader.rows, each.load.sent).items():
