@@ -44,7 +44,7 @@ class Accounts(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
         now = timerValues.getCurrentProcessingTimeInMs()
-        orders, total, newest, alarm = self.account.get() if self.account.exists() else (0, 0, 0, 0)
+        orders, total, newest, alarm = self.account.get() or (0, 0, 0, 0)
         for row in rows:
             orders += 1
             total += row.cents
@@ -72,7 +72,7 @@ class Accounts(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
     ) -> Iterator[Row]:
-        orders, total, newest, _ = self.account.get()
+        orders, total, newest, _ = self.account.get() or (0, 0, 0, 0)
         self.account.update((orders, total, newest, 0))
         # A notice has no order.
         yield Row(

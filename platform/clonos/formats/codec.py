@@ -18,15 +18,15 @@ class Undecodable(Exception):
 
 
 class Reader(Protocol):
-    """Decodes records in Spark tasks. A `Format` creates it in the driver, and it must be picklable.
+    """Decodes records in Spark tasks. A `Format` creates it in the driver, and it must be picklable."""
 
-    Attributes:
-        spark_type: Spark type of the decoded records.
-        registry: URL of the registry for the records' schemas; None: no registry.
-    """
+    @property
+    def spark_type(self) -> StructType:
+        """Spark type of the decoded records."""
 
-    spark_type: StructType
-    registry: str | None
+    @property
+    def registry(self) -> str | None:
+        """URL of the registry for the records' schemas; None: no registry."""
 
     def open(self, schemas: SchemaSource) -> Decode:
         """Prepare decoding, once per task.
