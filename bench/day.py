@@ -1,14 +1,19 @@
 """A day with a takeover each minute, without Spark: what grows on the brokers.
 
-``python -m bench.day --json``; ``--takeovers``, ``--epochs``. Each takeover is a claim of a job with four lanes by a
-new driver. Between two claims the driver commits epochs: their plan, a transaction for each lane, and their commit. It
-truncates the causal log as a driver does. These are the takeovers of a day, and a twentieth of the epochs of a driver
-with four epochs a second. So segments of the causal log and of Kafka's log of transactions are shorter in the same
-proportion. What Kafka does after a time, it does sooner, because the day takes about 20 minutes.
+``python -m bench.day --json``; ``--takeovers``, ``--epochs``. Simulates 1,440 takeovers, and 12 epochs after each: a
+twentieth of a day's epochs at four a second. A takeover is a claim of a job with four lanes. An epoch is its plan, a
+transaction for each lane, and its commit; the causal log is truncated each 100 epochs. After each takeover, new Python
+workers write determinants with producers of their own. A driver ends between two epochs, so no takeover finds an open
+transaction. Lanes use librdkafka, which keeps its producer id; Kafka's Java client takes a new one after some 32,000
+transactions (KIP-890).
 
-Samples have the number of transactional ids, of idempotent producers that the brokers remember for the partitions of
-the causal log and of the output (KIP-360), the offsets that the causal log spans, and the megabytes of the causal log
-and of Kafka's log of transactions. ``slopes`` has their growth per simulated hour, as in `bench.endurance`.
+Segments of the causal log and of Kafka's log of transactions are shorter by `_EPOCH_DIVISOR`, and time limits of the
+broker by `_TIME_DIVISOR`, because the day takes about 20 minutes. The broker forgets a producer after two simulated
+hours, not after a day, so that the run shows where their number ends.
+
+Samples have the number of transactional ids, of idempotent producers that the broker remembers for the partitions of
+the causal log and of the output, the offsets that the causal log spans, and the megabytes of the causal log and of
+Kafka's log of transactions. ``slopes`` has their growth per simulated hour, as in `bench.endurance`.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from bench.endurance import Sample, megabytes, slopes
@@ -34,7 +40,7 @@ from clonos.embedded.jars import ensure_jars
 from clonos.kafka import client_config
 from clonos.log.claiming import Ownership, claim
 from clonos.log.control import RETAINED_EPOCHS, lane_id
-from clonos.log.records import EpochCommitted, InputSlice, Marker, Plan, encode
+from clonos.log.records import Determinant, Determinants, EpochCommitted, InputSlice, Marker, Plan, encode
 from clonos.log.topic import SEGMENT_BYTES
 from clonos.log.transaction import TransactionalProducer
 from clonos.log.truncation import truncate
@@ -43,27 +49,27 @@ from clonos.settings import KafkaSettings, Settings
 _LANES: Final = PARTITIONS
 _TAKEOVERS: Final = 24 * 60
 _EPOCHS_PER_S: Final = 4
-# The share of a day's epochs that is simulated: one in `SCALE`.
-SCALE: Final = 20
-_EPOCHS: Final = 60 * _EPOCHS_PER_S // SCALE  # after each takeover
+# A day has this many times as many epochs.
+_EPOCH_DIVISOR: Final = 20
+_EPOCHS: Final = 60 * _EPOCHS_PER_S // _EPOCH_DIVISOR  # after each takeover
+_WORKERS: Final = 4  # Python workers of a driver that write determinants
 _SAMPLES: Final = 48
 _QUERY: Final = "out"
 _RECORDS: Final = 10  # in each lane of an epoch
-_DAY_MS: Final = 24 * 3600 * 1000
-_SPEED: Final = 60  # a day in about 24 minutes
+_TIME_DIVISOR: Final = 72
 _MIN_SEGMENT_BYTES: Final = 1 << 20  # Kafka's
-# Kafka's own values are a day, five minutes, a minute and 100 MB.
+# Kafka's own values: a day, ten minutes, five minutes, one minute, 100 MB.
 _BROKER: Final = {
-    "producer.id.expiration.ms": str(_DAY_MS // _SPEED),
-    "producer.id.expiration.check.interval.ms": "10000",
-    "log.retention.check.interval.ms": str(300_000 // _SPEED),
-    "log.segment.delete.delay.ms": str(60_000 // _SPEED),
-    "transaction.state.log.segment.bytes": str(100 * _MIN_SEGMENT_BYTES // SCALE),
+    "producer.id.expiration.ms": str(2 * 3_600_000 // _TIME_DIVISOR),
+    "producer.id.expiration.check.interval.ms": str(600_000 // _TIME_DIVISOR),
+    "log.retention.check.interval.ms": str(300_000 // _TIME_DIVISOR),
+    "log.segment.delete.delay.ms": str(60_000 // _TIME_DIVISOR),
+    "transaction.state.log.segment.bytes": str(100 * _MIN_SEGMENT_BYTES // _EPOCH_DIVISOR),
 }
 
 
 class _Driver:
-    """Commits epochs of an owned job as a driver with Spark does, with one record after another."""
+    """Commits epochs of an owned job, one lane after another, without Spark."""
 
     def __init__(self, kafka: KafkaSettings, job: str, output: str) -> None:
         self.own: Ownership = claim(kafka, job)
@@ -74,6 +80,16 @@ class _Driver:
         self._lanes = [
             TransactionalProducer(kafka, lane_id(job, _QUERY, lane), self.own.topic) for lane in range(_LANES)
         ]
+
+    def record_determinants(self, epoch: int) -> None:
+        """Write a record of determinants from new workers, each with an idempotent producer of its own."""
+        answers = (Determinant(bytes(16), b"answer", service="bench"),)
+        config = client_config(self.own.kafka, enable_idempotence=True, linger_ms=0)
+        workers = [Producer(config) for _ in range(_WORKERS)]
+        for number, worker in enumerate(workers):
+            record = Determinants(self.own.owner, _QUERY, epoch, "operator", number, answers)
+            worker.produce(self.own.topic, encode(record), partition=self._partitions[number % _LANES])
+        assert all(worker.flush(15) == 0 for worker in workers)
 
     def commit_epoch(self, epoch: int) -> None:
         """Commit the plan, all lanes and the epoch; truncate the log when a driver does."""
@@ -137,6 +153,7 @@ def measure(kafka: KafkaSettings, data: Path, *, takeovers: int, epochs: int) ->
         driver = _Driver(kafka, job, output)
         if takeover == 0:
             _shorten_segments(kafka, driver.own.topic)
+        driver.record_determinants(epoch)
         for _ in range(epochs):
             driver.commit_epoch(epoch)
             epoch += 1
@@ -147,14 +164,13 @@ def measure(kafka: KafkaSettings, data: Path, *, takeovers: int, epochs: int) ->
     return {
         "takeovers": takeovers,
         "epochs": epoch,
-        "scale": SCALE,
         "slopes": slopes(samples),
         "samples": [asdict(sample) for sample in samples],
     }
 
 
 def _shorten_segments(kafka: KafkaSettings, topic: str) -> None:
-    size = max(_MIN_SEGMENT_BYTES, SEGMENT_BYTES // SCALE)
+    size = max(_MIN_SEGMENT_BYTES, SEGMENT_BYTES // _EPOCH_DIVISOR)
     entry = ConfigEntry("segment.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient(client_config(kafka))
@@ -164,10 +180,10 @@ def _shorten_segments(kafka: KafkaSettings, topic: str) -> None:
 def _figures(kafka: KafkaSettings, data: Path, own: Ownership, output: str) -> dict[str, float]:
     partitions = [0, *own.state.lanes.values()]
     bounds = [own.reader.bounds(partition) for partition in partitions]
-    known = producers(kafka, {own.topic: partitions, output: list(range(PARTITIONS))})
+    remembered = producers(kafka, {own.topic: partitions, output: list(range(PARTITIONS))})
     return {
         "transactional_ids": len(transactions(kafka)),
-        "remembered_producers": sum(known.values()),
+        "remembered_producers": sum(remembered.values()),
         "causal_log_offsets": sum(high - low for low, high in bounds),
         "causal_log_mb": megabytes(data, f"{own.topic}-"),
         "transaction_log_mb": megabytes(data, "__transaction_state-"),

@@ -159,7 +159,7 @@ def _latency_ms(rows: list[Row], sent_at: list[float]) -> dict[str, float]:
 
 
 def megabytes(folder: Path, prefix: str) -> float:
-    """The size of the directories of a topic's partitions below a broker's directory."""
+    """The size of the ``.log`` files of a topic's partitions below a broker's directory."""
     size = 0
     for directory in folder.rglob(f"{prefix}[0-9]*"):
         for file in directory.glob("*.log"):

@@ -49,8 +49,10 @@ _POOL_PARTS: Final = {
     "pool": Part("driver", standbys=0, pool=True),
     "both": Part("both", pool=True),
 }
-# Parts with a platform of their own.
+# Parts with a platform of their own, and the directories of those platforms.
 _OTHER_PLATFORMS: Final = {*_POOL_PARTS, "several", "wordcount"}
+_POOL_HOME: Final = "pool"
+_SEVERAL_HOME: Final = "several"
 _WRONG: Final = ("duplicates", "lost", "order_breaks", "state_breaks")
 # Share of `--kills` for the parts cold, pool and both: each of their kills takes long.
 _COLD_SHARE: Final = 0.1
@@ -96,7 +98,8 @@ def _run(arguments: argparse.Namespace, home: Path) -> dict[str, Any]:
         _run_parts(arguments, home, results)
     figures = results.figures
     figures |= _totals(figures)
-    figures["left_after_down"] = mixed.surviving_processes(home) + mixed.surviving_processes(home / "pool")
+    homes = (home, home / _POOL_HOME, home / _SEVERAL_HOME)
+    figures["left_after_down"] = [process for each in homes for process in mixed.surviving_processes(each)]
     figures["violations"] = _violations(figures, mixed=arguments.mixed)
     return figures
 
@@ -134,14 +137,14 @@ def _run_parts(arguments: argparse.Namespace, home: Path, results: _Results) -> 
         return {}
 
     def with_pool() -> dict[str, Any]:
-        with platform(home / "pool", pool_size=1) as deployment:
+        with platform(home / _POOL_HOME, pool_size=1) as deployment:
             for name, part in pool_parts.items():
                 takeovers(name, part, deployment)
         return {}
 
     def with_several_jobs() -> dict[str, Any]:
-        # One host can run all drivers, and start a standby before its predecessor has ended.
-        with platform(home / "several", slots=several.JOBS + 1) as deployment:
+        # One host can run the drivers of all jobs, and one more while the slot of a killed driver is not free yet.
+        with platform(home / _SEVERAL_HOME, slots=several.JOBS + 1) as deployment:
             return {"several": several.measure(arguments.kills, deployment)}
 
     pool_parts = {name: part for name, part in _POOL_PARTS.items() if name in arguments.parts}

@@ -120,7 +120,7 @@ def verdict(rows: Iterable[Row], sent: int, *, ordered: bool = True) -> dict[str
     Args:
         rows: The output, in the reader's order.
         sent: Number of input records.
-        ordered: Whether the job keeps the order within a key. One that shuffles by other columns does not.
+        ordered: Whether the job keeps the order within a key. A job that shuffles by other columns does not.
 
     Returns:
         ``duplicates``, ``lost``, ``order_breaks`` within a key; ``state_breaks``: records of a counting job with

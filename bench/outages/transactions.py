@@ -34,7 +34,7 @@ def transactions(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def producers(kafka: KafkaSettings, partitions: Mapping[str, Sequence[int]]) -> dict[tuple[str, int], int]:
-    """The number of idempotent producers that the broker remembers for each partition (KIP-360), which it leads.
+    """The number of idempotent producers that the broker remembers for each partition that it leads (KIP-664).
 
     Args:
         kafka: A cluster of one broker, with a plaintext listener.

@@ -50,6 +50,7 @@ from clonos.log.topic import log_topic
 from clonos.settings import KafkaSettings
 from clonos.spark.repeatable_kafka import long_polls
 from clonos.spark.session import alive
+from clonos.spark.storage import leave_checksums_to_hadoop
 from clonos.telemetry.events import Events, error_fields
 
 _POLL_S = 0.1
@@ -182,6 +183,7 @@ class Driver:
         set_driver_params(dict(self._job.spec.spec.params))
         count.attach(self._spark.sparkContext)
         drops.attach(self._spark.sparkContext)
+        leave_checksums_to_hadoop(self._spark, self._checkpoint)
         context = JobContext(self._spark, self._job.spec, self._kafka, rehearsal=rehearsal)
         context.pins = pins or context.pins
         with long_polls(self._spark, interval_ms=self._job.spec.spec.trigger.interval_ms):

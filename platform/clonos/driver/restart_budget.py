@@ -22,6 +22,11 @@ _PYTHON_FAILED: Final = re.compile("PythonException|PYTHON_EXCEPTION")  # in the
 # A worker's host lacks memory or file descriptors, whichever code noticed it.
 _SHORT_OF: Final = re.compile(r"MemoryError\b|OSError: \[Errno (?:12|23|24)\]|BlockingIOError: \[Errno 11\]")
 # From the texts of several checks of Spark.
+# Spark's condition for a state that it cannot load has many causes. These are a damaged file; a retry does not help.
+_DAMAGED_STATE: Final = re.compile(
+    r"CANNOT_LOAD_STATE_STORE\.CANNOT_READ|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
+    r"|(?s:CANNOT_LOAD_STATE_STORE.*(?:ChecksumException|EOFException|ZipException|Stream is corrupted|readLineage))"
+)
 _LOST_INPUT: Final = ("OffsetOutOfRange", "Cannot fetch offset", "KAFKA_DATA_LOSS", "Some data may have been lost")
 
 
@@ -50,7 +55,7 @@ def classify(failure: BaseException) -> ClonosError:
         return JobCodeError(f"{python_failure(text)}.")
     if any(sign in text for sign in _LOST_INPUT):
         return SourceOffsetsExpired(f"The source lost records that an epoch needs: {_last_lines(text)}")
-    if "CANNOT_LOAD_STATE_STORE.CANNOT_READ" in text or "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED" in text:
+    if _DAMAGED_STATE.search(text):
         return CheckpointDamaged(f"Spark cannot read a file of the state in the checkpoint: {_last_lines(text)}")
     return EpochFailed(f"{type(failure).__name__}: {_last_lines(text)}")
 

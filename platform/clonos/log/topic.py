@@ -16,9 +16,9 @@ from clonos.kafka import client_config, unanswered
 from clonos.settings import KafkaSettings
 
 CONTROL: Final = 0
-# Kafka frees the disk of truncated records by whole segments; its default is 1 GB for each partition. Some providers
-# refuse less than 50 MB.
+# Kafka deletes truncated records only with their whole segment, by default 1 GB for each partition.
 SEGMENT_BYTES: Final = 64 << 20
+_SHORT_SEGMENTS: Final = {"segment.bytes": str(SEGMENT_BYTES)}
 _TIMEOUT_S: Final = 15.0
 _REPLICAS: Final = 3
 _MIN_REPLICAS: Final = 2  # that hold each record, if the cluster has three brokers
@@ -91,13 +91,21 @@ def _create(admin: AdminClient, topic: str, partitions: int, *, alive: int) -> N
             "min.insync.replicas": str(_MIN_REPLICAS if replicas >= _REPLICAS else 1),
             "unclean.leader.election.enable": "false",
             "max.message.bytes": str(8 * 1024 * 1024),
-            "segment.bytes": str(SEGMENT_BYTES),
         }
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
         tolerated = {KafkaError.TOPIC_ALREADY_EXISTS, *([KafkaError.INVALID_REPLICATION_FACTOR] if candidates else [])}
-        future = admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic]
-        if _finish(future, tolerated) != KafkaError.INVALID_REPLICATION_FACTOR:
+        refused = {KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION}  # some providers refuse short segments
+        code = _create_with(admin, topic, partitions, replicas, config | _SHORT_SEGMENTS, tolerated | refused)
+        if code in refused:
+            code = _create_with(admin, topic, partitions, replicas, config, tolerated)
+        if code != KafkaError.INVALID_REPLICATION_FACTOR:
             return
+
+
+def _create_with(
+    admin: AdminClient, topic: str, partitions: int, replicas: int, config: dict[str, str], tolerated: Set[int]
+) -> int:
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
+    return _finish(admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic], tolerated)
 
 
 _REQUIRED: Final = {

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from pyspark.sql import SparkSession
+
 from clonos.embedded.jars import ensure_s3_jars
 from clonos.settings import Settings
 
@@ -41,15 +43,20 @@ def storage_jars(location: str, conf: Mapping[str, str], settings: Settings) -> 
     return {_JARS: ",".join([*filter(None, [jars]), *own])}
 
 
-def checksum_settings(location: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """The setting `FILE_CHECKSUMS` of a session whose checkpoint is on S3, where Hadoop verifies nothing; else empty.
+def verifies_files(location: str) -> bool:
+    """Whether Hadoop's file system of a location verifies the files that it reads: local files and HDFS.
+
+    S3's connector does not by default (``fs.s3a.checksum.validation``). A path without a scheme counts as local.
+    """
+    return urlsplit(location).scheme.lower() in ("", "file", "hdfs")
+
+
+def leave_checksums_to_hadoop(spark: SparkSession, checkpoint: str) -> None:
+    """Turn Spark's checksums of state files off where Hadoop verifies the files, unless the user set `FILE_CHECKSUMS`.
 
     Args:
-        location: A path or URI.
-        conf: The user's configuration, which overrides it.
-
-    Example:
-        >>> checksum_settings("s3a://bucket/checkpoint", {})
-        {'spark.sql.streaming.checkpoint.fileChecksum.enabled': 'true'}
+        spark: The session; queries that start later have the setting.
+        checkpoint: Location of the checkpoint.
     """
-    return {FILE_CHECKSUMS: conf.get(FILE_CHECKSUMS, "true")} if needs_s3(location) else {}
+    if verifies_files(checkpoint) and not spark.sparkContext.getConf().contains(FILE_CHECKSUMS):
+        spark.conf.set(FILE_CHECKSUMS, "false")

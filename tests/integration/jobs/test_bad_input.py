@@ -575,12 +575,23 @@ def a_file_of_the_state_that_is_cut_short(bench: Bench) -> None:
     bench.run(job)
     bench.whole()
     bench.feed(9)
-    kept = {path: cut(path) for path in (bench.checkpoint / "state").glob("0/[0-9]*/[0-9]*.changelog")}
-    assert kept
-    bench.refused(CheckpointDamaged, 53, "Spark cannot read a file of the state", job)
-    bench.at_most_once()
-    for path, whole in kept.items():
-        path.write_bytes(whole)
+    changelogs = {path: path.read_bytes() for path in (bench.checkpoint / "state").glob("0/[0-9]*/[0-9]*.changelog")}
+    assert changelogs
+    assert not list((bench.checkpoint / "state").rglob("[0-9]*.changelog.crc"))  # Spark's; Hadoop's begin with a dot
+
+    def empty(path: Path) -> None:
+        path.write_bytes(b"")  # Hadoop's checksums do not show it
+
+    def change(path: Path) -> None:
+        path.write_bytes(changelogs[path][:-1] + bytes([changelogs[path][-1] ^ 1]))
+
+    for damage in (empty, change, cut):
+        for path in changelogs:
+            damage(path)
+        bench.refused(CheckpointDamaged, 53, "Spark cannot read a file of the state", job)
+        bench.at_most_once()
+        for path, whole in changelogs.items():
+            path.write_bytes(whole)
     bench.run(job)
     bench.whole()
 

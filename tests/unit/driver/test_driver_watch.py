@@ -138,6 +138,7 @@ def test_failed_definition_leaves_no_queries(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(driver_module.count, "attach", lambda _context: None)
     monkeypatch.setattr(driver_module.drops, "attach", lambda _context: None)
+    monkeypatch.setattr(driver_module, "leave_checksums_to_hadoop", lambda *_: None)
     monkeypatch.setattr(driver_module, "long_polls", lambda *_arguments, **_options: nullcontext())
     spark: Any = SimpleNamespace(sparkContext=None)
     job = Job(half, JobSpec(metadata=Metadata(name="j")))

@@ -117,6 +117,8 @@ def test_lost_input_stops_the_job(text: str) -> None:
     [
         "[CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_KEY_SIZE] An error occurred during loading state.",
         "[CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED] Checksum verification failed",
+        "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error\nCaused by: o.a.h.fs.ChecksumException: 1.zip at 0",
+        "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error\nCaused by: java.io.EOFException",
     ],
 )
 def test_damaged_state_stops_the_job(text: str) -> None:
@@ -125,7 +127,16 @@ def test_damaged_state_stops_the_job(text: str) -> None:
     assert not got.retry
 
 
-@pytest.mark.parametrize("text", ["Concurrent update to the log", "", "a\nb\nc\nd"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Concurrent update to the log",
+        "",
+        "a\nb\nc\nd",
+        "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error\nCaused by: java.net.ConnectException",
+        "java.io.EOFException",
+    ],
+)
 def test_anything_else_may_be_replayed(text: str) -> None:
     got = classify(StreamingQueryException(text))
     assert type(got) is EpochFailed

@@ -7,10 +7,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.errors import BrokerLimit
+from clonos.log import topic
 from clonos.log.topic import check_log_topic
+from clonos.settings import KafkaSettings
 
 SOUND = {
     "cleanup.policy": "delete",
@@ -26,8 +29,8 @@ class FakeAdmin:
         self._brokers, self._replicas, self._settings = brokers, replicas, settings
 
     def list_topics(self, topic: str, *, timeout: float) -> Any:
-        partition = SimpleNamespace(replicas=list(range(self._replicas)))
-        topics = {topic: SimpleNamespace(partitions={0: partition, 1: partition})}
+        partition = SimpleNamespace(replicas=list(range(self._replicas)), leader=0)
+        topics = {topic: SimpleNamespace(partitions={0: partition, 1: partition}, error=None)}
         return SimpleNamespace(brokers=dict.fromkeys(range(self._brokers)), topics=topics)
 
     def describe_configs(self, resources: list[Any]) -> dict[Any, Future[Any]]:
@@ -57,3 +60,36 @@ def test_a_topic_that_could_lose_records_is_refused(
         return
     with pytest.raises(BrokerLimit, match=f"'{named}'"):
         check_log_topic(admin, "log")
+
+
+class NewTopics(FakeAdmin):
+    """Creates topics with segments of the default size only."""
+
+    def __init__(self, refusal: int) -> None:
+        super().__init__(1, 1, SOUND)
+        self._refusal = refusal
+        self.created: list[dict[str, str]] = []
+
+    def list_topics(self, topic: str = "", *, timeout: float) -> Any:
+        if not self.created:
+            return SimpleNamespace(brokers={0: None}, topics={})
+        return super().list_topics(topic, timeout=timeout)
+
+    def create_topics(self, topics: list[NewTopic], **_: Any) -> dict[str, Future[None]]:
+        (new,) = topics
+        answer: Future[None] = Future()
+        if "segment.bytes" in new.config:
+            answer.set_exception(KafkaException(KafkaError(self._refusal)))
+        else:
+            self.created.append(new.config)
+            answer.set_result(None)
+        return {new.topic: answer}
+
+
+@pytest.mark.parametrize("refusal", [KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG])
+def test_a_cluster_may_refuse_short_segments(monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
+    admin = NewTopics(refusal)
+    monkeypatch.setattr(topic, "AdminClient", lambda _config: admin)
+    topic.ensure_log_topic(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "job")
+    (config,) = admin.created
+    assert config["retention.ms"] == "-1"

@@ -8,7 +8,7 @@ import pytest
 
 from clonos.settings import Settings
 from clonos.spark import storage
-from clonos.spark.storage import FILE_CHECKSUMS, checksum_settings, storage_jars
+from clonos.spark.storage import storage_jars, verifies_files
 
 
 @pytest.fixture
@@ -33,8 +33,15 @@ def test_the_users_own_version_is_used(settings: Settings, own: dict[str, str]) 
     assert storage_jars("s3a://bucket/x", own, settings) == {}
 
 
-def test_spark_writes_checksums_on_s3_only() -> None:
-    assert checksum_settings("s3a://bucket/x", {}) == {FILE_CHECKSUMS: "true"}
-    assert checksum_settings("s3a://bucket/x", {FILE_CHECKSUMS: "false"}) == {FILE_CHECKSUMS: "false"}
-    for location in ("/folder", "file:///folder", "hdfs://host/folder", ""):
-        assert checksum_settings(location, {}) == {}
+@pytest.mark.parametrize(
+    ("location", "verified"),
+    [
+        ("/folder", True),
+        ("file:///folder", True),
+        ("hdfs://host/folder", True),
+        ("s3a://bucket/x", False),
+        ("gs://bucket/x", False),
+    ],
+)
+def test_hadoop_verifies_local_files_and_hdfs(location: str, verified: bool) -> None:
+    assert verifies_files(location) == verified

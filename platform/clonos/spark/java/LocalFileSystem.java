@@ -40,8 +40,8 @@ public final class LocalFileSystem extends org.apache.hadoop.fs.LocalFileSystem 
   }
 
   /**
-   * Like Hadoop's, but a filter by name excludes files before their attributes are read. A state of some hundred epochs
-   * has a folder of a thousand files for each partition, of which Spark looks for the few snapshots.
+   * Like Hadoop's, but a filter by name excludes files before their attributes are read. A partition's folder of state
+   * has the changelogs of more than a hundred epochs, and Spark looks for the few snapshots among them.
    */
   @Override
   public FileStatus[] listStatus(Path folder, PathFilter filter) throws IOException {
