@@ -220,6 +220,7 @@ class _Log:
         self._sources: dict[str, set[str]] = {}
         self._lineage = 0
         self.complete = False
+        self._begun: dict[int, bool] = {}  # log partition → whether its first record was at offset 0
 
     def update(self) -> None:
         """Read what was written since the last call."""
@@ -228,8 +229,14 @@ class _Log:
 
         def take(entered: Entered) -> bool:
             record = entered.record
-            if first and entered.partition == CONTROL and entered.offset == 0:
-                self.complete = isinstance(record, Claim)
+            if entered.partition not in self._begun:
+                self._begun[entered.partition] = entered.offset == 0
+                # A truncation of lanes may leave control as it is: plans of another query retain it.
+                whole = all(self._begun.values())
+                if entered.partition != CONTROL:
+                    self.complete = self.complete and whole
+                elif first:
+                    self.complete = whole and isinstance(record, Claim)
             if record is None or entered.void:
                 return False
             match record:
