@@ -258,3 +258,22 @@ def test_epochs_after_a_truncation_are_verified_while_the_job_runs(
             return auditing.result().clean
 
     eventually(verified, "two moments of the output fit the markers", timeout_s=300)
+
+
+def test_lanes_may_be_truncated_although_control_is_not(
+    kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic
+) -> None:
+    """The plans of another query may retain control from its first record on."""
+    source, out = make_topic(2, "in"), make_topic(1, "out")
+    for start in range(0, 30, 10):
+        feed(kafka, source, start)
+        run_job(copying(source, out), name)
+    own = claim(kafka, name)
+    own.control.dispose()
+    cut = [TopicPartition(own.topic, partition, own.claimed[partition]) for partition in own.state.lanes.values()]
+    admin = AdminClient(client_config(kafka))
+    for future in admin.delete_records(cut).values():
+        future.result(30)
+    result = audit_output(kafka, name, seconds=1)
+    assert not result.incomplete
+    assert "Nothing was published during the audit" in result.reason
