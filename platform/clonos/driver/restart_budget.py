@@ -21,12 +21,12 @@ from clonos.jobs.spec import RestartPolicy
 _PYTHON_FAILED: Final = re.compile("PythonException|PYTHON_EXCEPTION")  # in the text of another exception
 # A worker's host lacks memory or file descriptors, whichever code noticed it.
 _SHORT_OF: Final = re.compile(r"MemoryError\b|OSError: \[Errno (?:12|23|24)\]|BlockingIOError: \[Errno 11\]")
-# From the texts of several checks of Spark.
 # Spark's condition for a state that it cannot load has many causes. These are a damaged file; a retry does not help.
 _DAMAGED_STATE: Final = re.compile(
     r"CANNOT_LOAD_STATE_STORE\.CANNOT_READ|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
     r"|(?s:CANNOT_LOAD_STATE_STORE.*(?:ChecksumException|EOFException|ZipException|Stream is corrupted|readLineage))"
 )
+# From the texts of several checks of Spark.
 _LOST_INPUT: Final = ("OffsetOutOfRange", "Cannot fetch offset", "KAFKA_DATA_LOSS", "Some data may have been lost")
 
 
