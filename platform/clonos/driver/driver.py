@@ -388,7 +388,7 @@ class Driver:
             self._check_continuity(own)
             self._pin(own)
             running = self._preparation().prepare(own)
-            order = StartOrder(running, self._graph)
+            order = StartOrder(running, self._graph, cold=prepared is None and not restart)
             self._running = running
             self._start_due(order)
             # A query may read what another one could not decode: that topic is a source.

@@ -1,7 +1,7 @@
 """When each query of a job starts: a query that names a topic which an earlier query writes starts after that query.
 
 Queries that start together share the cores, and readers of the earlier one wait longer. The later one has no new input
-before the earlier one publishes.
+before the earlier one publishes. The earlier one may have no input at all, so the later one waits for a limited time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from typing import Final
 from clonos.driver.job_graph import Graph
 from clonos.driver.running import Running
 
-_HEAD_START_S: Final = 1.0
+# Within this time a query with input has begun its first epoch: in a JVM that has run epochs, and in a new one.
+_BEGINS_S: Final = 1.0
+_BEGINS_COLD_S: Final = 2.0
+_HEAD_START_S: Final = 10.0
 
 
 class StartOrder:
@@ -22,11 +25,14 @@ class StartOrder:
     Args:
         queries: The prepared queries, in the order of their definition.
         graph: The job's graph.
+        cold: Whether the JVM is new and has run no epoch.
     """
 
-    def __init__(self, queries: Sequence[Running], graph: Graph) -> None:
+    def __init__(self, queries: Sequence[Running], graph: Graph, *, cold: bool = False) -> None:
         self._waiting = list(queries)
-        self._deadline = time.monotonic() + _HEAD_START_S
+        now = time.monotonic()
+        self._begin_by = now + (_BEGINS_COLD_S if cold else _BEGINS_S)
+        self._deadline = now + _HEAD_START_S
         self._before: dict[str, list[Running]] = {}  # query → the earlier ones whose output it reads
         for number, running in enumerate(queries):
             read = set(graph.get(running.query.name, {}).get("topics", ()))
@@ -39,13 +45,15 @@ class StartOrder:
     def due(self) -> list[Running]:
         """The queries that start now; each is returned once.
 
-        A query waits until those before it have published an epoch, and at most a second.
+        A query waits until those before it have published an epoch: for at most one second (two if the JVM is new)
+        until their first epoch begins, and for at most ten until it is published.
         """
-        late = time.monotonic() >= self._deadline
-        due = [
-            running
-            for running in self._waiting
-            if late or all(earlier.runner.published for earlier in self._before[running.query.name])
-        ]
+        due = [running for running in self._waiting if not any(map(self._precedes, self._before[running.query.name]))]
         self._waiting = [running for running in self._waiting if running not in due]
         return due
+
+    def _precedes(self, earlier: Running) -> bool:
+        """Whether the queries behind `earlier` still wait for it."""
+        now = time.monotonic()
+        limit = self._deadline if earlier.runner.busy.locked() else self._begin_by
+        return not earlier.runner.published and now < limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,27 @@ WORDCOUNT: Graph = {
 }
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(start_order, "time", clock)
+    return clock
+
+
 def queries(*names: str) -> list[Any]:
     return [
-        SimpleNamespace(query=SimpleNamespace(name=name), runner=SimpleNamespace(published=False)) for name in names
+        SimpleNamespace(
+            query=SimpleNamespace(name=name), runner=SimpleNamespace(published=False, busy=threading.Lock())
+        )
+        for name in names
     ]
 
 
@@ -28,7 +47,7 @@ def names(due: list[Any]) -> list[str]:
     return [running.query.name for running in due]
 
 
-def test_a_query_waits_for_the_one_whose_output_it_reads() -> None:
+def test_a_query_waits_for_the_one_whose_output_it_reads(clock: Clock) -> None:
     words, totals, archive = queries("words", "totals", "archive")
     order = StartOrder([words, totals, archive], WORDCOUNT)
     assert names(order.due()) == ["words", "archive"]
@@ -38,13 +57,29 @@ def test_a_query_waits_for_the_one_whose_output_it_reads() -> None:
     assert order.due() == []
 
 
-def test_a_query_waits_for_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_order, "_HEAD_START_S", 0.0)
-    assert names(StartOrder(queries("words", "totals"), WORDCOUNT).due()) == ["words", "totals"]
+@pytest.mark.parametrize(("cold", "begins_s"), [(False, 1.0), (True, 2.0)])
+def test_a_query_does_not_wait_for_one_without_input(clock: Clock, cold: bool, begins_s: float) -> None:
+    order = StartOrder(queries("words", "totals"), WORDCOUNT, cold=cold)
+    assert names(order.due()) == ["words"]
+    clock.now += begins_s - 0.1
+    assert order.due() == []
+    clock.now += 0.2
+    assert names(order.due()) == ["totals"]
+
+
+def test_a_query_waits_while_the_first_epoch_before_it_runs(clock: Clock) -> None:
+    words, totals = queries("words", "totals")
+    order = StartOrder([words, totals], WORDCOUNT)
+    assert names(order.due()) == ["words"]
+    with words.runner.busy:
+        clock.now += 9.0
+        assert order.due() == []
+        clock.now += 1.1
+        assert names(order.due()) == ["totals"]
 
 
 @pytest.mark.parametrize(
     "graph", [{}, {"a": {"topics": ["t"], "outputs": ["t"]}, "b": {"topics": [], "outputs": ["t"]}}]
 )
-def test_queries_of_an_unknown_order_start_together(graph: Graph) -> None:
+def test_queries_of_an_unknown_order_start_together(clock: Clock, graph: Graph) -> None:
     assert names(StartOrder(queries("a", "b"), graph).due()) == ["a", "b"]
