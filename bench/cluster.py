@@ -63,7 +63,7 @@ def _throughput(kafka: KafkaSettings, home: Path, cluster: BenchCluster, *, quic
 
 def _gaps(home: Path, kills: int) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    with platform(home, spark_workers=_WORKERS) as deployment:
+    with platform(home, pool_size=0, spark_workers=_WORKERS) as deployment:
         for victim, standbys in (("executor", 0), ("driver", 1)):
             part = Part(victim, standbys=standbys, executors=_WORKERS)
             results[victim] = measure(victim, part, kills, deployment)

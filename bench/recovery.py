@@ -44,18 +44,15 @@ PARTS: Final = (
     "cost",
     "throughput",
 )
-# Parts of which the platform has a pool driver on each host; it would take CPU from the other parts.
-_POOL_PARTS: Final = {
-    "pool": Part("driver", standbys=0, pool=True),
-    "both": Part("both", pool=True),
-}
-# Parts with a platform of their own, and the directories of those platforms.
-_OTHER_PLATFORMS: Final = {*_POOL_PARTS, "several", "wordcount"}
-_POOL_HOME: Final = "pool"
+# Parts whose kills need a pool driver.
+_POOL_PARTS: Final = {"pool", "both"}
+# Parts with a platform of their own; the directory of one of them.
+_OTHER_PLATFORMS: Final = {"several", "wordcount"}
 _SEVERAL_HOME: Final = "several"
 _WRONG: Final = ("duplicates", "lost", "order_breaks", "state_breaks")
-# Share of `--kills` for the parts cold, pool and both: each of their kills takes long.
-_COLD_SHARE: Final = 0.1
+# Parts with fewer kills, and their share of `--kills`: each of these kills takes long.
+_RARE_PARTS: Final = {"cold", "pool", "both"}
+_RARE_SHARE: Final = 0.1
 
 
 def main() -> int:
@@ -81,24 +78,30 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--state-mb", type=int, nargs="+", default=[100, 1000], help="sizes of state")
+    parser.add_argument(
+        "--pool-size", type=int, default=1, help="pool drivers of each host; not of wordcount's platform"
+    )
     parser.add_argument("--mixed", action="store_true", help="only kills of every kind on one job")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="seed of the mixed kills")
     parser.add_argument("--idle-s", type=float, default=60.0, help="seconds for which a standby's cost is measured")
     parser.add_argument("--records", type=int, default=12_000_000, help="input of the throughput part")
     parser.add_argument("--keep", type=Path, help="new folder that keeps all logs and the figures")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if not arguments.pool_size:
+        arguments.parts = [part for part in arguments.parts if part not in _POOL_PARTS]
+    return arguments
 
 
 def _run(arguments: argparse.Namespace, home: Path) -> dict[str, Any]:
     results = _Results(home)
     if arguments.mixed:
-        with platform(home) as deployment:
+        with platform(home, pool_size=arguments.pool_size) as deployment:
             results.figures |= mixed.measure(arguments.kills, arguments.seed, deployment)
     else:
         _run_parts(arguments, home, results)
     figures = results.figures
     figures |= _totals(figures)
-    homes = (home, home / _POOL_HOME, home / _SEVERAL_HOME)
+    homes = (home, home / _SEVERAL_HOME)
     figures["left_after_down"] = [process for each in homes for process in mixed.surviving_processes(each)]
     figures["violations"] = _violations(figures, mixed=arguments.mixed)
     return figures
@@ -123,11 +126,11 @@ class _Results:
 
 def _run_parts(arguments: argparse.Namespace, home: Path, results: _Results) -> None:
     def takeovers(name: str, part: Part, deployment: Platform) -> None:
-        kills = _reduced(arguments.kills) if not part.standbys or part.pool else arguments.kills
+        kills = _reduced(arguments.kills) if name in _RARE_PARTS else arguments.kills
         results.add(name, lambda: {name: measure(name, part, kills, deployment)})
 
-    def without_pool() -> dict[str, Any]:
-        with platform(home) as deployment:
+    def with_one_job() -> dict[str, Any]:
+        with platform(home, pool_size=arguments.pool_size) as deployment:
             for name, part in _selected_parts(arguments).items():
                 takeovers(name, part, deployment)
             if "cost" in arguments.parts:
@@ -136,31 +139,22 @@ def _run_parts(arguments: argparse.Namespace, home: Path, results: _Results) -> 
                 results.add("throughput", lambda: {"throughput": cost.throughput(deployment, arguments.records)})
         return {}
 
-    def with_pool() -> dict[str, Any]:
-        with platform(home / _POOL_HOME, pool_size=1) as deployment:
-            for name, part in pool_parts.items():
-                takeovers(name, part, deployment)
-        return {}
-
     def with_several_jobs() -> dict[str, Any]:
         # One host can run the drivers of all jobs, and one more while the slot of a killed driver is not free yet.
-        with platform(home / _SEVERAL_HOME, slots=several.JOBS + 1) as deployment:
+        with platform(home / _SEVERAL_HOME, pool_size=arguments.pool_size, slots=several.JOBS + 1) as deployment:
             return {"several": several.measure(arguments.kills, deployment)}
 
-    pool_parts = {name: part for name, part in _POOL_PARTS.items() if name in arguments.parts}
     # A platform that does not start or stop fails alone, as a part does.
     if not _OTHER_PLATFORMS.issuperset(arguments.parts):
-        results.add("platform", without_pool)
+        results.add("platform", with_one_job)
     if "several" in arguments.parts:
         results.add("several", with_several_jobs)
-    if pool_parts:
-        results.add("platform with a pool", with_pool)
     if "wordcount" in arguments.parts:
         results.add("wordcount", lambda: {"wordcount": example.measure(arguments.kills, home / "wordcount")})
 
 
 def _reduced(kills: int) -> int:
-    return max(3, round(kills * _COLD_SHARE))
+    return max(3, round(kills * _RARE_SHARE))
 
 
 def _totals(results: dict[str, Any]) -> dict[str, Any]:
@@ -185,6 +179,10 @@ def _selected_parts(arguments: argparse.Namespace) -> dict[str, Part]:
                 parts[name] = Part("host")
             case "cold":
                 parts[name] = Part("driver", standbys=0)
+            case "pool":
+                parts[name] = Part("driver", standbys=0, pool=True)
+            case "both":
+                parts[name] = Part("both")
     return parts
 
 

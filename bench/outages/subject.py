@@ -22,7 +22,7 @@ class Platform(Stack):
 
     Args:
         home: ``CLONOS_HOME``.
-        pool_size: Pool drivers of each host.
+        pool_size: Pool drivers of each host; one is what `clonos up` chooses where memory allows.
         slots: Slots of each host.
         spark_workers: Workers of the Spark cluster ``local``; 0: no cluster.
 
@@ -32,7 +32,8 @@ class Platform(Stack):
 
     job: PlatformJob
 
-    def __init__(self, home: Path, *, pool_size: int = 0, slots: int = 2, spark_workers: int = 0) -> None:
+    def __init__(self, home: Path, *, pool_size: int = 1, slots: int = 2, spark_workers: int = 0) -> None:
+        self._pool_size = pool_size
         workers = ("--spark-workers", str(spark_workers)) if spark_workers else ()
         super().__init__(home, "--pool-size", str(pool_size), "--slots", str(slots), *workers)
 
@@ -87,15 +88,13 @@ class Platform(Stack):
             return any("snapshot" in event["state"].values() or not with_state for event in events)
         return False
 
-    def await_pool_driver(self, *, on_each_host: bool) -> None:
-        """Wait until the job's host has a pool driver that is ready, or each host has one."""
+    def await_pool_drivers(self) -> None:
+        """Wait until all pool drivers of each host are ready."""
 
         def ready() -> bool:
-            name = self.job.get().host
-            hosts = [host for host in self.client.hosts.list().data if on_each_host or host.name == name]
-            return bool(hosts) and all(host.pool_available > 0 for host in hosts)
+            return all(host.pool_available == self._pool_size for host in self.client.hosts.list().data)
 
-        self.job.until(ready, "a pool driver is ready", poll_s=RARE_POLL_S)
+        self.job.until(ready, "the pool drivers are ready", poll_s=RARE_POLL_S)
 
     def agent(self) -> tuple[str, ProcessGroup] | None:
         """Name of the job's host and process of its agent; None if the job has no host or the agent exited."""
@@ -111,7 +110,7 @@ class Platform(Stack):
 
 
 @contextlib.contextmanager
-def platform(home: Path, *, pool_size: int = 0, slots: int = 2, spark_workers: int = 0) -> Iterator[Platform]:
+def platform(home: Path, *, pool_size: int = 1, slots: int = 2, spark_workers: int = 0) -> Iterator[Platform]:
     """Start the platform, and stop it at the end of the context."""
     with Platform(home, pool_size=pool_size, slots=slots, spark_workers=spark_workers) as started:
         yield started

@@ -35,8 +35,7 @@ class Part:
         victim: Kind of victim (`victims.killed`).
         standbys: Number of the job's standbys.
         state_mb: Size of its state in MB; 0: a job without state.
-        pool: Whether the host of its driver has a pool driver at each kill; for the victim ``both`` each host has one.
-            Without standbys, its drivers are pool drivers.
+        pool: Whether its drivers are pool drivers, also the first one; only without standbys.
         processor: Whether a `transformWithState` of Python has the state; otherwise an operator of Spark's own.
         executors: Executors of the job and of its standby on the platform's Spark cluster; 0: a local master.
     """
@@ -55,11 +54,10 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
     topics = {"input": source, "output": output}
     if part.state_mb:
         deployment.submit("stateful.py" if part.processor else "deduplicating.py", topics, standbys=part.standbys)
-    elif part.pool and not part.standbys:
-        deployment.submit("subject.py", {**topics, "kind": "identity", "per_epoch": "0"}, standbys=0, mode="pool")
     else:
         params = {**topics, "kind": "identity", "per_epoch": "0"}
-        deployment.submit("subject.py", params, standbys=part.standbys, executors=part.executors)
+        mode = "dedicated" if part.standbys else "pool" if part.pool else "none"
+        deployment.submit("subject.py", params, standbys=part.standbys, mode=mode, executors=part.executors)
     repeats = part.state_mb > 0 and not part.processor
     gaps: list[float] = []
     warm_ups: list[WarmUp] = []
@@ -79,8 +77,7 @@ def measure(name: str, part: Part, kills: int, deployment: Platform) -> dict[str
             deployment.job.await_driver()
             if part.standbys:
                 deployment.await_rehearsed_standby(with_state=part.state_mb > 0)
-            if part.pool:
-                deployment.await_pool_driver(on_each_host=part.victim == "both")
+            deployment.await_pool_drivers()
             standbys = standby_processes(deployment).keys()
             with killed(part.victim, deployment) as moment:
                 assert moment is not None

@@ -26,7 +26,12 @@ def job_folder(parent: Path, standby: dict[str, object]) -> Path:
     folder.mkdir()
     (folder / "job.py").write_text(HELPED)
     (folder / "helper.py").write_text(HELPER)
-    body = {"main": "job.py", "params": {"in": "in", "out": "out"}, "standby": standby}
+    body = {
+        "main": "job.py",
+        "params": {"in": "in", "out": "out"},
+        "standby": standby,
+        "sparkConf": {"spark.sql.shuffle.partitions": "3"},
+    }
     spec = {"apiVersion": "clonos/v1", "kind": "Job", "metadata": {"name": "stamped"}, "spec": body}
     (folder / "job.yaml").write_text(yaml.safe_dump(spec))
     return folder

@@ -33,9 +33,13 @@ def up(
         typer.Option(min=1, help="Maximum number of concurrent drivers per agent (default: what fits, 2 to 8)."),
     ] = None,
     pool_size: Annotated[
-        int,
-        typer.Option(min=0, help="Number of warm drivers without a job per agent, for recoveries and standbys."),
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number of warm drivers without a job per agent, for recoveries and standbys "
+            "(default: 1 if memory allows).",
+        ),
+    ] = None,
     spark_workers: Annotated[
         int,
         typer.Option(min=0, max=20, help="Number of workers of a Spark cluster for jobs with cluster: local."),
@@ -46,19 +50,19 @@ def up(
 
     CLONOS_KAFKA__BOOTSTRAP_SERVERS selects an existing Kafka. All files are below CLONOS_HOME.
     """
-    from clonos.local.fitting_slots import fitting_slots
     from clonos.local.plan import Plan
+    from clonos.local.room import room_for
     from clonos.local.state import State
     from clonos.settings import Settings
 
     settings = Settings()
-    fitting, memory_is_short = fitting_slots(agents)
+    room = room_for(agents)
     plan = Plan(
         home=settings.home.absolute(),
         port=port,
         agents=agents,
-        slots=slots or fitting,
-        pool_size=pool_size,
+        slots=slots or room.slots,
+        pool_size=room.pool_size if pool_size is None else pool_size,
         spark_workers=spark_workers,
     )
     existing = State.read(plan.folder)
@@ -71,8 +75,8 @@ def up(
             kept="it keeps running.",
             hint="wait for it, stop it with `clonos down`, or choose another CLONOS_HOME.",
         )
-    if slots is None and memory_is_short:
-        typer.echo(memory_is_short, err=True)
+    if slots is None and room.note:
+        typer.echo(room.note, err=True)
     if not settings.kafka.bootstrap_servers:
         from clonos.embedded.jars import ensure_jars
 

@@ -74,9 +74,10 @@ class Standbys(_Part):
 
     Attributes:
         replicas: Number of standbys, on different hosts if there are enough.
-        mode: ``dedicated``: standbys for this job alone, which start in a pool driver of their host if it has one
-            (``clonos agent --pool-size``). ``pool``: no standbys; the host that starts the job uses one of its pool
-            drivers, if it has one. ``none``: no standbys and no pool driver.
+        mode: ``dedicated``: standbys for this job alone. They, and its driver after a failure without a standby, start
+            in a pool driver of their host if it has one (``clonos agent --pool-size``). ``pool``: no standbys; the host
+            that starts the job uses one of its pool drivers also for the first start. ``none``: no standbys and no pool
+            driver.
         self_promote_after_s: A standby promotes itself after this time without the control plane and without progress
             in the causal log while input waits. 0: only the control plane promotes it.
         executors: Number of executors that a standby of a job on a cluster holds. It requests the others at its
@@ -193,9 +194,13 @@ class Spec(_Part):
 
     @property
     def any_jvm(self) -> bool:
-        """Whether a pool driver's JVM suits the job: master, driver memory and Spark configuration are the defaults."""
-        jvm_settings = {"master", "cluster", "driver", "executor", "spark_conf"}
-        return self.model_dump(include=jvm_settings) == Spec().model_dump(include=jvm_settings)
+        """Whether a pool driver's JVM suits the job: master and driver memory are the defaults, and the Spark
+        configuration has only settings of a session, ``spark.sql.…``. Some of these are fixed when a JVM starts: then
+        the pool driver starts another one.
+        """
+        jvm_settings = {"master", "cluster", "driver", "executor"}
+        of_a_session = all(key.startswith("spark.sql.") for key in self.spark_conf)
+        return of_a_session and self.model_dump(include=jvm_settings) == Spec().model_dump(include=jvm_settings)
 
 
 def _text(value: object) -> object:

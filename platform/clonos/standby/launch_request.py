@@ -41,9 +41,8 @@ def pool_eligible(spec: Spec, *, first_start: bool) -> bool:
 
     Args:
         spec: The specification.
-        first_start: Whether the job starts for the first time. A job with standbys of its own then leaves the pool
-            drivers to recoveries, and to jobs with ``standby: {mode: pool}``.
+        first_start: Whether the job starts for the first time. Only a job with ``standby: {mode: pool}`` uses a pool
+            driver then; others leave them to recoveries.
     """
-    standby = spec.standby
-    wanted = standby.mode == "pool" or (standby.dedicated_replicas > 0 and not first_start)
-    return wanted and spec.any_jvm
+    mode = spec.standby.mode
+    return (mode == "pool" or (mode == "dedicated" and not first_start)) and spec.any_jvm

@@ -151,6 +151,11 @@ def test_job_with_its_own_process_settings_uses_no_pool_driver(standby: dict[str
     assert not pool_eligible(Spec.model_validate({"standby": standby, **more}), first_start=False)
 
 
+def test_job_with_settings_of_a_session_uses_a_pool_driver() -> None:
+    spec = Spec.model_validate({"standby": {"replicas": 1}, "sparkConf": {"spark.sql.shuffle.partitions": "2"}})
+    assert pool_eligible(spec, first_start=False)
+
+
 def test_job_with_standbys_recovers_in_a_pool_driver(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
     host(**POOL)
     ready(api)

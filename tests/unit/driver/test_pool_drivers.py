@@ -10,6 +10,7 @@ import pytest
 from clonos.causal.epoch_scope import worker_environment
 from clonos.driver.options import RunOptions
 from clonos.driver.process import _usable
+from clonos.errors import SpecError
 from clonos.jobs.spec import Spec
 from clonos.settings import KafkaSettings
 
@@ -22,7 +23,10 @@ class FakeSession:
 
     def __init__(self, *, running: bool = True, environment: dict[str, str] | None = None) -> None:
         context = SimpleNamespace(environment=worker_environment(KAFKA) if environment is None else environment)
-        self.spark = SimpleNamespace(sparkContext=context)
+        self.conf: dict[str, str] = {}
+        static = {"spark.sql.extensions"}
+        conf = SimpleNamespace(isModifiable=lambda key: key not in static, set=self.conf.__setitem__)
+        self.spark = SimpleNamespace(sparkContext=context, conf=conf)
         self.gateway = SimpleNamespace(running=running)
         self.stopped = False
 
@@ -41,7 +45,9 @@ class FakeSession:
         (FakeSession(), {"checkpoint": "hdfs://host/x"}, {}, True),
         (FakeSession(), {"checkpoint": "s3a://bucket/x"}, {}, False),
         (FakeSession(), {"driver": {"memory": "4096m"}}, {}, False),
-        (FakeSession(), {"sparkConf": {"spark.sql.shuffle.partitions": "7"}}, {}, False),
+        (FakeSession(), {"sparkConf": {"spark.sql.shuffle.partitions": "7"}}, {}, True),
+        (FakeSession(), {"sparkConf": {"spark.sql.extensions": "a.B"}}, {}, False),
+        (FakeSession(), {"sparkConf": {"spark.kryo.unsafe": "true"}}, {}, False),
         (FakeSession(), {}, {"spark.sql.shuffle.partitions": "7"}, False),
         (FakeSession(running=False), {}, {}, False),
         (FakeSession(environment=worker_environment(OTHER)), {}, {}, False),
@@ -52,3 +58,12 @@ def test_session_is_used_or_stopped(session: Any, spec: dict[str, Any], conf: di
     used_session = _usable(session, Spec.model_validate(spec), RunOptions(conf=conf), KAFKA, checkpoint)
     assert (used_session is session) == used
     assert session.stopped != used
+    assert session.conf == (spec.get("sparkConf", {}) if used else {})
+
+
+def test_a_setting_that_breaks_exactly_once_is_refused() -> None:
+    spec = Spec.model_validate({"sparkConf": {"spark.sql.adaptive.enabled": "true"}})
+    session: Any = FakeSession()
+    with pytest.raises(SpecError, match=r"spark\.sql\.adaptive\.enabled"):
+        _usable(session, spec, RunOptions(), KAFKA, "file:///x")
+    assert session.conf == {}

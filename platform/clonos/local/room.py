@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
 
@@ -18,8 +18,22 @@ _MOST: Final = 8
 _FEWEST: Final = 2
 
 
-def fitting_slots(agents: int) -> tuple[int, str]:
-    """The number of slots of each agent, and a note if even the fewest may not fit.
+class Room(NamedTuple):
+    """What fits on this machine.
+
+    Attributes:
+        slots: Slots of each agent.
+        pool_size: Pool drivers of each agent: one if all slots and these fit into the free memory, otherwise none.
+        note: A sentence if even the fewest slots may not fit; otherwise empty.
+    """
+
+    slots: int
+    pool_size: int
+    note: str = ""
+
+
+def room_for(agents: int) -> Room:
+    """The slots and pool drivers of each agent on this machine.
 
     An agent has a slot for each core as far as the free memory allows: at least two, at most eight. Fewer than two
     would leave no room for an upgrade beside a driver and its standby.
@@ -27,17 +41,14 @@ def fitting_slots(agents: int) -> tuple[int, str]:
     Args:
         agents: Number of agents on this machine.
 
-    Returns:
-        The slots of each agent, and a sentence; the sentence is empty unless memory is short.
-
     Example:
-        slots, memory_is_short = fitting_slots(2)
+        slots, pool_size, note = room_for(2)
     """
     available = psutil.virtual_memory().available
     room = max(0, available - _PLATFORM_BYTES) // _DRIVER_BYTES
     fitting = room // max(1, agents)
     slots = min(max(fitting, _FEWEST), max(os.cpu_count() or 1, _FEWEST), _MOST)
     if fitting >= _FEWEST or not agents:
-        return slots, ""
+        return Room(slots, int(fitting > slots))
     drivers = "one driver or standby" if room <= 1 else f"{room} drivers and standbys"
-    return slots, f"This machine has {size(available)} of free memory: room for about {drivers}."
+    return Room(slots, 0, f"This machine has {size(available)} of free memory: room for about {drivers}.")
