@@ -44,8 +44,6 @@ PARTS: Final = (
     "cost",
     "throughput",
 )
-# Parts whose kills need a pool driver.
-_POOL_PARTS: Final = {"pool", "both"}
 # Parts with a platform of their own; the directory of one of them.
 _OTHER_PLATFORMS: Final = {"several", "wordcount"}
 _SEVERAL_HOME: Final = "several"
@@ -79,7 +77,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--state-mb", type=int, nargs="+", default=[100, 1000], help="sizes of state")
     parser.add_argument(
-        "--pool-size", type=int, default=1, help="pool drivers of each host; not of wordcount's platform"
+        "--pool-size", type=int, default=1, help="pool drivers of each host; none for wordcount and with --mixed"
     )
     parser.add_argument("--mixed", action="store_true", help="only kills of every kind on one job")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="seed of the mixed kills")
@@ -87,15 +85,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=12_000_000, help="input of the throughput part")
     parser.add_argument("--keep", type=Path, help="new folder that keeps all logs and the figures")
     arguments = parser.parse_args()
-    if not arguments.pool_size:
-        arguments.parts = [part for part in arguments.parts if part not in _POOL_PARTS]
+    if not arguments.pool_size and "pool" in arguments.parts:
+        parser.error("the part pool needs a --pool-size above 0; choose others with --parts")
     return arguments
 
 
 def _run(arguments: argparse.Namespace, home: Path) -> dict[str, Any]:
     results = _Results(home)
     if arguments.mixed:
-        with platform(home, pool_size=arguments.pool_size) as deployment:
+        with platform(home, pool_size=0) as deployment:  # an idle pool driver would count as an orphan
             results.figures |= mixed.measure(arguments.kills, arguments.seed, deployment)
     else:
         _run_parts(arguments, home, results)

@@ -89,12 +89,12 @@ def parts_of(
     groups = {"driver": driver, "standby": standby}
     parts = {name: group.members() if group is not None else [] for name, group in groups.items()}
     known = {process.pid for members in parts.values() for process in members}
-    for process, _run in processes_of_home(deployment.home):
+    for process, run in processes_of_home(deployment.home):
         if process.pid not in known:
             with contextlib.suppress(psutil.Error):
                 command = " ".join(process.cmdline())
                 part = next((part for text, part in _PARTS.items() if text in command), "other")
-                parts.setdefault(part, []).append(process)
+                parts.setdefault("pool_drivers" if run.startswith("pool-driver-") else part, []).append(process)
     return parts
 
 

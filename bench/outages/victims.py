@@ -68,6 +68,8 @@ def _kill_host(deployment: Platform) -> float | None:
     folder = deployment.home / "agent" / host
     runs = {run.name for run in (folder / "runs").iterdir()} if (folder / "runs").is_dir() else set()
     members = [process for process, run in processes_of_home(deployment.home) if run in runs]
+    # Drivers that were pool drivers keep another name. While the agent runs, they are its children.
+    members += [process for process in agent.members() if process not in members]
     # The agent is killed in the same moment, so that it cannot report its drivers' exits.
     moment = time.monotonic()
     psutil.Process(agent.pid).kill()

@@ -105,15 +105,16 @@ class Fleet:
         return memory_shortage(host.capacity, self._costliest, standby=standby)
 
     def take(self, host_id: str, *, pool_driver: bool = False, standby: bool = False) -> None:
-        """Takes a slot and memory of a host for a new run; with `pool_driver` also one of the host's pool drivers."""
+        """Takes a slot and memory of a host for a new run; with `pool_driver` a pool driver, if it has one."""
         before = self.hosts[host_id]
         capacity = before.capacity
+        pool_driver = pool_driver and before.pool_available > 0
         if capacity is not None and not pool_driver:  # a pool driver has its memory already
             capacity = capacity.less(expected_bytes(capacity, self._costliest, standby=standby) or 0)
         host = replace(
             before,
             used=before.used + 1,
-            pool_available=max(0, before.pool_available - pool_driver),
+            pool_available=before.pool_available - pool_driver,
             capacity=capacity,
         )
         self.hosts[host_id] = host

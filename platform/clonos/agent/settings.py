@@ -30,8 +30,8 @@ class AgentSettings(BaseModel):
         name: Name of the agent and of its host, unique among the agents; the same after a restart.
         failure_domain: Name shared by the hosts that fail together (rack, zone); default the host's own name.
         slots: Maximum number of drivers at the same time.
-        pool_size: Number of warm drivers without a job, for jobs with standbys or ``standby: {mode: pool}``; they
-            take no slots.
+        pool_size: Number of warm drivers without a job, for recoveries, standbys and jobs with
+            ``standby: {mode: pool}``; they take no slots.
         labels: Labels of the host, reported at its registration.
         token_file: Holds the agent's token. It is read for each request, so that a token can be replaced.
         ca: PEM file with the authorities to trust; default those of this machine.

@@ -37,7 +37,7 @@ def up(
         typer.Option(
             min=0,
             help="Number of warm drivers without a job per agent, for recoveries and standbys "
-            "(default: 1 if memory allows).",
+            "(default: 1 if memory allows; 0 with --spark-workers).",
         ),
     ] = None,
     spark_workers: Annotated[
@@ -56,13 +56,14 @@ def up(
     from clonos.settings import Settings
 
     settings = Settings()
-    room = room_for(agents)
+    room = room_for(agents, slots)
     plan = Plan(
         home=settings.home.absolute(),
         port=port,
         agents=agents,
-        slots=slots or room.slots,
-        pool_size=room.pool_size if pool_size is None else pool_size,
+        slots=room.slots,
+        # Executors of a Spark cluster need the memory, and their jobs use no pool drivers.
+        pool_size=(0 if spark_workers else room.pool_size) if pool_size is None else pool_size,
         spark_workers=spark_workers,
     )
     existing = State.read(plan.folder)
@@ -75,7 +76,7 @@ def up(
             kept="it keeps running.",
             hint="wait for it, stop it with `clonos down`, or choose another CLONOS_HOME.",
         )
-    if slots is None and room.note:
+    if room.note:
         typer.echo(room.note, err=True)
     if not settings.kafka.bootstrap_servers:
         from clonos.embedded.jars import ensure_jars

@@ -277,19 +277,14 @@ def _usable(session: Session, spec: Spec, options: RunOptions, kafka: KafkaSetti
 
     The specification of the code is available only now. The JVM may have exited, and the workers may be configured for
     another cluster.
-
-    Raises:
-        SpecError: The job's Spark configuration would break exactly-once delivery.
     """
     configured = session.spark.sparkContext.environment.get(KAFKA_ENVIRONMENT)
     same_cluster = configured in (None, worker_environment(kafka)[KAFKA_ENVIRONMENT])
     fits = same_cluster and not needs_s3(checkpoint)  # its file system has jars of its own
     if fits and spec.any_jvm and not options.conf and options.cluster is None and session.gateway.running:
-        session_conf("", spec.master, spec.spark_conf)  # refuses what breaks exactly-once delivery
-        if all(map(session.spark.conf.isModifiable, spec.spark_conf)):
-            for key, value in spec.spark_conf.items():
-                session.spark.conf.set(key, value)
-            return session
+        for key, value in spec.spark_conf.items():
+            session.spark.conf.set(key, value)
+        return session
     with contextlib.suppress(Exception):  # Py4J's, about a JVM that exited
         session.stop()
     return None

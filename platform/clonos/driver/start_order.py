@@ -13,7 +13,7 @@ from typing import Final
 from clonos.driver.job_graph import Graph
 from clonos.driver.running import Running
 
-# Within this time a query with input has begun its first epoch: in a JVM that has run epochs, and in a new one.
+# Within this time a query with input has begun its first epoch: in a JVM that has run its queries, and in another one.
 _BEGINS_S: Final = 1.0
 _BEGINS_COLD_S: Final = 2.0
 _HEAD_START_S: Final = 10.0
@@ -25,14 +25,14 @@ class StartOrder:
     Args:
         queries: The prepared queries, in the order of their definition.
         graph: The job's graph.
-        cold: Whether the JVM is new and has run no epoch.
+        cold: Whether no query of the job has run in this JVM, not even in a rehearsal.
     """
 
     def __init__(self, queries: Sequence[Running], graph: Graph, *, cold: bool = False) -> None:
         self._waiting = list(queries)
-        now = time.monotonic()
-        self._begin_by = now + (_BEGINS_COLD_S if cold else _BEGINS_S)
-        self._deadline = now + _HEAD_START_S
+        self._begins_s = _BEGINS_COLD_S if cold else _BEGINS_S
+        self._begin_by = 0.0  # set when queries start
+        self._deadline = time.monotonic() + _HEAD_START_S
         self._before: dict[str, list[Running]] = {}  # query → the earlier ones whose output it reads
         for number, running in enumerate(queries):
             read = set(graph.get(running.query.name, {}).get("topics", ()))
@@ -45,15 +45,18 @@ class StartOrder:
     def due(self) -> list[Running]:
         """The queries that start now; each is returned once.
 
-        A query waits until those before it have published an epoch: for at most one second (two if the JVM is new)
-        until their first epoch begins, and for at most ten until it is published.
+        A query waits until those before it have published an epoch: for at most one second after their start (two if
+        `cold`) until their first epoch begins, and for at most ten seconds in all.
         """
         due = [running for running in self._waiting if not any(map(self._precedes, self._before[running.query.name]))]
         self._waiting = [running for running in self._waiting if running not in due]
+        if due:
+            self._begin_by = time.monotonic() + self._begins_s
         return due
 
     def _precedes(self, earlier: Running) -> bool:
         """Whether the queries behind `earlier` still wait for it."""
-        now = time.monotonic()
-        limit = self._deadline if earlier.runner.busy.locked() else self._begin_by
-        return not earlier.runner.published and now < limit
+        if earlier.runner.published:
+            return False
+        begun = earlier.runner.busy.locked() or earlier in self._waiting
+        return time.monotonic() < (self._deadline if begun else self._begin_by)

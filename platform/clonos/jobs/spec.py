@@ -17,6 +17,20 @@ SharingDepth = Literal["0", "1", "full"]
 _Milliseconds = Annotated[Milliseconds, Field(le=7 * 24 * 60 * 60 * 1000)]
 _Seconds = Annotated[Seconds, Field(le=7 * 24 * 60 * 60)]
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+# Spark settings that a running session takes over completely. Others are fixed when a JVM, or its state store, starts.
+SESSION_SETTINGS: Final = frozenset(
+    {
+        SHUFFLE_PARTITIONS,
+        "spark.sql.ansi.enabled",
+        "spark.sql.autoBroadcastJoinThreshold",
+        "spark.sql.caseSensitive",
+        "spark.sql.execution.arrow.maxRecordsPerBatch",
+        "spark.sql.files.maxPartitionBytes",
+        "spark.sql.legacy.timeParserPolicy",
+        "spark.sql.session.timeZone",
+        "spark.sql.streaming.noDataMicroBatches.enabled",
+    }
+)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?")
 
 
@@ -194,13 +208,12 @@ class Spec(_Part):
 
     @property
     def any_jvm(self) -> bool:
-        """Whether a pool driver's JVM suits the job: master and driver memory are the defaults, and the Spark
-        configuration has only settings of a session, ``spark.sql.…``. Some of these are fixed when a JVM starts: then
-        the pool driver starts another one.
+        """Whether a pool driver's JVM suits the job: master and driver memory are the defaults, and its Spark settings
+        are in `SESSION_SETTINGS`.
         """
         jvm_settings = {"master", "cluster", "driver", "executor"}
-        of_a_session = all(key.startswith("spark.sql.") for key in self.spark_conf)
-        return of_a_session and self.model_dump(include=jvm_settings) == Spec().model_dump(include=jvm_settings)
+        same_jvm = self.model_dump(include=jvm_settings) == Spec().model_dump(include=jvm_settings)
+        return same_jvm and SESSION_SETTINGS.issuperset(self.spark_conf)
 
 
 def _text(value: object) -> object:

@@ -32,7 +32,7 @@ class Room(NamedTuple):
     note: str = ""
 
 
-def room_for(agents: int) -> Room:
+def room_for(agents: int, requested: int | None = None) -> Room:
     """The slots and pool drivers of each agent on this machine.
 
     An agent has a slot for each core as far as the free memory allows: at least two, at most eight. Fewer than two
@@ -40,6 +40,7 @@ def room_for(agents: int) -> Room:
 
     Args:
         agents: Number of agents on this machine.
+        requested: Slots of each agent that the user requested; None: what fits.
 
     Example:
         slots, pool_size, note = room_for(2)
@@ -47,8 +48,8 @@ def room_for(agents: int) -> Room:
     available = psutil.virtual_memory().available
     room = max(0, available - _PLATFORM_BYTES) // _DRIVER_BYTES
     fitting = room // max(1, agents)
-    slots = min(max(fitting, _FEWEST), max(os.cpu_count() or 1, _FEWEST), _MOST)
-    if fitting >= _FEWEST or not agents:
+    slots = requested or min(max(fitting, _FEWEST), max(os.cpu_count() or 1, _FEWEST), _MOST)
+    if requested or fitting >= _FEWEST or not agents:
         return Room(slots, int(fitting > slots))
     drivers = "one driver or standby" if room <= 1 else f"{room} drivers and standbys"
     return Room(slots, 0, f"This machine has {size(available)} of free memory: room for about {drivers}.")

@@ -1,4 +1,4 @@
-"""A pool driver: a warm driver process without a job, for jobs with standbys or ``standby: {mode: pool}``.
+"""A pool driver: a warm driver process without a job, for recoveries, standbys and jobs with ``standby: {mode: pool}``.
 
 A pool driver has a JVM and a session with Python workers, and has run a stateful query over generated rows. It has not
 rehearsed a job's own queries, as a standby has. In return it can become the driver or a standby of any job.

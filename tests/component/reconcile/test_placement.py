@@ -98,6 +98,17 @@ def test_a_placement_takes_its_memory() -> None:
     assert placed_on(place(job(), fleet)) == "id-b"
 
 
+def test_only_a_pool_driver_that_exists_has_its_memory_already() -> None:
+    fleet = Fleet([replace(host("a", slots=9, capacity=with_memory(2.5, driver=1.0)), pool_available=1)])
+    fleet.take("id-a", pool_driver=True)
+    assert fleet.hosts["id-a"].pool_available == 0
+    assert fleet.hosts["id-a"].capacity == with_memory(2.5, driver=1.0)
+    for _ in range(2):
+        fleet.take("id-a", pool_driver=True)
+    assert fleet.hosts["id-a"].pool_available == 0
+    assert fleet.memory_shortage(fleet.hosts["id-a"])
+
+
 def test_equal_hosts_go_by_the_load_of_their_domain_then_by_name() -> None:
     busy = host("a", used=2, slots=2, domain="x")
     assert placed_on(place(job(), Fleet([busy, host("b", domain="x"), host("c", domain="y")]))) == "id-c"

@@ -80,7 +80,7 @@ def test_only_jobs_that_use_a_pool_driver_are_placed_where_one_is(
 
 def test_a_recovery_is_placed_by_what_its_driver_has() -> None:
     """Not by a newer specification, which counts from the next start."""
-    pool, plain, standbys = spec(standby={"mode": "pool"}), spec(), spec(standby={"replicas": 1})
-    assert JobCase(job(spec=plain), run(1, standbys)).facts(LOCATIONS)[0].prefers_pool
-    assert JobCase(job(spec=plain), run(1, pool)).facts(LOCATIONS)[0].prefers_pool
-    assert not JobCase(job(spec=pool), run(1, plain)).facts(LOCATIONS)[0].prefers_pool
+    pool, none = spec(standby={"mode": "pool"}), spec(standby={"mode": "none"})
+    for eligible in (pool, spec(), spec(standby={"replicas": 1})):
+        assert JobCase(job(spec=none), run(1, eligible)).facts(LOCATIONS)[0].prefers_pool
+    assert not JobCase(job(spec=pool), run(1, none)).facts(LOCATIONS)[0].prefers_pool

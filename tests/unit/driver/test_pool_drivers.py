@@ -10,7 +10,6 @@ import pytest
 from clonos.causal.epoch_scope import worker_environment
 from clonos.driver.options import RunOptions
 from clonos.driver.process import _usable
-from clonos.errors import SpecError
 from clonos.jobs.spec import Spec
 from clonos.settings import KafkaSettings
 
@@ -24,8 +23,7 @@ class FakeSession:
     def __init__(self, *, running: bool = True, environment: dict[str, str] | None = None) -> None:
         context = SimpleNamespace(environment=worker_environment(KAFKA) if environment is None else environment)
         self.conf: dict[str, str] = {}
-        static = {"spark.sql.extensions"}
-        conf = SimpleNamespace(isModifiable=lambda key: key not in static, set=self.conf.__setitem__)
+        conf = SimpleNamespace(set=self.conf.__setitem__)
         self.spark = SimpleNamespace(sparkContext=context, conf=conf)
         self.gateway = SimpleNamespace(running=running)
         self.stopped = False
@@ -46,8 +44,8 @@ class FakeSession:
         (FakeSession(), {"checkpoint": "s3a://bucket/x"}, {}, False),
         (FakeSession(), {"driver": {"memory": "4096m"}}, {}, False),
         (FakeSession(), {"sparkConf": {"spark.sql.shuffle.partitions": "7"}}, {}, True),
-        (FakeSession(), {"sparkConf": {"spark.sql.extensions": "a.B"}}, {}, False),
-        (FakeSession(), {"sparkConf": {"spark.kryo.unsafe": "true"}}, {}, False),
+        (FakeSession(), {"sparkConf": {"spark.sql.streaming.stateStore.maintenanceInterval": "9s"}}, {}, False),
+        (FakeSession(), {"sparkConf": {"spark.sql.shuffle.partitions": "7", "spark.kryo.unsafe": "true"}}, {}, False),
         (FakeSession(), {}, {"spark.sql.shuffle.partitions": "7"}, False),
         (FakeSession(running=False), {}, {}, False),
         (FakeSession(environment=worker_environment(OTHER)), {}, {}, False),
@@ -59,11 +57,3 @@ def test_session_is_used_or_stopped(session: Any, spec: dict[str, Any], conf: di
     assert (used_session is session) == used
     assert session.stopped != used
     assert session.conf == (spec.get("sparkConf", {}) if used else {})
-
-
-def test_a_setting_that_breaks_exactly_once_is_refused() -> None:
-    spec = Spec.model_validate({"sparkConf": {"spark.sql.adaptive.enabled": "true"}})
-    session: Any = FakeSession()
-    with pytest.raises(SpecError, match=r"spark\.sql\.adaptive\.enabled"):
-        _usable(session, spec, RunOptions(), KAFKA, "file:///x")
-    assert session.conf == {}

@@ -78,6 +78,26 @@ def test_a_query_waits_while_the_first_epoch_before_it_runs(clock: Clock) -> Non
         assert names(order.due()) == ["totals"]
 
 
+def test_a_chain_starts_in_its_order(clock: Clock) -> None:
+    graph: Graph = {
+        "first": {"topics": ["in"], "outputs": ["a"]},
+        "second": {"topics": ["a"], "outputs": ["b"]},
+        "third": {"topics": ["b"], "outputs": ["c"]},
+    }
+    first, second, third = queries("first", "second", "third")
+    order = StartOrder([first, second, third], graph)
+    assert names(order.due()) == ["first"]
+    with first.runner.busy:
+        clock.now += 5.0
+        assert order.due() == []
+    first.runner.published = True
+    assert names(order.due()) == ["second"]
+    clock.now += 0.9
+    assert order.due() == []
+    clock.now += 0.2
+    assert names(order.due()) == ["third"], "the second has no input"
+
+
 @pytest.mark.parametrize(
     "graph", [{}, {"a": {"topics": ["t"], "outputs": ["t"]}, "b": {"topics": [], "outputs": ["t"]}}]
 )

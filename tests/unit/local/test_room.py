@@ -34,6 +34,14 @@ def test_memory_and_cores_limit_what_an_agent_has(
     assert room_for(agents)[:2] == (slots, pool_size)
 
 
+@pytest.mark.parametrize(("requested", "pool_size"), [(1, 1), (5, 1), (20, 0)])
+def test_requested_slots_have_priority_over_pool_drivers(
+    monkeypatch: pytest.MonkeyPatch, requested: int, pool_size: int
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=24 << 30))
+    assert room_for(2, requested) == (requested, pool_size, "")
+
+
 def test_short_memory_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 << 30))
     assert room_for(2) == (2, 0, "This machine has 3.0 GiB of free memory: room for about one driver or standby.")
