@@ -73,15 +73,20 @@ class GatewayProcess:
         """
         os.environ.pop(_PORT, None)
         os.environ.pop(_SECRET, None)
-        _forget_gateway()
         if self._process.stdin:
             with suppress(OSError):
                 self._process.stdin.close()  # the JVM exits at the end of its input
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
             self._process.wait()
+        # Last: Py4J closes connections without a timeout, also those on which another thread waits for the JVM.
+        _forget_gateway()
+
+    def kill(self) -> None:
+        """Kill the JVM. A call of it that another thread waits for fails then."""
+        self._process.kill()
 
 
 def launch_gateway(

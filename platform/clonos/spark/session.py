@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,8 @@ from clonos.spark.storage import storage_jars
 _STATE = "spark.sql.streaming.stateStore"
 # A socket's path has at most 107 characters; the name of Spark's sockets has 42.
 _MAX_TEMPDIR_CHARACTERS = 64
+# Spark's own stop has no timeout. A driver that never exits would keep its slot.
+_STOP_S = 60.0
 
 # Required for exactly-once delivery: an epoch fails and is replayed as a whole, and an abandoned attempt cannot write.
 PROMISED: Mapping[str, str] = {
@@ -118,10 +121,17 @@ class Session:
     _stopped: bool = field(default=False, init=False, repr=False)
 
     def stop(self, *, timeout_s: float = 10.0) -> None:
-        """Stop the session and its JVM; kill the JVM after `timeout_s` seconds. A repeated call has no effect."""
+        """Stop the session and its JVM. A repeated call has no effect.
+
+        A JVM that does not stop the session within a minute, or does not exit within `timeout_s` seconds after that, is
+        killed.
+        """
         if self._stopped:
             return
         self._stopped = True
+        watchdog = threading.Timer(_STOP_S, self.gateway.kill)
+        watchdog.daemon = True
+        watchdog.start()
         try:
             self.spark.stop()
         except Exception:
@@ -129,6 +139,7 @@ class Session:
             if alive(self.spark):
                 raise
         finally:
+            watchdog.cancel()
             self.gateway.stop(timeout_s=timeout_s)
             _remove_scratch(self.scratch)
 

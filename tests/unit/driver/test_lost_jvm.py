@@ -21,6 +21,8 @@ from clonos.errors import BY_EXIT_CODE, ClonosError, EpochFailed, JobCodeError, 
 from clonos.jobs.definition import Job
 from clonos.jobs.spec import JobSpec, Metadata
 from clonos.settings import KafkaSettings
+from clonos.spark import jvm as gateway
+from clonos.spark import session
 from clonos.spark.jvm import GatewayProcess
 from clonos.spark.session import Session
 from clonos.telemetry.events import Event, Events
@@ -88,6 +90,27 @@ def test_stop_of_a_session_without_a_jvm_raises_nothing(tmp_path: Path) -> None:
     spark: Any = GoneSpark()
     Session(spark, GatewayProcess(ended), tmp_path / "scratch").stop()
     assert ended.returncode is not None
+
+
+def test_a_session_that_does_not_stop_loses_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_STOP_S", 0.1)
+    jvm = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.PIPE)
+
+    def stop() -> None:
+        jvm.wait(60)  # as a call of a JVM that does not answer: it ends with the JVM
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    spark: Any = SimpleNamespace(stop=stop)
+    Session(spark, GatewayProcess(jvm), tmp_path / "scratch").stop()
+    assert jvm.returncode == -signal.SIGKILL
+
+
+def test_connections_are_closed_after_the_jvm_exited(monkeypatch: pytest.MonkeyPatch) -> None:
+    jvm = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    ended: list[int | None] = []
+    monkeypatch.setattr(gateway, "_forget_gateway", lambda: ended.append(jvm.poll()))
+    GatewayProcess(jvm).stop()
+    assert ended == [0], "the JVM exits at the end of its input"
 
 
 def test_a_stop_before_the_driver_exists_ends_cleanly(handlers: None, monkeypatch: pytest.MonkeyPatch) -> None:
