@@ -85,7 +85,7 @@ class GatewayProcess:
         _forget_gateway()
 
     def kill(self) -> None:
-        """Kill the JVM. A call of it that another thread waits for fails then."""
+        """Kill the JVM. Py4J calls that wait for its answer then fail."""
         self._process.kill()
 
 

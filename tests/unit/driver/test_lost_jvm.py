@@ -92,9 +92,14 @@ def test_stop_of_a_session_without_a_jvm_raises_nothing(tmp_path: Path) -> None:
     assert ended.returncode is not None
 
 
+def idle_jvm() -> subprocess.Popen[bytes]:
+    """A process that exits at the end of its input, as Spark's JVM does."""
+    return subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+
+
 def test_a_session_that_does_not_stop_loses_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_STOP_S", 0.1)
-    jvm = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.PIPE)
+    jvm = idle_jvm()
 
     def stop() -> None:
         jvm.wait(60)  # as a call of a JVM that does not answer: it ends with the JVM
@@ -106,7 +111,7 @@ def test_a_session_that_does_not_stop_loses_its_jvm(tmp_path: Path, monkeypatch:
 
 
 def test_connections_are_closed_after_the_jvm_exited(monkeypatch: pytest.MonkeyPatch) -> None:
-    jvm = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    jvm = idle_jvm()
     ended: list[int | None] = []
     monkeypatch.setattr(gateway, "_forget_gateway", lambda: ended.append(jvm.poll()))
     GatewayProcess(jvm).stop()

@@ -10,8 +10,9 @@ import pytest
 from clonos.causal.epoch_scope import worker_environment
 from clonos.driver.options import RunOptions
 from clonos.driver.process import _usable
-from clonos.jobs.spec import Spec
+from clonos.jobs.spec import SESSION_SETTINGS, Spec
 from clonos.settings import KafkaSettings
+from clonos.spark.session import PROMISED
 
 KAFKA = KafkaSettings(bootstrap_servers="one:9092")
 OTHER = KafkaSettings(bootstrap_servers="two:9092")
@@ -32,6 +33,11 @@ class FakeSession:
         self.stopped = True
         if not self.gateway.running:
             raise RuntimeError("Py4J's own")
+
+
+def test_a_pool_drivers_session_takes_over_no_setting_that_breaks_exactly_once() -> None:
+    """`build_session` refuses those; the session of a pool driver is not built again."""
+    assert SESSION_SETTINGS.isdisjoint(PROMISED)
 
 
 @pytest.mark.parametrize(
