@@ -265,7 +265,7 @@ class ApiSettings(BaseSettings):
     ready_file: Path | None = None
     reconcile: bool = True
     host_heartbeat_s: Duration = Field(1.0, gt=0)
-    standby_heartbeat_s: Duration = Field(0.3, gt=0)
+    standby_heartbeat_s: Duration = Field(0.25, gt=0)
     host_lease_s: Duration = Field(4.0, gt=0)
     limits: Limits = Limits()
     oidc: Oidc | None = None

@@ -26,8 +26,8 @@ class HeartbeatPace:
 
     Example:
         >>> pace = HeartbeatPace()
-        >>> pace.announced_s(0.3)
-        0.3
+        >>> pace.announced_s(0.25)
+        0.25
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

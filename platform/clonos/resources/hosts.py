@@ -57,7 +57,7 @@ class HostRegistered(Resource):
     id: str
     lease_s: float
     heartbeat_s: float
-    standby_heartbeat_s: float = 0.3
+    standby_heartbeat_s: float = 0.25
 
 
 class Host(Resource):
