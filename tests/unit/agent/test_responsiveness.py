@@ -6,14 +6,7 @@ import pytest
 
 from clonos.agent import responsiveness
 from clonos.agent.responsiveness import ResponsivenessTimer
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
+from support.clock import Clock
 
 
 @pytest.fixture

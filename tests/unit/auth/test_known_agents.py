@@ -10,15 +10,9 @@ import pytest
 from clonos.resources.service import Event, Role
 from clonos_api.auth.known_agents import KnownAgents
 from clonos_api.auth.principal import Principal
+from support.clock import Clock
 
 AGENT = Principal("t1", "host-1", Role.AGENT, "host-1")
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -10,16 +10,7 @@ from rich.console import Console
 from clonos.cli.progress import Progress, _step
 from clonos.resources.jobs import Job
 from clonos.resources.service import Operation
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from support.clock import Clock
 
 
 def test_a_short_wait_shows_nothing_and_asks_for_no_estimate() -> None:

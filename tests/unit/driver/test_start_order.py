@@ -11,20 +11,13 @@ import pytest
 from clonos.driver import start_order
 from clonos.driver.job_graph import Graph
 from clonos.driver.start_order import StartOrder
+from support.clock import Clock
 
 WORDCOUNT: Graph = {
     "words": {"topics": ["lines"], "outputs": ["sample", "words"]},
     "totals": {"topics": ["words"], "outputs": ["totals"]},
     "archive": {"topics": ["lines"], "outputs": ["archive"]},
 }
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture
