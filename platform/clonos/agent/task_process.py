@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from clonos.audit.output_audit import audit_output
 from clonos.driver import stored_savepoint
 from clonos.driver.savepoint import delete_savepoint, take_savepoint
 from clonos.errors import ClonosError, SpecError
-from clonos.log.output_audit import audit_output
 from clonos.resources.failures import failure_of
 from clonos.resources.hosts import HostTask, TaskResult
 from clonos.resources.verification import MOST_FAULTS, Verification, VerifyTask

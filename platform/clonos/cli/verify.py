@@ -12,7 +12,7 @@ from clonos.cli.options import Listed, Output
 from clonos.cli.progress import Progress, Quiet
 
 if TYPE_CHECKING:
-    from clonos.log.output_audit import OutputAudit
+    from clonos.audit.output_audit import OutputAudit
     from clonos.resources.verification import Verification
 
 
@@ -33,8 +33,8 @@ def verify(
     """
     import msgspec
 
+    from clonos.audit.output_audit import audit_output
     from clonos.embedded.reachable import reachable_kafka
-    from clonos.log.output_audit import audit_output
     from clonos.settings import Settings
 
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Bodies of the verification of a job's output (`clonos.log.output_audit`)."""
+"""Bodies of the verification of a job's output (`clonos.audit.output_audit`)."""
 
 from __future__ import annotations
 

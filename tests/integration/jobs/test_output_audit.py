@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 
 import clonos
 from clonos.agent.settings import AgentSettings
+from clonos.audit.output_audit import audit_output
 from clonos.formats import Json
 from clonos.jobs.context import JobContext
 from clonos.kafka import client_config
 from clonos.log.claiming import claim
-from clonos.log.output_audit import audit_output
 from clonos.log.truncation import truncate
 from clonos.resources.hosts import HostTask, TaskResult
 from clonos.resources.verification import Verification, VerifyTask

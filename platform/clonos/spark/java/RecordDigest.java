@@ -13,7 +13,7 @@ import org.apache.spark.unsafe.Platform;
  *
  * <p>It is the sum modulo 2^128 of the records' hashes, each of two XXH64 with different seeds. The first one, in the high
  * half, covers all that a row chose. The second one leaves out partition and timestamp: a reader of the output computes it
- * too (`clonos.log.output_audit`), and cannot see whether a row or Kafka chose these.
+ * too (`clonos.audit.multiset`), and cannot see whether a row or Kafka chose these.
  *
  * <p>A sum, unlike an exclusive or, counts duplicates. A field's length is hashed before its bytes, so that different
  * records hash different bytes.

@@ -1,0 +1,111 @@
+"""What `read_committed` readers see of a job's output."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from clonos.audit.multiset import Sum, content_hash
+from clonos.errors import BrokerUnavailable
+from clonos.kafka import client_config, unanswered
+from clonos.partition_offsets import partition_bounds
+from clonos.settings import KafkaSettings
+
+_TIMEOUT_S: Final = 20.0
+
+# Called with the number of records that were read so far, and of those to read.
+OnRead = Callable[[int, int], None]
+
+
+class VisibleOutput:
+    """Reads topics from their first offsets, and adds up what it has read.
+
+    Args:
+        kafka: The Kafka cluster of the topics.
+        topics: The topics to which the job publishes.
+        on_read: Called while a snapshot is read.
+
+    Raises:
+        BrokerUnavailable: Kafka did not answer.
+    """
+
+    def __init__(self, kafka: KafkaSettings, topics: Collection[str], on_read: OnRead) -> None:
+        self.topics = sorted(topics)
+        self._on_read = on_read
+        self._consumer = Consumer(
+            client_config(
+                kafka,
+                group_id="clonos-audit",  # never joined, never committed
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                enable_partition_eof=True,
+                auto_offset_reset="error",
+            )
+        )
+        self._positions: dict[tuple[str, int], int] = {}
+        self._first = 0  # sum of the partitions' first offsets
+        self._sum = Sum()
+        self.complete = True  # whether the topics hold all records that were ever written to them
+        for topic, partition in self._partitions():
+            low, _ = self._bounds(topic, partition)
+            self._positions[topic, partition] = low
+            self._first += low
+            self.complete = self.complete and low == 0
+
+    def _partitions(self) -> Iterator[tuple[str, int]]:
+        for topic in self.topics:
+            try:
+                metadata = self._consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+            except KafkaException as error:
+                raise unanswered("Kafka did not answer", error.args[0]) from error
+            if metadata.error is not None and metadata.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise unanswered(f"{topic} cannot be read", metadata.error)
+            if metadata.error is not None:  # it was deleted, for instance an earlier topic of dead letters
+                self.complete = False
+            for partition in metadata.partitions:
+                yield topic, partition
+
+    def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        try:
+            return partition_bounds(self._consumer, topic, partition, timeout_s=_TIMEOUT_S)
+        except KafkaException as error:
+            raise unanswered(f"{topic}[{partition}] cannot be read", error.args[0]) from error
+
+    def snapshot(self) -> Sum:
+        """Read up to the last stable offsets of now; the sum of all records so far."""
+        ends = {place: self._bounds(*place)[1] for place in self._positions}
+        due = {place: end for place, end in ends.items() if self._positions[place] < end}
+        if due:
+            self._consumer.assign([TopicPartition(*place, self._positions[place]) for place in due])
+            deadline = time.monotonic() + _TIMEOUT_S
+            while due:
+                for message in self._consumer.consume(num_messages=500, timeout=0.1):
+                    deadline = time.monotonic() + _TIMEOUT_S
+                    self._take(message, due)
+                self._on_read(sum(self._positions.values()) - self._first, sum(ends.values()) - self._first)
+                if time.monotonic() > deadline:
+                    raise BrokerUnavailable(f"{sorted(due)[0][0]} was not read to its end in {_TIMEOUT_S:.0f} s.")
+            self._consumer.unassign()
+        return self._sum
+
+    def _take(self, message: Message, due: dict[tuple[str, int], int]) -> None:
+        place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise unanswered(f"{place[0]}[{place[1]}] cannot be read", error)
+        end = due.get(place)
+        if end is None:
+            return
+        if error is None and offset < end:
+            self._sum = self._sum.plus(Sum(1, content_hash(message)))
+        self._positions[place] = min(end, offset if error is not None else offset + 1)
+        if self._positions[place] >= end:
+            self._positions[place] = end
+            del due[place]
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
