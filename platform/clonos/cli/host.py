@@ -157,8 +157,9 @@ def wait(
             if ready is not None:
                 break
             why = _missing_standbys(current, [] if rows else client.hosts.list().data)
-            if current.spec.spec.standby.replicas == 0:
-                raise StateConflict(why, kept="nothing was changed.", hint="`clonos apply PATH --standbys 1` adds one.")
+            if current.spec.spec.standby.dedicated_replicas == 0:
+                hint = "`clonos apply PATH` adds one, with `standby: {replicas: 1}` in job.yaml and no other mode."
+                raise StateConflict(why, kept="nothing was changed.", hint=hint)
             if time.monotonic() - begun > timeout:
                 raise WaitTimeout(f"No standby of {job} was READY within {timeout:g} s.")
             if progress.due:
@@ -179,9 +180,11 @@ def _missing_standbys(job: Job, hosts: Sequence[Host]) -> str:
     """Why a job has no standby, in sentences."""
     from clonos.cli.capacity_notes import standby_shortage
 
-    replicas = job.spec.spec.standby.replicas
+    standby = job.spec.spec.standby
+    replicas = standby.dedicated_replicas
     if replicas == 0:
-        return f"{job.name} asks for no standby."
+        mode = "" if standby.mode == "dedicated" else f" (standby.mode is {standby.mode})"
+        return f"{job.name} asks for no standby{mode}."
     wanted = f"{job.name} asks for {replicas} standby{'' if replicas == 1 else 's'}"
     if job.state == "RUNNING":
         if shortage := standby_shortage(hosts):
@@ -196,7 +199,7 @@ def _nothing(client: Client, job: str | None) -> str:
         return _missing_standbys(client.jobs.get(job), client.hosts.list().data)
     jobs = [client.jobs.get(row.id) for row in client.jobs.list(limit=_EXPLAINED).data]
     hosts = client.hosts.list().data
-    reasons = [_missing_standbys(current, hosts) for current in jobs if current.spec.spec.standby.replicas]
+    reasons = [_missing_standbys(current, hosts) for current in jobs if current.spec.spec.standby.dedicated_replicas]
     return "\n".join(["There are no standbys.", *reasons])
 
 

@@ -452,6 +452,11 @@ def test_standby_wait(clonos: Clonos, service: FakeService, monkeypatch: pytest.
     job = service.add("none")
     with pytest.raises(errors.StateConflict, match="none asks for no standby"):
         clonos("standby", "wait", "none")
+    for mode in ("none", "pool"):
+        declined = {"metadata": {"name": mode}, "spec": {"standby": {"replicas": 1, "mode": mode}}}
+        service.add(f"job-{mode}", spec=JobSpec.model_validate(declined))
+        with pytest.raises(errors.StateConflict, match=rf"asks for no standby \(standby.mode is {mode}\)"):
+            clonos("standby", "wait", f"job-{mode}")
     spec = {"metadata": {"name": "wordcount"}, "spec": {"standby": {"replicas": 1}}}
     job = service.add("wordcount", spec=JobSpec.model_validate(spec))
     with pytest.raises(errors.WaitTimeout):
