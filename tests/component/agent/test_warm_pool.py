@@ -132,12 +132,12 @@ def test_next_agent_kills_pool_drivers_but_not_drivers(
     api.assign(pooled(api, run))
     pid = reported(api, run, "RUNNING", driver_state="RUNNING").pid
     left = [folder for folder in folders(tmp_path) if processes_of(folder.name) not in ([pid], [])]
-    assert len(left) == 1
+    assert left  # on a busy machine the next pool driver has replaced the one that was used
     first.kill()
     api.reports.clear()
     second = host_process(**{**POOL, "pool_size": 0})
     assert reported(api, run, "RUNNING", driver_state="RUNNING").pid == pid
-    eventually(lambda: not processes_of(left[0].name), "the unused pool driver is killed")
+    eventually(lambda: not any(processes_of(folder.name) for folder in left), "unused pool drivers are killed")
     api.assign(pooled(api, run, desired="ABSENT"))
     reported(api, run, "EXITED", final=True)
     eventually(lambda: folders(tmp_path) == [], "no directory remains")

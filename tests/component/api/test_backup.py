@@ -43,7 +43,8 @@ def database(kind: str, home: Path, request: pytest.FixtureRequest) -> str:
 
 def serving(home: Path, url: str) -> Any:
     schema.upgrade(url)
-    return served(home, database_url=url, reconcile=True, shared_checkpoints=str(home / "shared"))
+    shared = str(home / "shared")
+    return served(home, database_url=url, reconcile=True, host_lease_s=60.0, shared_checkpoints=shared)
 
 
 def get(client: httpx.Client, path: str) -> Any:

@@ -146,11 +146,14 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, name: str) -> Iterator[World]:
+def world(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    # Late heartbeats of a busy machine are no failures here.
+    patient = {"host_lease_s": 60.0, "host_heartbeat_s": 5.0, "standby_heartbeat_s": 5.0}
+    monkeypatch.setattr("clonos_api.reconcile.states.moving.HAND_OVER_S", 300.0)
     with ExitStack() as stack:
         shared = tmp_path / "shared"
         service: Served = stack.enter_context(
-            served(tmp_path, reconcile=True, host_lease_s=60.0, shared_checkpoints=str(shared))
+            served(tmp_path, reconcile=True, shared_checkpoints=str(shared), **patient)
         )
         client = stack.enter_context(service.client())
         eventually(lambda: client.get("/health").json()["leader"], "the replica leads")

@@ -153,6 +153,9 @@ def test_the_number_of_streams_is_limited(tmp_path: Path) -> None:
             refused = client.get("/events")
             assert refused.status_code == 503
             assert refused.headers["Retry-After"]
+        assert service.app is not None
+        streams = service.app.state.replica.streams
+        eventually(lambda: not streams.total(), "the service notices that both are closed")
         with Stream(service, "/events"):
             pass
 

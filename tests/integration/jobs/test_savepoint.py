@@ -57,7 +57,7 @@ def test_a_job_continues_from_a_savepoint_taken_while_it_ran(
     kafka: KafkaSettings, run_job: Any, name: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     source, out = make_topic(2, "in"), make_topic(1, "out")
-    feed(kafka, source, words(60))
+    feed(kafka, source, words(120))
     taken: list[Copied] = []
     failed: list[BaseException] = []
 
@@ -77,7 +77,7 @@ def test_a_job_continues_from_a_savepoint_taken_while_it_ran(
             taken.append(take_savepoint(str(tmp_path / "checkpoint"), str(tmp_path / f"kept-{len(taken)}"), job=name))
         running.join(0.05)
     assert not failed, failed
-    assert totals(kafka, out) == Counter(words(60))
+    assert totals(kafka, out) == Counter(words(120))
     epochs = [savepoint.epochs["out"] for savepoint in taken]
     assert len(epochs) > 3
     assert epochs == sorted(set(epochs))
@@ -86,7 +86,7 @@ def test_a_job_continues_from_a_savepoint_taken_while_it_ran(
         elsewhere = make_topic(1, "out")
         restore_savepoint(str(tmp_path / f"kept-{number}"), str(tmp_path / f"from-{number}"))
         run_job(counting(source, elsewhere), f"{name}-{number}", new_lineage=True, checkpoint=f"from-{number}")
-        assert totals(kafka, elsewhere).items() <= Counter(words(60)).items()
+        assert totals(kafka, elsewhere).items() <= Counter(words(120)).items()
         assert totals(kafka, elsewhere) or epochs[number] == max(epochs)
 
 

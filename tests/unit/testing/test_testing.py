@@ -49,8 +49,13 @@ def is_banned(word: str) -> bool:
     raise AssertionError("a test calls nobody")
 
 
-@clonos.service(retries=2, timeout=0.2, name="rates.of")
+@clonos.service(retries=2, timeout=2.0, name="rates.of")
 def rate(currency: str, day: dt.date | None = None, *, precise: bool = False) -> dict[str, float]:
+    raise AssertionError("a test calls nobody")
+
+
+@clonos.service(retries=1, timeout=0.2)
+def impatient(word: str) -> dict[str, float]:
     raise AssertionError("a test calls nobody")
 
 
@@ -132,8 +137,8 @@ def test_errors_are_retried_and_delays_time_out() -> None:
     assert len(scripted.calls) == 3
     with script(rate, [OSError("503")] * 3), pytest.raises(ServiceError, match=r"rates\.of failed: OSError: 503"):
         rate("x")
-    with script(rate, {"slow": after(30, {})}), pytest.raises(ServiceError, match=r"gave no answer in 0\.2 s"):
-        rate("slow")
+    with script(impatient, {"slow": after(30, {})}), pytest.raises(ServiceError, match=r"gave no answer in 0\.2 s"):
+        impatient("slow")
     with script(is_banned, {"x": ValueError}), pytest.raises(ServiceError, match="ValueError"):
         is_banned("x")
 
