@@ -23,11 +23,11 @@ HELPER = 'def marked(value):\n    return f"<{value}>"\n'
 def job_folder(parent: Path, standby: dict[str, object]) -> Path:
     """A folder with the job and a module that it imports."""
     folder = parent / "job"
-    folder.mkdir()
-    (folder / "job.py").write_text(HELPED)
-    (folder / "helper.py").write_text(HELPER)
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "job.py").write_text(HELPED)
+    (folder / "src" / "helper.py").write_text(HELPER)
     body = {
-        "main": "job.py",
+        "main": "src/job.py",  # workers import the modules beside it
         "params": {"in": "in", "out": "out"},
         "standby": standby,
         "sparkConf": {"spark.sql.shuffle.partitions": "3"},

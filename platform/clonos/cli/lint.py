@@ -59,9 +59,10 @@ def require_repeatable(file: Path, *, allowed: bool) -> None:
 def _job_file(path: Path) -> Path:
     if path.suffix not in {".yaml", ".yml"}:
         return path
+    from clonos.jobs.loading import job_file
     from clonos.jobs.spec import read_spec
 
-    main = path.parent / (read_spec(path).spec.main or "job.py")
+    main = job_file(path, read_spec(path))
     if not main.is_file():
         raise SpecError(f"{path} names the job file {main.name}, which does not exist.")
     return main

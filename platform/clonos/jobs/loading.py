@@ -42,7 +42,7 @@ def load_job(path: Path) -> Job:
         path = candidates[0]
     if path.suffix in {".yaml", ".yml"}:
         spec = read_spec(path)
-        main = path.parent / (spec.spec.main or "job.py")
+        main = job_file(path, spec)
         if main.suffix in {".yaml", ".yml"}:
             raise SpecError(f"{path} names {main.name} as its job file.", hint="main: is a Python file.")
         inner = load_job(main)
@@ -58,6 +58,16 @@ def load_job(path: Path) -> Job:
         raise JobFileInvalid(f"{path} holds {len(jobs)} jobs: {names}.", hint="put each into its own file.")
     files = code_files(path)
     return replace(jobs[0], code=code_hash(files), directory=path.parent, files=files)
+
+
+def job_file(path: Path, spec: JobSpec) -> Path:
+    """The Python file that a YAML file names; Python workers import the modules beside it.
+
+    Args:
+        path: The YAML file.
+        spec: Its content.
+    """
+    return path.parent / (spec.spec.main or "job.py")
 
 
 def missing_job_file(path: Path) -> JobFileInvalid:

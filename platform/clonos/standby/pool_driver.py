@@ -27,7 +27,8 @@ from pyspark.sql import functions as F
 from clonos.embedded.reachable import reachable_kafka
 from clonos.errors import ClonosError, EnvironmentFault
 from clonos.faults import DRIVER_GROUP
-from clonos.jobs.spec import Spec
+from clonos.jobs.loading import job_file
+from clonos.jobs.spec import Spec, read_spec
 from clonos.settings import Settings
 from clonos.spark.session import Session, build_session
 from clonos.spark.user_session import configure_workers
@@ -100,12 +101,13 @@ class PoolDriver:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
         threading.Thread(target=_copy_log, args=(self._folder / LOG, copied_bytes, request.log), daemon=True).start()
-        _link_modules(Path(request.arguments[1]).parent / "code", self._modules)
+        spec = Path(request.arguments[1])
+        _link_modules(job_file(spec, read_spec(spec)).parent, self._modules)
 
 
-def _link_modules(code: Path, modules: Path) -> None:
-    """Let Python workers import the modules in the job's directory."""
-    for module in code.iterdir():
+def _link_modules(directory: Path, modules: Path) -> None:
+    """Let Python workers import the modules beside the job file."""
+    for module in directory.iterdir():
         (modules / module.name).symlink_to(module)
 
 
