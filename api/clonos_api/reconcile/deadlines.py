@@ -18,7 +18,7 @@ SAVEPOINT_S: Final = 300.0  # the copy of a checkpoint after a stop
 PREPARE_S: Final = 180.0  # the driver of a draining host waits for a standby on another host
 HAND_OVER_S: Final = 20.0  # a standby claims the log
 MAKE_ROOM_S: Final = 60.0  # the driver of an older version finishes its epoch
-PROVE_S: Final = 60.0  # a new version finishes an epoch, or runs without input
+PROVE_S: Final = 60.0  # the queries of a new version return, or it runs without input
 
 
 def due(job: JobFacts, run: RunFacts, allowed_s: float) -> datetime:

@@ -21,6 +21,7 @@ from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.transitions import TRANSIENT
 from clonos_api.store import clusters, hosts, planned_moves, standbys
 from clonos_api.store.db.clock import now
+from clonos_api.store.ingest import IngestState
 from clonos_api.store.tables import (
     ClusterRow,
     GenerationRow,
@@ -167,6 +168,7 @@ def run_facts(row: RunRow, *, claimed: bool, epochs: int = 0) -> RunFacts:
         started_at=row.started_at,
         version=row.order["version"],
         epochs=epochs,
+        not_returned=bool(IngestState(**row.ingest_state).not_returned),
         attempts_exhausted=row.consecutive_failures > row.order["restart"]["attempts"],
     )
 

@@ -423,7 +423,6 @@ class Driver:
             directory=self._directory,
             topic_ids=self._topic_ids,
             emit=self._events.emit,
-            on_start=self._on_start,
             on_progress=self._publish_progress,
             attempt=self._budget.attempts,
         )
@@ -484,6 +483,8 @@ class Driver:
 
     def _start_due(self, order: StartOrder) -> None:
         for running in order.due():
+            if self._on_start is not None:
+                self._on_start(running.query.name, running.begin_offsets)
             running.start(self._job, self._wake)
 
     def _watch(self, queries: list[Running], order: StartOrder) -> None:

@@ -66,6 +66,7 @@ class LagMeter:
         self._polls = 0
         self._answered = True  # whether Kafka answered the newest poll
         self._stopped = threading.Event()
+        self._wake = threading.Event()  # set if the next poll may be due sooner
         self._thread = threading.Thread(target=self._poll, daemon=True, name="clonos-lag")
 
     def start(
@@ -84,11 +85,13 @@ class LagMeter:
     def stop(self) -> None:
         """Stop polling, without waiting for a poll in progress."""
         self._stopped.set()
+        self._wake.set()
 
     def note_start(self, query: str, progress: Progress) -> None:
         """Record that `query` starts, and has read its sources up to `progress`, as in `note`."""
         self._reported_lag.pop(query, None)
         self.note(query, progress)
+        self._wake.set()
 
     def note(self, query: str, progress: Progress) -> None:
         """Record that `query` has read its sources up to `progress` (topic → partition → next offset)."""
@@ -96,7 +99,10 @@ class LagMeter:
         self._waiting_since.pop(query, None)
 
     def _poll(self) -> None:
-        while not self._stopped.wait(self._pause_s()):
+        while not self._stopped.is_set():
+            if self._wake.wait(self._pause_s()):
+                self._wake.clear()
+                continue
             self.poll_once()
             self._check_stalls()
 

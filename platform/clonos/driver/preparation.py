@@ -41,7 +41,6 @@ class Preparation:
         directory: Returns the checkpoint of a query.
         topic_ids: Looks up the ids of topics.
         emit: Receives the events of the preparation and of the epochs.
-        on_start: Called with a query and its source offsets before it starts.
         on_progress: Called with a query and its source offsets after each epoch.
         attempt: Number of restarts since the last finished epoch.
     """
@@ -54,7 +53,6 @@ class Preparation:
     directory: Callable[[Query], CheckpointDirectory]
     topic_ids: TopicIds
     emit: Callable[..., None]
-    on_start: Callable[[str, Progress], None] | None
     on_progress: Callable[[str, Progress], None]
     attempt: int
 
@@ -104,8 +102,6 @@ class Preparation:
         finished = finished_topics(own.state, query.name, committed, self.positions.deleted_topics(start))
         replayed = with_replay(start, own.state.plan(query.name, committed + 1))
         self.positions.check_retained(without(replayed, finished))
-        if self.on_start is not None:
-            self.on_start(query.name, self.positions.of_sources(start))
         lane = self._driver_lane(query, own, checkpoint)
         static_inputs = StaticInputs(query.frame)
         for static_input in static_inputs.unpinned:
@@ -128,7 +124,8 @@ class Preparation:
             dead_letter_topics=dead_letter_topics(self.graph, query.name),
             rescale_after=rescale_after,
         )
-        return Running(query, checkpoint.location, runner, self._settings(checkpoint), lane, finished)
+        begin = self.positions.of_sources(start)
+        return Running(query, checkpoint.location, runner, self._settings(checkpoint), lane, finished, begin)
 
     def _committed(self, query: Query) -> int:
         """The newest epoch that a query's checkpoint has committed; -1: none."""

@@ -20,6 +20,7 @@ from clonos.driver.epochs import EpochRunner, NotStarted
 from clonos.driver.repeatable import streaming_scans
 from clonos.driver.restart_budget import classify
 from clonos.errors import ClonosError
+from clonos.extend.source import Progress
 from clonos.jobs.context import Query
 from clonos.jobs.definition import Job
 from clonos.spark.repeatable_kafka import deleted_topics, first_bound, set_bound, stop_waiting
@@ -53,6 +54,7 @@ class Running:
         settings: Spark settings for this query only.
         lane: Publishes the rows that Spark's tasks spool; None: the sink's `write` publishes the epoch's frame.
         finished_topics: Deleted topics that the query has read to their end.
+        begin: Source offsets at which the query starts.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Running:
         settings: Mapping[str, str],
         lane: DriverLane | None = None,
         finished_topics: Collection[str] = (),
+        begin: Progress | None = None,
     ) -> None:
         self._settings = settings
         self._finished_topics = finished_topics
@@ -72,6 +75,7 @@ class Running:
         self.query = query
         self.location = location
         self.runner = runner
+        self.begin_offsets = begin or {}
         self.stream: StreamingQuery | None = None
         self._parked = threading.Event()
         self._finished = False

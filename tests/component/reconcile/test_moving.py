@@ -337,8 +337,9 @@ def newer(**more: Any) -> RunFacts:
     return working("s", "b", **{"version": 2, **more})
 
 
-def test_a_new_version_counts_once_it_has_finished_an_epoch_or_has_no_input() -> None:
+def test_a_new_version_counts_once_all_queries_have_returned_or_it_has_no_input() -> None:
     assert decide(job(TAKEN), newer(), fleet(), NOW) == []
+    assert decide(job(TAKEN), newer(epochs=1, not_returned=True), fleet(), NOW) == [], "the second query starts later"
     assert decide(job(TAKEN), newer(epochs=1), fleet(), NOW) == [d.EndMove()]
     assert decide(job(TAKEN), newer(), fleet(), NOW + timedelta(seconds=PROVE_S)) == [d.EndMove()]
 
@@ -348,6 +349,7 @@ def test_a_new_version_counts_once_it_has_finished_an_epoch_or_has_no_input() ->
     [
         (newer(state="EXITED", ended=True, failure=BROKEN), S.RECOVERING, NOW),
         (newer(state="EXITED", exit_code=-9), S.RUNNING, NOW),
+        (newer(state="EXITED", ended=True, failure=BROKEN, epochs=3, not_returned=True), S.RUNNING, NOW),
         (newer(state="RUNNING", driver_state="RESTARTING"), S.RECOVERING, NOW + timedelta(seconds=PROVE_S)),
     ],
 )

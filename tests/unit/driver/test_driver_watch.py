@@ -52,20 +52,40 @@ class Query:
         self.done = True
 
 
-def watch(query: Query) -> DriverState:
+def created(**more: Any) -> Driver:
     spark: Any = None
-    driver = Driver(
-        Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j"))),
-        spark,
-        KafkaSettings(),
-        Events("j", None),
-        RunOptions(),
-    )
+    job = Job(lambda _ctx: None, JobSpec(metadata=Metadata(name="j")))
+    return Driver(job, spark, KafkaSettings(), Events("j", None), RunOptions(), **more)
+
+
+def watch(query: Query) -> DriverState:
+    driver = created()
     for state in (DriverState.CLAIMING, DriverState.RECONCILING, DriverState.RUNNING):
         driver._to(state)
     running: Any = [query]
     driver._watch(running, StartOrder([], {}))
     return driver.state
+
+
+def test_the_lag_of_a_query_is_measured_from_its_own_start() -> None:
+    """A query that waits for another one has not returned, although it has no unread record."""
+    noted: list[str] = []
+    queries: list[Any] = [
+        SimpleNamespace(
+            query=SimpleNamespace(name=name),
+            runner=SimpleNamespace(published=False, busy=threading.Lock()),
+            begin_offsets={"t": {0: 1}},
+            start=lambda *_: None,
+        )
+        for name in ("words", "totals")
+    ]
+    graph: Any = {"words": {"topics": ["lines"], "outputs": ["words"]}, "totals": {"topics": ["words"], "outputs": []}}
+    driver, order = created(on_start=lambda query, _offsets: noted.append(query)), StartOrder(queries, graph)
+    driver._start_due(order)
+    assert noted == ["words"]
+    queries[0].runner.published = True
+    driver._start_due(order)
+    assert noted == ["words", "totals"]
 
 
 def test_job_finishes_with_its_query() -> None:

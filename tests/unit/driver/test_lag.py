@@ -12,6 +12,7 @@ from clonos.driver.lag import LagMeter, close_to_retention, furthest_behind
 from clonos.errors import BrokerUnavailable
 from clonos.partition_offsets import Offsets
 from clonos.settings import KafkaSettings
+from clonos.testing.harness import eventually
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,19 @@ def test_a_started_query_is_polled_soon(kafka: Kafka) -> None:
     assert kafka.meter._pause_s() == usual
     kafka.meter.note_start("out", {"t": {0: 7}})
     assert kafka.meter._pause_s() == soon
+
+
+def test_a_start_ends_the_pause_between_two_polls(kafka: Kafka) -> None:
+    """A query that waits for another one starts between two polls, and a recovery waits for its report."""
+    kafka.meter._every_s = 600.0
+    kafka.meter.note_start("first", {"t": {0: 7}})
+    kafka.poll()
+    kafka.meter.start()
+    try:
+        kafka.meter.note_start("second", {"t": {0: 10}})
+        eventually(lambda: {"t": 0} in kafka.events, "the lag of the second query is reported")
+    finally:
+        kafka.meter.stop()
 
 
 def test_a_kafka_that_does_not_answer_is_polled_as_usual(kafka: Kafka) -> None:

@@ -3,8 +3,8 @@
 1. Prepare: a standby gets READY while the driver continues. A failure in this step ends the move, not the job.
 2. Hand over: to another host, the standby claims the log from the driver, which exits as superseded. To another
    version, the driver finishes its epoch first: an epoch in doubt must be replayed by the code that planned it.
-3. Prove: the standby is the job's driver. A new version must finish an epoch, or run for `PROVE_S` without input; if it
-   fails before, the job reverts.
+3. Prove: the standby is the job's driver. All queries of a new version must return, or it must run for `PROVE_S`; if
+   it fails before, the job reverts.
 """
 
 from __future__ import annotations
@@ -158,10 +158,13 @@ def _make_room(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: da
 
 
 def _prove(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: datetime) -> list[Decision] | None:
-    """The standby is the driver: a new version must finish an epoch, or run for `PROVE_S` without input."""
+    """The standby is the driver: all queries of a new version must return, with an epoch, or it runs for `PROVE_S`.
+
+    A query that reads the output of another one starts after that one has published.
+    """
     if move.cause != "upgrade":
         return [EndMove()] if job.state is JobState.RUNNING else None
-    if run.epochs or run.finished:
+    if (run.epochs and not run.not_returned) or run.finished:
         return [EndMove()]
     late = now >= _after(move.taken_at, PROVE_S)
     lost = run.discarded or not fleet.alive(run.host)
