@@ -296,8 +296,7 @@ class Agent:
                 if not unavailable:
                     _log.warning("control-plane-unavailable", why=error.what)
                 unavailable = True
-                # Retry early, before the lease expires; jitter spreads the retries of all agents.
-                await asyncio.sleep(random.uniform(0.5, 1.0) * interval_s)
+                await asyncio.sleep(_retry_pause_s(interval_s, time.monotonic() - began))
                 continue
             # Jitter: agents that a slow response has synchronised drift apart again.
             if await is_set_within(self._changed, random.uniform(0.9, 1.1) * interval_s):
@@ -467,6 +466,18 @@ class Agent:
             share_folder(self._settings.directory.parent)
         if settings.memory_limit_mb is not None and not self._memory.available:
             _log.warning("memory-not-limited", why="no writable cgroup (v2) has the memory controller")
+
+
+def _retry_pause_s(interval_s: float, waited_s: float) -> float:
+    """Pause after a heartbeat without a response: short, because four missing ones start a takeover.
+
+    Jitter spreads the retries of all agents.
+
+    Args:
+        interval_s: Interval of heartbeats.
+        waited_s: How long the failed request took; a timeout is as good as a pause.
+    """
+    return max(0.0, random.uniform(0.5, 1.0) * interval_s - waited_s)
 
 
 def _heartbeat_timeout_s(host: HostRegistered, interval_s: float) -> float:

@@ -75,6 +75,13 @@ class DriverStatus:
             return None
         return status.st_mtime if status.st_size > self._start else None
 
+    def touched_at(self) -> float:
+        """Time at which the event file was touched last, in seconds since 1970; 0.0: it does not exist."""
+        try:
+            return self._path.stat().st_mtime
+        except OSError:
+            return 0.0
+
     def _apply(self, line: bytes) -> None:
         try:
             event = json.loads(line)

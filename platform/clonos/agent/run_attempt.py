@@ -28,6 +28,7 @@ _FIRST_EVENT_S: Final = 30.0
 _CLAIM_S: Final = 60.0
 _BEFORE_CLAIM: Final = frozenset({None, DriverState.STARTING, DriverState.CLAIMING})
 _WAITING: Final = frozenset({StandbyState.READY, StandbyState.STALE})
+_STANDS_BY: Final = _WAITING | {StandbyState.STARTING, StandbyState.WARMING}
 _ALIVE: Final = frozenset({DriverState.RUNNING, DriverState.RESTARTING, DriverState.WAITING, DriverState.STOPPING})
 
 
@@ -75,7 +76,15 @@ class RunAttempt:
     @property
     def is_alive(self) -> bool:
         """Whether the driver has started up: it works, or it waits as a standby."""
-        return self.status.state in _ALIVE or (self.status.state is None and self.is_waiting_standby)
+        return self.driver_state in _ALIVE or self.driver_state in _WAITING
+
+    @property
+    def driver_state(self) -> str | None:
+        """The state that the driver reported last: as a standby, until its promotion."""
+        state, standby = self.status.state, self.status.standby
+        # A standby that waited for Kafka before has reported a state of a driver, too.
+        stands_by = self.record.standby and standby in _STANDS_BY
+        return standby if stands_by else state or standby
 
     def write(self, **fields: Any) -> None:
         """Change fields of the run's record, first on disk, then in memory."""
@@ -140,7 +149,8 @@ class RunAttempt:
         if self._timer.expired(self.status.heartbeat_at()):
             return self._context.settings.driver_heartbeat_timeout_s
         if self.is_idle_pool_driver and restart_policy.is_older_than(self.record, _FIRST_EVENT_S):
-            return _FIRST_EVENT_S
+            # It touches the file also while it imports the job.
+            return _FIRST_EVENT_S if time.time() - self.status.touched_at() > _FIRST_EVENT_S else None
         if self._hangs_at_promotion():
             return _CLAIM_S
         return None

@@ -152,7 +152,7 @@ class RunSupervisor:
         return RunReport(
             run=self._directory.run,
             state=state,
-            driver_state=attempt.status.state or attempt.status.standby,
+            driver_state=attempt.driver_state,
             attempts=(spec.earlier_attempts if spec else 0) + record.attempt,
             consecutive_failures=consecutive_failures,
             pid=attempt.process.pid if attempt.process else None,

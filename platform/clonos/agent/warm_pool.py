@@ -29,6 +29,7 @@ _log = structlog.get_logger("clonos.agent")
 # Pause before a replacement starts: a pool driver that became a driver needs the CPU for itself, and one that exited
 # may have run out of memory.
 _RESTART_PAUSE_S: Final = 10.0
+_LONGEST_PAUSE_S: Final = 300.0
 _CHECK_S: Final = 1.0
 _WARM_UP_LIMIT_S: Final = 300.0
 
@@ -90,6 +91,7 @@ class WarmPool:
         self._folder = folder
         self._drivers: list[PoolDriver] = []
         self._next_start_at = 0.0
+        self._failures = 0  # number of consecutive pool drivers that never became ready
 
     def clear(self, used: set[str]) -> None:
         """Kill the pool drivers of an earlier agent process, except those named in `used`, which became drivers."""
@@ -110,10 +112,13 @@ class WarmPool:
             self._drivers = [driver for driver in self._drivers if driver not in failed]
             for driver in failed:
                 _log.warning("pool-driver-ended", pid=driver.pid, exit_code=driver.process.exit_code)
-                self._next_start_at = time.monotonic() + _RESTART_PAUSE_S
+                self._pause_after_failure(was_ready=driver.was_ready)
                 driver.process.detach()
                 await asyncio.to_thread(self.kill, driver)
-            warming = self.ready < len(self._drivers)  # one at a time
+            ready = self.ready
+            if ready:
+                self._failures = 0
+            warming = ready < len(self._drivers)  # one at a time
             missing = len(self._drivers) < self._settings.pool_size and not warming
             if missing and time.monotonic() >= self._next_start_at:
                 self._start()
@@ -161,6 +166,11 @@ class WarmPool:
         shutil.rmtree(self._folder / name, ignore_errors=True)
         return killed
 
+    def _pause_after_failure(self, *, was_ready: bool = False) -> None:
+        """Let the next pool driver wait: a start takes CPU time from the jobs, also if it fails for want of memory."""
+        self._next_start_at = time.monotonic() + pause_s(self._failures)
+        self._failures = 0 if was_ready else self._failures + 1
+
     def _start(self) -> None:
         settings, name = self._settings, f"pool-driver-{secrets.token_hex(8)}"
         folder = self._folder / name
@@ -188,11 +198,24 @@ class WarmPool:
             process = DriverProcess(pid, identity_, lambda: None)
         except OSError as error:
             _log.error("pool-driver-not-started", why=str(error))
-            self._next_start_at = time.monotonic() + _RESTART_PAUSE_S
+            self._pause_after_failure()
             kill_pool_driver(self._folder, name)
             return
         self._drivers.append(PoolDriver(name, folder, pid, identity_, process, time.monotonic()))
         _log.info("pool-driver-started", pid=pid)
+
+
+def pause_s(failures: int) -> float:
+    """Seconds until the next pool driver starts, after one that failed.
+
+    Args:
+        failures: Number of consecutive ones before it that never became ready.
+
+    Example:
+        >>> [pause_s(failures) for failures in (0, 1, 2, 9)]
+        [10.0, 20.0, 40.0, 300.0]
+    """
+    return min(_RESTART_PAUSE_S * 2.0 ** min(failures, 10), _LONGEST_PAUSE_S)
 
 
 def kill_pool_driver(folder: Path, name: str, pid: int | None = None, identity_: str = "") -> int:

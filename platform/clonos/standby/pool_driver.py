@@ -35,6 +35,7 @@ from clonos.spark.user_session import configure_workers
 from clonos.standby.launch_request import LOG, MAILBOX, LaunchRequest
 from clonos.standby.mailbox import Mailbox
 from clonos.telemetry import logs, openlineage, tracing
+from clonos.telemetry.events import HEARTBEAT_S
 
 _WARM_UP_QUERIES: Final = 3
 _WARM_UP_TIMEOUT_S: Final = 60.0
@@ -101,6 +102,8 @@ class PoolDriver:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
         threading.Thread(target=_copy_log, args=(self._folder / LOG, copied_bytes, request.log), daemon=True).start()
+        events = Path(request.arguments[request.arguments.index("--events") + 1])
+        threading.Thread(target=_touch_until_first_event, args=(events,), daemon=True).start()
         spec = Path(request.arguments[1])
         _link_modules(job_file(spec, read_spec(spec)).parent, self._modules)
 
@@ -109,6 +112,15 @@ def _link_modules(directory: Path, modules: Path) -> None:
     """Let Python workers import the modules beside the job file."""
     for module in directory.iterdir():
         (modules / module.name).symlink_to(module)
+
+
+def _touch_until_first_event(events: Path) -> None:
+    """Show the agent that this process works: the import of a job may take minutes, and emits no event."""
+    with contextlib.suppress(OSError):
+        size = events.stat().st_size
+        while events.stat().st_size == size:
+            os.utime(events)
+            time.sleep(HEARTBEAT_S)
 
 
 def _copy_log(source: Path, start: int, target: Path) -> None:

@@ -20,6 +20,11 @@ if "--exits" in sys.argv:
     sys.exit(11)
 if "--hangs" in sys.argv:
     time.sleep(600)
+if "--imports" in sys.argv:
+    _events = _request.arguments[-1]
+    for _ in range(30):
+        os.utime(_events)
+        time.sleep(0.1)
 os.environ.update(_request.environment)
 os.chdir(_request.directory)
 with _request.log.open("ab") as _out:

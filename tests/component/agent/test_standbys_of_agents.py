@@ -55,6 +55,17 @@ def test_standby_waits_and_becomes_the_driver(api: FakeApi, host: Host, run: str
     assert again.driver_state in (None, "RUNNING"), "restarted as the driver"
 
 
+def test_a_standby_that_has_waited_for_kafka_is_reported_as_ready(api: FakeApi, host: Host, run: str) -> None:
+    waited = b'for state in ("WAITING", "STARTING"): emit("state", state=state)\n'
+    begin = b'if "--standby" in sys.argv:'
+    code = api.upload(STANDS_BY.replace(b"PAUSE", b"0").replace(begin, waited + begin))
+    api.assign(run_spec(run, code, standby=True))
+    host()
+    waiting = reported(api, run, "RUNNING", driver_state="READY")
+    api.assign(run_spec(run, code))
+    assert reported(api, run, "RUNNING", driver_state="RUNNING", generation=1).pid == waiting.pid
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can raise a priority again")
 def test_standby_waits_at_a_lower_priority_than_it_warms_up(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
     warm = tmp_path / "warm"

@@ -231,6 +231,37 @@ def test_pool_driver_that_does_not_become_ready_is_replaced(
     eventually(lambda: folders(tmp_path) and folders(tmp_path) != first, "another pool driver starts")
 
 
+def test_the_pause_after_pool_drivers_that_fail_grows_until_one_is_ready(
+    api: FakeApi, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[int] = []
+    monkeypatch.setattr(warm_pool, "pause_s", lambda failures: paused.append(failures) or 0.0)
+    monkeypatch.setattr(warm_pool, "_CHECK_S", 0.02)
+    works = tmp_path / "works"
+    fails = f"import os, sys; os.path.exists({str(works)!r}) or sys.exit(1); os.execv(sys.executable, sys.argv[1:])"
+    host(**{**POOL, "pool_driver_command": (sys.executable, "-c", fails, *POOL_DRIVER)})
+    eventually(lambda: len(paused) > 2, "three pool drivers have failed")
+    works.touch()
+    ready(api)
+    assert paused == list(range(len(paused)))
+    (folder,) = folders(tmp_path)
+    count = len(paused)
+    eventually(lambda: [os.kill(pid, signal.SIGKILL) for pid in processes_of(folder.name)], "it is killed")
+    eventually(lambda: len(paused) > count, "it is replaced")
+    assert paused[count] == 0
+
+
+def test_a_pool_driver_that_imports_a_job_for_long_is_not_killed(
+    api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_attempt, "_FIRST_EVENT_S", 1.0)
+    command = (sys.executable, str(HERE / "fake_pool_driver.py"), "{folder}", "--imports")
+    host(**{**POOL, "pool_driver_command": command})
+    ready(api)
+    api.assign(pooled(api, run))
+    assert reported(api, run, "RUNNING", driver_state="RUNNING").attempts == 1
+
+
 def test_agent_survives_a_full_disk(
     api: FakeApi, host: Host, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,17 +10,18 @@ import pytest
 from clonos.standby import pool_driver
 from clonos.standby.launch_request import LOG, LaunchRequest
 from clonos.standby.pool_driver import PoolDriver
+from clonos.testing.harness import eventually
 
 
 @pytest.mark.parametrize("main", ["job.py", "src/job.py"])
-def test_workers_can_import_the_modules_beside_the_job_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: str
-) -> None:
+def test_a_pool_driver_adopts_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: str) -> None:
     run, pool = tmp_path / "run", tmp_path / "pool"
     directory = (run / "code" / main).parent
     directory.mkdir(parents=True)
     (directory / "job.py").touch()
     (directory / "helper.py").write_text("ANSWER = 42\n")
+    (run / "events.jsonl").touch()
+    os.utime(run / "events.jsonl", (0, 0))
     (run / "job.yaml").write_text(
         f"apiVersion: clonos/v1\nkind: Job\nmetadata: {{name: words}}\nspec: {{main: code/{main}}}\n"
     )
@@ -33,3 +34,6 @@ def test_workers_can_import_the_modules_beside_the_job_file(
     request = LaunchRequest(environment={}, directory=run, log=run / "driver.log", arguments=arguments)
     PoolDriver(pool, os.getppid()).adopt_run(request)
     assert (pool / "modules" / "helper.py").read_text() == "ANSWER = 42\n"
+    events = run / "events.jsonl"
+    eventually(lambda: events.stat().st_mtime > 0, "the agent sees that it works, although it imports the job first")
+    events.write_text("{}\n")
