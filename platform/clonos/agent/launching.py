@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
+from typing import Final
 
 from clonos.agent.directories import RunDirectory
 from clonos.agent.environment import driver_environment, launch_environment
@@ -20,6 +21,9 @@ from clonos.agent.warm_pool import PoolDriver, WarmPool
 from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import RunSpec
 from clonos.standby.launch_request import LaunchRequest, pool_eligible
+
+# A job with more failures in a row leaves the pool drivers to other jobs.
+POOL_FAILURES: Final = 2
 
 
 def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSpec) -> list[str]:

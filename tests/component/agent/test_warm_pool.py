@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from clonos.agent import Agent, run_attempt, warm_pool
+from clonos.agent import Agent, launching, run_attempt, warm_pool
 from clonos.agent.process import kill_all
+from clonos.agent.run_attempt import RunAttempt
 from clonos.errors import SpecError
 from clonos.jobs.spec import Spec
 from clonos.resources.hosts import RunSpec
@@ -260,6 +261,23 @@ def test_a_pool_driver_that_imports_a_job_for_long_is_not_killed(
     ready(api)
     api.assign(pooled(api, run))
     assert reported(api, run, "RUNNING", driver_state="RUNNING").attempts == 1
+
+
+def test_a_job_that_crashes_in_a_loop_leaves_the_pool_drivers_to_others(
+    api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested: list[int] = []
+
+    async def request(_settings: object, _pool: object, attempt: RunAttempt, *_: object, **_more: object) -> bool:
+        requested.append(attempt.record.attempt)
+        return False
+
+    monkeypatch.setattr(launching, "launch_in_pool", request)
+    host(**POOL)
+    restart = QUICK.model_copy(update={"attempts": 5})
+    api.assign(pooled(api, run, b"sys.exit(75)", standbys={"replicas": 0}, restart=restart))
+    assert reported(api, run, "EXITED", final=True).attempts == 6
+    assert requested == [2, 3]
 
 
 def test_agent_survives_a_full_disk(
