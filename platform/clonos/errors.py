@@ -718,7 +718,7 @@ class MoveFailed(ClonosError):
 
 
 class UpgradeFailed(ClonosError):
-    """A new version failed before its first committed epoch, so the job was rolled back. Reported by an operation."""
+    """A new version failed before all its queries had returned; the job was rolled back. Reported by an operation."""
 
     slug = "upgrade-failed"
     exit_code = 77

@@ -37,7 +37,9 @@ class RunFacts:
     started_at: datetime | None = None  # start of the newest attempt
     version: int = 1  # version of the job's specification
     epochs: int = 0  # number of epochs that the run's drivers finished; loaded only for a planned move
-    not_returned: bool = False  # whether a query has neither published nor reported that no record is unread
+    # Queries that have neither published an epoch nor reported that no record is unread, since the newest claim; loaded
+    # only for a planned move
+    awaited: frozenset[str] = frozenset()
     attempts_exhausted: bool = False  # whether the agent has used up the attempts of the restart policy
 
     @property

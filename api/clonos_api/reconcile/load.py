@@ -21,7 +21,6 @@ from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.transitions import TRANSIENT
 from clonos_api.store import clusters, hosts, planned_moves, standbys
 from clonos_api.store.db.clock import now
-from clonos_api.store.ingest import IngestState
 from clonos_api.store.tables import (
     ClusterRow,
     GenerationRow,
@@ -57,6 +56,7 @@ class JobCase:
     successor: RunRow | None = None  # run that takes over in a planned move
     successor_claimed: bool = False  # whether a driver of `successor` has claimed the causal log
     epochs: int = 0  # number of epochs that drivers of `run` finished; loaded only for a planned move
+    awaited: frozenset[str] = frozenset()  # queries of `run` that have not returned; loaded only for a planned move
     clusters: Mapping[str, ClusterRow] = field(default_factory=dict)  # all Spark clusters, by name
 
     def facts(self, locations: CheckpointLocations) -> tuple[JobFacts, RunFacts | None]:
@@ -88,14 +88,19 @@ class JobCase:
             standbys=tuple(standby_facts(*rows) for rows in self.standbys),
             self_promotion=standby.self_promote_after_s > 0,
             relocatable=not local and standby.mode != "none",
-            prefers_pool=start is None and pool_eligible(self._driver_spec().spec, first_start=self.run is None),
+            prefers_pool=start is None and self._pool_eligible(),
             planned_move=planned_moves.of(row),
             successor=run_facts(self.successor, claimed=self.successor_claimed) if self.successor is not None else None,
             cluster=self.cluster(),
             newest_cluster=self.cluster(newest=True),
         )
-        run = run_facts(self.run, claimed=self.claimed, epochs=self.epochs) if self.run is not None else None
-        return job, run
+        if self.run is None:
+            return job, None
+        return job, run_facts(self.run, claimed=self.claimed, epochs=self.epochs, awaited=self.awaited)
+
+    def _pool_eligible(self) -> bool:
+        failures = self.run.consecutive_failures if self.run is not None else 0
+        return pool_eligible(self._driver_spec().spec, first_start=self.run is None, failures=failures)
 
     def cluster(self, *, newest: bool = False) -> ClusterFacts | None:
         """Returns the facts about the Spark cluster of the next driver, or of the newest version; None: it has none."""
@@ -150,8 +155,8 @@ class JobCase:
         return "COMPLETED" if state == "DELETING" else cast(Literal["IN_PROGRESS", "COMPLETED", "FAILED"], state)
 
 
-def run_facts(row: RunRow, *, claimed: bool, epochs: int = 0) -> RunFacts:
-    """Converts the row of a run to `RunFacts`; `claimed` and `epochs` are those facts, which the row does not have."""
+def run_facts(row: RunRow, *, claimed: bool, epochs: int = 0, awaited: frozenset[str] = frozenset()) -> RunFacts:
+    """Converts the row of a run to `RunFacts`; the other arguments are those facts, which the row does not have."""
     return RunFacts(
         id=row.id,
         host=row.host,
@@ -168,7 +173,7 @@ def run_facts(row: RunRow, *, claimed: bool, epochs: int = 0) -> RunFacts:
         started_at=row.started_at,
         version=row.order["version"],
         epochs=epochs,
-        not_returned=bool(IngestState(**row.ingest_state).not_returned),
+        awaited=awaited,
         attempts_exhausted=row.consecutive_failures > row.order["restart"]["attempts"],
     )
 
@@ -340,12 +345,24 @@ async def _load_successors(session: AsyncSession, cases: list[JobCase]) -> None:
     moves = {standby: case for case in cases if (standby := (case.job.moving or {}).get("standby"))}
     for ids in _chunks(moves):
         for run in await session.scalars(select(RunRow).where(RunRow.id.in_(ids))):
-            moves[run.id].successor = run
+            case = moves[run.id]
+            case.successor = run
+            if run.id == case.job.run:
+                case.awaited = _awaited(case.job, run)
         counts = select(GenerationRow.run, func.sum(GenerationRow.epochs)).where(GenerationRow.run.in_(ids))
         for run_id, epochs in await session.execute(counts.group_by(GenerationRow.run)):
             case = moves[run_id]
             case.successor_claimed = True
             case.epochs = int(epochs) if run_id == case.job.run else 0
+
+
+def _awaited(job: JobRow, run: RunRow) -> frozenset[str]:
+    """The queries of a run that have not returned since its newest claim. A query that never published is not among
+    them: it may have no input, and its driver does not know its offsets.
+    """
+    not_returned = set(run.ingest_state.get("queries", ())) - set(run.ingest_state.get("returned", ()))
+    queries = (job.metrics or {}).get("queries", {})
+    return frozenset(name for name in not_returned if queries.get(name, {}).get("epochs"))
 
 
 def _cluster_name(spec: Mapping[str, Any]) -> str:

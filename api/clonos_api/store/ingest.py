@@ -62,11 +62,6 @@ class IngestState:
     spark_ui: str = ""  # address of that application's web UI; empty: it has none
     executors: dict[str, Any] | None = None  # that application's, as `Executors`; None: it has reported none
 
-    @property
-    def not_returned(self) -> tuple[str, ...]:
-        """The queries that have neither published an epoch nor reported that no record is unread, since the claim."""
-        return tuple(query for query in self.queries if query not in self.returned)
-
 
 @dataclass(frozen=True)
 class Claimed:
@@ -349,7 +344,7 @@ def _facts(state: IngestState, event: Event) -> list[Fact]:
             partitions = {topic: _numbers(lags, _BIG) for topic, lags in _topics(event, "partitions").items()}
             query, unread = _short(event["query"]), _numbers(topics, _BIG)
             first = bool(unread) and not any(unread.values()) and _has_returned(state, query)
-            waiting = state.not_returned if first else ()
+            waiting = _not_returned(state) if first else ()
             return [Lag(_moment(at), query, unread, partitions, state.generation, first, waiting)]
         case "retention":
             topics = _topics(event, "topics")
@@ -453,7 +448,7 @@ def _epoch(state: IngestState, event: Event) -> EpochDone:
     marks = {name: _moment(at) for name, at in state.marks.items()} if state.waiting else None
     state.waiting = False
     first = _has_returned(state, checkpoint.query)
-    waiting = state.not_returned if first else ()
+    waiting = _not_returned(state) if first else ()
     return EpochDone(state.lineage, checkpoint, figures, marks, operators, _latencies(event), first, waiting)
 
 
@@ -463,6 +458,10 @@ def _has_returned(state: IngestState, query: str) -> bool:
         return False
     state.returned.append(query)
     return True
+
+
+def _not_returned(state: IngestState) -> tuple[str, ...]:
+    return tuple(query for query in state.queries if query not in state.returned)
 
 
 def _topics_in(event: Event) -> dict[str, int]:

@@ -471,11 +471,11 @@ class Agent:
 def _retry_pause_s(interval_s: float, waited_s: float) -> float:
     """Pause after a heartbeat without a response: short, because four missing ones start a takeover.
 
-    Jitter spreads the retries of all agents.
+    The time of the failed request counts as part of the pause. Jitter spreads the retries after refused requests.
 
     Args:
         interval_s: Interval of heartbeats.
-        waited_s: How long the failed request took; a timeout is as good as a pause.
+        waited_s: Seconds that the failed request took.
     """
     return max(0.0, random.uniform(0.5, 1.0) * interval_s - waited_s)
 

@@ -7,9 +7,8 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
-from typing import Final
 
-from clonos.agent.directories import RunDirectory
+from clonos.agent.directories import RunDirectory, RunRecord
 from clonos.agent.environment import driver_environment, launch_environment
 from clonos.agent.memory import MemoryLimits, join
 from clonos.agent.priority import Priority, set_priority
@@ -21,9 +20,6 @@ from clonos.agent.warm_pool import PoolDriver, WarmPool
 from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import RunSpec
 from clonos.standby.launch_request import LaunchRequest, pool_eligible
-
-# A job with more failures in a row leaves the pool drivers to other jobs.
-POOL_FAILURES: Final = 2
 
 
 def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSpec) -> list[str]:
@@ -41,7 +37,7 @@ def driver_command(settings: AgentSettings, directory: RunDirectory, spec: RunSp
     return command
 
 
-def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec, attempt: int) -> bool:
+def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec, record: RunRecord) -> bool:
     """Whether a pool driver can run the job, as its driver or as a standby.
 
     A pool driver cannot restore a checkpoint, or use a Spark cluster. A standby that failed here starts without a
@@ -51,13 +47,14 @@ def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec, attempt: 
         settings: Settings of the agent.
         spec: The run.
         job: The run's job.
-        attempt: The number of the run's attempt that starts, from 1.
+        record: The record of the run, with the attempt that starts.
     """
     starts_normally = spec.restore_location is None and spec.cluster is None and "run" in settings.command
-    if spec.standby and attempt > 1:
+    if spec.standby and record.attempt > 1:
         return False
-    first_start = not spec.standby and spec.earlier_attempts + attempt == 1
-    return starts_normally and pool_eligible(job.spec, first_start=first_start)
+    first_start = not spec.standby and spec.earlier_attempts + record.attempt == 1
+    failures = record.consecutive_failures
+    return starts_normally and pool_eligible(job.spec, first_start=first_start, failures=failures)
 
 
 async def launch_in_pool(

@@ -21,14 +21,16 @@ from clonos.resources.hosts import RunSpec
 from clonos.standby.states import StandbyState
 
 _log = structlog.get_logger("clonos.agent")
-# A pool driver that starts a job reports its first event long before this time has passed.
+# A pool driver that starts a job touches the event file each second until its first event.
 _FIRST_EVENT_S: Final = 30.0
+# Longest time until that event: it imports the job's code.
+_IMPORT_S: Final = 180.0
 # A promoted standby claims the log within a second. A transaction coordinator that does not answer delays it by at most
 # 35 s; then the driver waits for Kafka or restarts.
 _CLAIM_S: Final = 60.0
 _BEFORE_CLAIM: Final = frozenset({None, DriverState.STARTING, DriverState.CLAIMING})
 _WAITING: Final = frozenset({StandbyState.READY, StandbyState.STALE})
-_STANDS_BY: Final = _WAITING | {StandbyState.STARTING, StandbyState.WARMING}
+_STANDING_BY: Final = _WAITING | {StandbyState.STARTING, StandbyState.WARMING}
 _ALIVE: Final = frozenset({DriverState.RUNNING, DriverState.RESTARTING, DriverState.WAITING, DriverState.STOPPING})
 
 
@@ -82,8 +84,8 @@ class RunAttempt:
     def driver_state(self) -> str | None:
         """The state that the driver reported last: as a standby, until its promotion."""
         state, standby = self.status.state, self.status.standby
-        # A standby that waited for Kafka before has reported a state of a driver, too.
-        stands_by = self.record.standby and standby in _STANDS_BY
+        # A standby that waited for Kafka at its start has reported STARTING again.
+        stands_by = self.record.standby and standby in _STANDING_BY and state == DriverState.STARTING
         return standby if stands_by else state or standby
 
     def write(self, **fields: Any) -> None:
@@ -148,9 +150,12 @@ class RunAttempt:
         """The limit in seconds that an unresponsive driver has exceeded; None if the driver responds."""
         if self._timer.expired(self.status.heartbeat_at()):
             return self._context.settings.driver_heartbeat_timeout_s
-        if self.is_idle_pool_driver and restart_policy.is_older_than(self.record, _FIRST_EVENT_S):
-            # It touches the file also while it imports the job.
-            return _FIRST_EVENT_S if time.time() - self.status.touched_at() > _FIRST_EVENT_S else None
+        if self.is_idle_pool_driver:
+            if restart_policy.is_older_than(self.record, _IMPORT_S):
+                return _IMPORT_S
+            silent_s = time.time() - self.status.touched_at()
+            if silent_s > _FIRST_EVENT_S and restart_policy.is_older_than(self.record, _FIRST_EVENT_S):
+                return _FIRST_EVENT_S
         if self._hangs_at_promotion():
             return _CLAIM_S
         return None

@@ -248,8 +248,7 @@ class RunSupervisor:
         skip_pool = attempt.is_idle_pool_driver
         attempt.begin(spec)
         command = launching.driver_command(settings, self._directory, spec)
-        skip_pool = skip_pool or attempt.record.consecutive_failures > launching.POOL_FAILURES
-        use_pool = not skip_pool and launching.may_use_pool(settings, spec, prepared.job, attempt.record.attempt)
+        use_pool = not skip_pool and launching.may_use_pool(settings, spec, prepared.job, attempt.record)
         pool, standby = self._context.pool, spec.standby
         if use_pool and await launching.launch_in_pool(settings, pool, attempt, command, standby=standby):
             self._blocked = None

@@ -115,10 +115,7 @@ class WarmPool:
                 self._pause_after_failure(was_ready=driver.was_ready)
                 driver.process.detach()
                 await asyncio.to_thread(self.kill, driver)
-            ready = self.ready
-            if ready:
-                self._failures = 0
-            warming = ready < len(self._drivers)  # one at a time
+            warming = self.ready < len(self._drivers)  # one at a time
             missing = len(self._drivers) < self._settings.pool_size and not warming
             if missing and time.monotonic() >= self._next_start_at:
                 self._start()
@@ -142,7 +139,7 @@ class WarmPool:
             sender = None if driver.process.exited else Sender.open(driver.folder / MAILBOX)
             if sender is not None:
                 self._drivers.remove(driver)
-                self._next_start_at = time.monotonic() + _RESTART_PAUSE_S
+                self._next_start_at, self._failures = time.monotonic() + _RESTART_PAUSE_S, 0
                 driver.process.detach()
                 driver.sender = sender
                 return driver
@@ -168,8 +165,9 @@ class WarmPool:
 
     def _pause_after_failure(self, *, was_ready: bool = False) -> None:
         """Let the next pool driver wait: a start takes CPU time from the jobs, also if it fails for want of memory."""
-        self._next_start_at = time.monotonic() + pause_s(self._failures)
-        self._failures = 0 if was_ready else self._failures + 1
+        failures = 0 if was_ready else self._failures
+        self._next_start_at = time.monotonic() + pause_s(failures)
+        self._failures = 0 if was_ready else failures + 1
 
     def _start(self) -> None:
         settings, name = self._settings, f"pool-driver-{secrets.token_hex(8)}"
@@ -209,7 +207,7 @@ def pause_s(failures: int) -> float:
     """Seconds until the next pool driver starts, after one that failed.
 
     Args:
-        failures: Number of consecutive ones before it that never became ready.
+        failures: Number of consecutive pool drivers before it that never became ready.
 
     Example:
         >>> [pause_s(failures) for failures in (0, 1, 2, 9)]

@@ -33,6 +33,14 @@ class CommittedEpochs:
         kafka: The Kafka cluster of the log.
         job: The job's name.
 
+    Attributes:
+        epochs: The committed epochs whose markers are all visible; the first one stands for the beginning.
+        complete: Whether the log holds all that was ever written to it, in one lineage.
+        topics: The output topics that claims and plans name.
+        at_least_once: Whether a query delivers at least once: it writes no markers.
+        repeated: Lanes that have two markers for one epoch.
+        incomplete: Epochs without all their markers, after `give_up`.
+
     Raises:
         CausalLogMissing: The job has no log.
     """
@@ -42,7 +50,7 @@ class CommittedEpochs:
         self._markers: dict[_EpochKey, dict[int, Marker]] = {}
         self._waiting: list[EpochCommitted] = []
         self._counted: set[_EpochKey] = set()
-        self.at_least_once = False  # whether a query delivers so: it writes no markers
+        self.at_least_once = False
         self.epochs = [CommittedEpoch("", -1, Sum())]
         self.repeated: list[str] = []
         self.incomplete: list[str] = []
@@ -53,7 +61,11 @@ class CommittedEpochs:
         self._begun: dict[int, bool] = {}  # log partition → whether its first record was at offset 0
 
     def update(self) -> None:
-        """Read what was written since the last call."""
+        """Read what was written since the last call.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer.
+        """
         commits: list[EpochCommitted] = []
         first = self._lineage == 0  # the first record of a log is a claim
 

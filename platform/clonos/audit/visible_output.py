@@ -28,6 +28,10 @@ class VisibleOutput:
         topics: The topics to which the job publishes.
         on_read: Called while a snapshot is read.
 
+    Attributes:
+        topics: The topics, sorted.
+        complete: Whether the topics hold all records that were ever written to them.
+
     Raises:
         BrokerUnavailable: Kafka did not answer.
     """
@@ -48,7 +52,7 @@ class VisibleOutput:
         self._positions: dict[tuple[str, int], int] = {}
         self._first = 0  # sum of the partitions' first offsets
         self._sum = Sum()
-        self.complete = True  # whether the topics hold all records that were ever written to them
+        self.complete = True
         for topic, partition in self._partitions():
             low, _ = self._bounds(topic, partition)
             self._positions[topic, partition] = low
@@ -75,7 +79,11 @@ class VisibleOutput:
             raise unanswered(f"{topic}[{partition}] cannot be read", error.args[0]) from error
 
     def snapshot(self) -> Sum:
-        """Read up to the last stable offsets of now; the sum of all records so far."""
+        """Read up to the last stable offsets of now; returns the sum of all records so far.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer.
+        """
         ends = {place: self._bounds(*place)[1] for place in self._positions}
         due = {place: end for place, end in ends.items() if self._positions[place] < end}
         if due:

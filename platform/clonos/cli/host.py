@@ -158,8 +158,7 @@ def wait(
                 break
             why = _missing_standbys(current, [] if rows else client.hosts.list().data)
             if current.spec.spec.standby.dedicated_replicas == 0:
-                hint = "`clonos apply PATH` adds one, with `standby: {replicas: 1}` in job.yaml and no other mode."
-                raise StateConflict(why, kept="nothing was changed.", hint=hint)
+                raise StateConflict(why, kept="nothing was changed.", hint="`clonos apply PATH --standbys 1` adds one.")
             if time.monotonic() - begun > timeout:
                 raise WaitTimeout(f"No standby of {job} was READY within {timeout:g} s.")
             if progress.due:

@@ -252,8 +252,8 @@ def upgrade(
 ) -> None:
     """Upgrade a running job to its newest specification and code through a standby.
 
-    The driver works until the new version is ready. If the new version fails before its first committed epoch, the job
-    is rolled back. A refused upgrade stores nothing; `clonos apply` also changes jobs that do not run.
+    The driver works until the new version is ready. If the new version fails before all its queries have returned, the
+    job is rolled back. A refused upgrade stores nothing; `clonos apply` also changes jobs that do not run.
     """
     from clonos.cli.apply import change_of, upgrade_to
     from clonos.cli.lint import require_repeatable

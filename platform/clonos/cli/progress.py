@@ -268,7 +268,7 @@ def _step(operation: Operation, job: Job) -> str:
         return ""
     if job.observed_version != job.version:
         return f", while a standby of version {job.version} warms up"
-    return f", waits for the first epoch of version {job.version}, at most a minute"
+    return f", waits for the queries of version {job.version}, at most a minute"
 
 
 def _median(seconds: Iterable[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""``clonos recovery``: the recoveries of a job. Each lasts from a failure to the first committed epoch after it."""
+"""``clonos recovery``: the recoveries of a job. Each lasts from a failure until the last query has returned."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Driver:
         kafka: The Kafka cluster.
         events: Receives the job's events.
         options: The options of this run; `RunOptions.checkpoint` must be set.
-        on_start: Called with a query and its source offsets before it starts.
+        on_start: Called with a query and its source offsets before it starts; after a claim, without offsets.
         on_progress: Called with a query and its source offsets after each epoch.
         on_defined: Called with the topics that the job reads, and those that it writes.
     """
@@ -370,6 +370,7 @@ class Driver:
                 raise
             return error
         self._events.generation = own.owner.generation
+        self._forget_positions()
         self._events.emit(
             "claimed",
             lineage=own.owner.lineage,
@@ -480,6 +481,12 @@ class Driver:
         ]
         if interrupted:
             raise StopTimedOut(f"The epoch of {', '.join(interrupted)} did not finish within {timeout_s:g} s.")
+
+    def _forget_positions(self) -> None:
+        """Discard the source offsets of an earlier attempt: a query without a lag counts as back."""
+        if self._on_start is not None:
+            for query in self._context.queries:
+                self._on_start(query.name, {})
 
     def _start_due(self, order: StartOrder) -> None:
         for running in order.due():

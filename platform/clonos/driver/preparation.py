@@ -124,8 +124,8 @@ class Preparation:
             dead_letter_topics=dead_letter_topics(self.graph, query.name),
             rescale_after=rescale_after,
         )
-        begin = self.positions.of_sources(start)
-        return Running(query, checkpoint.location, runner, self._settings(checkpoint), lane, finished, begin)
+        begin_offsets = self.positions.of_sources(start)
+        return Running(query, checkpoint.location, runner, self._settings(checkpoint), lane, finished, begin_offsets)
 
     def _committed(self, query: Query) -> int:
         """The newest epoch that a query's checkpoint has committed; -1: none."""

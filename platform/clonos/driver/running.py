@@ -54,7 +54,7 @@ class Running:
         settings: Spark settings for this query only.
         lane: Publishes the rows that Spark's tasks spool; None: the sink's `write` publishes the epoch's frame.
         finished_topics: Deleted topics that the query has read to their end.
-        begin: Source offsets at which the query starts.
+        begin_offsets: Source offsets at which the query starts.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Running:
         settings: Mapping[str, str],
         lane: DriverLane | None = None,
         finished_topics: Collection[str] = (),
-        begin: Progress | None = None,
+        begin_offsets: Progress | None = None,
     ) -> None:
         self._settings = settings
         self._finished_topics = finished_topics
@@ -75,7 +75,7 @@ class Running:
         self.query = query
         self.location = location
         self.runner = runner
-        self.begin_offsets = begin or {}
+        self.begin_offsets = begin_offsets or {}
         self.stream: StreamingQuery | None = None
         self._parked = threading.Event()
         self._finished = False

@@ -12,6 +12,8 @@ from clonos.jobs.spec import Spec
 # In the directory of a pool driver.
 MAILBOX: Final = "mailbox"
 LOG: Final = "driver.log"
+# After more failures in a row, a job leaves the pool drivers to other jobs.
+_MOST_FAILURES: Final = 2
 
 
 class LaunchRequest(BaseModel):
@@ -36,13 +38,15 @@ class LaunchRequest(BaseModel):
         return self.model_dump_json().encode() + b"\n"
 
 
-def pool_eligible(spec: Spec, *, first_start: bool) -> bool:
-    """Whether the specification of a job allows a pool driver. The job's code may still prevent it.
+def pool_eligible(spec: Spec, *, first_start: bool, failures: int = 0) -> bool:
+    """Whether a job may use a pool driver, by its specification and its failures. The job's code may still prevent it.
 
     Args:
         spec: The specification.
         first_start: Whether the job starts for the first time. Only a job with ``standby: {mode: pool}`` uses a pool
             driver then; others leave them to recoveries.
+        failures: Number of consecutive failures before the start.
     """
     mode = spec.standby.mode
-    return (mode == "pool" or (mode == "dedicated" and not first_start)) and spec.any_jvm
+    wanted = mode == "pool" or (mode == "dedicated" and not first_start)
+    return wanted and failures <= _MOST_FAILURES and spec.any_jvm

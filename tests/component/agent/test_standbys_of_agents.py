@@ -66,6 +66,14 @@ def test_a_standby_that_has_waited_for_kafka_is_reported_as_ready(api: FakeApi, 
     assert reported(api, run, "RUNNING", driver_state="RUNNING", generation=1).pid == waiting.pid
 
 
+def test_a_standby_that_fails_while_ready_is_not_reported_as_ready(api: FakeApi, host: Host, run: str) -> None:
+    fails = b'emit("state", state="FAILED"); sys.exit(14)\n    while not mailbox'
+    code = api.upload(STANDS_BY.replace(b"PAUSE", b"0").replace(b"while not mailbox", fails))
+    api.assign(run_spec(run, code, standby=True))
+    host()
+    assert reported(api, run, "EXITED", final=True).driver_state == "FAILED"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can raise a priority again")
 def test_standby_waits_at_a_lower_priority_than_it_warms_up(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
     warm = tmp_path / "warm"

@@ -249,18 +249,30 @@ def test_the_pause_after_pool_drivers_that_fail_grows_until_one_is_ready(
     count = len(paused)
     eventually(lambda: [os.kill(pid, signal.SIGKILL) for pid in processes_of(folder.name)], "it is killed")
     eventually(lambda: len(paused) > count, "it is replaced")
-    assert paused[count] == 0
+    assert paused[count] == 0, "it was ready"
 
 
 def test_a_pool_driver_that_imports_a_job_for_long_is_not_killed(
     api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_attempt, "_FIRST_EVENT_S", 1.0)
-    command = (sys.executable, str(HERE / "fake_pool_driver.py"), "{folder}", "--imports")
+    command = (sys.executable, str(HERE / "fake_pool_driver.py"), "{folder}", "--imports", "3")
     host(**{**POOL, "pool_driver_command": command})
     ready(api)
     api.assign(pooled(api, run))
     assert reported(api, run, "RUNNING", driver_state="RUNNING").attempts == 1
+
+
+def test_a_pool_driver_whose_import_does_not_end_is_killed(
+    api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_attempt, "_IMPORT_S", 2.0)
+    command = (sys.executable, str(HERE / "fake_pool_driver.py"), "{folder}", "--imports", "600")
+    host(**{**POOL, "pool_driver_command": command})
+    ready(api)
+    api.assign(pooled(api, run, restart=QUICK.model_copy(update={"attempts": 0})))
+    report = reported(api, run, "RUNNING", driver_state="RUNNING")
+    assert (report.attempts, report.consecutive_failures) == (2, 0)
 
 
 def test_a_job_that_crashes_in_a_loop_leaves_the_pool_drivers_to_others(

@@ -14,9 +14,11 @@ from clonos_api.reconcile import decisions as d
 from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PREPARE_S, PROVE_S, RECOVER_S
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyFacts
+from clonos_api.reconcile.load import _awaited
 from clonos_api.reconcile.placement import Fleet
 from clonos_api.reconcile.states.moving import MAX_STANDBYS
 from clonos_api.store.planned_moves import Moving
+from clonos_api.store.tables import JobRow, RunRow
 
 S = JobState
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -339,9 +341,19 @@ def newer(**more: Any) -> RunFacts:
 
 def test_a_new_version_counts_once_all_queries_have_returned_or_it_has_no_input() -> None:
     assert decide(job(TAKEN), newer(), fleet(), NOW) == []
-    assert decide(job(TAKEN), newer(epochs=1, not_returned=True), fleet(), NOW) == [], "the second query starts later"
+    second_starts = newer(epochs=1, awaited=frozenset({"totals"}))
+    assert decide(job(TAKEN), second_starts, fleet(), NOW) == []
     assert decide(job(TAKEN), newer(epochs=1), fleet(), NOW) == [d.EndMove()]
     assert decide(job(TAKEN), newer(), fleet(), NOW + timedelta(seconds=PROVE_S)) == [d.EndMove()]
+
+
+def test_a_query_that_never_published_is_not_awaited() -> None:
+    """It may have no input, and then it never returns."""
+    published = {name: {"epochs": 7} for name in ("words", "totals")}
+    row = JobRow(metrics={"queries": {**published, "new": {"epochs": 0}}})
+    run = RunRow(ingest_state={"queries": ["new", "newest", "totals", "words"], "returned": ["words"]})
+    assert _awaited(row, run) == {"totals"}
+    assert _awaited(JobRow(), run) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -349,7 +361,7 @@ def test_a_new_version_counts_once_all_queries_have_returned_or_it_has_no_input(
     [
         (newer(state="EXITED", ended=True, failure=BROKEN), S.RECOVERING, NOW),
         (newer(state="EXITED", exit_code=-9), S.RUNNING, NOW),
-        (newer(state="EXITED", ended=True, failure=BROKEN, epochs=3, not_returned=True), S.RUNNING, NOW),
+        (newer(state="EXITED", ended=True, failure=BROKEN, epochs=3, awaited=frozenset({"totals"})), S.RUNNING, NOW),
         (newer(state="RUNNING", driver_state="RESTARTING"), S.RECOVERING, NOW + timedelta(seconds=PROVE_S)),
     ],
 )

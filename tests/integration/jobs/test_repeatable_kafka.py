@@ -233,6 +233,8 @@ def test_a_backlog_is_read_in_several_epochs(
     assert read[0] <= 2_000, "the bound of the first epoch"
     if epochs[0]["duration_ms"] < 3_500:  # the bound follows the speed of the machine
         assert read[1] > 2_000, "its growth"
+    else:
+        print(f"the first epoch took {epochs[0]['duration_ms']} ms: its bound need not grow")
     assert sum(read) == 9_000
 
 

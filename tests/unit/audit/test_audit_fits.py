@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from clonos.audit.committed_epochs import CommittedEpoch
 from clonos.audit.multiset import Sum
-from clonos.audit.output_audit import _fit
+from clonos.audit.output_audit import _fit, _reason
 
 # Epochs of different sizes: equal ones have the same distance from each other.
 TOTALS = [Sum(), Sum(10, 1000), Sum(25, 2600), Sum(31, 3333)]
@@ -41,3 +44,9 @@ def test_only_the_same_distance_proves_epochs(
     fit = _fit(EPOCHS, snapshots, whole=whole)
     proved = [fit.epochs[0].epoch, fit.epochs[-1].epoch] if len(fit.epochs) > 1 else []
     assert (proved, fit.newest) == (epochs, newest)
+
+
+@pytest.mark.parametrize("snapshots", [[Sum(), Sum(10, 1000)], [Sum(10, 1000)]], ids=["complete", "truncated"])
+def test_an_output_that_does_not_change_is_named(snapshots: list[Sum]) -> None:
+    log: Any = SimpleNamespace(epochs=EPOCHS[:2])
+    assert "Nothing was published during the audit" in _reason(log, ["out"], snapshots, None)

@@ -8,8 +8,6 @@ import pytest
 
 from clonos.audit import committed_epochs
 from clonos.audit.committed_epochs import CommittedEpochs
-from clonos.audit.multiset import Sum
-from clonos.audit.output_audit import _reason
 from clonos.log.history import Entered
 from clonos.log.records import EpochCommitted, InputSlice, Marker, Owner
 from clonos.settings import KafkaSettings
@@ -67,11 +65,3 @@ def test_a_marker_that_is_missing_after_others_of_its_query_is_no_truncation(his
     log.give_up()
     assert [epoch.epoch for epoch in log.epochs[1:]] == [1]
     assert log.incomplete == ["words epoch 2", "words epoch 3"]
-
-
-@pytest.mark.parametrize("snapshots", [[Sum(), Sum(10, 1000)], [Sum(10, 1000)]], ids=["complete", "truncated"])
-def test_an_output_that_does_not_change_is_named(history: ScriptedHistory, snapshots: list[Sum]) -> None:
-    history.entries = committed("words", 1, 9)
-    log = CommittedEpochs(KafkaSettings(), "j")
-    log.update()
-    assert "Nothing was published during the audit" in _reason(log, ["out"], snapshots, None)

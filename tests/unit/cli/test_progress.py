@@ -74,7 +74,7 @@ def test_a_phase_without_an_estimate_has_its_elapsed_time() -> None:
     ("kind", "state", "observed", "text"),
     [
         ("upgrade", "RUNNING", 4, ", while a standby of version 5 warms up"),
-        ("upgrade", "RUNNING", 5, ", waits for the first epoch of version 5, at most a minute"),
+        ("upgrade", "RUNNING", 5, ", waits for the queries of version 5, at most a minute"),
         ("upgrade", "RECOVERING", 4, ""),
         ("move", "RUNNING", 5, ""),
     ],

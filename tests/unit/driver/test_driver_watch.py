@@ -14,6 +14,7 @@ from clonos.driver import driver as driver_module
 from clonos.driver import running as running_module
 from clonos.driver.driver import Driver
 from clonos.driver.epochs import NotStarted
+from clonos.driver.lag import LagMeter
 from clonos.driver.options import RunOptions
 from clonos.driver.start_order import StartOrder
 from clonos.driver.states import DriverState
@@ -86,6 +87,16 @@ def test_the_lag_of_a_query_is_measured_from_its_own_start() -> None:
     queries[0].runner.published = True
     driver._start_due(order)
     assert noted == ["words", "totals"]
+
+
+def test_where_an_earlier_attempt_was_is_forgotten_at_a_claim() -> None:
+    """Otherwise the lag of a query that has not started again would count as its return."""
+    meter = LagMeter(KafkaSettings(), lambda *_arguments, **_fields: None)
+    meter.note_start("totals", {"t": {0: 1}})
+    driver = created(on_start=meter.note_start)
+    driver._context = cast("Any", SimpleNamespace(queries=[SimpleNamespace(name="totals")]))
+    driver._forget_positions()
+    assert meter._progress == {"totals": {}}
 
 
 def test_job_finishes_with_its_query() -> None:

@@ -82,13 +82,13 @@ def not_moved(why: str, cause: Failure | None = None) -> Failure:
 
 
 def not_upgraded(version: int, previous: int, newest: int, cause: Failure) -> Failure:
-    """Returns the failure of an upgrade: `version` failed before its first epoch.
+    """Returns the failure of an upgrade: `version` failed before all its queries had returned.
 
     The older version `previous` is restored under the new number `newest`.
     """
     return Failure(
         error=UpgradeFailed.slug,
-        what=f"Version {version} did not finish its first epoch: {cause.what}",
+        what=f"Version {version} failed before all its queries had returned: {cause.what}",
         kept=f"version {previous} is restored as version {newest}; published output stands.",
         hint=UpgradeFailed.hint_default,
         domain=cause.domain,

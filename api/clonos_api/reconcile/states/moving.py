@@ -158,18 +158,18 @@ def _make_room(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: da
 
 
 def _prove(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: datetime) -> list[Decision] | None:
-    """The standby is the driver: all queries of a new version must return, with an epoch, or it runs for `PROVE_S`.
+    """The standby is the driver. All queries of a new version must return, and one must finish an epoch.
 
-    A query that reads the output of another one starts after that one has published.
+    After `PROVE_S` it must only run. A query that reads the output of another one starts after that one has published.
     """
     if move.cause != "upgrade":
         return [EndMove()] if job.state is JobState.RUNNING else None
-    if (run.epochs and not run.not_returned) or run.finished:
+    if (run.epochs and not run.awaited) or run.finished:
         return [EndMove()]
     late = now >= _after(move.taken_at, PROVE_S)
     lost = run.discarded or not fleet.alive(run.host)
     if late and job.state is JobState.RUNNING and run.running:
-        return [EndMove()]  # it has no input
+        return [EndMove()]  # a query may have no input, or a long epoch
     if not (lost or late or run.done or run.state == "EXITED"):
         return None
     cause = run.failure or (failures.host_lost(fleet.hosts.get(run.host)) if lost else failures.driver_ended(run))
