@@ -56,14 +56,13 @@ def up(
     from clonos.settings import Settings
 
     settings = Settings()
-    room = room_for(agents, slots)
+    room = room_for(agents, slots, spark_workers=spark_workers)
     plan = Plan(
         home=settings.home.absolute(),
         port=port,
         agents=agents,
         slots=room.slots,
-        # Executors of a Spark cluster need the memory, and their jobs use no pool drivers.
-        pool_size=(0 if spark_workers else room.pool_size) if pool_size is None else pool_size,
+        pool_size=room.pool_size if pool_size is None else pool_size,
         spark_workers=spark_workers,
     )
     existing = State.read(plan.folder)

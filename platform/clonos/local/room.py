@@ -32,7 +32,7 @@ class Room(NamedTuple):
     note: str = ""
 
 
-def room_for(agents: int, requested: int | None = None) -> Room:
+def room_for(agents: int, requested: int | None = None, *, spark_workers: int = 0) -> Room:
     """The slots and pool drivers of each agent on this machine.
 
     An agent has a slot for each core as far as the free memory allows: at least two, at most eight. Fewer than two
@@ -41,6 +41,8 @@ def room_for(agents: int, requested: int | None = None) -> Room:
     Args:
         agents: Number of agents on this machine.
         requested: Slots of each agent that the user requested; None: what fits.
+        spark_workers: Number of Spark workers on this machine. With these there are no pool drivers: executors need the
+            memory, and jobs on a cluster use none.
 
     Example:
         slots, pool_size, note = room_for(2)
@@ -50,6 +52,6 @@ def room_for(agents: int, requested: int | None = None) -> Room:
     fitting = room // max(1, agents)
     slots = requested or min(max(fitting, _FEWEST), max(os.cpu_count() or 1, _FEWEST), _MOST)
     if requested or fitting >= _FEWEST or not agents:
-        return Room(slots, int(fitting > slots))
+        return Room(slots, int(fitting > slots and not spark_workers))
     drivers = "one driver or standby" if room <= 1 else f"{room} drivers and standbys"
     return Room(slots, 0, f"This machine has {size(available)} of free memory: room for about {drivers}.")

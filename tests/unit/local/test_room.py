@@ -42,6 +42,12 @@ def test_requested_slots_have_priority_over_pool_drivers(
     assert room_for(2, requested) == (requested, pool_size, "")
 
 
+def test_executors_need_the_memory_of_pool_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=24 << 30))
+    assert room_for(2, 2).pool_size == 1
+    assert room_for(2, 2, spark_workers=1) == (2, 0, "")
+
+
 def test_short_memory_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 << 30))
     assert room_for(2) == (2, 0, "This machine has 3.0 GiB of free memory: room for about one driver or standby.")
