@@ -24,7 +24,7 @@ from clonos.agent.capacity import FIRST_MEASURED_S, MEASURED_EVERY_S, CapacityMe
 from clonos.agent.directories import AgentDirectory, StoredWork
 from clonos.agent.exposition import AgentSnapshot, Driver, serve_metrics
 from clonos.agent.forwarding import Forwarder
-from clonos.agent.heartbeat_pace import HeartbeatPace
+from clonos.agent.heartbeat_pace import HeartbeatPace, retry_pause_s
 from clonos.agent.host_context import HostContext
 from clonos.agent.memory import MemoryLimits, own_cgroup
 from clonos.agent.push_batcher import PushBatcher
@@ -296,7 +296,7 @@ class Agent:
                 if not unavailable:
                     _log.warning("control-plane-unavailable", why=error.what)
                 unavailable = True
-                await asyncio.sleep(_retry_pause_s(interval_s, time.monotonic() - began))
+                await asyncio.sleep(retry_pause_s(interval_s, time.monotonic() - began))
                 continue
             # Jitter: agents that a slow response has synchronised drift apart again.
             if await is_set_within(self._changed, random.uniform(0.9, 1.1) * interval_s):
@@ -466,18 +466,6 @@ class Agent:
             share_folder(self._settings.directory.parent)
         if settings.memory_limit_mb is not None and not self._memory.available:
             _log.warning("memory-not-limited", why="no writable cgroup (v2) has the memory controller")
-
-
-def _retry_pause_s(interval_s: float, waited_s: float) -> float:
-    """Pause after a heartbeat without a response: short, because four missing ones start a takeover.
-
-    The time of the failed request counts as part of the pause. Jitter spreads the retries after refused requests.
-
-    Args:
-        interval_s: Interval of heartbeats.
-        waited_s: Seconds that the failed request took.
-    """
-    return max(0.0, random.uniform(0.5, 1.0) * interval_s - waited_s)
 
 
 def _heartbeat_timeout_s(host: HostRegistered, interval_s: float) -> float:

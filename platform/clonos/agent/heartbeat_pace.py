@@ -1,4 +1,4 @@
-"""The interval that a host announces to the control plane for its heartbeats.
+"""When a host sends its heartbeats: the interval that it announces to the control plane, and its retries.
 
 On a busy machine heartbeats are late. The host announces a longer interval then, so that a late heartbeat starts no
 takeover: the control plane waits for four announced intervals. The idea of a failure detector that follows the delays
@@ -7,6 +7,7 @@ of its network is from Chen, Toueg and Aguilera, "On the Quality of Service of F
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
 from collections.abc import Callable
@@ -62,3 +63,15 @@ class HeartbeatPace:
             self._delays.popleft()
         longest_s = interval_s + (self._delays[0][1] if self._delays else 0.0)
         return max(interval_s, min(longest_s / 2, _LONGEST_S))
+
+
+def retry_pause_s(interval_s: float, waited_s: float) -> float:
+    """Pause after a heartbeat without a response: short, because four missing ones start a takeover.
+
+    The time of the failed request counts as part of the pause. Jitter spreads the retries after refused requests.
+
+    Args:
+        interval_s: Interval of heartbeats.
+        waited_s: Seconds that the failed request took.
+    """
+    return max(0.0, random.uniform(0.5, 1.0) * interval_s - waited_s)

@@ -124,6 +124,7 @@ def _request_launch(
         environment=launch_environment(directory, attempt.record.attempt),
         directory=directory.work,
         log=directory.log,
+        events=directory.events,
     )
     if settings.uid is not None:
         os.chown(directory.log, settings.uid, -1)  # the pool driver opens the log itself

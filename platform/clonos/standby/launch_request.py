@@ -24,6 +24,7 @@ class LaunchRequest(BaseModel):
         environment: Environment variables of the driver; all others stay as they are.
         directory: Working directory.
         log: File for the output of the driver and of its JVM.
+        events: The event file of the run.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,6 +33,7 @@ class LaunchRequest(BaseModel):
     environment: dict[str, str]
     directory: Path
     log: Path
+    events: Path
 
     def message(self) -> bytes:
         """Encode the request as a mailbox message."""

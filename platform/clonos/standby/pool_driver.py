@@ -102,8 +102,7 @@ class PoolDriver:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
         threading.Thread(target=_copy_log, args=(self._folder / LOG, copied_bytes, request.log), daemon=True).start()
-        events = Path(request.arguments[request.arguments.index("--events") + 1])
-        threading.Thread(target=_touch_until_first_event, args=(events,), daemon=True).start()
+        threading.Thread(target=_touch_until_first_event, args=(request.events,), daemon=True).start()
         spec = Path(request.arguments[1])
         _link_modules(job_file(spec, read_spec(spec)).parent, self._modules)
 

@@ -21,9 +21,8 @@ if "--exits" in sys.argv:
 if "--hangs" in sys.argv:
     time.sleep(600)
 if "--imports" in sys.argv:
-    _events = _request.arguments[-1]
     for _ in range(int(sys.argv[sys.argv.index("--imports") + 1]) * 10):
-        os.utime(_events)
+        os.utime(_request.events)
         time.sleep(0.1)
 os.environ.update(_request.environment)
 os.chdir(_request.directory)

@@ -324,7 +324,11 @@ def test_launch_request_that_is_too_long_for_a_pipe_is_not_sent(tmp_path: Path) 
     assert Sender.open(pipe) is None, "no process reads the pipe"
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     request = LaunchRequest(
-        arguments=("run", "x"), environment={"long": "x" * 5000}, directory=tmp_path, log=tmp_path / "log"
+        arguments=("run", "x"),
+        environment={"long": "x" * 5000},
+        directory=tmp_path,
+        log=tmp_path / "log",
+        events=Path("events"),
     )
     sender = Sender.open(pipe)
     assert sender is not None

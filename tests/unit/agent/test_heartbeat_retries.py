@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from clonos.agent.agent import _retry_pause_s
+from clonos.agent.heartbeat_pace import retry_pause_s
 
 
 def test_the_time_of_the_request_counts_as_part_of_the_pause() -> None:
-    assert _retry_pause_s(0.25, 0.5) == 0.0
-    assert 0.025 <= _retry_pause_s(0.25, 0.1) <= 0.15
+    assert retry_pause_s(0.25, 0.5) == 0.0
+    assert 0.025 <= retry_pause_s(0.25, 0.1) <= 0.15
 
 
 def test_a_refused_request_is_repeated_after_a_pause() -> None:
-    assert 0.5 <= _retry_pause_s(1.0, 0.0) <= 1.0
+    assert 0.5 <= retry_pause_s(1.0, 0.0) <= 1.0

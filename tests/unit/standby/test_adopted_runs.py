@@ -31,7 +31,9 @@ def test_a_pool_driver_adopts_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pool_driver, "_copy_log", lambda *_: None)
     monkeypatch.chdir(tmp_path)  # restored afterwards
     arguments = ("run", str(run / "job.yaml"), "--events", str(run / "events.jsonl"))
-    request = LaunchRequest(environment={}, directory=run, log=run / "driver.log", arguments=arguments)
+    request = LaunchRequest(
+        arguments=arguments, environment={}, directory=run, log=run / "driver.log", events=run / "events.jsonl"
+    )
     PoolDriver(pool, os.getppid()).adopt_run(request)
     assert (pool / "modules" / "helper.py").read_text() == "ANSWER = 42\n"
     events = run / "events.jsonl"
