@@ -12,7 +12,7 @@ from clonos.jobs.spec import JobSpec
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, JobState
 from clonos_api.reconcile.checkpoints import CheckpointLocations
-from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PROVE_S, RECOVER_S
+from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PROVE_S, RECOVER_S, ROOM_MARGIN_S
 from clonos_api.reconcile.load import JobCase
 from clonos_api.reconcile.placement import HOST_LABEL
 from clonos_api.settings import ApiSettings
@@ -21,8 +21,9 @@ from clonos_api.store.db.clock import now
 from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import HostRow, JobRow, JobVersionRow, OperationRow, RunRow
 
-# Longer than the deadlines of the move itself, so that these report the cause of a failure.
-_MARGIN_S: Final = HAND_OVER_S + MAKE_ROOM_S + PROVE_S + RECOVER_S
+# Longer than the deadlines of the move itself, so that these report the cause of a failure: the successor starts, and
+# after a failed upgrade the driver of the older version does.
+_MARGIN_S: Final = HAND_OVER_S + MAKE_ROOM_S + ROOM_MARGIN_S + PROVE_S + 2 * RECOVER_S
 
 
 async def to_host(session: AsyncSession, job: JobRow, name: str | None, settings: ApiSettings) -> HostRow | None:
@@ -31,16 +32,14 @@ async def to_host(session: AsyncSession, job: JobRow, name: str | None, settings
     Raises `StateConflict` if the job cannot move, or not to this host.
     """
     host = await hosts.get(session, name) if name is not None else None  # first: a typing error hides the others
-    spec = JobSpec.model_validate(job.spec).spec
     locations = CheckpointLocations.of(settings)
-    checkpoint = locations.of_job(job.name, spec.checkpoint)
     run = await session.get(RunRow, job.run) if job.run else None
     case = JobCase(job, run, clusters=await clusters.every(session))
     if case.is_local(locations):
         raise StateConflict(
-            f"Job {job.name} cannot move: its checkpoint {checkpoint} is a path of its host.",
+            f"Job {job.name} cannot move: its checkpoint {case.checkpoint_of_run(locations)} is a path of its host.",
             kept="the job continues there.",
-            hint="use a checkpoint that all hosts can access (a shared directory, HDFS, S3).",
+            hint="use a checkpoint that all hosts can access (a shared directory, HDFS, S3), then restart the job.",
         )
     label = job.labels.get(HOST_LABEL)
     if label is not None and (host is None or host.name != label):

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.errors import StartPointMissing
 from clonos.resources.hosts import RunSpec
 from clonos.resources.jobs import DesiredState, Failure, JobState
 from clonos_api.reconcile import applying_standbys
@@ -104,7 +105,8 @@ async def _update_job(
                 columns["failure"] = None if failure is None else failure.model_dump(mode="json")
                 columns["state_deadline"] = None if decision.within_s is None else clock(decision.within_s)
             case d.AcknowledgeRestart():
-                columns["observed_nonce"] = job.restart_nonce
+                # Without a driver: the next placement is a new start, with the newest version.
+                columns |= {"run": None, "stop": None, "observed_nonce": job.restart_nonce}
             case d.RecordFirstClaim():
                 columns |= {"start_from": None, "resolutions": None, "home": decision.host}
             case d.PlaceRun() if spec is not None:
@@ -113,6 +115,9 @@ async def _update_job(
                 columns["run"] = decision.run
             case _:
                 pass
+    if transition is not None and transition.to is JobState.FAILED and transition.failure is not None:
+        # After a missing point, the next start continues with the job's own checkpoint.
+        columns |= {"start_from": None} if transition.failure.error == StartPointMissing.slug else {}
     if transition is not None:
         intent = Intent(DesiredState(job.desired_state), job.restart_nonce != job.observed_nonce)
         return await jobs.move(

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.errors import NoHost
+from clonos.resources.failures import new_failure
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import Failure
 from clonos_api.store import clusters, owners, tasks
@@ -36,11 +38,9 @@ def no_host(cluster: ClusterRow) -> Failure:
     """Returns the reason why no check of a cluster can begin."""
     listed = clusters.description(cluster).spec.hosts
     which = f"None of its hosts ({', '.join(sorted(listed))})" if listed else "No host"
-    return Failure(
-        error="state-conflict",
-        what=f"{which} is READY, so cluster {cluster.name} cannot be checked.",
+    return new_failure(
+        NoHost,
+        f"{which} is READY, so cluster {cluster.name} cannot be checked.",
         kept="jobs may use the cluster; they wait for a host that reaches it.",
         hint="start an agent, and request a check: clonos cluster check.",
-        domain="environment",
-        retry=True,
     )

@@ -18,6 +18,7 @@ SAVEPOINT_S: Final = 300.0  # the copy of a checkpoint after a stop
 PREPARE_S: Final = 180.0  # the driver of a draining host waits for a standby on another host
 HAND_OVER_S: Final = 20.0  # a standby claims the log
 MAKE_ROOM_S: Final = 60.0  # the driver of an older version finishes its epoch
+ROOM_MARGIN_S: Final = 30.0  # in addition to `MAKE_ROOM_S`, which the agent enforces
 PROVE_S: Final = 60.0  # the queries of a new version return, or it runs without input
 
 

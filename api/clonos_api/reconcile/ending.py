@@ -8,7 +8,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.errors import NotFound
 from clonos.resources.clusters import ClusterState
+from clonos.resources.failures import new_failure
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode
 from clonos_api.reconcile import checking, saving
 from clonos_api.reconcile.checkpoints import CheckpointLocations
@@ -212,4 +214,4 @@ def _takes_savepoint(row: OperationRow) -> bool:
 
 
 def _missing(subject: str) -> Failure:
-    return Failure(error="not-found", what=f"{subject} does not exist any more.", domain="user")
+    return new_failure(NotFound, f"{subject} does not exist any more.")

@@ -40,6 +40,7 @@ class RunFacts:
     # Queries that have neither published an epoch nor reported that no record is unread, since the newest claim; loaded
     # only for a planned move
     awaited: frozenset[str] = frozenset()
+    claimed_at: datetime | None = None  # time of the run's newest claim; loaded only for a planned move
     attempts_exhausted: bool = False  # whether the agent has used up the attempts of the restart policy
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, cast
 
@@ -56,6 +56,7 @@ class JobCase:
     successor: RunRow | None = None  # run that takes over in a planned move
     successor_claimed: bool = False  # whether a driver of `successor` has claimed the causal log
     epochs: int = 0  # number of epochs that drivers of `run` finished; loaded only for a planned move
+    claimed_at: datetime | None = None  # time of the newest claim of `run`; loaded only for a planned move
     awaited: frozenset[str] = frozenset()  # queries of `run` that have not returned; loaded only for a planned move
     clusters: Mapping[str, ClusterRow] = field(default_factory=dict)  # all Spark clusters, by name
 
@@ -96,7 +97,8 @@ class JobCase:
         )
         if self.run is None:
             return job, None
-        return job, run_facts(self.run, claimed=self.claimed, epochs=self.epochs, awaited=self.awaited)
+        run = run_facts(self.run, claimed=self.claimed, epochs=self.epochs, awaited=self.awaited)
+        return job, replace(run, claimed_at=self.claimed_at)
 
     def _pool_eligible(self) -> bool:
         failures = self.run.consecutive_failures if self.run is not None else 0
@@ -111,10 +113,10 @@ class JobCase:
         return ClusterFacts(name=name, hosts=frozenset(clusters.description(row).spec.hosts))
 
     def is_local(self, locations: CheckpointLocations) -> bool:
-        """Returns whether only one host can access the job's checkpoint."""
-        cluster = self.clusters.get(_cluster_name(self.job.spec))
+        """Returns whether only one host can access the checkpoint of the job's run, or of its next start."""
+        cluster = self.clusters.get(_cluster_name(self.job.spec if self.run is None else self.run.order["spec"]))
         shared = clusters.description(cluster).spec.shared_locations if cluster is not None else ()
-        return locations.is_local(self.checkpoint(locations), shared)
+        return locations.is_local(self.checkpoint_of_run(locations), shared)
 
     def _driver_spec(self) -> JobSpec:
         """Returns the specification of the next driver: a recovery keeps the version."""
@@ -248,7 +250,7 @@ async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snaps
     await _load_runs(session, cases, {row.id: row.failure_domain for row in host_rows})
     await _load_savepoints(session, cases)
     await _load_successors(session, cases)
-    reserved = sum(_needs_slot(case) for case in cases)
+    reserved = sum(needs_slot(case) for case in cases)
     facts = [host_facts(row, used.get(row.id, 0), unresponsive=row.id in unresponsive) for row in host_rows]
     next_s = min((seconds for seconds in remaining_s.values() if seconds > 0), default=None)
     return Snapshot(moment, cases, host_rows, Fleet(facts, reserved), of_jobs, by_name, next_s)
@@ -349,11 +351,16 @@ async def _load_successors(session: AsyncSession, cases: list[JobCase]) -> None:
             case.successor = run
             if run.id == case.job.run:
                 case.awaited = _awaited(case.job, run)
-        counts = select(GenerationRow.run, func.sum(GenerationRow.epochs)).where(GenerationRow.run.in_(ids))
-        for run_id, epochs in await session.execute(counts.group_by(GenerationRow.run)):
+        claims = (
+            select(GenerationRow.run, func.sum(GenerationRow.epochs), func.max(GenerationRow.claimed_at))
+            .where(GenerationRow.job.in_([moves[run].job.id for run in ids]), GenerationRow.run.in_(ids))
+            .group_by(GenerationRow.run)
+        )
+        for run_id, epochs, claimed_at in await session.execute(claims):
             case = moves[run_id]
             case.successor_claimed = True
-            case.epochs = int(epochs) if run_id == case.job.run else 0
+            if run_id == case.job.run:
+                case.epochs, case.claimed_at = int(epochs), claimed_at
 
 
 def _awaited(job: JobRow, run: RunRow) -> frozenset[str]:
@@ -369,7 +376,7 @@ def _cluster_name(spec: Mapping[str, Any]) -> str:
     return str((spec.get("spec") or {}).get("cluster") or "")
 
 
-def _needs_slot(case: JobCase) -> bool:
+def needs_slot(case: JobCase) -> bool:
     """Whether the job needs a slot that it does not have yet."""
     if case.job.desired_state != _D.RUNNING:
         return False

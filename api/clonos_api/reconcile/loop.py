@@ -27,8 +27,9 @@ from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.facts import JobFacts
-from clonos_api.reconcile.load import JobCase, Snapshot, load, standby_facts, unchanged
-from clonos_api.reconcile.placement import Fleet
+from clonos_api.reconcile.isolated import Isolated
+from clonos_api.reconcile.load import JobCase, Snapshot, load, needs_slot, standby_facts, unchanged
+from clonos_api.reconcile.placement import Fleet, Placement, place
 from clonos_api.reconcile.standby_demands import load_standby_demands
 from clonos_api.reconcile.tidying import EVERY_S, tidy
 from clonos_api.reconcile.transitions import begins_new_start
@@ -99,7 +100,7 @@ class Term:
         self._host_lease_s = settings.host_lease_s
         self._rejoin_s = settings.host_lease_s + _REJOIN_S
         self._available_since = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._last_round = self._available_since
+        self._last_answer = self._available_since  # when the database answered last
         self._batch_size = _BATCH_SIZE
         self._next_s = ROUND_S
 
@@ -131,10 +132,15 @@ class Term:
 
     async def round(self) -> bool:
         """Runs one round: load, decide, apply. Returns whether the next round has to follow immediately."""
+        self._check_availability()
+        valid = self._heartbeats_valid
         async with self.database.reading() as session:
-            snapshot = await load(session, heartbeats_valid=self._heartbeats_valid)
+            snapshot = await load(session, heartbeats_valid=valid)
             pending = await ending.read(session)
-        self._update_availability()
+        self._answered()
+        if valid and not self._heartbeats_valid:
+            return True  # the database answered late: heartbeats were missing for that reason
+        self._reserve_slots(snapshot)
         if snapshot.unresponsive_in_s is not None:
             self._next_s = min(ROUND_S, snapshot.unresponsive_in_s)
         if await self._lose_hosts(snapshot):
@@ -149,16 +155,29 @@ class Term:
                 return True
         self._batch_size = _BATCH_SIZE
         again |= await self._reconcile_standbys(snapshot)
-        for operation in [entry for entry in pending if ending.is_due(entry, snapshot.hosts, self._locations)]:
+        for operation in pending:
             if not self.leads:
                 return False
-            with _Isolated("operation", operation.operation.id):
+            with Isolated("operation", operation.operation.id):
+                if not ending.is_due(operation, snapshot.hosts, self._locations):
+                    continue
                 async with self._transaction() as session:
                     await ending.end(session, operation, snapshot.hosts, self._locations)
         if any(entry.operation.deadline < snapshot.now for entry in pending):
             async with self._transaction() as session:
                 await ending.expire(session)
         return again
+
+    def _reserve_slots(self, snapshot: Snapshot) -> None:
+        """Reserves slots only for jobs that an open host accepts: others, such as those whose checkpoint is a path of a
+        lost host, cannot use them.
+        """
+        waiting = []
+        for case in snapshot.cases:
+            with Isolated("job", case.job.id):
+                if needs_slot(case) and isinstance(place(case.facts(self._locations)[0], snapshot.fleet), Placement):
+                    waiting.append(case)
+        snapshot.fleet.reserved = len(waiting)
 
     async def _reconcile_batch(self, cases: list[JobCase], snapshot: Snapshot) -> bool:
         """Reconciles several jobs; returns whether one of them was changed concurrently.
@@ -169,7 +188,9 @@ class Term:
         again = False
         simple = []
         for case in cases:
-            decisions = decide(*case.facts(self._locations), snapshot.fleet, snapshot.now)
+            decisions: list[d.Decision] = []
+            with Isolated("job", case.job.id):
+                decisions = decide(*case.facts(self._locations), snapshot.fleet, snapshot.now)
             if decisions and len(cases) > 1 and all(isinstance(decision, _SIMPLE) for decision in decisions):
                 simple.append(case)
             elif decisions:
@@ -193,7 +214,7 @@ class Term:
 
     async def _reconcile_alone(self, case: JobCase, snapshot: Snapshot) -> bool:
         """Reconciles one job in its own transaction; returns whether it was changed concurrently."""
-        with _Isolated("job", case.job.id) as isolated:
+        with Isolated("job", case.job.id) as isolated:
             async with self._transaction() as session:
                 applied = await self._reconcile_job(session, case, snapshot)
             _log_applied(applied)
@@ -225,12 +246,14 @@ class Term:
             demands = await load_standby_demands(session, snapshot, self._locations)
         again = False
         for demand, case in demands:
-            decisions = standbys.decide(demand, [standby_facts(*rows) for rows in case.standbys], snapshot.fleet)
+            decisions: list[d.Decision] = []
+            with Isolated("job", case.job.id):
+                decisions = standbys.decide(demand, [standby_facts(*rows) for rows in case.standbys], snapshot.fleet)
             if not self.leads:
                 return False
             if not decisions:
                 continue
-            with _Isolated("job", case.job.id) as isolated:
+            with Isolated("job", case.job.id) as isolated:
                 async with self._transaction() as session:
                     await apply(session, case, decisions, self._locations)
                 _log_standbys(case.job.name, decisions)
@@ -269,18 +292,26 @@ class Term:
         async with self.database.transaction() as session:
             await lease.check(session, self._leader.holder, self.fencing_token)
             yield session
+        self._answered()
 
     @property
     def _heartbeats_valid(self) -> bool:
         """Whether the service has been available for long enough to have received heartbeats of all live hosts."""
-        return self._last_round - self._available_since >= self._rejoin_s
+        return self._last_answer - self._available_since >= self._rejoin_s
 
-    def _update_availability(self) -> None:
+    def _check_availability(self) -> float:
+        """Notices a pause in which heartbeats could not arrive; returns the time in seconds.
+
+        A long round is none: its transactions show that the database answers.
+        """
         moment = time.clock_gettime(time.CLOCK_BOOTTIME)
-        if moment - self._last_round > 2 * ROUND_S:
+        if moment - self._last_answer > 2 * ROUND_S:
             # The database was unavailable or this machine was suspended: heartbeats may be missing for that reason.
             self._available_since = moment
-        self._last_round = moment
+        return moment
+
+    def _answered(self) -> None:
+        self._last_answer = self._check_availability()
 
 
 def _take_slots(fleet: Fleet, job: JobFacts, decisions: Sequence[d.Decision]) -> None:
@@ -314,26 +345,6 @@ def _log_standbys(job: str, decisions: Sequence[d.Decision]) -> None:
 
 class _BatchFailed(Exception):
     """Several jobs cannot be reconciled in one transaction."""
-
-
-class _Isolated(contextlib.AbstractContextManager["_Isolated"]):
-    """Logs a failure about one job or operation, so that the others continue."""
-
-    def __init__(self, kind: str, name: str) -> None:
-        self._subject = {kind: name}
-        self.concurrent = False  # a concurrent change prevented it
-
-    def __enter__(self) -> _Isolated:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, ConcurrentUpdate):
-            self.concurrent = True
-            return True
-        if error is None or isinstance(error, DatabaseUnavailable) or not isinstance(error, Exception):
-            return False
-        _log.error("not-reconciled", **self._subject, exc_info=error)
-        return True
 
 
 async def _lease_changed(leader: lease.Leader) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from clonos.errors import JobFailed, Overtaken, SavepointNotTaken
+from clonos.resources.failures import new_failure
 from clonos.resources.jobs import DesiredState, Failure, JobState
 from clonos_api.reconcile.transitions import Intent, settled
 
@@ -57,7 +59,7 @@ def _started(progress: Progress) -> Completed | Failed | None:
     if not settled(progress.state, progress.intent):
         return None
     if progress.state is JobState.FAILED:
-        return Failed(progress.failure or Failure(error="job-failed", what="The job failed.", domain="run"))
+        return Failed(progress.failure or new_failure(JobFailed, "The job failed."))
     return Completed({"run": progress.run, "generation": progress.generation})
 
 
@@ -67,20 +69,10 @@ def _stopped(progress: Progress) -> Completed | Failed | None:
     if not (progress.state is JobState.CANCELED or (settled(progress.state, progress.intent))):
         return None
     if progress.savepoint_requested and progress.savepoint is None:
-        return Failed(
-            Failure(
-                error="savepoint-not-taken",
-                what="The job has ended, but no savepoint could be taken.",
-                kept="its own checkpoint: the job can start where it ended.",
-                hint="see the job's failure; take a savepoint when its host is READY again.",
-                domain="environment",
-                retry=True,
-            )
-        )
+        return Failed(new_failure(SavepointNotTaken, "The job has ended, but no savepoint could be taken."))
     return Completed({"savepoint": progress.savepoint} if progress.savepoint else {})
 
 
 def overtaken(by: str) -> Failed:
     """Returns the failure of an operation whose request a newer one replaced; `by` describes the newer request."""
-    what = f"A newer request replaced this one: {by}."
-    return Failed(Failure(error="overtaken", what=what, kept="the newest request counts.", domain="user"))
+    return Failed(new_failure(Overtaken, f"A newer request replaced this one: {by}."))

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from clonos.jobs.spec import JobSpec
 from clonos.resources.jobs import DesiredState, JobState
 from clonos.standby.states import StandbyState
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.facts import StandbyDemand
+from clonos_api.reconcile.isolated import Isolated
 from clonos_api.reconcile.load import JobCase, Snapshot
 from clonos_api.store import planned_moves, recoveries
 from clonos_api.store.tables import JobRow, RunRow, StandbyRow
@@ -45,18 +47,14 @@ async def load_standby_demands(
     cases = [
         JobCase(job, run, standbys=snapshot.standbys.get(job.id, []), clusters=snapshot.clusters) for job, run in rows
     ]
-    return [
-        (
-            standby_demand(
-                case,
-                locations,
-                failed_recently=not_replaced_yet(failures.get(case.job.id, []), snapshot.now),
-                recovery_open=case.job.id in recoveries_open,
-            ),
-            case,
-        )
-        for case in cases
-    ]
+    demands: list[tuple[StandbyDemand, JobCase]] = []
+    for case in cases:
+        with Isolated("job", case.job.id):
+            failed = not_replaced_yet(failures.get(case.job.id, []), snapshot.now)
+            recovers = case.job.id in recoveries_open
+            demand = standby_demand(case, locations, failed_recently=failed, recovery_open=recovers)
+            demands.append((demand, case))
+    return demands
 
 
 class StandbyFailure(NamedTuple):
@@ -67,13 +65,15 @@ class StandbyFailure(NamedTuple):
 
 
 async def _failures(session: AsyncSession, now: datetime) -> dict[str, list[StandbyFailure]]:
-    """Standbys of the job's version that failed by themselves, by job; a dropped standby is replaced immediately."""
+    """Standbys of the driver's version that failed by themselves, by job; a dropped standby is replaced immediately."""
+    driver = aliased(RunRow)
     failed = (
         select(StandbyRow.job, StandbyRow.since, StandbyRow.body)
         .join(RunRow, RunRow.id == StandbyRow.id)
         .join(JobRow, JobRow.id == StandbyRow.job)
+        .outerjoin(driver, driver.id == JobRow.run)
         .where(
-            RunRow.order["version"].as_integer() == JobRow.version,
+            RunRow.order["version"].as_integer() == func.coalesce(driver.order["version"].as_integer(), JobRow.version),
             StandbyRow.state == StandbyState.FAILED,
             StandbyRow.since > now - _FAILURES_WITHIN,
             RunRow.order["desired"].as_string() != "ABSENT",

@@ -3,7 +3,7 @@
 A new standby gets an open host that reaches the job's Spark cluster, preferably: not the driver's; with the fewest
 standbys; in another failure domain than the driver's; then the least loaded. A well-placed standby stays. It moves only
 off the host of the driver or of another standby, or out of the driver's failure domain, and only to a better open host.
-It is dropped when its replacement is ready.
+It is dropped when its replacement is ready. No standby gets a slot that a job without a driver needs.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _surplus(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet)
 
 def _better(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) -> list[AddStandby]:
     """Adds a replacement for a badly placed standby, one at a time."""
-    for standby in [] if job.failed_recently else standbys:
+    for standby in [] if job.failed_recently or not _has_room(fleet) else standbys:
         others = _others(standbys, standby)
         best = _best(job, others, fleet)
         # The failure domains of other standbys change with each of them and do not justify a move.
@@ -114,7 +114,7 @@ def _better(job: StandbyDemand, standbys: Sequence[StandbyFacts], fleet: Fleet) 
 def _missing(job: StandbyDemand, hosts: list[str], fleet: Fleet) -> list[AddStandby]:
     """Adds the standbys that are missing, as far as there are slots."""
     adds: list[AddStandby] = []
-    while len(hosts) + job.failed_recently < job.replicas:
+    while len(hosts) + job.failed_recently < job.replicas and _has_room(fleet):
         best = _best(job, hosts, fleet)
         if best is None:
             break
@@ -122,6 +122,11 @@ def _missing(job: StandbyDemand, hosts: list[str], fleet: Fleet) -> list[AddStan
         fleet.take(best.id, standby=True)
         hosts = [*hosts, best.id]
     return adds
+
+
+def _has_room(fleet: Fleet) -> bool:
+    """Whether a slot is free that no driver needs."""
+    return fleet.free > fleet.reserved
 
 
 def _others(standbys: Sequence[StandbyFacts], standby: StandbyFacts) -> list[str]:

@@ -28,6 +28,7 @@ from clonos_api.auth import Principal
 from clonos_api.guards.idempotency import Once, OnceDep
 from clonos_api.http.bodies import IfMatch, check_version, matched_version
 from clonos_api.http.checked_json import CheckedRoute
+from clonos_api.reconcile.deadlines import CANCEL_S, CLAIM_S, FORCE_S, SAVEPOINT_S, STOP_MARGIN_S
 from clonos_api.replica import DatabaseDep, SettingsDep
 from clonos_api.routes.access import API, Operator, OwnJob, changing
 from clonos_api.routes.documented import LOCATION, problems
@@ -38,11 +39,12 @@ from clonos_api.store.tables import JobRow, OperationRow
 
 router = APIRouter(route_class=CheckedRoute, prefix=f"{API}/jobs", tags=["actions"])
 
-# Longer than the deadlines of the job states: those report a more specific failure.
-_START_S: Final = 150.0
-_STOP_MARGIN_S: Final = 60.0
-_SAVEPOINT_S: Final = 600.0
-_CANCEL_S: Final = 90.0
+# Longer than the deadlines of the job states: those report a more specific failure. A start waits for one attempt.
+_MARGIN_S: Final = 30.0
+_START_S: Final = CLAIM_S + _MARGIN_S
+_STOP_MARGIN_S: Final = STOP_MARGIN_S + FORCE_S + _MARGIN_S
+_SAVEPOINT_S: Final = SAVEPOINT_S + 300.0
+_CANCEL_S: Final = CANCEL_S + _MARGIN_S
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {**LOCATION, **problems(412)}
 _ANSWERS: Final[dict[str, Any]] = {"status_code": 202, "response_model": Operation, "responses": _RESPONSES}
 

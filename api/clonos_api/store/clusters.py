@@ -13,10 +13,10 @@ from typing import Any, Final
 from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from clonos.errors import NameTaken, StateConflict, VersionStale
+from clonos.errors import NameTaken, Overtaken, StateConflict, VersionStale
 from clonos.jobs.cluster import ClusterReport, ClusterSpec
 from clonos.resources.clusters import ClusterState
-from clonos.resources.failures import SpecRefused
+from clonos.resources.failures import SpecRefused, new_failure
 from clonos.resources.jobs import DesiredState, Failure, JobState
 from clonos.resources.service import FieldProblem
 from clonos_api.store import audit, events, operations, tasks
@@ -216,5 +216,5 @@ async def _end_checks(session: AsyncSession, row: ClusterRow, why: str) -> None:
     for operation in await checks(session, row):
         for task in await tasks.open_of_operation(session, operation.id):
             await tasks.end(session, task)
-        failure = Failure(error="overtaken", what=f"The check of cluster {row.name} ended: {why}.", domain="user")
+        failure = new_failure(Overtaken, f"The check of cluster {row.name} ended: {why}.")
         await operations.fail(session, operation, failure)

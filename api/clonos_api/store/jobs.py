@@ -196,14 +196,22 @@ async def desire(
         desired_state=state,
         stop=stop.model_dump(mode="json") if stop else None,
         start_from=start_from.model_dump(mode="json") if start_from else job.start_from,
-        # A failed or finished job starts again only on a new request.
-        restart_nonce=job.restart_nonce + (restart or (state == DesiredState.RUNNING and job.state in _ENDED)),
+        restart_nonce=job.restart_nonce + (restart or _is_new_start(job, state, start_from)),
     )
     data = {"desired_state": str(state), "restart": restart}
     events.append(session, "job.desired", job=row.id, data=data)
     how = {"stop": row.stop, "start_from": start_from.model_dump(mode="json") if start_from else None}
     await audit.asked(session, "job.restart" if restart else f"job.{_VERBS[state]}", row.id, **how)
     return row
+
+
+def _is_new_start(job: JobRow, state: DesiredState, start_from: StartFrom | None) -> bool:
+    """Whether a start has to be requested explicitly: a failed or finished job does not start again by itself, and one
+    whose stop has not begun yet continues with its own checkpoint.
+    """
+    if state != DesiredState.RUNNING:
+        return False
+    return job.state in _ENDED or (start_from is not None and job.state in _WITH_DRIVER)
 
 
 async def resolve(session: AsyncSession, job: JobRow, request: ResolveRequest) -> JobRow:
@@ -226,6 +234,7 @@ async def resolve(session: AsyncSession, job: JobRow, request: ResolveRequest) -
 
 
 _ENDED: Final = (JobState.FAILED, JobState.FINISHED)
+_WITH_DRIVER: Final = (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING)
 _VERBS: Final = {DesiredState.RUNNING: "start", DesiredState.STOPPED: "stop", DesiredState.CANCELED: "cancel"}
 
 

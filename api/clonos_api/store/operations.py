@@ -11,6 +11,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from clonos.errors import OperationTimedOut
+from clonos.resources.failures import new_failure
 from clonos.resources.jobs import Failure
 from clonos_api.store import audit, events
 from clonos_api.store.db.clock import clock, now
@@ -77,15 +79,8 @@ async def expire(session: AsyncSession) -> list[OperationRow]:
     moment = await now(session)
     expired = []
     for row in rows:
-        failure = Failure(
-            error="operation-timed-out",
-            what=f"The operation {row.kind} was not complete at its deadline.",
-            hint="check the job's state and failure, then retry.",
-            domain="environment",
-            retry=True,
-            at=moment,
-        )
-        expired.append(await fail(session, row, failure))
+        late = new_failure(OperationTimedOut, f"The operation {row.kind} was not complete at its deadline.", at=moment)
+        expired.append(await fail(session, row, late))
     return expired
 
 

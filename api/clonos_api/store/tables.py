@@ -215,7 +215,16 @@ class RunRow(Base):
     """One placement of a job on a host."""
 
     __tablename__ = "runs"
-    __table_args__ = (Index("ix_runs_host_ended_at", "host", "ended_at"), Index("ix_runs_job", "job", "created_at"))
+    __table_args__ = (
+        Index("ix_runs_host_ended_at", "host", "ended_at"),
+        Index("ix_runs_job", "job", "created_at"),
+        Index(
+            "ix_runs_open",
+            "host",
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)
@@ -448,6 +457,7 @@ class StandbyRow(Base):
     """A standby of a job: a warm second driver. It has the same id as its run."""
 
     __tablename__ = "standbys"
+    __table_args__ = (Index("ix_standbys_job", "job", "since"), Index("ix_standbys_state", "state", "since"))
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     row_version: Mapped[int] = mapped_column(default=1)  # counts the changes of the row (`db.swap`)

@@ -17,7 +17,9 @@ _DOMAINS: Final[tuple[tuple[range, Domain], ...]] = (
     (range(30, 50), "environment"),
     (range(50, 70), "consistency"),
     (range(70, 80), "run"),
-    (range(100, 110), "environment"),
+    (range(80, 100), "user"),
+    (range(100, 115), "environment"),
+    (range(115, 120), "run"),
 )
 
 
@@ -44,6 +46,24 @@ def kind_of(slug: str) -> tuple[Domain, bool]:
     """The domain of the error with this slug, and whether another attempt can succeed."""
     kind = BY_SLUG.get(slug, ClonosError)
     return domain_of(kind), kind.retry
+
+
+def new_failure(kind: type[ClonosError], what: str, **parts: Any) -> Failure:
+    """The REST failure of an error that the control plane reports and no process raised.
+
+    Args:
+        kind: Class of the error.
+        what: What happened, one sentence.
+        parts: Fields of `Failure` that differ from those of the class, for example ``hint``.
+    """
+    fields = {
+        "kept": kind.kept_default,
+        "hint": kind.hint_default,
+        "domain": domain_of(kind),
+        "retry": kind.retry,
+        **parts,
+    }
+    return Failure(error=kind.slug, what=what, **fields)
 
 
 def failure_of(error: ClonosError, *, slug: Any = None) -> Failure:

@@ -98,6 +98,21 @@ def test_a_standby_takes_over_from_a_driver_that_is_gone(state: JobState, fallen
     assert (d.PromoteStandby("s", "b") in writes) == taken
 
 
+@pytest.mark.parametrize(("standby_state", "taken"), [("READY", True), ("WARMING", False)])
+def test_a_standby_that_becomes_ready_after_the_loss_takes_over(standby_state: str, taken: bool) -> None:
+    """It warmed up when the host was lost, and no host has a free slot."""
+    waits = (StandbyFacts(run="s", host="b", state=standby_state),)
+    hosts = fleet(HostState.LOST, HostFacts(id="b", name="b", slots=1, used=1))
+    full = Failure(error="no-host", what="No host was free.")
+    recovers = job(S.RECOVERING, standbys=waits, relocatable=True, failure=full)
+    # After a restart that was requested without a driver, the job has no run.
+    for lost in (run(state="LOST", desired="ABSENT"), None):
+        writes = decide(recovers, lost, hosts, NOW)
+        assert (d.PromoteStandby("s", "b") in writes) == taken
+        errors = [w.failure and w.failure.error for w in writes if isinstance(w, d.SetDeadline)]
+        assert errors == ([None] if taken else ["no-host"])
+
+
 @pytest.mark.parametrize("state", [S.RUNNING, S.RECOVERING])
 def test_a_standby_takes_over_from_a_host_without_heartbeats(state: JobState) -> None:
     """Also if that host runs a standby that was promoted a second ago."""

@@ -347,6 +347,31 @@ def test_a_new_version_counts_once_all_queries_have_returned_or_it_has_no_input(
     assert decide(job(TAKEN), newer(), fleet(), NOW + timedelta(seconds=PROVE_S)) == [d.EndMove()]
 
 
+def test_a_version_that_restarts_again_and_again_is_not_accepted_between_two_restarts() -> None:
+    late = NOW + timedelta(seconds=PROVE_S)
+    restarted = newer(claimed_at=late - timedelta(seconds=5))
+    assert decide(job(TAKEN), restarted, fleet(), late) == []
+    assert decide(job(TAKEN), restarted, fleet(), late + timedelta(seconds=PROVE_S)) == [d.EndMove()]
+
+
+def test_a_version_that_waits_for_kafka_is_neither_accepted_nor_taken_back() -> None:
+    late = NOW + timedelta(seconds=600)
+    recovers = job(TAKEN, state=S.RECOVERING)  # without a deadline, because its driver waited
+    for driver_state in ("WAITING", "CLAIMING"):
+        waits = newer(state="RUNNING", driver_state=driver_state)
+        assert not {d.EndMove, d.RevertVersion} & set(kinds(decide(recovers, waits, fleet(), late))), driver_state
+    assert kinds(decide(recovers, newer(), fleet(), late)) == [d.Transition], "its queries outlasted the outage"
+    again = job(TAKEN, state=S.RECOVERING, deadline=late + timedelta(seconds=RECOVER_S))
+    claims = newer(state="RUNNING", driver_state="CLAIMING")
+    assert d.RevertVersion not in kinds(decide(again, claims, fleet(), late + timedelta(seconds=PROVE_S - 1)))
+    assert d.RevertVersion in kinds(decide(again, claims, fleet(), late + timedelta(seconds=PROVE_S)))
+
+
+def test_the_clock_of_a_host_that_is_ahead_does_not_delay_an_upgrade() -> None:
+    ahead = newer(claimed_at=NOW + timedelta(hours=1))
+    assert decide(job(TAKEN), ahead, fleet(), NOW + timedelta(seconds=PROVE_S)) == [d.EndMove()]
+
+
 def test_a_query_that_never_published_is_not_awaited() -> None:
     """It may have no input, and then it never returns."""
     published = {name: {"epochs": 7} for name in ("words", "totals")}
@@ -366,14 +391,15 @@ def test_a_query_that_never_published_is_not_awaited() -> None:
     ],
 )
 def test_a_new_version_that_falls_before_makes_the_job_go_back(run: RunFacts, state: JobState, at: datetime) -> None:
-    writes = decide(job(TAKEN, standby("o", "c", version=1), state=state), run, fleet(), at)
+    deadline = NOW + timedelta(seconds=RECOVER_S)
+    writes = decide(job(TAKEN, standby("o", "c", version=1), state=state, deadline=deadline), run, fleet(), at)
     assert kinds(writes)[:3] == [d.UpdateRun, d.BeginRecovery, d.RevertVersion]
     assert the(d.BeginRecovery, writes).cause == "rollback"
     assert the(d.PromoteStandby, writes).run == "o", "a standby of the version that it had"
     back = the(d.RevertVersion, writes)
     assert (back.version, back.failure.error) == (1, "upgrade-failed")
     assert "version 1 is restored as version 3" in back.failure.kept
-    cold = decide(job(TAKEN, standby("n", "c", version=2), state=state), run, fleet(), at)
+    cold = decide(job(TAKEN, standby("n", "c", version=2), state=state, deadline=deadline), run, fleet(), at)
     assert d.PromoteStandby not in kinds(cold), "no standby of the failed version"
 
 
@@ -388,4 +414,7 @@ def test_a_version_that_was_overtaken_by_another_is_left() -> None:
     writes = decide(job(moving("upgrade"), version=3), working(), fleet(), NOW)
     assert error_of(writes) == "overtaken"
     failed = newer(state="EXITED", ended=True, failure=BROKEN)
-    assert kinds(decide(job(TAKEN, version=3, state=S.RECOVERING), failed, fleet(), NOW)) == [d.EndMove]
+    writes = decide(job(TAKEN, version=3, state=S.RECOVERING), failed, fleet(), NOW)
+    back = the(d.RevertVersion, writes)
+    assert back.version == 1, "a change for the next start does not keep a job on a version that fails"
+    assert "version 1 is restored as version 4" in back.failure.kept

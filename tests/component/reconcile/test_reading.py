@@ -54,6 +54,17 @@ def test_standbys_of_an_old_version_stay_until_the_new_one_counts() -> None:
     assert standby_demand(JobCase(job(spec=new, moving=None), run(2, new)), LOCATIONS).replicas == 0
 
 
+def test_a_checkpoint_of_the_next_start_does_not_move_the_one_of_the_run() -> None:
+    """A PATCH counts from the next start: until then the driver works in its own checkpoint."""
+    path, shared = spec(checkpoint="/data/j", standby={"replicas": 1}), spec(standby={"replicas": 1})
+    running = JobCase(job(spec=shared, home="a"), run(1, path))
+    facts, _ = running.facts(LOCATIONS)
+    assert (facts.local, facts.relocatable) == (True, False)
+    assert standby_demand(running, LOCATIONS).bound == "a"
+    next_start, _ = JobCase(job(spec=shared, home="a"), None).facts(LOCATIONS)
+    assert not next_start.local
+
+
 def test_a_move_does_not_restore_removed_standbys() -> None:
     moving = {"cause": "move", "leaves": "a", "version": 1, "previous": 1, "until": NOW.isoformat()}
     case = JobCase(job(spec=spec(), moving=moving), run(1, spec(standby={"replicas": 2})))

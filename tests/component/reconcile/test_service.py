@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from clonos.errors import ConcurrentUpdate, StateConflict
 from clonos.resources.hosts import HostState
-from clonos.resources.jobs import Failure, ResolveRequest, StartFrom, StopMode, StopRequest
+from clonos.resources.jobs import DesiredState, Failure, ResolveRequest, StartFrom, StopMode, StopRequest
 from clonos_api.reconcile import deadlines, loop
 from clonos_api.reconcile.applying import apply
 from clonos_api.reconcile.checkpoints import CheckpointLocations
@@ -272,6 +272,56 @@ async def test_a_job_with_a_local_checkpoint_waits_for_its_host(
         back = await users.until("RUNNING")
         assert back.run != job.run
         assert [run.host for run in await users.runs()] == [holder.id] * 2
+
+
+async def test_a_restart_without_a_driver_starts_the_newest_version(
+    database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_REJOIN_S", 0.5)
+    users = Users(database)
+    async with reconciling(database, placing), running_hosts(database, "a") as on:
+        await users.submit()
+        await users.until("RUNNING")
+        on["a"].hidden = True
+        await users.until("RECOVERING")
+        async with database.transaction() as session:
+            newer = {"version": JobRow.version + 1, "row_version": JobRow.row_version + 1}
+            await session.execute(update(JobRow).values(**newer))
+        restart = await users.ask("restart")
+        on["a"].hidden = False
+        assert (await users.ended(restart)).state == "COMPLETED"
+        await users.until("RUNNING")
+        assert [run.order["version"] for run in await users.runs()] == [1, 2]
+
+
+async def test_a_start_from_a_point_before_the_stop_has_begun_starts_there(
+    database: Database, placing: Placing
+) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), running_hosts(database, "a"):
+        await users.submit()
+        before = await users.until("RUNNING")
+        async with database.transaction() as session:
+            row = await jobs.desire(session, await jobs.get(session, "words"), DesiredState.STOPPED, stop=StopRequest())
+            await jobs.desire(session, row, DesiredState.RUNNING, start_from=StartFrom(epoch=0, publish_again=True))
+
+        async def replaced() -> bool:
+            row = await users.job()
+            return row.state == "RUNNING" and row.run != before.run and row.start_from is None
+
+        await eventually(replaced, "it starts from the point")
+        assert [run.order["start_from"] is not None for run in await users.runs()] == [False, True]
+
+
+async def test_a_start_after_one_from_a_missing_point_continues_from_the_own_checkpoint(
+    database: Database, placing: Placing
+) -> None:
+    users = Users(database)
+    async with reconciling(database, placing), running_hosts(database, "a"):
+        await users.submit(start=False)
+        await users.ended(await users.ask("start", start_from=StartFrom(savepoint="gone")))
+        assert ((await users.until("FAILED")).failure or {})["error"] == "start-point-missing"
+        assert (await users.ended(await users.ask("start"))).state == "COMPLETED"
 
 
 async def test_a_final_failure_fails_the_job_and_a_start_tries_again(database: Database, placing: Placing) -> None:

@@ -14,12 +14,45 @@ from clonos_api.reconcile.standby_demands import load_standby_demands
 from clonos_api.store import recoveries
 from clonos_api.store.db.clock import now
 from clonos_api.store.db.database import Database
-from clonos_api.store.tables import JobRow, RecoveryRow
+from clonos_api.store.tables import JobRow, RecoveryRow, RunRow, StandbyRow
 from support.stored import job_row, run_row
 
 pytestmark = pytest.mark.anyio
 
 LOCATIONS = CheckpointLocations(Path("/home"), "s3a://shared", "s3a://savepoints")
+
+
+async def test_failures_of_standbys_of_the_drivers_version_count(database: Database) -> None:
+    """A PATCH stores a newer version, which no standby has before the next start."""
+    async with database.transaction() as session:
+        job = await job_row(session)
+        driver, failed = await run_row(session, job), await run_row(session, job)
+        order = {**failed.order, "standby": True}
+        spec = {**job.spec, "spec": {**job.spec["spec"], "standby": {"replicas": 1}}}
+        await session.execute(update(JobRow).where(JobRow.id == job.id).values(spec=spec, run=driver.id, version=7))
+        await session.execute(update(RunRow).where(RunRow.id == failed.id).values(order=order))
+        row = StandbyRow(id=failed.id, job=job.id, host=failed.host, mode="dedicated", state="FAILED", body={})
+        row.since = await now(session)
+        session.add(row)
+    async with database.reading() as session:
+        snapshot = await load(session)
+        demands = await load_standby_demands(session, snapshot, LOCATIONS)
+    assert {demand.id: demand.failed_recently for demand, _ in demands}[job.id] == 1
+
+
+async def test_a_job_that_cannot_be_read_does_not_stop_the_others(database: Database) -> None:
+    """Another version of Clonos stored a field that this one does not know."""
+    async with database.transaction() as session:
+        broken, job = await job_row(session), await job_row(session)
+        for row, inner in ((broken, {"unknown": 1}), (job, {})):
+            spec = {**row.spec, "spec": {**row.spec["spec"], "standby": {"replicas": 1}, **inner}}
+            await session.execute(update(JobRow).where(JobRow.id == row.id).values(spec=spec))
+    async with database.reading() as session:
+        snapshot = await load(session)
+        demands = await load_standby_demands(session, snapshot, LOCATIONS)
+    ids = {demand.id for demand, _ in demands}
+    assert job.id in ids
+    assert broken.id not in ids
 
 
 async def begin(database: Database, *, seconds_ago: float) -> RecoveryRow:

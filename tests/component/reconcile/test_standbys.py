@@ -173,6 +173,15 @@ def test_none_is_added_while_the_job_recovers_or_one_has_just_failed() -> None:
     assert decide(replace(JOB, state=JobState.RECOVERING), [standby("b")], Fleet(fleet)) == [], "the others stay"
 
 
+def test_none_gets_a_slot_that_a_job_without_a_driver_needs() -> None:
+    hosts = [host("a", used=2), host("b", used=1)]
+    assert decide(JOB, [], Fleet(hosts, reserved=1)) == []
+    assert added(decide(JOB, [], Fleet(hosts))) == ["b"]
+    beside_driver = [standby("a")]
+    assert added(decide(JOB, beside_driver, Fleet(hosts))) == ["b"]
+    assert decide(JOB, beside_driver, Fleet(hosts, reserved=1)) == decide(JOB, beside_driver, Fleet(hosts[:1]))
+
+
 def test_a_checkpoint_that_is_a_path_binds() -> None:
     bound = replace(JOB, bound="a")
     (add,) = decide(bound, [], Fleet([host("a", used=1), host("b")]))

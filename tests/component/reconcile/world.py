@@ -416,6 +416,7 @@ class World:
                     job = replace(job, deadline=self._at(decision.within_s), failure=decision.failure)
                 case d.AcknowledgeRestart():
                     job = replace(job, restart=False)
+                    self.of_job[name] = None
                 case d.RecordFirstClaim():
                     job = replace(job, home=decision.host, start_from=False, resolutions=False)
                 case d.PlaceRun():

@@ -96,7 +96,7 @@ NAMED: Final = sorted(set(collected()))
 def test_the_collection_finds_hints_pages_and_documents() -> None:
     files = {file for file, _ in NAMED}
     page = "api/clonos_api/dashboard/templates/job_tab_checkpoints.html"
-    assert {"platform/clonos/errors.py", page, "README.md"} <= files
+    assert {"platform/clonos/errors/user.py", page, "README.md"} <= files
     assert ("docs/runbook/JobFailed.md", "clonos job inspect JOB") in NAMED, "in an indented block"
     assert {"docs/start/platform.md", "docker/README.md", "examples/enrich/README.md"} <= files
 

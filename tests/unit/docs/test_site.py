@@ -95,7 +95,7 @@ def test_observing_names_each_event_of_a_driver_and_each_metric() -> None:
         ("start/platform.md", "[a](../../docker/README.md#x)", "[a](../deploy/containers.md#x)"),
         ("internals/benchmarks.md", "[a](../docs/agent.md)", "[a](../agent.md)"),
         ("internals/benchmarks.md", "![a](../docs/img/job-light.png)", "![a](../img/job-light.png)"),
-        ("agent.md", "[the code](../platform/clonos/errors.py)", "the code"),
+        ("agent.md", "[the code](../platform/clonos/errors/base.py)", "the code"),
         ("agent.md", "[a](https://example.org) [b](#here)", "[a](https://example.org) [b](#here)"),
         ("agent.md", "```\n[a](../README.md)\n```", "```\n[a](../README.md)\n```"),
     ],

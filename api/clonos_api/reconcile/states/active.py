@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from clonos.errors import BrokerUnavailable, RegistryUnavailable, StoppedWithAgent
+from clonos.errors import (
+    BrokerUnavailable,
+    CheckpointUnavailable,
+    NoHost,
+    RegistryUnavailable,
+    StoppedWithAgent,
+    Superseded,
+)
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import Failure, JobState, StopRequest
 from clonos_api.reconcile.deadlines import CLAIM_S, PREPARE_S, RECOVER_S, due
@@ -30,7 +37,7 @@ from clonos_api.reconcile.placement import Fleet, Placement, has_room, place
 from clonos_api.reconcile.states import failures, stopping
 
 # Failures of a job whose driver waits.
-_OUTAGES = frozenset({BrokerUnavailable.slug, RegistryUnavailable.slug})
+_OUTAGES = frozenset({BrokerUnavailable.slug, CheckpointUnavailable.slug, RegistryUnavailable.slug})
 
 # The states
 
@@ -77,6 +84,10 @@ def recovering(job: JobFacts, run: RunFacts | None, fleet: Fleet, now: datetime)
     request = stopping.requested(job, run)
     if request is None and (adopted := _adopt_self_promoted(job, run, fleet)):
         return adopted
+    placed = run is not None and not run.discarded
+    if not placed and request is None and (waiting := _standby_for(job, run, fleet)) is not None:
+        # It was not ready when the driver failed, and no host has taken the job since.
+        return [PromoteStandby(waiting.run, waiting.host), SetDeadline(RECOVER_S, _cause_of_recovery(job))]
     driver = run if run is not None and not (run.discarded or run.done) else None
     standby = _standby_for(job, driver, fleet) if driver is not None else None
     # Its agent would restart the driver cold. This also replaces a promoted standby that has failed.
@@ -117,12 +128,17 @@ def _until_running(
 def _place(job: JobFacts, fleet: Fleet, within_s: float) -> list[Decision]:
     """Creates a run on a host, or shows why there is no host."""
     placement = place(job, fleet)
-    cause = job.failure if job.failure and job.failure.error != failures.NO_HOST else None
+    cause = _cause_of_recovery(job)
     if isinstance(placement, Placement):
         return [PlaceRun(placement.host, placement.why), SetDeadline(within_s, cause)]
     failure = failures.no_host(placement)
     # The placement is retried every second; only a change is written.
     return [] if _same(job.failure, failure) and job.deadline is None else [SetDeadline(None, failure)]
+
+
+def _cause_of_recovery(job: JobFacts) -> Failure | None:
+    """The failure of a job that gets a driver now: that no host was free is over."""
+    return job.failure if job.failure is not None and job.failure.error != NoHost.slug else None
 
 
 def _first_claim(job: JobFacts, run: RunFacts) -> list[Decision]:
@@ -176,7 +192,7 @@ def _driver_ended(job: JobFacts, run: RunFacts, fleet: Fleet) -> list[Decision]:
     if run.finished:
         return [Transition(JobState.FINISHED)]
     failure = failures.driver_ended(run)
-    superseded = failure.error == failures.SUPERSEDED
+    superseded = failure.error == Superseded.slug
     standby = _standby_for(job, run, fleet) if job.self_promotion and superseded else None
     if standby is not None:
         # One of the job's standbys claimed the log and has not reported it yet. If another one did, its claim fences
@@ -240,11 +256,12 @@ def _take_over(
 # Standbys
 
 
-def _standby_for(job: JobFacts, run: RunFacts, fleet: Fleet) -> StandbyFacts | None:
+def _standby_for(job: JobFacts, run: RunFacts | None, fleet: Fleet) -> StandbyFacts | None:
     """Returns the standby that can take over from a run immediately; None: there is none.
 
-    It has the version of the driver, because a changed specification counts from the next start. A standby on another
-    host is preferred: the host of the driver may be the cause of the failure.
+    Without a run, the job starts in its newest version. Otherwise the standby has the version of the driver, because a
+    changed specification counts from the next start. A standby on another host is preferred: the host of the driver may
+    be the cause of the failure.
     """
     if job.start_from or job.resolutions:
         return None
@@ -252,11 +269,12 @@ def _standby_for(job: JobFacts, run: RunFacts, fleet: Fleet) -> StandbyFacts | N
         standby
         for standby in job.standbys
         if standby.ready
-        and standby.version == run.version
+        and standby.version == (job.version if run is None else run.version)
         and fleet.alive(standby.host)
         and not fleet.unresponsive(standby.host)
     ]
-    return min(ready, key=lambda s: (s.host == run.host, s.state != "READY", s.run), default=None)
+    host = run.host if run is not None else None
+    return min(ready, key=lambda s: (s.host == host, s.state != "READY", s.run), default=None)
 
 
 def _standby_elsewhere(job: JobFacts, run: RunFacts, fleet: Fleet) -> bool:

@@ -3,8 +3,8 @@
 1. Prepare: a standby gets READY while the driver continues. A failure in this step ends the move, not the job.
 2. Hand over: to another host, the standby claims the log from the driver, which exits as superseded. To another
    version, the driver finishes its epoch first: an epoch in doubt must be replayed by the code that planned it.
-3. Prove: the standby is the job's driver. All queries of a new version must return, or it must run for `PROVE_S`; if
-   it fails before, the job reverts.
+3. Prove: the standby is the job's driver. All queries of a new version must return, or it must run for `PROVE_S`
+   without a restart; if it fails before, the job reverts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from clonos.errors import StopTimedOut
 from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, Failure, JobState, StopMode, StopRequest
-from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PROVE_S, RECOVER_S
+from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PROVE_S, RECOVER_S, ROOM_MARGIN_S
 from clonos_api.reconcile.decisions import (
     AddStandby,
     AdoptStandby,
@@ -39,7 +39,6 @@ from clonos_api.store.planned_moves import Moving
 
 # Standbys that may fail before one is READY.
 MAX_STANDBYS: Final = 3
-_MARGIN_S: Final = 30.0  # in addition to the timeout that the agent enforces
 _WITHOUT_DRIVER: Final = frozenset(
     {JobState.CREATED, JobState.STOPPED, JobState.FAILED, JobState.FINISHED, JobState.CANCELLING, JobState.CANCELED}
 )
@@ -138,7 +137,7 @@ def _make_room(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: da
     ended = run.done or run.state == "EXITED" or run.driver_state in ("STOPPED", "FINISHED")
     if run.finished:
         return None
-    if not (lost or ended) and now < _after(move.handed_at, MAKE_ROOM_S + _MARGIN_S):
+    if not (lost or ended) and now < _after(move.handed_at, MAKE_ROOM_S + ROOM_MARGIN_S):
         return []
     left: list[Decision] = [MarkLost(run.id) if lost else UpdateRun(run.id, "ABSENT"), BeginRecovery(run.id, "upgrade")]
     recovering = Transition(JobState.RECOVERING, RECOVER_S)
@@ -160,21 +159,26 @@ def _make_room(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: da
 def _prove(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet, now: datetime) -> list[Decision] | None:
     """The standby is the driver. All queries of a new version must return, and one must finish an epoch.
 
-    After `PROVE_S` it must only run. A query that reads the output of another one starts after that one has published.
+    A version that has run for `PROVE_S` since its newest claim is accepted too: a query may have no input, or a long
+    epoch. One that does not run `PROVE_S` after its attempt began is taken back; it may wait for Kafka.
     """
     if move.cause != "upgrade":
         return [EndMove()] if job.state is JobState.RUNNING else None
     if (run.epochs and not run.awaited) or run.finished:
         return [EndMove()]
-    late = now >= _after(move.taken_at, PROVE_S)
     lost = run.discarded or not fleet.alive(run.host)
-    if late and job.state is JobState.RUNNING and run.running:
-        return [EndMove()]  # a query may have no input, or a long epoch
+    if run.running and not lost:
+        # The clock of the driver's host may be ahead.
+        claimed_at = run.claimed_at if run.claimed_at is not None and run.claimed_at <= now else None
+        taken_at = move.taken_at or now
+        proven = now >= _after(max(taken_at, claimed_at or taken_at), PROVE_S)
+        return [EndMove()] if proven and job.state is JobState.RUNNING else None
+    # RECOVERING has a deadline from the begin of each attempt on, and none while the driver waits.
+    until = None if job.deadline is None else job.deadline - timedelta(seconds=RECOVER_S - PROVE_S)
+    late = until is not None and now >= max(until, _after(move.taken_at, PROVE_S)) and not run.waiting
     if not (lost or late or run.done or run.state == "EXITED"):
         return None
     cause = run.failure or (failures.host_lost(fleet.hosts.get(run.host)) if lost else failures.driver_ended(run))
-    if job.version != move.version:
-        return [EndMove(failures.not_moved(f"Version {move.version} failed", cause))]
     return _revert(job, move, run, fleet, cause, lost=lost)
 
 

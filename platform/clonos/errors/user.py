@@ -1,0 +1,203 @@
+"""10-29: the job, its specification or its code must change."""
+
+from __future__ import annotations
+
+from clonos.errors.base import ClonosError
+
+
+class UserError(ClonosError):
+    """The job, its specification or its code must change. Base class of exit codes 11-29."""
+
+    slug = "user-error"
+    exit_code = 10
+
+
+class SpecError(UserError):
+    """The specification, a decorator argument, an option or a setting is invalid."""
+
+    slug = "spec-invalid"
+    exit_code = 11
+    kept_default = "nothing was started."
+    hint_default = "fix the field that the message names and run the job again."
+
+
+class JobFileInvalid(UserError):
+    """The job file is missing, or it does not define exactly one job."""
+
+    slug = "job-file-invalid"
+    exit_code = 12
+    kept_default = "nothing was started."
+    hint_default = "pass a .py file with one function under @clonos.job(name=…), its job.yaml, or their folder."
+
+
+class JobNotImportable(UserError):
+    """The job file raised an exception during import."""
+
+    slug = "job-not-importable"
+    exit_code = 13
+    kept_default = "nothing was started."
+    hint_default = "fix the line that the message names, or install the missing package, and run the job again."
+
+
+class JobCodeError(UserError):
+    """The job function or a UDF raised an exception, or Spark rejected the query."""
+
+    slug = "job-code-failed"
+    exit_code = 14
+    kept_default = "the epoch was not published; it is replayed when the job runs again."
+    hint_default = (
+        "fix the job's code and run it again; --accept-new-code (`clonos job resolve JOB --new-code` on the "
+        "platform) replays epochs in doubt with the new code."
+    )
+
+
+class ParameterMissing(UserError, KeyError):
+    """The job reads a parameter that has no value."""
+
+    slug = "parameter-missing"
+    exit_code = 15
+    kept_default = "nothing was published by this attempt."
+    hint_default = "pass it with -p name=value, or set it under params: of the job.yaml."
+
+
+class ServiceError(UserError):
+    """A call through a causal service still failed after its last retry."""
+
+    slug = "service-failed"
+    exit_code = 16
+    kept_default = "the epoch was not published; the determinants recorded so far are kept."
+    hint_default = (
+        "start the job again (`clonos job start`) when the service answers; raise retries= of the service, or record "
+        "its errors with record_errors=True."
+    )
+
+
+class ServiceTimedOut(ServiceError):
+    """A call through a causal service still timed out after its last retry."""
+
+    slug = "service-timed-out"
+    exit_code = 17
+    hint_default = (
+        "start the job again (`clonos job start`) when the service answers; raise timeout= or retries= of the service, "
+        "or record its errors with record_errors=True."
+    )
+
+
+class ResultNotSerialisable(UserError):
+    """A causal service returned, or received, a value that the causal log cannot store."""
+
+    slug = "result-not-serialisable"
+    exit_code = 18
+    kept_default = "the epoch was not published."
+    hint_default = "use None, bool, int, float, str, bytes, datetime, UUID, lists, dicts or msgspec structs."
+
+
+class RecordRejected(UserError):
+    """Kafka rejects an output record permanently: it is too large, or its partition does not exist."""
+
+    slug = "record-rejected"
+    exit_code = 19
+    kept_default = "the record was not published."
+    hint_default = "raise the topic's max.message.bytes, or fix the record's partition."
+
+
+class PoisonRecord(UserError):
+    """An input record cannot be decoded, and the job's policy is `fail`. See docs/formats.md."""
+
+    slug = "poison-record"
+    exit_code = 20
+    kept_default = "the record's lane was not published; the epoch is replayed when the job runs again."
+    hint_default = (
+        "fix the schema, or choose on_poison='dead-letter' (store such records in a topic) or 'drop' in ctx.decode; "
+        "then --accept-new-code (`clonos job resolve JOB --new-code` on the platform) replays epochs in doubt with it."
+    )
+
+
+class OperatorRequired(UserError):
+    """A causal service was called outside a named operator, so a replay could not match its answers.
+
+    See docs/operators.md.
+    """
+
+    slug = "operator-required"
+    exit_code = 21
+    kept_default = "the epoch was not published."
+    hint_default = (
+        "decorate the function with clonos.udf, clonos.pandas_udf or clonos.arrow_udf, or wrap the function that you "
+        "pass to Spark in clonos.operator(…). In your own threads, run calls in contextvars.copy_context() or use "
+        "service.map."
+    )
+
+
+class SessionIncompatible(UserError):
+    """The Spark session lacks a required setting, jar or Python environment. See docs/attached.md."""
+
+    slug = "session-incompatible"
+    exit_code = 22
+    kept_default = "nothing was started."
+    hint_default = "build the session with clonos.spark_conf()."
+
+
+class SourceNotRepeatable(UserError):
+    """A streaming source cannot guarantee the same rows in the same order in a replay."""
+
+    slug = "source-not-repeatable"
+    exit_code = 23
+    kept_default = "nothing was published."
+    hint_default = "read the topic with ctx.source(…) or clonos.source(spark, …)."
+
+
+class CausalLogMissing(UserError):
+    """No job of this name has a causal log."""
+
+    slug = "causal-log-missing"
+    exit_code = 24
+    kept_default = "nothing was read or changed."
+    hint_default = "check the job's name and the Kafka address."
+
+
+class SessionRequired(JobNotImportable):
+    """The job file uses Spark during import (`F.col`, an `F.udf` with a DDL string as type) without a Spark session."""
+
+    slug = "session-required"
+    exit_code = 25
+    hint_default = "move the line into the job's function, or start a Spark session before the import."
+
+
+class SavepointMissing(UserError):
+    """The savepoint does not exist, or the checkpoint no longer retains the epoch."""
+
+    slug = "savepoint-missing"
+    exit_code = 26
+    kept_default = "nothing was changed."
+    hint_default = "list the available points with `clonos savepoint ls` and `clonos checkpoint ls`."
+
+
+class ArchiveInvalid(UserError):
+    """The uploaded code archive is damaged, too large, lacks the job file, or has members outside its root."""
+
+    slug = "archive-invalid"
+    exit_code = 27
+    kept_default = "nothing was unpacked or stored."
+    hint_default = "pack plain files with relative names; `clonos submit` does."
+
+
+class CodeNotRepeatable(UserError):
+    """The linter found code whose result would differ in a replay, such as a clock, a random number or a call."""
+
+    slug = "code-not-repeatable"
+    exit_code = 28
+    kept_default = "nothing was uploaded or changed."
+    hint_default = (
+        "use the replacements that the findings name; a comment `# clonos: allow CODE -- reason` silences a finding, "
+        "--allow-lint all of them."
+    )
+
+
+class StartPointMissing(UserError):
+    """The savepoint or epoch from which a job was to start does not exist any more. Reported as a job's failure."""
+
+    slug = "start-point-missing"
+    exit_code = 29
+    kept_default = "nothing was started."
+    hint_default = "start the job from another savepoint, or from its current checkpoint."
