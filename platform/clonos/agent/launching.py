@@ -123,6 +123,7 @@ def _request_launch(
         arguments=tuple(command[command.index("run") :]),
         environment=launch_environment(directory, attempt.record.attempt),
         directory=directory.work,
+        spec=directory.spec,
         log=directory.log,
         events=directory.events,
     )

@@ -22,6 +22,11 @@ class ResponsivenessTimer:
         self._checked_at = time.monotonic()
         self._unresponsive_s = 0.0
 
+    @property
+    def silent(self) -> bool:
+        """Whether the driver has sent no heartbeat yet."""
+        return self._last_heartbeat is None
+
     def expired(self, heartbeat: float | None) -> bool:
         """Update the timer, and return whether the driver has been unresponsive for longer than the limit.
 

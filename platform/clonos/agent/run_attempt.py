@@ -25,9 +25,11 @@ _log = structlog.get_logger("clonos.agent")
 _FIRST_EVENT_S: Final = 30.0
 # Longest time until that event: it imports the job's code.
 _IMPORT_S: Final = 180.0
-# A promoted standby claims the log within a second. A transaction coordinator that does not answer delays it by at most
-# 35 s; then the driver waits for Kafka or restarts.
-_CLAIM_S: Final = 60.0
+# Longest time until the first event of a standby that is not from the pool.
+_START_S: Final = 300.0
+# A promoted standby claims the log within a second. A transaction coordinator that does not answer delays control, then
+# the lanes, by at most 34 s each; then the driver waits for Kafka or restarts.
+_CLAIM_S: Final = 90.0
 _BEFORE_CLAIM: Final = frozenset({None, DriverState.STARTING, DriverState.CLAIMING})
 _WAITING: Final = frozenset({StandbyState.READY, StandbyState.STALE})
 _STANDING_BY: Final = _WAITING | {StandbyState.STARTING, StandbyState.WARMING}
@@ -156,6 +158,8 @@ class RunAttempt:
             silent_s = time.time() - self.status.touched_at()
             if silent_s > _FIRST_EVENT_S and restart_policy.is_older_than(self.record, _FIRST_EVENT_S):
                 return _FIRST_EVENT_S
+        elif self.record.standby and self._timer.silent and restart_policy.is_older_than(self.record, _START_S):
+            return _START_S
         if self._hangs_at_promotion():
             return _CLAIM_S
         return None

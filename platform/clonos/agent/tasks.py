@@ -81,7 +81,8 @@ class Tasks:
             result = self._directory.result(task.task)
             if result is None:
                 result = await self._execute(task)
-                self._directory.write_result(task.task, result)
+                with contextlib.suppress(OSError):  # for an agent that restarts before the result is reported
+                    self._directory.write_result(task.task, result)
             await self._report(task.task, result.model_copy(update={"instance": self._instance}))
         except (ApiRejected, AgentReplaced, OSError, ValueError) as error:
             _log.warning("task-result-not-reported", task=task.task, why=str(error))
@@ -116,6 +117,14 @@ class Tasks:
                 result = await self._run_task_process(task, user)
         except ClonosError as error:
             return TaskResult(instance="", ok=False, failure=failure_of(error))
+        except Exception as error:
+            _log.exception("task-failed", task=task.task)
+            fault = EnvironmentFault(
+                f"The task {task.kind} could not be executed: {type(error).__name__}: {error}.",
+                kept="nothing was changed.",
+                hint="see the log of the host's agent.",
+            )
+            return TaskResult(instance="", ok=False, failure=failure_of(fault))
         _log.info("task-done", task=task.task, kind=task.kind, ok=result.ok)
         return result
 

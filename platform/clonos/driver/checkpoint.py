@@ -9,15 +9,25 @@ each source, or ``-`` for a source without offsets.
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import json
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from clonos.errors import CausalLogDamaged, CheckpointDamaged, CheckpointOutdated, CheckpointUnwritable
+from clonos.errors import (
+    CausalLogDamaged,
+    CheckpointDamaged,
+    CheckpointOutdated,
+    CheckpointUnavailable,
+    CheckpointUnwritable,
+    EpochFailed,
+)
 from clonos.extend.source import Progress
 from clonos.jobs.spec import SHUFFLE_PARTITIONS
 from clonos.log.control import RETAINED_EPOCHS, ControlState
@@ -25,9 +35,63 @@ from clonos.log.records import Plan
 from clonos.spark.internals import hadoop_configuration, jvm_of
 
 _PROBE_BYTES: Final = 4096  # too many for a full disk
+# Exceptions of Java's and Hadoop's file systems that do not answer, and errors of mounted ones.
+_AWAY: Final = frozenset(
+    {
+        "AWSClientIOException",
+        "AWSServiceThrottledException",
+        "AWSStatus500Exception",
+        "ApiCallTimeoutException",
+        "ConnectException",
+        "ConnectTimeoutException",
+        "EOFException",
+        "NoRouteToHostException",
+        "RetriableException",
+        "SafeModeException",
+        "SocketException",
+        "SocketTimeoutException",
+        "StandbyException",
+        "UnknownHostException",
+    }
+)
+_AWAY_ERRORS: Final = frozenset(
+    {
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.ENOTCONN,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+_DEEPEST_CAUSE: Final = 10
 # What Hadoop's file systems of object stores can do (`clonos.CheckpointFiles`).
 _ABORTABLE: Final = "fs.capability.outputstream.abortable"
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _typed(
+    method: Callable[Concatenate[CheckpointDirectory, _P], _R],
+) -> Callable[Concatenate[CheckpointDirectory, _P], _R]:
+    """A method whose errors of the file system are `CheckpointUnavailable` or `EpochFailed`."""
+
+    @functools.wraps(method)
+    def typed(self: CheckpointDirectory, /, *arguments: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            return method(self, *arguments, **named)
+        except (Py4JJavaError, OSError) as error:
+            typed_error = unusable(self.location, error)
+            if isinstance(typed_error, CheckpointUnavailable):
+                raise typed_error from error
+            # `check`, which follows each failure, decides whether that is permanent.
+            raise EpochFailed(typed_error.what) from error
+
+    return typed
 
 
 class CheckpointDirectory:
@@ -38,6 +102,7 @@ class CheckpointDirectory:
         location: Path or URI of the directory.
 
     Raises:
+        CheckpointUnavailable: Its file system does not answer.
         CheckpointUnwritable: Its file system is unknown, or refuses the configuration.
     """
 
@@ -47,9 +112,10 @@ class CheckpointDirectory:
         self._path = jvm.org.apache.hadoop.fs.Path
         try:
             self._fs: Any = self._path(location).getFileSystem(hadoop_configuration(spark))
+        except Py4JJavaError as error:
+            raise unusable(location, error) from error
         except Py4JError as error:
-            reason = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-            raise CheckpointUnwritable(f"The checkpoint {location} cannot be used: {reason}") from error
+            raise CheckpointUnwritable(f"The checkpoint {location} cannot be used: {error}") from error
         self._jvm = jvm
         # A location without a scheme is in Hadoop's default file system.
         uri: str = self._path(location).makeQualified(self._fs.getUri(), self._fs.getWorkingDirectory()).toString()
@@ -64,6 +130,7 @@ class CheckpointDirectory:
         """Refuse a checkpoint that cannot be written, or from which Spark could not start. Call it before a claim.
 
         Raises:
+            CheckpointUnavailable: Its file system does not answer. All methods may raise this error.
             CheckpointUnwritable: No directory or file can be created in it, or a paused driver could replace a file.
             CheckpointDamaged: The metadata, the newest commit or an offset-log entry that Spark reads is truncated.
         """
@@ -90,10 +157,9 @@ class CheckpointDirectory:
             commit = self._read("commits", commits[-1]) if commits else None
             entries = {epoch: self.read_offsets(epoch) for epoch in commits[-2:]}
         except (Py4JJavaError, OSError) as error:
-            reason = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-            raise CheckpointUnwritable(
-                f"The checkpoint {self.location} cannot be used: {reason}",
-            ) from error
+            raise unusable(self.location, error) from error
+        except EpochFailed as error:
+            raise CheckpointUnwritable(error.what) from error
         if not _is_json(metadata or "") and (metadata is not None or commits):
             replacement = json.dumps({"id": str(uuid.uuid4())})
             raise self._damaged("metadata", f"restore it, or write {replacement} to it: nothing depends on the old id.")
@@ -122,6 +188,7 @@ class CheckpointDirectory:
         """The offset-log entry of `epoch`, verbatim; None if there is none."""
         return self._read("offsets", epoch)
 
+    @_typed
     def _read(self, *name: object) -> str | None:
         if self._local is not None:  # every epoch reads here: faster than through Hadoop
             try:
@@ -158,6 +225,7 @@ class CheckpointDirectory:
                 temporary = self._path(f"{self.location}/{log}/.{epoch}.rescaled.tmp")
                 self._replace(self._entry(log, epoch), temporary, text)
 
+    @_typed
     def _replace(self, path: Any, temporary: Any, text: str) -> None:
         if self._has(_ABORTABLE):
             temporary = path  # a store of objects: the file is replaced when its stream is closed
@@ -172,6 +240,7 @@ class CheckpointDirectory:
         if not self._fs.rename(temporary, path):
             raise CheckpointUnwritable(f"{path.toString()} could not be written.")
 
+    @_typed
     def restore_metadata(self) -> bool:
         """Write ``metadata`` with a new id if the file is missing: Spark starts no query from offsets without it.
 
@@ -205,12 +274,14 @@ class CheckpointDirectory:
         width = self.settings().get(SHUFFLE_PARTITIONS)
         return int(width) if width is not None else None
 
+    @_typed
     def drop_state(self) -> None:
         """Remove the state store's files of a query that has committed no epoch, so that its first epoch starts
         without state.
         """
         self._fs.delete(self._path(f"{self.location}/state"), True)
 
+    @_typed
     def drop_offsets(self, epoch: int) -> None:
         """Remove the offset-log entry of `epoch`, so that Spark plans the epoch again."""
         self._fs.delete(self._entry("offsets", epoch), False)
@@ -218,6 +289,7 @@ class CheckpointDirectory:
     def _entry(self, log: str, epoch: int) -> Any:
         return self._path(f"{self.location}/{log}/{epoch}")
 
+    @_typed
     def _epochs(self, log: str) -> list[int]:
         if self._local is not None:  # every takeover reads here: faster than through Hadoop
             try:
@@ -229,6 +301,31 @@ class CheckpointDirectory:
             return []
         names = (status.getPath().getName() for status in self._fs.listStatus(folder))
         return sorted(int(name) for name in names if name.isdigit())
+
+
+def unusable(location: str, error: Py4JJavaError | OSError) -> CheckpointUnavailable | CheckpointUnwritable:
+    """The typed error of an access to the checkpoint `location` that failed."""
+    if isinstance(error, OSError):
+        away, reason = error.errno in _AWAY_ERRORS, str(error)
+    else:
+        away, reason = not _AWAY.isdisjoint(_causes(error.java_exception)), error.java_exception.toString()
+    if away:
+        return CheckpointUnavailable(f"The file system of the checkpoint {location} does not answer: {reason}")
+    return CheckpointUnwritable(f"The checkpoint {location} cannot be used: {reason}")
+
+
+def _causes(exception: Any) -> set[str]:
+    """The simple class names of a Java exception and its causes."""
+    names: set[str] = set()
+    while exception is not None and len(names) < _DEEPEST_CAUSE:
+        name = str(exception.getClass().getSimpleName())
+        if name in names:
+            break
+        names.add(name)
+        # A remote exception of Hadoop carries the name of its class.
+        names |= {str(exception.getClassName()).rpartition(".")[2]} if name == "RemoteException" else set()
+        exception = exception.getCause()
+    return names
 
 
 def replay_from(epoch: int) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from clonos.driver.checkpoint import CheckpointDirectory
-from clonos.errors import CheckpointForeign
+from clonos.errors import CheckpointForeign, CheckpointUnwritable, EpochFailed
 
 OWNER_FILE: Final = "owner.json"
 
@@ -38,8 +38,13 @@ class CheckpointOwner:
 
         Raises:
             CheckpointForeign: The file names another job.
+            CheckpointUnavailable: The file system does not answer.
+            CheckpointUnwritable: The file cannot be read.
         """
-        self._text = self._directory.read_text(OWNER_FILE)
+        try:
+            self._text = self._directory.read_text(OWNER_FILE)
+        except EpochFailed as error:
+            raise CheckpointUnwritable(error.what) from error
         check_owner_text(self._text, job, self._location)
 
     def write(self, job: str, lineage: int) -> None:

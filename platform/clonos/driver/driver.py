@@ -35,7 +35,7 @@ from clonos.driver.running import Running
 from clonos.driver.start_order import StartOrder
 from clonos.driver.states import DriverState, StateMachine
 from clonos.driver.topic_ids import TopicIds, check_source_topics
-from clonos.errors import BrokerUnavailable, ClonosError, JvmExited, StopTimedOut, Superseded
+from clonos.errors import BrokerUnavailable, CheckpointUnavailable, ClonosError, JvmExited, StopTimedOut, Superseded
 from clonos.extend.source import Progress
 from clonos.formats.poison import drops
 from clonos.formats.registry import Pins
@@ -59,6 +59,8 @@ _ANSWER_S = 3.0
 _WAIT_S = 1.0
 # A request that Kafka did not answer may fail this much later: longer than the timeouts of Kafka's clients.
 _OUTAGE_FOLLOWS_S = 90.0
+# Without a finished epoch in between, no more failures than these count as late effects of an outage.
+_ASSUMED_OUTAGES = 5
 
 
 class Driver:
@@ -107,6 +109,7 @@ class Driver:
         self._topic_ids = TopicIds(kafka)
         self._kafka_watch = KafkaWatch(kafka, events.emit, log=log_topic(job.spec.name))
         self._failing: str | None = None
+        self._assumed_outages = 0  # failures since the last finished epoch that an outage of Kafka may have caused
         self._running: list[Running] = []
         self._directories: dict[str, CheckpointDirectory] = {}
 
@@ -280,9 +283,7 @@ class Driver:
         """The failure, or `JvmExited` if it is one of the many symptoms of a JVM that exited."""
         if (isinstance(failure, ClonosError) and not failure.retry) or alive(self._spark):
             return failure
-        symptom = failure.what if isinstance(failure, ClonosError) else f"{type(failure).__name__}: {failure}"
-        lines = symptom.splitlines() or [""]
-        return JvmExited(f"The driver's JVM exited, or its Spark context ended; first symptom: {lines[0][:200]}")
+        return jvm_exited(failure)
 
     def _start(self, prepared: Prepared | None) -> bool:
         """Define and check the job before the first claim; returns False if it was stopped before."""
@@ -306,18 +307,26 @@ class Driver:
         """The error behind a failure: an outage or a full disk, for example, have many symptoms.
 
         Raises:
+            Superseded: A takeover caused the failure.
             ClonosError: The checkpoint or a source is unusable.
         """
         try:
             await_brokers(self._kafka, timeout_s=_ANSWER_S)
+            self._claimant.check_rival(error, self._stopped_within)
             self.check()
+        except Superseded:
+            raise
         except ClonosError as cause:
             if cause.outage:
                 return cause
             if not (cause.retry and error.retry):
                 raise
-        if error.retry and self._kafka_watch.was_silent_within(_OUTAGE_FOLLOWS_S):
-            return BrokerUnavailable(f"Kafka did not answer for a while: {error.what}")
+        silent = self._kafka_watch.was_silent_within(_OUTAGE_FOLLOWS_S)
+        if error.retry and silent and self._assumed_outages < _ASSUMED_OUTAGES:
+            self._assumed_outages += 1
+            outage = BrokerUnavailable(f"Kafka did not answer for a while: {error.what}")
+            outage.__cause__ = error
+            return outage
         return error
 
     def _wait_out(self, error: ClonosError) -> bool:
@@ -327,9 +336,18 @@ class Driver:
         self._events.emit("waiting", **error_fields(error))
         # Kafka may answer although a coordinator or a registry does not: then the next attempt shows it.
         ready = not self._stopped_within(_WAIT_S) and wait_for_kafka(self._kafka, stopped=lambda: self._asked_to_stop)
+        while ready and isinstance(error, CheckpointUnavailable) and self._is_checkpoint_away():
+            ready = not self._stopped_within(_WAIT_S)
         if not ready:
             self._to(DriverState.STOPPED)
         return ready
+
+    def _is_checkpoint_away(self) -> bool:
+        try:
+            self.check()
+        except ClonosError as error:
+            return isinstance(error, CheckpointUnavailable)  # the next attempt reports any other error
+        return False
 
     def _stopped_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -425,7 +443,7 @@ class Driver:
             topic_ids=self._topic_ids,
             emit=self._events.emit,
             on_progress=self._publish_progress,
-            attempt=self._budget.attempts,
+            attempt=self._budget.attempts + self._assumed_outages,
         )
 
     def _dead_letters(self) -> set[str]:
@@ -512,6 +530,7 @@ class Driver:
             if total > finished:
                 finished = total
                 self._failing = None
+                self._assumed_outages = 0
                 self._budget.progressed()
             self._topic_ids.check()
             if self._job.spec.spec.trigger.available_now:
@@ -530,6 +549,13 @@ class Driver:
                 self._events.emit("finished")
                 return
             self._start_due(order)
+
+
+def jvm_exited(failure: Exception) -> JvmExited:
+    """The error of a driver whose JVM exited, with `failure` as its first symptom."""
+    symptom = failure.what if isinstance(failure, ClonosError) else f"{type(failure).__name__}: {failure}"
+    lines = symptom.splitlines() or [""]
+    return JvmExited(f"The driver's JVM exited, or its Spark context ended; first symptom: {lines[0][:200]}")
 
 
 def default_checkpoint(home: Path, job: str) -> str:

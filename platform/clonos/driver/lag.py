@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from confluent_kafka import TopicPartition
 
+from clonos.driver.background_worker import BackgroundWorker
 from clonos.errors import ClonosError
 from clonos.extend.source import Progress
 from clonos.partition_offsets import OffsetClient, Offsets
@@ -65,6 +68,8 @@ class LagMeter:
         self._reported_retention: dict[str, dict[str, int]] = {}
         self._polls = 0
         self._answered = True  # whether Kafka answered the newest poll
+        self._jvm = BackgroundWorker("clonos-progress")
+        self._asked: dict[str, Future[bool]] = {}  # query → a question to the JVM that it has not answered
         self._stopped = threading.Event()
         self._wake = threading.Event()  # set if the next poll may be due sooner
         self._thread = threading.Thread(target=self._poll, daemon=True, name="clonos-lag")
@@ -118,10 +123,22 @@ class LagMeter:
             self._waiting_since.clear()  # this process was suspended in between, and so were its queries
         self._stalls_checked_at = now
         for query, since in list(self._waiting_since.items()):
-            if now - since > self._stalled_s / 4 and self._moved(query):
+            began = time.monotonic()
+            moved = now - since > self._stalled_s / 4 and self._has_moved(query)
+            self._stalls_checked_at += min(time.monotonic() - began, _TIMEOUT_S)  # a longer wait was a suspension
+            if moved:
                 self._waiting_since[query] = now  # a long epoch is no stall
             elif self._stalled is not None and 0 < self._stalled_s < now - since and not self._stopped.is_set():
                 self._stalled(query, now - since)
+
+    def _has_moved(self, query: str) -> bool:
+        """Whether the query made progress; False also if the JVM does not answer: Py4J would wait without a limit."""
+        answer = self._asked.pop(query, None) or self._jvm.submit(partial(self._moved, query))
+        try:
+            return answer.result(_TIMEOUT_S)
+        except TimeoutError:
+            self._asked[query] = answer
+            return False
 
     def poll_once(self) -> None:
         """Poll Kafka once and emit the changes.

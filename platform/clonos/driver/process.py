@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from clonos.causal.epoch_scope import JOB_ENVIRONMENT, KAFKA_ENVIRONMENT, worker_environment
 from clonos.driver.advice import advise
 from clonos.driver.cluster_check import CheckRequest, require_fit
-from clonos.driver.driver import Driver, default_checkpoint
+from clonos.driver.driver import Driver, default_checkpoint, jvm_exited
 from clonos.driver.executor_watch import ExecutorWatch
 from clonos.driver.lag import LagMeter
 from clonos.driver.log_topic_watch import LogTopicWatch
@@ -111,6 +112,15 @@ def run_job(
             if status.state not in {"FAILED", "SUPERSEDED"}:
                 events.emit("failed", **error_fields(error))  # before the driver ran; it emits its own failures
             raise
+        except Py4JNetworkError as failure:
+            exited = jvm_exited(failure)
+            if status.state != "FAILED":
+                events.emit("failed", **error_fields(exited))
+            raise exited from failure
+        except Exception as failure:
+            if status.state != "FAILED":
+                events.emit("failed", error="unexpected", what=f"{type(failure).__name__}: {failure}")
+            raise
         finally:
             events.emit("summary", **status.summary())
             events.close()
@@ -190,7 +200,7 @@ def _run(
             prepared = before_run(driver, session.spark, kafka, events.emit, session.scratch)
             if prepared is None:
                 return
-        lag.start(driver.busy, TaskProgress(session.spark, driver.run_id).moved)
+        lag.start(driver.busy, TaskProgress(session.spark, job.spec.name, driver.run_id).moved)
         transactions.start()
         log_topic.start()
         if cluster is not None:

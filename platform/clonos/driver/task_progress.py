@@ -7,6 +7,7 @@ from collections.abc import Callable
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from clonos.log.control import lane_id
 from clonos.spark.internals import jvm_of
 
 
@@ -15,11 +16,13 @@ class TaskProgress:
 
     Args:
         spark: The session.
+        job: The job's name.
         run_of: Returns the run id of a query (``StreamingQuery.runId``); None: the query does not run.
     """
 
-    def __init__(self, spark: SparkSession, run_of: Callable[[str], str | None]) -> None:
+    def __init__(self, spark: SparkSession, job: str, run_of: Callable[[str], str | None]) -> None:
         self._spark = spark
+        self._job = job
         self._run_of = run_of
         self._seen: dict[str, str] = {}
 
@@ -32,7 +35,8 @@ class TaskProgress:
         if run is None:
             return False
         try:
-            seen = str(jvm_of(self._spark).clonos.TaskProgress.of(self._spark.sparkContext._jsc.sc(), run))
+            context, lane = self._spark.sparkContext._jsc.sc(), lane_id(self._job, query, 0)
+            seen = str(jvm_of(self._spark).clonos.TaskProgress.of(context, run, lane))
         except Py4JError:  # the JVM ends
             return False
         before, self._seen[query] = self._seen.get(query), seen

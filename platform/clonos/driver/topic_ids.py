@@ -51,7 +51,7 @@ class TopicIds:
         with self._lock:
             missing = names - self._ids.keys()
             if missing:
-                self._ids |= topic_ids(self._kafka, missing)
+                self._ids = self._ids | topic_ids(self._kafka, missing)
             return {name: self._ids[name] for name in sorted(names & self._ids.keys())}
 
     def forget(self, topics: Iterable[str]) -> None:
@@ -66,9 +66,9 @@ class TopicIds:
         if present := topic_ids(self._kafka, names):
             raise EpochFailed(f"Kafka listed its topics without {sorted(present)}, which exist.")
         with self._lock:
-            for topic in names:
-                self._ids.pop(topic, None)
-                self._now.pop(topic, None)
+            # New mappings: `check` iterates over them in another thread.
+            self._ids = {topic: id_ for topic, id_ in self._ids.items() if topic not in names}
+            self._now = {topic: id_ for topic, id_ in self._now.items() if topic not in names}
 
     def prefetch(self, topics: Iterable[str]) -> None:
         """Look up `topics` in the background, so that `of` returns sooner; an error is left to `of`."""

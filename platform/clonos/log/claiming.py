@@ -16,24 +16,29 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Final
 
 from msgspec.structs import replace
 
-from clonos.errors import EpochFailed, ForeignRecord, Superseded
+from clonos.errors import ClonosError, EpochFailed, ForeignRecord, Superseded
 from clonos.faults import reach
 from clonos.log.control import ControlFollower, ControlState, ControlWriter, control_id, lane_id
 from clonos.log.prepared import PARALLEL_CLAIMS, Prepared
 from clonos.log.reading import LogReader, Tail, shared_reader
 from clonos.log.records import AssignLanes, Claim, LaneAssignment, Marker, Owner, Plan, Record, Resolution, encode
 from clonos.log.topic import CONTROL, ensure_log_topic, log_topic
-from clonos.log.transaction import Aborted, TransactionalProducer, Unknown, dispose_opened
+from clonos.log.transaction import Aborted, TransactionalProducer, Unknown, dispose_opened, was_fenced
 from clonos.settings import KafkaSettings
+
+# From the fencing (step 1) to the claim (step 3) a takeover takes some ten ms, on a busy machine some hundred.
+_CLAIM_FOLLOWS_S: Final = 1.0
+_CLAIM_POLL_S: Final = 0.05
 
 
 @dataclass
@@ -293,6 +298,31 @@ class Claimant:
             raise
         return ownership
 
+    def check_rival(self, error: ClonosError, wait: Callable[[float], bool]) -> None:
+        """Check whether another driver's takeover caused `error`. A claim by this process would fence that driver.
+
+        A takeover fences this process shortly before its claim is committed. So after a fencing, this waits for up to
+        `_CLAIM_FOLLOWS_S` seconds for such a claim. If the log cannot be read, the next claim reports why.
+
+        Args:
+            error: The reason why this process is about to claim again.
+            wait: Waits for some seconds; returns True if the job was stopped in that time.
+
+        Raises:
+            Superseded: Another driver claimed the job after this process did.
+        """
+        deadline = time.monotonic() + (_CLAIM_FOLLOWS_S if was_fenced(error) else 0.0)
+        while self.claim_ids:
+            try:
+                tail = shared_reader(self._kafka, log_topic(self._job)).tail(CONTROL)
+                self._check_own(tail.record.owner if tail else None)
+            except Superseded:
+                raise
+            except ClonosError:
+                return
+            if time.monotonic() >= deadline or wait(_CLAIM_POLL_S):
+                return
+
     def _check_own(self, owner: Owner | None) -> None:
         if owner is None or owner.claim_id not in self.claim_ids:
             raise Superseded(f"Generation {owner or 'unknown'} owns the job now; it was claimed by another driver.")
@@ -331,11 +361,12 @@ def _append_claim(
     """Commit a claim and what belongs to it on control, and check that it is the newest; returns the offsets."""
     try:
         offsets = control.append_all(records)
-    except Superseded:
+    except Superseded as superseded:
         tail = reader.tail(CONTROL)
         if (tail.record.owner if tail else None) == newest:
             # Fenced by a late init of this process, or by a rival without a newer claim: a retry may succeed.
-            raise EpochFailed(f"The claim of {reader.topic} was fenced before it was committed.") from None
+            fenced = superseded.__context__  # `check_rival` waits for the rival's claim
+            raise EpochFailed(f"The claim of {reader.topic} was fenced before it was committed.") from fenced
         raise
     control.check_owner(visible=offsets[-1])
     return offsets

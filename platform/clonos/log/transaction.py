@@ -31,6 +31,10 @@ _CONNECTED_INIT_TIMEOUT_S: Final = 0.05
 _DESTROY_S: Final = 0.2  # a producer is destroyed in 1 ms; in a second or so if a broker is unreachable
 
 
+# Codes of librdkafka and of brokers for a producer whose transactional id a newer producer has initialised.
+_FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+
+
 class Unknown(Exception):
     """The outcome of a commit is unknown; only a read of the log can show it."""
 
@@ -207,6 +211,16 @@ class TransactionalProducer:
     def dispose(self) -> None:
         """Destroy the producer in the background. The next init of this transactional id aborts an open transaction."""
         dispose(self.producer)
+
+
+def was_fenced(error: BaseException) -> bool:
+    """Whether `error` was raised because a newer `TransactionalProducer` has the same transactional id."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KafkaException) and cause.args[0].code() in _FENCED:
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def producer_config(kafka: KafkaSettings, transactional_id: str) -> dict[str, Any]:

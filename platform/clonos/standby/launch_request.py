@@ -23,6 +23,7 @@ class LaunchRequest(BaseModel):
         arguments: Command line of ``clonos``, without the program.
         environment: Environment variables of the driver; all others stay as they are.
         directory: Working directory.
+        spec: The job.yaml of the run.
         log: File for the output of the driver and of its JVM.
         events: The event file of the run.
     """
@@ -32,6 +33,7 @@ class LaunchRequest(BaseModel):
     arguments: tuple[str, ...]
     environment: dict[str, str]
     directory: Path
+    spec: Path
     log: Path
     events: Path
 

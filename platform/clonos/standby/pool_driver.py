@@ -103,8 +103,7 @@ class PoolDriver:
                 os.dup2(log.fileno(), stream)
         threading.Thread(target=_copy_log, args=(self._folder / LOG, copied_bytes, request.log), daemon=True).start()
         threading.Thread(target=_touch_until_first_event, args=(request.events,), daemon=True).start()
-        spec = Path(request.arguments[1])
-        _link_modules(job_file(spec, read_spec(spec)).parent, self._modules)
+        _link_modules(job_file(request.spec, read_spec(request.spec)).parent, self._modules)
 
 
 def _link_modules(directory: Path, modules: Path) -> None:

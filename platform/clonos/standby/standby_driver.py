@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
@@ -17,11 +18,12 @@ from clonos.carried_errors import carrying, uncarry_failure
 from clonos.causal.determinants import connect_producer
 from clonos.causal.epoch_scope import worker_kafka
 from clonos.causal.shape import has_operators, python_workers
+from clonos.driver.background_worker import BackgroundWorker
 from clonos.driver.checkpoint import progress_of
-from clonos.driver.driver import Driver
+from clonos.driver.driver import Driver, jvm_exited
 from clonos.driver.lag import LagMeter
 from clonos.driver.process import BeforeRun
-from clonos.errors import ClonosError, EpochFailed
+from clonos.errors import CheckpointUnavailable, ClonosError, EpochFailed
 from clonos.jobs.spec import Standbys
 from clonos.kafka import java_options
 from clonos.log.prepared import Prepared
@@ -49,6 +51,8 @@ _REPORT_INTERVAL_S: Final = 2.0
 # Spark stops Python workers that were idle for a minute.
 _WARM_WORKERS_INTERVAL_S: Final = 40.0
 _WORKERS_RETRY_S: Final = 10.0
+# A file system or a broker that delays the check for longer would delay a takeover too.
+_LONG_CHECK_S: Final = 10.0
 
 
 def wait_for_promotion(pipe: Path, job: str, standbys: Standbys) -> BeforeRun:
@@ -106,6 +110,9 @@ class Standby:
         self._state = StandbyState.STARTING
         self._workers_failed = False
         self._failed_check: ClonosError | None = None  # of the newest check of the log
+        self._checks = BackgroundWorker("clonos-checks")  # a promotion does not wait for a store that is slow
+        self._check: Future[None] | None = None
+        self._check_began = 0.0
         self._warming: Warming | None = None
         self._workers_warmed_at = self._refreshed_at = self._followed_at = self._reported_at = time.monotonic()
         self._reported_epochs: dict[str, int] | None = None
@@ -123,7 +130,7 @@ class Standby:
             Open Kafka connections for the claim; None if the process was asked to stop.
 
         Raises:
-            ClonosError: The job cannot be defined, or the check before its warm-up failed.
+            ClonosError: The job cannot be defined, the check before its warm-up failed, or the JVM exited.
         """
         try:
             self._transition(StandbyState.WARMING)
@@ -139,6 +146,12 @@ class Standby:
             if self._mailbox.accept_new_code:
                 self._driver.accept_new_code()
             return self._prepared
+        except ClonosError:
+            raise
+        except Exception as failure:
+            if alive(self._spark):
+                raise
+            raise jvm_exited(failure) from failure
         finally:
             if self._warming is not None:
                 self._warming.stop(wait=self._driver.asked_to_stop)
@@ -158,7 +171,7 @@ class Standby:
         self._warming = Warming(rehearsal, rehearsed, self._driver.queries, self._checkpoints(), self._emit)
         self._warming.run_first(self._interrupted)
         if not self._interrupted():
-            self._refresh()
+            self._refresh(self._driver.check)
             self._warm_workers()
             self._connect_jvm()
             self._transition(StandbyState.READY)
@@ -196,8 +209,16 @@ class Standby:
         now = time.monotonic()
         if now > self._workers_warmed_at + _WARM_WORKERS_INTERVAL_S:
             self._keep_workers()
-        if now > self._refreshed_at + _REFRESH_INTERVAL_S:
-            self._refresh()
+        if self._check is None and now > self._refreshed_at + _REFRESH_INTERVAL_S:
+            self._check, self._check_began = self._checks.submit(self._driver.check), now
+        if self._check is not None and self._check.done():
+            check, self._check = self._check, None
+            self._refresh(check.result)
+        elif self._check is not None and now > self._check_began + _LONG_CHECK_S:
+            seconds = round(now - self._check_began)
+            self._become_stale(
+                CheckpointUnavailable(f"The check of the checkpoint and the sources has taken {seconds} s.")
+            )
         elif self._state is StandbyState.READY and now > self._followed_at + _FOLLOW_INTERVAL_S:
             self._follow()
         self._meter_progress()
@@ -228,13 +249,13 @@ class Standby:
             self._emit("standby-trouble", **error_fields(error))
             self._transition(StandbyState.STALE)
 
-    def _refresh(self) -> None:
+    def _refresh(self, check: Callable[[], None]) -> None:
         """Check that a takeover would work, and follow the log.
 
         A READY standby is STALE after a failed check, until a check passes and its workers run.
         """
         try:
-            self._driver.check()
+            check()
             self._prepared.refresh()
         except ClonosError as error:
             self._failed_check = error

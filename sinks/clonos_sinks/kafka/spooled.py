@@ -67,6 +67,8 @@ class SpooledLane:
         self._producer: JvmProducer | None = None  # open, or being opened
         self._producer_timeout_ms = 0
         self._ready = False
+        self._discards = 0  # number of calls of `discard`
+        self._closed = False
         self._version = 0  # of Kafka's transactions
 
     def begin(self, epoch: SinkEpoch) -> bool:
@@ -132,11 +134,13 @@ class SpooledLane:
         with self._lock:
             producer, self._producer, self._ready = self._producer, None, False
             self._opening = None
+            self._discards += 1
         if producer is not None:
             producer.close()
 
     def close(self) -> None:
         """Release the lane after its query has ended."""
+        self._closed = True
         self.discard()
         self._thread.shutdown(wait=False)
 
@@ -168,12 +172,18 @@ class SpooledLane:
             if self._producer_timeout_ms >= timeout_ms:
                 return self._producer
             self.discard()
+        discards = self._discards
         name = lane.transactional_id
         options = self._connection | producer_options(lane, timeout_ms) | {"client.id": name}
         producer = JvmProducer(self._spark, options | ({"transactional.id": name} if self._transactional else {}))
         with self._lock:
-            self._producer_timeout_ms = timeout_ms
-            self._producer = producer  # so that `discard` ends the init: a late one would fence the next claim
+            current = self._discards == discards and not self._closed
+            if current:
+                self._producer_timeout_ms = timeout_ms
+                self._producer = producer  # so that `discard` ends the init: a late one would fence the next claim
+        if not current:
+            producer.close()
+            raise EpochFailed(f"{lane}: the lane was discarded before its producer was opened.")
         if self._transactional:
             try:
                 producer.init()

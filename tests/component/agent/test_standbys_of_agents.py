@@ -120,6 +120,21 @@ def test_a_standby_that_hangs_at_its_promotion_is_replaced(
     assert set(errors) == {"driver-unresponsive"}
 
 
+def test_a_standby_without_a_first_event_is_replaced(
+    api: FakeApi, host: Host, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The import of its job hangs."""
+    monkeypatch.setattr(run_attempt, "_START_S", 0.5)
+    code = b"import time\nwhile True: time.sleep(0.05)\n"
+    api.assign(
+        run_spec(run, api.upload(code), standby=True, restart=RunRestartPolicy(attempts=4, initial_backoff_ms=1))
+    )
+    host()
+    eventually(lambda: any(report.attempts > 1 for report in api.history[run]), "another attempt starts")
+    errors = {report.failure.error for report in api.history[run] if report.failure is not None}
+    assert errors == {"driver-unresponsive"}
+
+
 CRASHES: Final = STANDS_BY.replace(b"PAUSE", b"0").replace(b"until_stopped()", b"running(); os.kill(os.getpid(), 9)")
 
 

@@ -111,6 +111,15 @@ def test_task_fails_if_its_process_is_killed(api: FakeApi, host: Host) -> None:
     assert not api.results["t1"][0].ok
 
 
+def test_task_whose_process_cannot_be_started_fails_with_the_reason(api: FakeApi, host: Host) -> None:
+    api.assign(tasks=(HostTask(task="t1", kind="savepoint"),))
+    host(task_command=("/nonexistent/program",))
+    eventually(lambda: api.results["t1"], "the result is reported")
+    failure = api.results["t1"][0].failure
+    assert failure is not None
+    assert (failure.error, "/nonexistent/program" in failure.what) == ("environment", True)
+
+
 def test_restore_is_executed_once_for_each_request_key(tmp_path: Path) -> None:
     job, saved = checkpoint(tmp_path / "job", 5), checkpoint(tmp_path / "saved", 2)
     (saved / "savepoint.json").write_text(json.dumps({"epochs": {"q": 1}, "size_bytes": 1}))

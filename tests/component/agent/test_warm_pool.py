@@ -327,6 +327,7 @@ def test_launch_request_that_is_too_long_for_a_pipe_is_not_sent(tmp_path: Path) 
         arguments=("run", "x"),
         environment={"long": "x" * 5000},
         directory=tmp_path,
+        spec=tmp_path / "job.yaml",
         log=tmp_path / "log",
         events=Path("events"),
     )

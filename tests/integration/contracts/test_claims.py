@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from clonos.driver.log_topic_watch import LogTopicWatch
 from clonos.errors import BrokerLimit, BrokerUnavailable, EpochFailed, Superseded, WouldPublishAgain
 from clonos.faults import CLAIM_POINTS
 from clonos.kafka import client_config
-from clonos.log import transaction
+from clonos.log import claiming, transaction
 from clonos.log.claiming import Claimant, Ownership, claim
 from clonos.log.control import CONTROL, control_id, known_control, lane_id
 from clonos.log.prepared import PARALLEL_CLAIMS, Prepared
@@ -55,6 +56,68 @@ def test_a_superseded_owner_gets_no_lanes_and_cannot_claim_again(kafka: KafkaSet
         old.ensure_lanes("out", 2)
     with pytest.raises(Superseded):
         Claimant(kafka, name, [old.owner.claim_id]).claim()
+
+
+def test_a_fenced_driver_waits_for_the_claim_of_its_successor(kafka: KafkaSettings, name: str) -> None:
+    """A takeover fences this driver before its claim is committed: a claim in between would fence the takeover."""
+    claimant = Claimant(kafka, name)
+    own = claimant.claim()
+    claimant.check_rival(EpochFailed("a lane failed"), lambda _seconds: pytest.fail("nothing fenced this driver"))
+
+    TransactionalProducer(kafka, control_id(name), own.topic)  # step 1 of a takeover
+    with pytest.raises(EpochFailed) as fenced:
+        own.ensure_lanes("out", 1)
+    waits: list[float] = []
+
+    def claim_at_third_wait(seconds: float) -> bool:
+        waits.append(seconds)
+        if len(waits) == 3:
+            claim(kafka, name)
+        return False
+
+    with pytest.raises(Superseded):
+        claimant.check_rival(fenced.value, claim_at_third_wait)
+    assert len(waits) == 3
+    # A claim that was committed earlier is enough, for any failure.
+    with pytest.raises(Superseded):
+        claimant.check_rival(EpochFailed("a lane failed"), lambda _seconds: pytest.fail("the claim is there"))
+
+
+def test_a_second_claim_that_is_fenced_waits_for_the_rival_too(
+    kafka: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both restart at the same time: without the wait they would fence each other in turn."""
+    claimant = Claimant(kafka, name)
+    own = claimant.claim()
+
+    def fence(step: str, **_values: object) -> None:
+        if step == "control-initialised":
+            TransactionalProducer(kafka, control_id(name), own.topic)  # step 1 of a takeover
+
+    with monkeypatch.context() as rival:
+        rival.setattr(claiming, "reach", fence)
+        with pytest.raises(EpochFailed, match="fenced before it was committed") as fenced:
+            claimant.claim()
+
+    def claim_now(_seconds: float) -> bool:
+        claim(kafka, name)
+        return False
+
+    with pytest.raises(Superseded):
+        claimant.check_rival(fenced.value, claim_now)
+
+
+def test_a_fenced_driver_claims_again_if_no_claim_follows(kafka: KafkaSettings, name: str) -> None:
+    claimant = Claimant(kafka, name)
+    own = claimant.claim()
+    TransactionalProducer(kafka, control_id(name), own.topic)  # this takeover ends here
+    with pytest.raises(EpochFailed) as fenced:
+        own.ensure_lanes("out", 1)
+    claimant.check_rival(fenced.value, lambda _seconds: True)  # a stopped job does not wait
+    began = time.monotonic()
+    claimant.check_rival(fenced.value, lambda seconds: time.sleep(seconds) or False)
+    assert time.monotonic() - began > 0.9
+    assert claimant.claim().owner.generation == own.owner.generation + 1
 
 
 def test_request_key_starts_a_new_lineage_once(kafka: KafkaSettings, name: str) -> None:

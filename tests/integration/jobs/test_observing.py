@@ -33,12 +33,14 @@ from clonos.errors import CausalLogMissing
 from clonos.jobs.context import JobContext
 from clonos.jobs.definition import Job
 from clonos.jobs.spec import JobSpec, Metadata
-from clonos.kafka import client_config
+from clonos.kafka import client_config, java_options
 from clonos.log.claiming import claim
+from clonos.log.control import lane_id
 from clonos.log.history import History
 from clonos.log.records import Determinant, Determinants, encode
 from clonos.partition_offsets import OffsetClient
 from clonos.settings import KafkaSettings
+from clonos.spark.kafka_clients import JvmProducer
 from clonos.testing import abort, replay, run_through, script
 from clonos.testing.harness import eventually, read_committed
 from support.collecting import collecting
@@ -417,7 +419,7 @@ def test_tasks_that_end_are_progress(spark: SparkSession, tmp_path: Path) -> Non
         spark.sparkContext.setJobGroup("the-run", "an epoch")
         spark.sparkContext.parallelize(range(2), 2).map(wait).collect()
 
-    progress = TaskProgress(spark, {"out": "the-run"}.get)
+    progress = TaskProgress(spark, "job", {"out": "the-run"}.get)
     thread = InheritableThread(target=run)
     thread.start()
     try:
@@ -432,6 +434,24 @@ def test_tasks_that_end_are_progress(spark: SparkSession, tmp_path: Path) -> Non
         for task in range(2):
             (tmp_path / f"gate-{task}").touch()
         thread.join(60)
+
+
+def test_only_the_records_of_its_own_lane_are_progress(
+    spark: SparkSession, kafka: KafkaSettings, make_topic: MakeTopic
+) -> None:
+    """Otherwise a query that hangs in its commit moves while another query publishes."""
+    topic, runs = make_topic(1), {"out": "a-run", "other": "another-run"}
+    progress = TaskProgress(spark, "lanes-of-queries", runs.get)
+    producer = JvmProducer(spark, {**java_options(kafka), "client.id": lane_id("lanes-of-queries", "out", 0)})
+    try:
+        for query in runs:
+            progress.moved(query)
+        producer.mark(topic, 0, b"a record")
+        producer.flush()
+        assert not progress.moved("other")
+        assert progress.moved("out")
+    finally:
+        producer.close()
 
 
 JOB = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -137,3 +139,26 @@ def test_a_kafka_that_does_not_answer_is_polled_as_usual(kafka: Kafka) -> None:
     kafka.answers = True
     assert kafka.meter._pause_s() == lag._EVERY_S
     assert kafka.poll() == [{"t": 3}]
+
+
+def test_a_query_whose_jvm_does_not_answer_is_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Py4J waits without a limit for a JVM that is frozen."""
+    monkeypatch.setattr(lag, "_TIMEOUT_S", 0.01)
+    frozen, asked = threading.Event(), []
+    stalls: list[str] = []
+
+    def moved(query: str) -> bool:
+        asked.append(query)
+        return frozen.wait(60)
+
+    meter = LagMeter(KafkaSettings(), lambda *_: None, stalled=lambda query, _s: stalls.append(query), stalled_s=100.0)
+    meter._moved = moved
+    meter._waiting_since["words"] = time.monotonic() - 50
+    meter._check_stalls()
+    meter._check_stalls()
+    assert (asked, stalls) == (["words"], []), "it waits for the first answer"
+    meter._waiting_since["words"] -= 51
+    meter._check_stalls()
+    assert stalls == ["words"]
+    frozen.set()
+    eventually(lambda: meter._has_moved("words"), "the JVM answers again")

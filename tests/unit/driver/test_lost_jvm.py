@@ -7,19 +7,30 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from clonos.driver import driver as driver_module
 from clonos.driver import process
 from clonos.driver.driver import Driver
 from clonos.driver.options import RunOptions
-from clonos.errors import BY_EXIT_CODE, ClonosError, EpochFailed, JobCodeError, JvmExited
+from clonos.driver.states import DriverState
+from clonos.errors import (
+    BY_EXIT_CODE,
+    CheckpointUnavailable,
+    ClonosError,
+    EpochFailed,
+    JobCodeError,
+    JvmExited,
+    RestartsExhausted,
+)
 from clonos.jobs.definition import Job
-from clonos.jobs.spec import JobSpec, Metadata
+from clonos.jobs.spec import JobSpec, Metadata, RestartPolicy, Spec
 from clonos.settings import KafkaSettings
 from clonos.spark import jvm as gateway
 from clonos.spark import session
@@ -76,6 +87,69 @@ def test_other_errors_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ends_with(unexpected, alive=True, monkeypatch=monkeypatch)[0] is unexpected
     mine = JobCodeError("mine")
     assert ends_with(mine, alive=True, monkeypatch=monkeypatch)[0] is mine
+
+
+def test_a_jvm_that_exits_before_the_driver_runs_is_typed_too(handlers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Event] = []
+
+    def run(*_arguments: object) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(process, "_run", run)
+    with pytest.raises(JvmExited, match="Answer from Java side is empty"):
+        process.run_job(JOB, RunOptions(), handlers=[seen.append])
+    assert [event["error"] for event in seen if event["event"] == "failed"] == ["jvm-exited"]
+
+
+def test_failures_count_as_effects_of_an_outage_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow answer of Kafka within the last 90 s must not hide another cause for ever."""
+    policy = RestartPolicy(attempts=2, initialBackoff="1ms")
+    job = replace(JOB, spec=JOB.spec.model_copy(update={"spec": Spec(restartPolicy=policy)}))
+    spark: Any = None
+    seen: list[Event] = []
+    driver = Driver(job, spark, KafkaSettings(), Events("j", None, [seen.append]), RunOptions())
+    for name in ("define", "check"):
+        monkeypatch.setattr(driver, name, lambda: None)
+
+    def attempt(_prepared: object) -> ClonosError:
+        driver._to(DriverState.CLAIMING)
+        return EpochFailed("a worker ran out of memory")
+
+    monkeypatch.setattr(driver, "_attempt", attempt)
+    monkeypatch.setattr(driver, "_stopped_within", lambda _seconds: False)
+    monkeypatch.setattr(driver._kafka_watch, "was_silent_within", lambda _seconds: True)
+    monkeypatch.setattr(driver_module, "alive", lambda _spark: True)
+    monkeypatch.setattr(driver_module, "await_brokers", lambda *_of, **_options: None)
+    monkeypatch.setattr(driver_module, "wait_for_kafka", lambda *_of, **_options: True)
+    with pytest.raises(RestartsExhausted, match="a worker ran out of memory"):
+        driver.run()
+    names = [event["event"] for event in seen if event["event"] in ("waiting", "restart")]
+    assert names == ["waiting"] * 5 + ["restart"] * 2
+
+
+def test_a_driver_waits_until_the_file_system_of_its_checkpoint_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = CheckpointUnavailable("HDFS does not answer.")
+    spark: Any = None
+    seen: list[Event] = []
+    driver = Driver(JOB, spark, KafkaSettings(), Events("j", None, [seen.append]), RunOptions())
+    checks = iter([None, away, away, away, None])
+    attempts: list[ClonosError | None] = [EpochFailed("Spark could not write"), None]
+
+    def check() -> None:
+        if (error := next(checks)) is not None:
+            raise error
+
+    monkeypatch.setattr(driver, "define", lambda: None)
+    monkeypatch.setattr(driver, "check", check)
+    monkeypatch.setattr(driver, "_attempt", lambda _prepared: attempts.pop(0))
+    monkeypatch.setattr(driver, "_stopped_within", lambda _seconds: False)
+    monkeypatch.setattr(driver_module, "alive", lambda _spark: True)
+    monkeypatch.setattr(driver_module, "await_brokers", lambda *_of, **_options: None)
+    monkeypatch.setattr(driver_module, "wait_for_kafka", lambda *_of, **_options: True)
+    driver.run()
+    assert (attempts, list(checks)) == ([], [])
+    assert [event["error"] for event in seen if event["event"] == "waiting"] == ["checkpoint-unavailable"]
+    assert "restart" not in [event["event"] for event in seen]
 
 
 class GoneSpark:

@@ -30,12 +30,16 @@ def test_a_pool_driver_adopts_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     monkeypatch.setattr(pool_driver, "_copy_log", lambda *_: None)
     monkeypatch.chdir(tmp_path)  # restored afterwards
-    arguments = ("run", str(run / "job.yaml"), "--events", str(run / "events.jsonl"))
+    events = run / "events.jsonl"
     request = LaunchRequest(
-        arguments=arguments, environment={}, directory=run, log=run / "driver.log", events=run / "events.jsonl"
+        arguments=("run",),
+        environment={},
+        directory=run,
+        spec=run / "job.yaml",
+        log=run / "driver.log",
+        events=events,
     )
     PoolDriver(pool, os.getppid()).adopt_run(request)
     assert (pool / "modules" / "helper.py").read_text() == "ANSWER = 42\n"
-    events = run / "events.jsonl"
     eventually(lambda: events.stat().st_mtime > 0, "the agent sees that it works, although it imports the job first")
     events.write_text("{}\n")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from clonos.driver.background_worker import BackgroundWorker
 from clonos.errors import BrokerUnavailable
 from clonos.standby import standby_driver
 from clonos.standby.promotion import PromotionMailbox, promote
@@ -18,6 +21,7 @@ from clonos.standby.rehearsal import NotRehearsed, narrow_epoch
 from clonos.standby.scratch import checkpoint_content, link_checkpoint
 from clonos.standby.standby_driver import Standby
 from clonos.standby.states import TRANSITIONS, StandbyState
+from clonos.testing.harness import eventually
 
 
 def test_every_state_is_reachable_and_final_states_are_listed() -> None:
@@ -227,11 +231,11 @@ def test_a_standby_without_workers_is_stale(monkeypatch: pytest.MonkeyPatch, fai
     assert state == ("standby", {"state": StandbyState.STALE})
     workers.standby._keep_workers()
     assert len(workers.events) == 2, "it is STALE already"
-    workers.standby._refresh()
+    workers.standby._refresh(lambda: None)
     assert len(workers.events) == 2, "the log can be followed, but no worker runs"
     workers.fail = False
     workers.standby._keep_workers()
-    workers.standby._refresh()
+    workers.standby._refresh(lambda: None)
     assert workers.events[2:] == [("standby", {"state": StandbyState.READY})]
 
 
@@ -239,3 +243,29 @@ def test_a_standby_without_a_jvm_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     failure = RuntimeError("connection refused")
     with pytest.raises(RuntimeError, match="refused"):
         Workers(monkeypatch, failure, jvm_runs=False).standby._keep_workers()
+
+
+def test_a_check_that_hangs_delays_no_promotion_and_makes_the_standby_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers(monkeypatch, RuntimeError("unused"), jvm_runs=True)
+    standby, answers = workers.standby, threading.Event()
+    standby._driver = cast(Any, SimpleNamespace(check=lambda: answers.wait(60) and None))
+    followed: list[int] = []
+    state = SimpleNamespace(committed={})
+    prepared = SimpleNamespace(state=state, refresh=lambda: None, follow=lambda: followed.append(1))
+    standby._prepared = cast(Any, prepared)
+    standby._checks, standby._check, standby._check_began = BackgroundWorker("checks"), None, 0.0
+    standby._failed_check, standby._workers_failed, standby._metered_epochs = None, False, {}
+    standby._workers_warmed_at = time.monotonic()
+    standby._refreshed_at = standby._followed_at = standby._reported_at = float("-inf")
+    standby._reported_epochs = {}
+    standby._keep_warm()  # begins the check, and follows the log at the same time
+    standby._keep_warm()
+    assert (standby._state, followed) == (StandbyState.READY, [1])
+    monkeypatch.setattr(standby_driver, "_LONG_CHECK_S", 0.0)
+    standby._keep_warm()
+    assert [fields.get("error") or fields["state"] for _, fields in workers.events] == [
+        "checkpoint-unavailable",
+        StandbyState.STALE,
+    ]
+    answers.set()
+    eventually(lambda: standby._keep_warm() or standby._state is StandbyState.READY, "the check passes")

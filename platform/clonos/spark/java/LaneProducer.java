@@ -3,6 +3,7 @@ package clonos;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Properties;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
@@ -46,11 +47,12 @@ public final class LaneProducer implements AutoCloseable {
   private static final long POLL_MS = 100; // a failure and a stop are noticed within this time
   private static final String TIMEOUT_MS = "transaction.timeout.ms";
 
-  /** Of all lanes of this JVM. */
-  private static final AtomicLong ACKNOWLEDGED_BYTES = new AtomicLong();
+  /** Of each lane of this JVM, by its {@code client.id}. */
+  private static final Map<String, AtomicLong> ACKNOWLEDGED_BYTES = new ConcurrentHashMap<>();
 
   private final KafkaProducer<byte[], byte[]> producer;
   private final long timeoutNanos;
+  private final AtomicLong acknowledgedBytes;
   private final AtomicLong queuedBytes = new AtomicLong();
   private final Object room = new Object();
   private volatile long awaited = -1; // the number of queued bytes that a thread waits for; -1: none waits
@@ -71,6 +73,8 @@ public final class LaneProducer implements AutoCloseable {
     timeoutNanos = timeout == null ? Long.MAX_VALUE : TimeUnit.MILLISECONDS.toNanos(Long.parseLong(timeout));
     producer = new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer());
     gap = new LogGap(options);
+    String client = options.getOrDefault("client.id", "");
+    acknowledgedBytes = ACKNOWLEDGED_BYTES.computeIfAbsent(client, name -> new AtomicLong());
   }
 
   /** Fences every earlier producer of the transactional id, and aborts its open transaction. */
@@ -78,9 +82,14 @@ public final class LaneProducer implements AutoCloseable {
     producer.initTransactions();
   }
 
-  /** Returns the number of bytes that Kafka has acknowledged to the lanes of this JVM. */
-  public static long acknowledgedBytes() {
-    return ACKNOWLEDGED_BYTES.get();
+  /**
+   * Returns the number of bytes that Kafka has acknowledged to a lane in this JVM.
+   *
+   * @param client the {@code client.id} of its producers
+   */
+  public static long acknowledgedBytes(String client) {
+    AtomicLong bytes = ACKNOWLEDGED_BYTES.get(client);
+    return bytes == null ? 0 : bytes.get();
   }
 
   /**
@@ -140,7 +149,7 @@ public final class LaneProducer implements AutoCloseable {
   private void release(long bytes, boolean error) {
     if (!error) {
       acknowledgedAt = System.nanoTime();
-      ACKNOWLEDGED_BYTES.addAndGet(bytes);
+      acknowledgedBytes.addAndGet(bytes);
     }
     if (queuedBytes.addAndGet(-bytes) <= awaited || error) {
       synchronized (room) {

@@ -16,13 +16,14 @@ public final class TaskProgress {
 
   /**
    * Returns a text that differs from the previous one if the query's tasks have made progress: a task has ended, or rows
-   * were read. While no task runs, records that Kafka acknowledged are progress.
+   * were read. While no task runs, records that Kafka acknowledged to the query's lane are progress.
    *
    * <p>Executors report the rows of running tasks with their heartbeats.
    *
    * @param run the run id of the query
+   * @param lane the {@code client.id} of the lane that the driver publishes
    */
-  public static String of(SparkContext context, String run) {
+  public static String of(SparkContext context, String run, String lane) {
     AppStatusStore store = context.statusStore();
     Set<Integer> stages = new HashSet<>();
     for (JobData job : CollectionConverters.asJava(store.jobsList(List.of(JobExecutionStatus.RUNNING)))) {
@@ -33,7 +34,7 @@ public final class TaskProgress {
       }
     }
     if (stages.isEmpty()) {
-      return "acknowledged " + LaneProducer.acknowledgedBytes();
+      return "acknowledged " + LaneProducer.acknowledgedBytes(lane);
     }
     StringBuilder progress = new StringBuilder();
     for (StageData stage : CollectionConverters.asJava(store.activeStages())) {

@@ -1,0 +1,49 @@
+"""Calls whose end nobody has to wait for, such as those of a JVM or a file system that may hang."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+class BackgroundWorker:
+    """Executes calls in one thread, in the order of their submission.
+
+    Unlike the threads of an executor, it does not delay the exit of the process. There is one thread, because Py4J
+    opens a connection for each thread that calls the JVM, and keeps it.
+
+    Args:
+        name: Name of the thread.
+
+    Example:
+        >>> BackgroundWorker("example").submit(lambda: 42).result(timeout=5)
+        42
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
+
+    def submit(self, call: Callable[[], _T]) -> Future[_T]:
+        """Execute `call` once all earlier calls have ended; returns its future result."""
+        future: Future[_T] = Future()
+
+        def execute() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as failure:
+                future.set_exception(failure)
+
+        if self._thread.ident is None:
+            self._thread.start()
+        self._calls.put(execute)
+        return future
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()
