@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from clonos_api.reconcile import loop
 from clonos_api.reconcile.loop import ROUND_S, Term
 from clonos_api.settings import ApiSettings
 
@@ -45,6 +47,26 @@ def test_after_a_pause_hosts_can_reconnect_before_any_is_lost(term: Term, clock:
     assert not term._heartbeats_valid
     term._answered()
     assert not term._heartbeats_valid
+
+
+@pytest.mark.anyio
+async def test_a_pause_while_hosts_are_read_discards_them(
+    term: Term, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database answered late: heartbeats are missing for that reason, and no standby may take over."""
+
+    async def load(_session: object, *, heartbeats_valid: bool) -> None:
+        assert heartbeats_valid
+        clock[0] += 4 * ROUND_S
+
+    async def read(_session: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(loop, "load", load)
+    monkeypatch.setattr(loop.ending, "read", read)
+    database: Any = SimpleNamespace(reading=contextlib.nullcontext)
+    term.database = database
+    assert await term.round(), "the next round follows at once"
 
 
 def test_failed_attempts_do_not_hide_an_outage(term: Term, clock: list[float]) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from clonos.resources.hosts import RunSpec
+from clonos.resources.hosts import HostState, RunSpec
 from clonos_api.reconcile.checkpoints import CheckpointLocations
-from clonos_api.reconcile.load import JobCase
+from clonos_api.reconcile.facts import HostFacts
+from clonos_api.reconcile.load import JobCase, Snapshot
+from clonos_api.reconcile.loop import Term
+from clonos_api.reconcile.placement import HOST_LABEL, Fleet
 from clonos_api.reconcile.standby_demands import standby_demand
+from clonos_api.settings import ApiSettings
 from clonos_api.store.tables import JobRow, RunRow
 
 LOCATIONS = CheckpointLocations(Path("/home"), "s3a://shared", "s3a://savepoints")
@@ -63,6 +68,22 @@ def test_a_checkpoint_of_the_next_start_does_not_move_the_one_of_the_run() -> No
     assert standby_demand(running, LOCATIONS).bound == "a"
     next_start, _ = JobCase(job(spec=shared, home="a"), None).facts(LOCATIONS)
     assert not next_start.local
+
+
+def test_slots_are_reserved_only_for_jobs_that_an_open_host_accepts() -> None:
+    """Otherwise jobs whose host is lost keep all others from having standbys."""
+    database: Any = SimpleNamespace(notifier=None)
+    term = Term(database, ApiSettings(savepoints="s3a://savepoints"), cast(Any, None), 1)
+    recovers = {"state": "RECOVERING", "spec": spec(), "row_version": 1}
+    cases = [
+        JobCase(job(**recovers), None),
+        JobCase(job(**recovers, labels={HOST_LABEL: "lost"}), None),
+        JobCase(job(**recovers | {"state": "RUNNING"}), run(2, spec())),
+    ]
+    hosts = [HostFacts(id="a", name="a", slots=4), HostFacts(id="l", name="lost", state=HostState.LOST)]
+    snapshot = Snapshot(NOW, cases, [], Fleet(hosts), {}, {})
+    term._reserve_slots(snapshot)
+    assert snapshot.fleet.reserved == 1
 
 
 def test_a_move_does_not_restore_removed_standbys() -> None:
