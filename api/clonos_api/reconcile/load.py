@@ -250,10 +250,9 @@ async def load(session: AsyncSession, *, heartbeats_valid: bool = True) -> Snaps
     await _load_runs(session, cases, {row.id: row.failure_domain for row in host_rows})
     await _load_savepoints(session, cases)
     await _load_successors(session, cases)
-    reserved = sum(needs_slot(case) for case in cases)
     facts = [host_facts(row, used.get(row.id, 0), unresponsive=row.id in unresponsive) for row in host_rows]
     next_s = min((seconds for seconds in remaining_s.values() if seconds > 0), default=None)
-    return Snapshot(moment, cases, host_rows, Fleet(facts, reserved), of_jobs, by_name, next_s)
+    return Snapshot(moment, cases, host_rows, Fleet(facts), of_jobs, by_name, next_s)
 
 
 def _unresponsive(hosts: list[HostRow], remaining_s: dict[str, float], moment: datetime) -> set[str]:

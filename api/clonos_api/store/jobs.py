@@ -206,8 +206,8 @@ async def desire(
 
 
 def _is_new_start(job: JobRow, state: DesiredState, start_from: StartFrom | None) -> bool:
-    """Whether a start has to be requested explicitly: a failed or finished job does not start again by itself, and one
-    whose stop has not begun yet continues with its own checkpoint.
+    """Whether a request for RUNNING begins a new start: of a job that has ended, or from an older point although the
+    job still has a driver, because its stop has not begun yet.
     """
     if state != DesiredState.RUNNING:
         return False

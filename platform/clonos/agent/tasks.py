@@ -121,7 +121,7 @@ class Tasks:
             _log.exception("task-failed", task=task.task)
             fault = EnvironmentFault(
                 f"The task {task.kind} could not be executed: {type(error).__name__}: {error}.",
-                kept="nothing was changed.",
+                kept="the job and its own checkpoint are unchanged.",
                 hint="see the log of the host's agent.",
             )
             return TaskResult(instance="", ok=False, failure=failure_of(fault))
