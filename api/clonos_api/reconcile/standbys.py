@@ -1,7 +1,8 @@
 """Decides about the standbys of a job: a pure function of the job, its standbys and the hosts.
 
-A new standby gets an open host that reaches the job's Spark cluster, preferably: not the driver's; with the fewest
-standbys; in another failure domain than the driver's; then the least loaded. A well-placed standby stays. It moves only
+A new standby gets an open host that the driver could run on: it reaches the job's Spark cluster and its checkpoint, and
+the label ``clonos.dev/host`` allows it. Preferably: not the driver's host; with the fewest standbys; in another failure
+domain than the driver's; then the least loaded. A well-placed standby stays. It moves only
 off the host of the driver or of another standby, or out of the driver's failure domain, and only to a better open host.
 It is dropped when its replacement is ready. No standby gets a slot that a job without a driver needs.
 """
@@ -16,7 +17,7 @@ from clonos.resources.hosts import HostState
 from clonos.resources.jobs import DesiredState, JobState
 from clonos_api.reconcile.decisions import AddStandby, Decision, DropStandby, SetTakeoverWait
 from clonos_api.reconcile.facts import HostFacts, StandbyDemand, StandbyFacts
-from clonos_api.reconcile.placement import Fleet
+from clonos_api.reconcile.placement import HOST_LABEL, Fleet
 
 # With a ready standby, the agent of a failed driver waits this long before it restarts the driver itself.
 TAKEOVER_WAIT_S: Final = 3.0
@@ -78,6 +79,8 @@ def _drop_reason(job: StandbyDemand, standby: StandbyFacts, hosts: Mapping[str, 
         return "the job's specification has changed"
     if job.bound is not None and standby.host != job.bound:
         return "the job's checkpoint is on another host"
+    if job.named_host is not None and host.name != job.named_host:
+        return f"the job's label {HOST_LABEL} names another host"
     if job.cluster is not None and not job.cluster.reached_from(host.name):
         return "its host does not reach the job's cluster"
     return ""
@@ -137,7 +140,9 @@ def _best(job: StandbyDemand, hosts: Sequence[str], fleet: Fleet) -> HostFacts |
     candidates = [
         host
         for host in fleet.open_for(job.cluster)
-        if job.bound in (None, host.id) and not fleet.memory_shortage(host, standby=True)
+        if job.bound in (None, host.id)
+        and job.named_host in (None, host.name)
+        and not fleet.memory_shortage(host, standby=True)
     ]
     return min(
         candidates,
@@ -169,6 +174,8 @@ def _why(job: StandbyDemand, host: HostFacts, hosts: Sequence[str], fleet: Fleet
     load = f"{host.used} of {host.slots} slots taken"
     if job.bound is not None:
         return f"the job's checkpoint is a path of this host ({load})"
+    if job.named_host is not None:
+        return f"the job's label {HOST_LABEL} names this host ({load})"
     if with_driver:
         return f"no other host is open; it fails together with the driver's host ({load})"
     where = "another failure domain than the driver's" if not near_driver else "another host than the driver's"

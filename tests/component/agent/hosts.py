@@ -97,12 +97,14 @@ def alive(pid: int) -> bool:
         return False
 
 
-def processes_of(run: str) -> list[int]:
-    """Ids of all processes that have the run in their environment."""
+def processes_of(run: str, *, prefix: bool = False) -> list[int]:
+    """Ids of all processes that have the run in their environment; `prefix`: or a run whose id begins with `run`."""
     pids = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("CLONOS_RUN") == run and process.status() != psutil.STATUS_ZOMBIE:
+            name = process.environ().get("CLONOS_RUN", "")
+            matches = name.startswith(run) if prefix else name == run
+            if matches and process.status() != psutil.STATUS_ZOMBIE:
                 pids.append(process.pid)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue

@@ -70,6 +70,11 @@ def test_a_checkpoint_of_the_next_start_does_not_move_the_one_of_the_run() -> No
     assert not next_start.local
 
 
+def test_a_label_names_the_host_of_standbys() -> None:
+    case = JobCase(job(spec=spec(standby={"replicas": 1}), labels={HOST_LABEL: "a"}), run(2, spec()))
+    assert standby_demand(case, LOCATIONS).named_host == "a"
+
+
 def test_slots_are_reserved_only_for_jobs_that_an_open_host_accepts() -> None:
     """Otherwise jobs whose host is lost keep all others from having standbys."""
     database: Any = SimpleNamespace(notifier=None)

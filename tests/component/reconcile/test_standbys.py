@@ -77,6 +77,18 @@ def test_a_standby_goes_only_where_it_fits() -> None:
     assert decide(JOB, [standby("b")], Fleet([measured("a", 0.1), measured("b", 0.1)])) == [], "it stays"
 
 
+def test_a_label_binds_standbys_to_its_host() -> None:
+    fleet = Fleet([host("a", used=1), host("b")])
+    labelled = replace(JOB, named_host="a")
+    assert decide(labelled, [], fleet) == [
+        AddStandby("a", "the job's label clonos.dev/host names this host (1 of 2 slots taken)")
+    ]
+    changed = decide(labelled, [standby("b")], Fleet([host("a", used=1), host("b", used=1)]))
+    assert dropped(changed) == {"s1": "the job's label clonos.dev/host names another host"}
+    assert added(changed) == ["a"]
+    assert decide(replace(JOB, named_host="c"), [], Fleet([host("a", used=1), host("b")])) == []
+
+
 def test_two_on_two_hosts() -> None:
     hosts = [host("a", used=1), host("b", slots=9), host("c", used=1)]
     assert added(decide(replace(JOB, replicas=2), [], Fleet(hosts))) == ["b", "c"]
