@@ -57,20 +57,15 @@ def may_use_pool(settings: AgentSettings, spec: RunSpec, job: JobSpec, record: R
     return starts_normally and pool_eligible(job.spec, first_start=first_start, failures=failures)
 
 
-async def launch_in_pool(
-    settings: AgentSettings, pool: WarmPool, attempt: RunAttempt, command: list[str], *, standby: bool
-) -> bool:
-    """Start the attempt in a warm pool driver; returns whether a pool driver accepted it.
-
-    A `standby` gets the priority of one that warms up.
-    """
+async def launch_in_pool(settings: AgentSettings, pool: WarmPool, attempt: RunAttempt, command: list[str]) -> bool:
+    """Start the attempt in a warm pool driver; returns whether a pool driver accepted it."""
     driver = pool.take()
     if driver is None:
         return False
     try:
         # Before the request: an agent that restarts after a crash then adopts the driver, or kills the process.
         attempt.write(pid=driver.pid, identity=driver.identity, pool_driver=driver.name)
-        if _request_launch(settings, attempt, driver, command, standby=standby):
+        if _request_launch(settings, attempt, driver, command):
             return True
     except BaseException:
         await asyncio.to_thread(pool.kill, driver)
@@ -104,8 +99,6 @@ def launch_process(
         uid=user.uid if user else None,
         gid=user.gid if user else None,
     )
-    if spec.standby:
-        set_priority(pid, Priority.WARMING)
     return pid
 
 
@@ -115,9 +108,7 @@ def limit_memory(settings: AgentSettings, memory: MemoryLimits, run: str, pid: i
         join(group, pid)
 
 
-def _request_launch(
-    settings: AgentSettings, attempt: RunAttempt, driver: PoolDriver, command: list[str], *, standby: bool
-) -> bool:
+def _request_launch(settings: AgentSettings, attempt: RunAttempt, driver: PoolDriver, command: list[str]) -> bool:
     directory = attempt.directory
     request = LaunchRequest(
         arguments=tuple(command[command.index("run") :]),
@@ -129,7 +120,7 @@ def _request_launch(
     )
     if settings.uid is not None:
         os.chown(directory.log, settings.uid, -1)  # the pool driver opens the log itself
-    set_priority(driver.pid, Priority.WARMING if standby else Priority.DRIVER)
+    set_priority(driver.pid, Priority.DRIVER)
     if driver.launch(request):
         with contextlib.suppress(ProcessLookupError):
             attempt.watch(driver.pid, driver.identity)

@@ -21,9 +21,9 @@ _CAP_SYS_NICE: Final = 23  # capabilities(7)
 class Priority(IntEnum):
     """Nice values."""
 
-    DRIVER = 0
-    WARMING = 5  # a standby that is not READY yet: until then a failure leads to a cold restart
-    WAITING = 10  # a READY standby, which repeats its rehearsals, and a pool driver
+    DRIVER = 0  # also a standby that is not READY yet: until then a failure leads to a cold restart
+    POOL = 5  # a pool driver, which warms up for the next failures
+    WAITING = 10  # a READY standby, which repeats its rehearsals
 
 
 def may_raise() -> bool:

@@ -250,7 +250,7 @@ class RunSupervisor:
         command = launching.driver_command(settings, self._directory, spec)
         use_pool = not skip_pool and launching.may_use_pool(settings, spec, prepared.job, attempt.record)
         pool, standby = self._context.pool, spec.standby
-        if use_pool and await launching.launch_in_pool(settings, pool, attempt, command, standby=standby):
+        if use_pool and await launching.launch_in_pool(settings, pool, attempt, command):
             self._blocked = None
             self._log.info("pool-driver-launched", pid=attempt.record.pid, attempt=attempt.record.attempt)
             return

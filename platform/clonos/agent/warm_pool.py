@@ -31,7 +31,8 @@ _log = structlog.get_logger("clonos.agent")
 _RESTART_PAUSE_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 300.0
 _CHECK_S: Final = 1.0
-_WARM_UP_LIMIT_S: Final = 300.0
+# On a machine whose drivers take all CPU time, a warm-up took five minutes.
+_WARM_UP_LIMIT_S: Final = 900.0
 
 
 @dataclass
@@ -191,7 +192,7 @@ class WarmPool:
                 uid=settings.uid,
                 gid=settings.gid,
             )
-            set_priority(pid, Priority.WAITING)
+            set_priority(pid, Priority.POOL)
             identity_ = identity(pid) or ""
             process = DriverProcess(pid, identity_, lambda: None)
         except OSError as error:
