@@ -91,7 +91,7 @@ def launch_process(
         OSError: The process cannot be started.
     """
     directory = attempt.directory
-    pid = launch(
+    return launch(
         _with_restore(spec, directory, command),
         directory=directory.work,
         environment=driver_environment(settings, directory, attempt.record.attempt, cluster=cluster_environment),
@@ -99,7 +99,6 @@ def launch_process(
         uid=user.uid if user else None,
         gid=user.gid if user else None,
     )
-    return pid
 
 
 def limit_memory(settings: AgentSettings, memory: MemoryLimits, run: str, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""CPU priority of processes that warm up or wait: they yield to drivers.
+"""CPU priorities of the processes of a host: what readers wait for comes first, and what only prepares comes last.
 
 Linux may schedule each session as a group (``sched_autogroup_enabled``). Then the nice values of processes count only
 within their session, and the group has a nice value of its own; sched(7) describes both.
@@ -21,6 +21,8 @@ _CAP_SYS_NICE: Final = 23  # capabilities(7)
 class Priority(IntEnum):
     """Nice values."""
 
+    SERVICE = -10  # agent and control plane: each step of a takeover waits for them, and they take little time
+    TAKEOVER = -5  # a standby from its promotion on, for some seconds: the readers of its job wait
     DRIVER = 0  # also a standby that is not READY yet: until then a failure leads to a cold restart
     POOL = 5  # a pool driver, which warms up for the next failures
     WAITING = 10  # a READY standby, which repeats its rehearsals
@@ -46,5 +48,14 @@ def set_priority(session: int, priority: Priority) -> None:
                 for thread in Path(f"/proc/{pid}/task").iterdir():
                     with contextlib.suppress(OSError):
                         os.setpriority(os.PRIO_PROCESS, int(thread.name), priority)
-    with contextlib.suppress(OSError):  # a kernel without such groups has no file
-        Path(f"/proc/{session}/autogroup").write_text(str(int(priority)))
+    set_group_priority(session, priority)
+
+
+def set_group_priority(session: int, priority: Priority) -> None:
+    """Set the priority of a session among others. It is not inherited by sessions that the session's processes start.
+
+    Without the capability ``CAP_SYS_NICE``, and where Linux does not schedule sessions as groups, nothing is changed.
+    """
+    with contextlib.suppress(OSError):
+        if os.getsid(session) == session:  # otherwise the group of the process is that of its terminal
+            Path(f"/proc/{session}/autogroup").write_text(str(int(priority)))

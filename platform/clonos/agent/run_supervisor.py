@@ -57,6 +57,8 @@ _POLL_S: Final = 0.02
 _RECEIVE_S: Final = 60.0
 # A standby reports each second or so that the driver makes no progress.
 _STALLED_REPORT_S: Final = 5.0
+# A takeover has published by then, or its job has a backlog and competes with the other jobs.
+_TAKEOVER_S: Final = 5.0
 
 
 class _Prepared(NamedTuple):
@@ -91,9 +93,8 @@ class RunSupervisor:
         self._stop_timed_out: Failure | None = None
         self._outcome: AttemptOutcome | None = None
         self._checkpoint_bytes: dict[str, int] | None = None
-        self._lowered_pid: int | None = None  # process id of the standby whose priority was lowered
+        self._priority: tuple[int, Priority] | None = None  # what was set last, and for which process id
         self._undelivered_since: float | None = None  # since when the standby does not read its promotion
-        self._raised_pid: int | None = None  # process id of the standby that was promoted last
         self._log = _log.bind(run=directory.run)
 
     def apply(self, spec: RunSpec) -> None:
@@ -228,11 +229,19 @@ class RunSupervisor:
         await self._wait(HEARTBEAT_S)
 
     def _lower_priority(self) -> None:
-        """Lower the priority of a standby, once: from now on it only repeats its rehearsals."""
-        process, waits = self._attempt.process, self._attempt.record.standby and self._attempt.is_waiting_standby
-        if process is not None and waits and process.pid != self._lowered_pid:
-            set_priority(process.pid, Priority.WAITING)
-            self._lowered_pid = process.pid
+        """Lower the priority of a READY standby, and that of a driver when its takeover is over."""
+        since = self._attempt.record.driver_since
+        if since is None and self._attempt.is_waiting_standby:
+            self._set_priority(Priority.WAITING)
+        elif since is not None and (datetime.now(UTC) - since).total_seconds() > _TAKEOVER_S:
+            self._set_priority(Priority.DRIVER)
+
+    def _set_priority(self, priority: Priority) -> None:
+        """Set the priority of the driver process, if another one was set before."""
+        process = self._attempt.process
+        if process is not None and self._priority != (process.pid, priority):
+            set_priority(process.pid, priority)
+            self._priority = process.pid, priority
 
     async def _wait(self, timeout_s: float | None = None) -> None:
         """Wait until there is a change."""
@@ -249,8 +258,7 @@ class RunSupervisor:
         attempt.begin(spec)
         command = launching.driver_command(settings, self._directory, spec)
         use_pool = not skip_pool and launching.may_use_pool(settings, spec, prepared.job, attempt.record)
-        pool, standby = self._context.pool, spec.standby
-        if use_pool and await launching.launch_in_pool(settings, pool, attempt, command):
+        if use_pool and await launching.launch_in_pool(settings, self._context.pool, attempt, command):
             self._blocked = None
             self._log.info("pool-driver-launched", pid=attempt.record.pid, attempt=attempt.record.attempt)
             return
@@ -343,9 +351,7 @@ class RunSupervisor:
         assert attempt.process is not None
         assert spec is not None
         received = attempt.status.standby in (StandbyState.PROMOTING, StandbyState.PROMOTED)
-        if attempt.process.pid != self._raised_pid:  # before the promotion: new threads inherit it
-            set_priority(attempt.process.pid, Priority.DRIVER)
-            self._raised_pid = attempt.process.pid
+        self._set_priority(Priority.TAKEOVER)  # before the promotion: new threads inherit it
         if received or promote(self._directory.promotion, accept_new_code=spec.accept_new_code):
             self._log.info("standby-promoted", pid=attempt.process.pid)
             failures = restart_policy.failures_before_attempt(spec, attempt.record)

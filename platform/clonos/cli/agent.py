@@ -54,10 +54,12 @@ def agent(
     SIGTERM stops the agent. Its drivers keep running, and the next agent with the same name adopts them.
     """
     import asyncio
+    import os
 
     from pydantic import ValidationError
 
     from clonos.agent import Agent, AgentSettings
+    from clonos.agent.priority import Priority, set_group_priority
     from clonos.documents import explain
     from clonos.settings import Settings
     from clonos.telemetry.logs import bind_fields, configure_logs
@@ -87,6 +89,7 @@ def agent(
     except ValidationError as error:
         raise SpecError(f"Invalid agent options: {explain(error)}.") from error
     bind_fields(agent=agent_settings.name)
+    set_group_priority(os.getpid(), Priority.SERVICE)
     asyncio.run(run_until_signalled(Agent(agent_settings)))
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import psutil
 
+from clonos.agent.priority import Priority, set_group_priority
 from clonos.client import Client
 from clonos.client.credentials import Credentials
 from clonos.embedded.broker import EmbeddedKafka
@@ -269,6 +270,8 @@ class Stack:
         if log.exists() and log.stat().st_size > _LOG_BYTES:
             log.replace(log.with_suffix(".log.1"))
         process = spawn(command, output=log, directory=self._folder.path, environment=environment)
+        if part == _CONTROL_PLANE:  # an agent does it itself
+            set_group_priority(process.pid, Priority.SERVICE)
         before = self._supervised.get(part)
         pause_s = before.pause_s if before is not None else _FIRST_PAUSE_S
         self._supervised[part] = _Supervised(process, time.monotonic(), pause_s)
