@@ -23,6 +23,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from clonos.embedded.reachable import reachable_kafka
 from clonos.errors import ClonosError, EnvironmentFault
@@ -158,12 +159,21 @@ def _run_warm_up_queries(session: Session) -> None:
             .start()
         )
         try:
-            while not done.wait(_POLL_S):  # the agent ends a pool driver that takes too long
-                if not query.isActive:
-                    raise EnvironmentFault(f"A query over generated rows did not run: {query.exception()}.")
+            _await_epoch(query, done)
         finally:
             query.stop()
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _await_epoch(query: StreamingQuery, done: threading.Event) -> None:
+    """Wait until the query's epoch is `done`. On a busy machine that takes minutes; the agent has the limit.
+
+    Raises:
+        EnvironmentFault: The query ended before.
+    """
+    while not done.wait(_POLL_S):
+        if not query.isActive:
+            raise EnvironmentFault(f"A query over generated rows did not run: {query.exception()}.")
 
 
 def _collect_epoch(done: threading.Event, frame: DataFrame, _number: int) -> None:

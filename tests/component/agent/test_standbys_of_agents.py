@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from clonos.agent import heartbeat_pace, restart_policy, run_attempt, run_supervisor
+from clonos.agent.priority import Priority
 from clonos.jobs.spec import Standbys
 from clonos.resources.hosts import RunRestartPolicy, RunSpec
 from clonos.testing.harness import eventually
@@ -48,8 +49,6 @@ def test_standby_waits_and_becomes_the_driver(api: FakeApi, host: Host, run: str
     drives = reported(api, run, "RUNNING", driver_state="RUNNING", generation=1)
     assert (drives.pid, drives.attempts) == (waiting.pid, 4)
     assert drives.pid is not None
-    assert os.getpriority(os.PRIO_PROCESS, drives.pid) == 0, "normal priority"
-
     os.kill(drives.pid, signal.SIGKILL)
     again = reported(api, run, "RUNNING", attempts=5)
     assert again.driver_state in (None, "RUNNING"), "restarted as the driver"
@@ -75,10 +74,13 @@ def test_a_standby_that_fails_while_ready_is_not_reported_as_ready(api: FakeApi,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can raise a priority again")
-def test_standby_waits_at_a_lower_priority_than_it_warms_up(api: FakeApi, host: Host, run: str, tmp_path: Path) -> None:
+def test_priority_of_a_standby_that_warms_up_waits_and_takes_over(
+    api: FakeApi, host: Host, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     warm = tmp_path / "warm"
     waits = f"while not Path({str(warm)!r}).exists(): time.sleep(0.05)"
-    api.assign(run_spec(run, api.upload(STANDS_BY.replace(b"time.sleep(PAUSE)", waits.encode())), standby=True))
+    code = api.upload(STANDS_BY.replace(b"time.sleep(PAUSE)", waits.encode()))
+    api.assign(run_spec(run, code, standby=True))
     host()
     pid = eventually(lambda: api.reports[run].pid if run in api.reports else None, "it has a process")
 
@@ -90,12 +92,18 @@ def test_standby_waits_at_a_lower_priority_than_it_warms_up(api: FakeApi, host: 
 
     def has(expected: int) -> bool:
         own, group = nice()
-        return own == expected and group in (str(expected), "")
+        return own == expected and group in (str(int(expected)), "")
 
-    eventually(lambda: has(5), "it warms up", details=lambda: str(nice()))
+    eventually(lambda: has(Priority.DRIVER), "it warms up", details=lambda: str(nice()))
     warm.touch()
     assert reported(api, run, "RUNNING", driver_state="READY").pid == pid
-    eventually(lambda: has(10), "it waits", details=lambda: str(nice()))
+    eventually(lambda: has(Priority.WAITING), "it waits", details=lambda: str(nice()))
+    monkeypatch.setattr(run_supervisor, "_TAKEOVER_S", 600.0)
+    api.assign(run_spec(run, code))
+    assert reported(api, run, "RUNNING", driver_state="RUNNING", generation=1).pid == pid
+    eventually(lambda: has(Priority.TAKEOVER), "it takes over", details=lambda: str(nice()))
+    monkeypatch.setattr(run_supervisor, "_TAKEOVER_S", 0.0)
+    eventually(lambda: has(Priority.DRIVER), "the takeover is over", details=lambda: str(nice()))
 
 
 @pytest.mark.parametrize("hangs", ["in its promotion", "before its mailbox is open"])

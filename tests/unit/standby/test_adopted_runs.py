@@ -1,12 +1,16 @@
-"""A pool driver becomes the driver of a run."""
+"""A pool driver warms up, and becomes the driver of a run."""
 
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from clonos.errors import EnvironmentFault
 from clonos.standby import pool_driver
 from clonos.standby.launch_request import LOG, LaunchRequest
 from clonos.standby.pool_driver import PoolDriver
@@ -43,3 +47,33 @@ def test_a_pool_driver_adopts_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (pool / "modules" / "helper.py").read_text() == "ANSWER = 42\n"
     eventually(lambda: events.stat().st_mtime > 0, "the agent sees that it works, although it imports the job first")
     events.write_text("{}\n")
+
+
+class SlowQuery:
+    """A query whose epoch ends at the third poll."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.polls = 0
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 -- the name of PySpark's property
+        self.polls += 1
+        if self.polls == 3:
+            self.done.set()
+        return True
+
+
+def test_a_warm_up_waits_for_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is busy with drivers it takes minutes."""
+    monkeypatch.setattr(pool_driver, "_POLL_S", 0.01)
+    query: Any = SlowQuery()
+    pool_driver._await_epoch(query, query.done)
+    assert query.polls == 3
+
+
+def test_a_warm_up_fails_with_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_driver, "_POLL_S", 0.01)
+    query: Any = SimpleNamespace(isActive=False, exception=lambda: "out of memory")
+    with pytest.raises(EnvironmentFault, match="out of memory"):
+        pool_driver._await_epoch(query, threading.Event())
