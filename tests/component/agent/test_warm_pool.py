@@ -183,7 +183,7 @@ def test_standby_starts_in_a_pool_driver(api: FakeApi, host: Host, run: str, tmp
     drives = reported(api, run, "RUNNING", driver_state="RUNNING", generation=1)
     assert (drives.pid, drives.attempts) == (waiting.pid, 4)
     if os.geteuid() == 0:
-        assert os.getpriority(os.PRIO_PROCESS, waiting.pid) == 0
+        assert os.getpriority(os.PRIO_PROCESS, waiting.pid) <= 0, "no longer that of a pool driver"
 
 
 def test_pool_driver_that_exits_before_the_job_starts_is_replaced(
