@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from clonos.agent.priority import Priority, may_raise
 from clonos.embedded.layout import free_ports
 from clonos.testing.harness import Stack, eventually
 from support.local_stack import end_by_sigterm
@@ -30,6 +31,11 @@ def test_everything_on_one_machine(stack: Stack, tmp_path: Path) -> None:
         ("host-2", "host-2", "READY"),
     }
     assert stack.json("token", "show")["role"] == "admin"
+    state = stack.state()
+    for part in (state["control_plane"], *state["agents"].values()):
+        group = Path(f"/proc/{part['pid']}/autogroup")
+        if may_raise() and group.exists():
+            assert group.read_text().split()[-1] == str(int(Priority.SERVICE)), "it comes before drivers"
 
     (tmp_path / "job.py").write_text(JOB)
     job = stack.json("submit", str(tmp_path / "job.py"), "--no-start")
