@@ -166,7 +166,7 @@ class StandbyDemand:
     # How long the agent of `run` waits for a standby before it restarts a failed driver.
     takeover_wait_s: float = 0.0
     bound: str | None = None  # the only host that can access the checkpoint; None: every host can
-    named_host: str | None = None  # name of the only host that the job's label allows; None: every host is allowed
+    named_host: str | None = None  # name of the only host that the label of `version` allows; None: every host
     failed_recently: int = 0  # number of standbys that failed by themselves and are not replaced yet
     previous_version: int | None = None  # version that an upgrade may roll back to; standbys with that version stay
     # standby that a planned move waits for; it stays even if there are more than `replicas`

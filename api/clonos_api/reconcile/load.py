@@ -17,7 +17,7 @@ from clonos.resources.jobs import DesiredState, Failure, JobState, StartFrom, St
 from clonos.standby.launch_request import pool_eligible
 from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.facts import ClusterFacts, HostFacts, JobFacts, RunFacts, StandbyFacts
-from clonos_api.reconcile.placement import Fleet
+from clonos_api.reconcile.placement import HOST_LABEL, Fleet
 from clonos_api.reconcile.transitions import TRANSIENT
 from clonos_api.store import clusters, hosts, planned_moves, standbys
 from clonos_api.store.db.clock import now
@@ -121,6 +121,12 @@ class JobCase:
     def _driver_spec(self) -> JobSpec:
         """Returns the specification of the next driver: a recovery keeps the version."""
         return JobSpec.model_validate(self.run.order["spec"] if self.run is not None else self.job.spec)
+
+    def named_host(self) -> str | None:
+        """Returns the host that the label of the run's version names, or that of the next start; None: it names none."""
+        spec = self.run.order["spec"] if self.run is not None else self.job.spec
+        host: str | None = (spec["metadata"].get("labels") or {}).get(HOST_LABEL)
+        return host
 
     def checkpoint(self, locations: CheckpointLocations) -> str:
         """Returns the location of the job's checkpoint."""

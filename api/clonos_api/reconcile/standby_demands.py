@@ -17,7 +17,6 @@ from clonos_api.reconcile.checkpoints import CheckpointLocations
 from clonos_api.reconcile.facts import StandbyDemand
 from clonos_api.reconcile.isolated import Isolated
 from clonos_api.reconcile.load import JobCase, Snapshot
-from clonos_api.reconcile.placement import HOST_LABEL
 from clonos_api.store import planned_moves, recoveries
 from clonos_api.store.tables import JobRow, RunRow, StandbyRow
 
@@ -134,7 +133,7 @@ def standby_demand(
         run=run.id if run is not None and continues else None,
         takeover_wait_s=run.order["restart"].get("takeover_wait_s", 0.0) if run is not None and continues else 0.0,
         bound=job.home if case.is_local(locations) else None,
-        named_host=job.labels.get(HOST_LABEL),
+        named_host=case.named_host(),
         failed_recently=failed_recently,
         cluster=case.cluster(),
         recovery_open=recovery_open,

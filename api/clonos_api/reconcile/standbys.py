@@ -79,7 +79,7 @@ def _drop_reason(job: StandbyDemand, standby: StandbyFacts, hosts: Mapping[str, 
         return "the job's specification has changed"
     if job.bound is not None and standby.host != job.bound:
         return "the job's checkpoint is on another host"
-    if job.named_host is not None and host.name != job.named_host:
+    if standby.version == job.version and job.named_host not in (None, host.name):
         return f"the job's label {HOST_LABEL} names another host"
     if job.cluster is not None and not job.cluster.reached_from(host.name):
         return "its host does not reach the job's cluster"

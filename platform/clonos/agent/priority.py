@@ -34,28 +34,40 @@ def may_raise() -> bool:
     return capabilities is not None and bool(int(capabilities[1], 16) >> _CAP_SYS_NICE & 1)
 
 
-def set_priority(session: int, priority: Priority) -> None:
+def set_priority(session: int, priority: Priority) -> bool:
     """Set the priority of every thread of a session, and of its later processes.
 
     Only a process with the capability ``CAP_SYS_NICE``, such as root, can raise a priority again. Without it nothing is
     changed.
+
+    Returns:
+        Whether nothing is left to do; otherwise call again later.
     """
     if not may_raise():
-        return
+        return True
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
             if os.getsid(pid) == session:
                 for thread in Path(f"/proc/{pid}/task").iterdir():
                     with contextlib.suppress(OSError):
                         os.setpriority(os.PRIO_PROCESS, int(thread.name), priority)
-    set_group_priority(session, priority)
+    return set_group_priority(session, priority)
 
 
-def set_group_priority(session: int, priority: Priority) -> None:
+def set_group_priority(session: int, priority: Priority) -> bool:
     """Set the priority of a session among others. It is not inherited by sessions that the session's processes start.
 
-    Without the capability ``CAP_SYS_NICE``, and where Linux does not schedule sessions as groups, nothing is changed.
+    Nothing is changed where Linux does not schedule sessions as groups, or if `session` is a process in the session of
+    another one, such as a terminal's. Negative values need the capability ``CAP_SYS_NICE``.
+
+    Returns:
+        As `set_priority`.
     """
-    with contextlib.suppress(OSError):
-        if os.getsid(session) == session:  # otherwise the group of the process is that of its terminal
+    try:
+        if os.getsid(session) == session:
             Path(f"/proc/{session}/autogroup").write_text(str(int(priority)))
+    except BlockingIOError:  # without CAP_SYS_ADMIN, Linux allows one change in 100 ms
+        return False
+    except OSError:
+        pass
+    return True

@@ -229,18 +229,19 @@ class RunSupervisor:
         await self._wait(HEARTBEAT_S)
 
     def _lower_priority(self) -> None:
-        """Lower the priority of a READY standby, and that of a driver when its takeover is over."""
-        since = self._attempt.record.driver_since
-        if since is None and self._attempt.is_waiting_standby:
-            self._set_priority(Priority.WAITING)
-        elif since is not None and (datetime.now(UTC) - since).total_seconds() > _TAKEOVER_S:
+        """Lower the priority of a standby when it is READY, and after its takeover."""
+        record = self._attempt.record
+        since = record.driver_since
+        if since is None:
+            if self._attempt.is_waiting_standby:
+                self._set_priority(Priority.WAITING)
+        elif since != record.started and (datetime.now(UTC) - since).total_seconds() > _TAKEOVER_S:
             self._set_priority(Priority.DRIVER)
 
     def _set_priority(self, priority: Priority) -> None:
-        """Set the priority of the driver process, if another one was set before."""
+        """Set the priority of the driver process, unless it was set before."""
         process = self._attempt.process
-        if process is not None and self._priority != (process.pid, priority):
-            set_priority(process.pid, priority)
+        if process is not None and self._priority != (process.pid, priority) and set_priority(process.pid, priority):
             self._priority = process.pid, priority
 
     async def _wait(self, timeout_s: float | None = None) -> None:

@@ -20,8 +20,9 @@ from clonos.embedded.java import java_major
 _FIRST_MAJOR = 25
 # Suppresses the JVM's long list of classes that it could not cache.
 _QUIET = ("-Xlog:aot*=off", "-Xlog:cds*=off")
-# Number of caches of a program that stay after a training run. Each installation needs one, of up to 220 MB.
-KEPT: Final = 4
+# Number of caches of a program that stay after a training run. Each virtual environment has one of its own, of up to
+# 220 MB, in the folder of the jars that they share.
+KEPT: Final = 8
 
 
 def supported(java: Path) -> bool:

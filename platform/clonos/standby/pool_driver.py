@@ -73,7 +73,7 @@ class PoolDriver:
             with contextlib.suppress(ClonosError):
                 configure_workers(session.spark, reachable_kafka(settings))
             session.spark.sparkContext.environment.update(logs.environment())
-            _run_warm_up_queries(session)
+            _run_warm_up_queries(session, self._agent)
             if settings.traces.endpoint:
                 tracing.load()
             if settings.lineage.url:
@@ -140,7 +140,7 @@ def _copy_log(source: Path, start: int, target: Path) -> None:
                 time.sleep(_COPY_POLL_S)
 
 
-def _run_warm_up_queries(session: Session) -> None:
+def _run_warm_up_queries(session: Session, agent: int) -> None:
     """Run a stateful query with Python workers `_WARM_UP_QUERIES` times, each on a new checkpoint and for one epoch."""
     spark = session.spark
     for number in range(_WARM_UP_QUERIES):
@@ -159,19 +159,21 @@ def _run_warm_up_queries(session: Session) -> None:
             .start()
         )
         try:
-            _await_epoch(query, done)
+            _await_epoch(query, done, agent)
         finally:
             query.stop()
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _await_epoch(query: StreamingQuery, done: threading.Event) -> None:
+def _await_epoch(query: StreamingQuery, done: threading.Event, agent: int) -> None:
     """Wait until the query's epoch is `done`. On a busy machine that takes minutes; the agent has the limit.
 
     Raises:
-        EnvironmentFault: The query ended before.
+        EnvironmentFault: The query ended before, or the process `agent` is no longer the parent.
     """
     while not done.wait(_POLL_S):
+        if os.getppid() != agent:
+            raise EnvironmentFault("The agent exited during the warm-up of its pool driver.")
         if not query.isActive:
             raise EnvironmentFault(f"A query over generated rows did not run: {query.exception()}.")
 

@@ -79,9 +79,11 @@ def test_priority_of_a_standby_that_warms_up_waits_and_takes_over(
 ) -> None:
     warm = tmp_path / "warm"
     waits = f"while not Path({str(warm)!r}).exists(): time.sleep(0.05)"
-    code = api.upload(STANDS_BY.replace(b"time.sleep(PAUSE)", waits.encode()))
+    ready = b'emit("standby", state="READY")'
+    code = api.upload(STANDS_BY.replace(b"PAUSE", b"0").replace(ready, waits.encode() + b"\n    " + ready))
     api.assign(run_spec(run, code, standby=True))
     host()
+    reported(api, run, "STARTING", driver_state="WARMING")
     pid = eventually(lambda: api.reports[run].pid if run in api.reports else None, "it has a process")
 
     def nice() -> tuple[int, str]:
@@ -94,7 +96,9 @@ def test_priority_of_a_standby_that_warms_up_waits_and_takes_over(
         own, group = nice()
         return own == expected and group in (str(int(expected)), "")
 
-    eventually(lambda: has(Priority.DRIVER), "it warms up", details=lambda: str(nice()))
+    before = api.heartbeats
+    eventually(lambda: api.heartbeats > before + 10, "the agent has seen it warm up")
+    assert has(Priority.DRIVER), f"it warms up: {nice()}"
     warm.touch()
     assert reported(api, run, "RUNNING", driver_state="READY").pid == pid
     eventually(lambda: has(Priority.WAITING), "it waits", details=lambda: str(nice()))

@@ -15,7 +15,7 @@ from clonos_api.reconcile.deadlines import HAND_OVER_S, MAKE_ROOM_S, PREPARE_S, 
 from clonos_api.reconcile.decide import decide
 from clonos_api.reconcile.facts import HostFacts, JobFacts, RunFacts, StandbyFacts
 from clonos_api.reconcile.load import _awaited
-from clonos_api.reconcile.placement import Fleet
+from clonos_api.reconcile.placement import HOST_LABEL, Fleet
 from clonos_api.reconcile.states.moving import MAX_STANDBYS
 from clonos_api.store.planned_moves import Moving
 from clonos_api.store.tables import JobRow, RunRow
@@ -120,6 +120,13 @@ def test_a_missing_standby_is_placed_on_the_requested_host() -> None:
     alone = Fleet([HostFacts(id="a", name="a", used=1)])
     assert the(d.AddStandby, decide(job(moving("upgrade")), working(), alone, NOW)).host == "a"
     assert decide(job(moving()), working(), alone, NOW) == [], "not on its own host"
+
+
+def test_a_standby_on_a_host_that_the_label_excludes_is_not_used() -> None:
+    """A label that was changed during the move counts too."""
+    labelled = job(moving(to="b"), standby(host="b"), labels={HOST_LABEL: "c"})
+    assert decide(labelled, working(), fleet(), NOW) == []
+    assert error_of(decide(labelled, working(), fleet(), LATER)) == "move-failed"
 
 
 def test_a_move_waits_for_a_warming_standby_on_its_host() -> None:

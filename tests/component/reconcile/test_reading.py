@@ -70,9 +70,13 @@ def test_a_checkpoint_of_the_next_start_does_not_move_the_one_of_the_run() -> No
     assert not next_start.local
 
 
-def test_a_label_names_the_host_of_standbys() -> None:
-    case = JobCase(job(spec=spec(standby={"replicas": 1}), labels={HOST_LABEL: "a"}), run(2, spec()))
-    assert standby_demand(case, LOCATIONS).named_host == "a"
+def test_a_label_names_the_host_of_standbys_of_its_version() -> None:
+    """A changed label counts from the next start: until then standbys have the version of the driver."""
+    labelled = spec() | {"metadata": {"name": "j", "labels": {HOST_LABEL: "b"}}}
+    running = run(1, spec() | {"metadata": {"name": "j", "labels": {HOST_LABEL: "a"}}})
+    assert standby_demand(JobCase(job(spec=labelled), running), LOCATIONS).named_host == "a"
+    assert standby_demand(JobCase(job(spec=labelled), None), LOCATIONS).named_host == "b"
+    assert standby_demand(JobCase(job(spec=labelled), run(1, spec())), LOCATIONS).named_host is None
 
 
 def test_slots_are_reserved_only_for_jobs_that_an_open_host_accepts() -> None:

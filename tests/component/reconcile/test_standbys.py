@@ -87,6 +87,10 @@ def test_a_label_binds_standbys_to_its_host() -> None:
     assert dropped(changed) == {"s1": "the job's label clonos.dev/host names another host"}
     assert added(changed) == ["a"]
     assert decide(replace(JOB, named_host="c"), [], Fleet([host("a", used=1), host("b")])) == []
+    newer = replace(labelled, version=2, previous_version=1, replicas=2)
+    assert dropped(decide(newer, [standby("b")], Fleet([host("a", used=1), host("b", used=1)]))) == {}, (
+        "an upgrade may return to its version"
+    )
 
 
 def test_two_on_two_hosts() -> None:

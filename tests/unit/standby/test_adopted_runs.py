@@ -68,7 +68,7 @@ def test_a_warm_up_waits_for_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that is busy with drivers it takes minutes."""
     monkeypatch.setattr(pool_driver, "_POLL_S", 0.01)
     query: Any = SlowQuery()
-    pool_driver._await_epoch(query, query.done)
+    pool_driver._await_epoch(query, query.done, os.getppid())
     assert query.polls == 3
 
 
@@ -76,4 +76,11 @@ def test_a_warm_up_fails_with_its_query(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(pool_driver, "_POLL_S", 0.01)
     query: Any = SimpleNamespace(isActive=False, exception=lambda: "out of memory")
     with pytest.raises(EnvironmentFault, match="out of memory"):
-        pool_driver._await_epoch(query, threading.Event())
+        pool_driver._await_epoch(query, threading.Event(), os.getppid())
+
+
+def test_a_warm_up_ends_with_its_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_driver, "_POLL_S", 0.01)
+    query: Any = SimpleNamespace(isActive=True)
+    with pytest.raises(EnvironmentFault, match="agent exited"):
+        pool_driver._await_epoch(query, threading.Event(), agent=os.getpid())

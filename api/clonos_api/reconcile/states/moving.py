@@ -227,8 +227,10 @@ def _target_reached(move: Moving, run: RunFacts, fleet: Fleet) -> bool:
             return run.host == move.to if move.to is not None else run.host != move.leaves
 
 
-def _suits(move: Moving, run: RunFacts, host: HostFacts | None) -> bool:
+def _suits(job: JobFacts, move: Moving, run: RunFacts, host: HostFacts | None) -> bool:
     if host is None or host.state is not HostState.READY or host.unresponsive:
+        return False
+    if job.labels.get(HOST_LABEL) not in (None, host.name):
         return False
     if move.cause == "upgrade":
         return True
@@ -245,7 +247,7 @@ def _suitable_standby(
         for standby in job.standbys
         if not standby.ended
         and standby.version == version
-        and _suits(move, run, fleet.hosts.get(standby.host))
+        and _suits(job, move, run, fleet.hosts.get(standby.host))
         and (standby.state == "READY" or not ready)
     ]
     return min(suitable, key=lambda s: (s.host == run.host, s.run), default=None)
@@ -260,12 +262,11 @@ def _place(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet) -> Placemen
         if not isinstance(placement, Placement):
             return None
         return Placement(placement.host, f"to leave a draining host; {placement.why}")
-    label = job.labels.get(HOST_LABEL)
     reaching = fleet.open_for(job.newest_cluster if move.cause == "upgrade" else job.cluster)
     hosts = [
         host
         for host in reaching
-        if (not job.local or host.id == job.home) and label in (None, host.name) and _suits(move, run, host)
+        if (not job.local or host.id == job.home) and _suits(job, move, run, host)
     ]
     driver = fleet.hosts.get(run.host)
     best = min(
