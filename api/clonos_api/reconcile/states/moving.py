@@ -263,11 +263,7 @@ def _place(job: JobFacts, move: Moving, run: RunFacts, fleet: Fleet) -> Placemen
             return None
         return Placement(placement.host, f"to leave a draining host; {placement.why}")
     reaching = fleet.open_for(job.newest_cluster if move.cause == "upgrade" else job.cluster)
-    hosts = [
-        host
-        for host in reaching
-        if (not job.local or host.id == job.home) and _suits(job, move, run, host)
-    ]
+    hosts = [host for host in reaching if (not job.local or host.id == job.home) and _suits(job, move, run, host)]
     driver = fleet.hosts.get(run.host)
     best = min(
         hosts,
