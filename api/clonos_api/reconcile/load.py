@@ -123,7 +123,7 @@ class JobCase:
         return JobSpec.model_validate(self.run.order["spec"] if self.run is not None else self.job.spec)
 
     def named_host(self) -> str | None:
-        """Returns the host that the label names, in the version of the run or of the next start; None: it names none."""
+        """Returns the host that the label names, in the version of the run or of the next start; None: none."""
         spec = self.run.order["spec"] if self.run is not None else self.job.spec
         host: str | None = (spec["metadata"].get("labels") or {}).get(HOST_LABEL)
         return host
