@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bench.outages.flow import Load, Reader, verdict
 from bench.outages.subject import RARE_POLL_S, Platform
-from bench.outages.takeovers import ON_ITS_WAY_S, quantiles
+from bench.outages.takeovers import ON_ITS_WAY_S, quantiles, waterfall
 from bench.progress import log_progress
 from bench.subjects import make_topic
 from clonos.testing.harness import PlatformJob
@@ -44,7 +44,7 @@ def measure(kills: int, deployment: Platform) -> dict[str, Any]:
     Returns:
         The waits of readers of the job whose driver was killed, ``ready_s``: from the submission until all standbys
         are READY, ``epoch_ms``: median and 99th percentile of the durations of all jobs' epochs before the first kill,
-        and the verdict about all outputs.
+        ``phases_ms``, and the verdict about all outputs.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -67,11 +67,12 @@ def measure(kills: int, deployment: Platform) -> dict[str, Any]:
             each.load.close()
             each.job.until(each.complete, "all records are published")
         time.sleep(1.0)  # a second publication would arrive in this time
+        phases = waterfall([recovery for each in loaded_jobs for recovery in each.job.recoveries()])
         for each in loaded_jobs:
             for name, count in verdict(each.reader.rows, each.load.sent).items():
                 totals[name] = totals.get(name, 0) + count
     figures = {"jobs": JOBS, "rate": RATE, "ready_s": ready_s, "epoch_ms": _quantiles_ms(durations_ms)}
-    return {**figures, **quantiles(gaps), **totals}
+    return {**figures, **quantiles(gaps), "phases_ms": phases, **totals}
 
 
 def _start(deployment: Platform, stack: contextlib.ExitStack) -> _LoadedJob:
