@@ -2,9 +2,9 @@
 
 A new standby gets an open host that the driver could run on: it reaches the job's Spark cluster and its checkpoint, and
 the label ``clonos.dev/host`` allows it. Preferably: not the driver's host; with the fewest standbys; in another failure
-domain than the driver's; then the least loaded. A well-placed standby stays. It moves only
-off the host of the driver or of another standby, or out of the driver's failure domain, and only to a better open host.
-It is dropped when its replacement is ready. No standby gets a slot that a job without a driver needs.
+domain than the driver's; then the least loaded. A well-placed standby stays. It moves only off the host of the driver
+or of another standby, or out of the driver's failure domain, and only to a better open host. It is dropped when its
+replacement is ready. No standby gets a slot that a job without a driver needs.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def set_priority(session: int, priority: Priority) -> bool:
 def set_group_priority(session: int, priority: Priority) -> bool:
     """Set the priority of a session among others. It is not inherited by sessions that the session's processes start.
 
-    Nothing is changed where Linux does not schedule sessions as groups, or if `session` is a process in the session of
-    another one, such as a terminal's. Negative values need the capability ``CAP_SYS_NICE``.
+    Nothing is changed where Linux does not schedule sessions as groups, or if the process `session` does not lead its
+    session: an agent that a shell starts is in the session of the terminal. Negative values need ``CAP_SYS_NICE``.
 
     Returns:
         As `set_priority`.

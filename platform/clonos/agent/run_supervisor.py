@@ -229,7 +229,7 @@ class RunSupervisor:
         await self._wait(HEARTBEAT_S)
 
     def _lower_priority(self) -> None:
-        """Lower the priority of a standby when it is READY, and after its takeover."""
+        """Lower the priority of a standby when it is READY, and again when its takeover is over."""
         record = self._attempt.record
         since = record.driver_since
         if since is None:
@@ -239,7 +239,7 @@ class RunSupervisor:
             self._set_priority(Priority.DRIVER)
 
     def _set_priority(self, priority: Priority) -> None:
-        """Set the priority of the driver process, unless it was set before."""
+        """Set the priority of the driver process, unless it is the one set last; repeated if Linux refuses for now."""
         process = self._attempt.process
         if process is not None and self._priority != (process.pid, priority) and set_priority(process.pid, priority):
             self._priority = process.pid, priority
