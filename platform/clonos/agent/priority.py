@@ -54,6 +54,18 @@ def set_priority(session: int, priority: Priority) -> bool:
     return set_group_priority(session, priority)
 
 
+class SessionPriority:
+    """The priority of a driver's session. `set` makes each change once, and again if Linux refused it."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, Priority] | None = None
+
+    def set(self, session: int, priority: Priority) -> None:
+        """Set the priority of the session, unless it has been set already; call this again after some time."""
+        if self._last != (session, priority) and set_priority(session, priority):
+            self._last = session, priority
+
+
 def set_group_priority(session: int, priority: Priority) -> bool:
     """Set the priority of a session among others. It is not inherited by sessions that the session's processes start.
 

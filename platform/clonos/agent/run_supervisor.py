@@ -31,7 +31,7 @@ from clonos.agent.checkpoint_sizes import measure_checkpoint
 from clonos.agent.directories import RunDirectory
 from clonos.agent.environment import driver_environment
 from clonos.agent.host_context import HostContext
-from clonos.agent.priority import Priority, set_priority
+from clonos.agent.priority import Priority, SessionPriority
 from clonos.agent.process import identity
 from clonos.agent.run_attempt import RunAttempt
 from clonos.agent.users import driver_user, folder_of, give_folder
@@ -93,7 +93,7 @@ class RunSupervisor:
         self._stop_timed_out: Failure | None = None
         self._outcome: AttemptOutcome | None = None
         self._checkpoint_bytes: dict[str, int] | None = None
-        self._priority: tuple[int, Priority] | None = None  # what was set last, and for which process id
+        self._priority = SessionPriority()
         self._undelivered_since: float | None = None  # since when the standby does not read its promotion
         self._log = _log.bind(run=directory.run)
 
@@ -239,10 +239,8 @@ class RunSupervisor:
             self._set_priority(Priority.DRIVER)
 
     def _set_priority(self, priority: Priority) -> None:
-        """Set the priority of the driver process, unless it is the one set last; repeated if Linux refuses for now."""
-        process = self._attempt.process
-        if process is not None and self._priority != (process.pid, priority) and set_priority(process.pid, priority):
-            self._priority = process.pid, priority
+        if self._attempt.process is not None:
+            self._priority.set(self._attempt.process.pid, priority)
 
     async def _wait(self, timeout_s: float | None = None) -> None:
         """Wait until there is a change."""
