@@ -12,7 +12,7 @@ from typing import Final
 from confluent_kafka import Message, Producer
 
 from bench.subjects import PARTITIONS
-from clonos.kafka import client_config
+from clonos.kafka import SEQUENTIAL, client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import CommittedReader
 from clonos.testing.harness.platform import TIMEOUT_S
@@ -85,7 +85,7 @@ class Load:
         self._rate = rate
         self._repeats = repeats
         self._stop = threading.Event()
-        self._producer = Producer(client_config(kafka, linger_ms=0, enable_idempotence=True))
+        self._producer = Producer(client_config(kafka, linger_ms=0, **SEQUENTIAL))
         self._topic = topic
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied, TopicMissing
@@ -31,6 +31,12 @@ IMPATIENT: Mapping[str, str | int | float | bool] = {
     # Failures are raised as errors; librdkafka would also print each failed connection attempt.
     "log_level": 0,
     "socket.nagle.disable": True,
+}
+
+# An idempotent producer with one request at a time: the next record cannot overtake one that failed (`undelivered`).
+SEQUENTIAL: Mapping[str, str | int | float | bool] = {
+    "enable_idempotence": True,
+    "max_in_flight_requests_per_connection": 1,
 }
 
 
@@ -106,6 +112,27 @@ def produce(producer: Producer, topic: str, value: bytes | None, key: bytes | No
             return
         except BufferError:
             producer.poll(_FULL_QUEUE_POLL_S)
+
+
+def undelivered(error: KafkaError | None, message: Message) -> str | None:
+    """Why a record is not certainly in its topic, for the ``on_delivery`` of an idempotent producer; None: it is.
+
+    librdkafka also reports success, without an offset, for a record whose request failed while the next one succeeded
+    (``rd_kafka_dr_implicit_ack``): it assumes that the broker has both. But a broker accepts any first sequence number
+    of a producer that it does not know (KIP-360), so the first record may be missing.
+
+    Args:
+        error: The error that librdkafka reports.
+        message: The record.
+
+    Example::
+
+        producer.produce(topic, value, on_delivery=lambda error, message: failures.append(undelivered(error, message)))
+    """
+    if error is not None:
+        return error.str()
+    offset = message.offset()
+    return None if offset is not None and offset >= 0 else "an acknowledgement without an offset"
 
 
 def admin_client(kafka: KafkaSettings, topic: str, *, timeout_s: float = 5.0) -> AdminClient:

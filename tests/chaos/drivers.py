@@ -16,7 +16,7 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from clonos.kafka import client_config
+from clonos.kafka import SEQUENTIAL, client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.faults import triggered
 from clonos.testing.harness import ChildProcess, eventually, read_committed
@@ -133,7 +133,7 @@ class Feeder:
     def __init__(self, kafka: KafkaSettings, topic: str, partitions: int, *, every_s: float = 0.05) -> None:
         self.sent: list[tuple[int, str]] = []
         # A retry after a lost answer must not become a second record.
-        self._producer = Producer(client_config(kafka, linger_ms=0, enable_idempotence=True))
+        self._producer = Producer(client_config(kafka, linger_ms=0, **SEQUENTIAL))
         self._topic = topic
         self._partitions = partitions
         self._every_s = every_s

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pydantic import SecretStr
 
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied
-from clonos.kafka import REFUSALS, await_brokers, client_config, spark_options, topics_missing_error, unanswered
+from clonos.kafka import (
+    REFUSALS,
+    SEQUENTIAL,
+    await_brokers,
+    client_config,
+    spark_options,
+    topics_missing_error,
+    unanswered,
+    undelivered,
+)
 from clonos.partition_offsets import partition_bounds
 from clonos.settings import KafkaSettings
 
@@ -186,3 +196,24 @@ def test_a_missing_topic_has_similar_names_and_the_command_that_creates_it() -> 
     both = topics_missing_error("source", ["liness", "total"], known)
     assert both.what == "The source topics 'liness', 'total' do not exist; did you mean 'lines', 'totals'?"
     assert "`clonos kafka create liness total`" in both.hint
+
+
+@pytest.mark.parametrize(
+    ("error", "offset", "expected"),
+    [
+        (None, 0, None),
+        (None, None, "an acknowledgement without an offset"),
+        (None, -1001, "an acknowledgement without an offset"),
+        (KafkaError(KafkaError._MSG_TIMED_OUT), None, "Local: Message timed out"),
+    ],
+)
+def test_an_acknowledgement_counts_with_its_offset(
+    error: KafkaError | None, offset: int | None, expected: str | None
+) -> None:
+    assert undelivered(error, cast(Message, SimpleNamespace(offset=lambda: offset))) == expected
+
+
+def test_a_sequential_producer_is_idempotent_and_has_one_request_at_a_time() -> None:
+    config = client_config(KafkaSettings(), **SEQUENTIAL)
+    assert config["enable.idempotence"] is True
+    assert config["max.in.flight.requests.per.connection"] == 1

@@ -13,7 +13,7 @@ from clonos.carried_errors import own_work
 from clonos.causal.epoch_scope import EpochScope
 from clonos.errors import EpochFailed
 from clonos.faults import reach
-from clonos.kafka import client_config, produce, unanswered
+from clonos.kafka import client_config, produce, unanswered, undelivered
 from clonos.log.reading import shared_reader
 from clonos.log.records import Claim, Determinant, Determinants, Marker, Owner, encode
 from clonos.settings import KafkaSettings
@@ -78,16 +78,16 @@ class Recorder:
         epoch = self._epoch.identity
         partition = record_partition(self._epoch, self._task)
         producer = _producer(self._kafka(), self._epoch.depth)
-        failures: list[KafkaError] = []
+        failures: list[str] = []
         unacknowledged = written = 0
         deadline = time.monotonic() + _ACKNOWLEDGE_S
 
-        def delivered(error: KafkaError | None, _message: Message) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
             nonlocal unacknowledged, deadline
             unacknowledged -= 1
             deadline = time.monotonic() + _ACKNOWLEDGE_S
-            if error is not None:
-                failures.append(error)
+            if (failure := undelivered(error, message)) is not None:
+                failures.append(failure)
 
         for chunk in _chunks(entries):
             record = Determinants(epoch.owner, epoch.query, epoch.epoch, self._operator, self._task, tuple(chunk))
@@ -100,7 +100,7 @@ class Recorder:
             producer.poll(0.1)
         if failures or unacknowledged:
             _discard(producer)  # its records would wait in front of those of the next attempt
-            reason = failures[0].str() if failures else f"no acknowledgement in {_ACKNOWLEDGE_S:.0f} s"
+            reason = failures[0] if failures else f"no acknowledgement in {_ACKNOWLEDGE_S:.0f} s"
             raise EpochFailed(f"Determinants of epoch {epoch.epoch} did not reach {epoch.log_topic}: {reason}.")
         self.bytes += written
         reach("determinants-acknowledged", query=epoch.query, epoch=epoch.epoch, task=self._task, replay=epoch.replay)

@@ -67,16 +67,16 @@ def produce(
 def _produce(kafka: KafkaSettings, topic: str, separator: str) -> None:
     from confluent_kafka import Producer
 
-    from clonos.kafka import client_config
+    from clonos.kafka import SEQUENTIAL, client_config, undelivered
     from clonos.kafka import produce as queue_record
 
     rejections: list[str] = []
 
-    def delivered(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            rejections.append(error.str())
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if (rejection := undelivered(error, message)) is not None:
+            rejections.append(rejection)
 
-    producer = Producer(client_config(kafka, enable_idempotence=True, linger_ms=5, queue_buffering_max_messages=10_000))
+    producer = Producer(client_config(kafka, **SEQUENTIAL, linger_ms=5, queue_buffering_max_messages=10_000))
     try:
         for line in sys.stdin.buffer:
             key, split, value = line.rstrip(b"\r\n").partition(separator.encode())

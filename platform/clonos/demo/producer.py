@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from clonos.demo.evidence import Sent
 from clonos.errors import BrokerUnavailable
-from clonos.kafka import client_config
+from clonos.kafka import SEQUENTIAL, client_config, undelivered
 from clonos.settings import KafkaSettings
 
 
@@ -25,7 +25,7 @@ class SteadyProducer:
     def __init__(
         self, kafka: KafkaSettings, topic: str, messages: Iterator[tuple[str, bytes]], *, per_second: float
     ) -> None:
-        self._producer = Producer(client_config(kafka, enable_idempotence=True, linger_ms=0, log_level=0))
+        self._producer = Producer(client_config(kafka, **SEQUENTIAL, linger_ms=0, log_level=0))
         self._topic = topic
         self._messages = messages
         self._pause_s = 1.0 / per_second
@@ -82,8 +82,8 @@ class SteadyProducer:
             self._producer.poll(0)
 
     def _delivered(self, value: bytes, error: KafkaError | None, message: Message) -> None:
-        partition, offset = message.partition(), message.offset()
-        if error is not None or partition is None or offset is None:
-            self._refused.append(error.str() if error is not None else "an acknowledgement without an offset")
+        refusal = undelivered(error, message)
+        if refusal is not None:
+            self._refused.append(refusal)
         else:
-            self._acked.append(Sent(self._topic, partition, offset, value))
+            self._acked.append(Sent(self._topic, message.partition() or 0, message.offset() or 0, value))

@@ -640,11 +640,14 @@ class FailingProducer:
     def poll(self, _timeout: float) -> None:
         for on_delivery in self._waiting:
             self.failures -= 1
-            on_delivery(_Refused() if self.failures >= 0 else None, None)
+            on_delivery(_Refused() if self.failures >= 0 else None, _ACKNOWLEDGED)
         self._waiting = []
 
     def purge(self) -> None:
         self._waiting = []
+
+
+_ACKNOWLEDGED = SimpleNamespace(offset=lambda: 7)
 
 
 class _Refused:
@@ -673,6 +676,19 @@ def test_flush_writes_unacknowledged_determinants_again(monkeypatch: pytest.Monk
     assert recorder.bytes == len(producer.sent[1]), "only the acknowledged bytes count"
 
 
+def test_determinants_acknowledged_without_an_offset_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka reports them as delivered if a later record of the producer was acknowledged."""
+    from clonos.causal import determinants
+
+    producer = FailingProducer(failures=0)
+    monkeypatch.setattr(determinants, "_producer", lambda *_: producer)
+    monkeypatch.setattr(_ACKNOWLEDGED, "offset", lambda: None)
+    recorder = determinants.Recorder(lambda: None, EPOCH, "op", 5)  # type: ignore[arg-type,return-value]
+    recorder.add(Determinant(b"k", b"v"))
+    with pytest.raises(EpochFailed, match="without an offset"):
+        recorder.flush()
+
+
 class SlowProducer(FailingProducer):
     """Acknowledges one record in twenty seconds, up to a number of records."""
 
@@ -685,7 +701,7 @@ class SlowProducer(FailingProducer):
         self.now_s += 20.0
         if self.left and self._waiting:
             self.left -= 1
-            self._waiting.pop(0)(None, None)
+            self._waiting.pop(0)(None, _ACKNOWLEDGED)
 
 
 @pytest.mark.parametrize("acknowledged", [4, 3])
