@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from clonos.resources.hosts import Standby
-from clonos.testing.harness import PlatformJob, ProcessGroup, Stack
+from clonos.testing.harness import PlatformJob, ProcessGroup, Stack, has_rehearsed
 
 # Each poll is several requests, which take CPU time from the standby that warms up.
 RARE_POLL_S: Final = 0.5
@@ -77,16 +76,9 @@ class Platform(Stack):
 
         def rehearsed() -> bool:
             standby = self.job.ready_standby()
-            return standby is not None and self._rehearsed(standby, with_state=with_state)
+            return standby is not None and has_rehearsed(self.home, standby, with_state=with_state)
 
         self.job.until(rehearsed, "a standby has rehearsed", poll_s=RARE_POLL_S)
-
-    def _rehearsed(self, standby: Standby, *, with_state: bool) -> bool:
-        events_file = self.home / "agent" / standby.host / "runs" / standby.id / "events.jsonl"
-        with contextlib.suppress(FileNotFoundError):
-            events = [json.loads(line) for line in events_file.read_text().splitlines() if '"rehearsed"' in line]
-            return any("snapshot" in event["state"].values() or not with_state for event in events)
-        return False
 
     def await_pool_drivers(self) -> None:
         """Wait until all pool drivers of each host are ready."""

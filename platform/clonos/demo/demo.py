@@ -31,7 +31,7 @@ from clonos.demo.environment import (
 from clonos.demo.evidence import read_answers
 from clonos.demo.example import Example
 from clonos.demo.gaps import Gap, Kill, Target, side_by_side
-from clonos.demo.hosted import HostedJob, control_plane
+from clonos.demo.hosted import HostedJob, control_plane, platform_home
 from clonos.demo.producer import SteadyProducer
 from clonos.demo.run import PARTITIONS, Run, kill_delays
 from clonos.demo.screen import Counters, Outcome, Screen
@@ -238,7 +238,8 @@ class ExampleRun:
             on_cluster = f" --cluster {cluster}" if cluster else ""
             options = f"--name {name}{with_standby}{on_cluster}"
             self.screen.say(f"{title}: clonos submit examples/{self.example.name} {options}")
-            job = HostedJob(self.client, self.example.directory, name, params, standbys=standbys, cluster=cluster)
+            home = platform_home(self.directory)
+            job = HostedJob(self.client, self.example.directory, name, params, home, standbys=standbys, cluster=cluster)
             outcome = self._run(title, topics, job, plan, job.counters, log=name).run()
             recoveries = job.recoveries()
             for number, recovery in enumerate(recoveries, start=1):

@@ -25,8 +25,10 @@ class KillableJob(Protocol):
         """The last lines of the job's output, for error messages."""
 
     def allow_standby(self, allowed: bool) -> bool:
-        """Allow or prevent a standby of the job; returns whether the job is ready for the kill: a standby is READY, or
-        none exists.
+        """Allow or prevent a standby of the job.
+
+        Returns:
+            Whether the job is ready for the kill: a standby has rehearsed, or none exists.
         """
 
     def driver(self) -> ProcessGroup | None:

@@ -20,10 +20,15 @@ from clonos.local.plan import Plan
 from clonos.local.stack import down
 from clonos.resources.jobs import JobCreate, Recovery
 from clonos.settings import Settings
-from clonos.testing.harness import Killed, PlatformJob, ProcessGroup
+from clonos.testing.harness import Killed, PlatformJob, ProcessGroup, has_rehearsed
 
 _LINES: Final = 15
 _STOP_TIMEOUT_S: Final = 60.0
+
+
+def platform_home(directory: Path) -> Path:
+    """The home directory of the platform of a demo in `directory`."""
+    return directory / "home"
 
 
 @contextmanager
@@ -32,7 +37,7 @@ def control_plane(settings: Settings, directory: Path, *, spark_workers: int = 0
 
     `directory` is the platform's home directory. With `spark_workers` the platform has a Spark cluster.
     """
-    home = directory / "home"
+    home = platform_home(directory)
     home.mkdir(parents=True, exist_ok=True)
     state = background.start(Plan(home=home, slots=1, spark_workers=spark_workers), lambda _line: None)
     try:
@@ -48,7 +53,9 @@ def control_plane(settings: Settings, directory: Path, *, spark_workers: int = 0
 class HostedJob:
     """A job that agents run and restart.
 
-    With `cluster` the job runs on that Spark cluster of the platform. `allow_standby(False)` drains all hosts except
+    `home` is the platform's home directory. With `cluster` the job runs on that Spark cluster of the platform.
+
+    `allow_standby(False)` drains all hosts except
     the driver's, so that no standby starts. A cold restart then does not share the cores with a standby that warms up.
     Each host has one slot.
     """
@@ -59,6 +66,7 @@ class HostedJob:
         path: Path,
         name: str,
         params: Mapping[str, str],
+        home: Path,
         *,
         standbys: int = 0,
         cluster: str | None = None,
@@ -66,6 +74,7 @@ class HostedJob:
         self._client = client
         self._path = path
         self._params = dict(params)
+        self._home = home
         self._standbys = standbys
         self._cluster = cluster
         self._allowed = False
@@ -100,13 +109,17 @@ class HostedJob:
         """Undrain the hosts other than the driver's if `allowed`, else drain them; this does not wait for the effect.
 
         Returns:
-            If `allowed`, whether a standby is READY. Otherwise, whether the job has no standby.
+            If `allowed`, whether a standby is READY and has rehearsed: most failures come long after it is READY.
+            Otherwise, whether the job has no standby.
         """
         if not self._standbys:
             return not allowed
         if allowed is not self._allowed:
             self._drain_others(allowed)
-        return self.job.ready_standby() is not None if allowed else not self.job.standbys()
+        if not allowed:
+            return not self.job.standbys()
+        standby = self.job.ready_standby()
+        return standby is not None and has_rehearsed(self._home, standby)
 
     def _drain_others(self, allowed: bool) -> None:
         hosts = [host.name for host in self._client.hosts.list().data]

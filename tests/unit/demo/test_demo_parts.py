@@ -27,11 +27,12 @@ from clonos.demo.gaps import Gap, Kill, median_s, side_by_side, times_shorter
 from clonos.demo.hosted import HostedJob
 from clonos.demo.producer import SteadyProducer
 from clonos.demo.reader import OutputReader, longest_gap
-from clonos.demo.run import kill_delays
+from clonos.demo.run import Run, kill_delays
 from clonos.demo.screen import Counters
 from clonos.errors import SpecError
 from clonos.settings import KafkaSettings
 from clonos.standby.states import StandbyState
+from clonos.testing.harness import Killed
 
 
 def test_every_answer_is_unique_and_recorded_before_the_response(tmp_path: Path) -> None:
@@ -252,18 +253,22 @@ class Platform:
         )
 
 
-def test_a_hosted_job_has_a_standby_when_it_is_let_and_its_driver_is_killed() -> None:
+def test_a_hosted_job_has_a_standby_when_it_is_let_and_its_driver_is_killed(tmp_path: Path) -> None:
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     driver, standby = (subprocess.Popen(sleep, start_new_session=True) for _ in range(2))
     platform: Any = Platform(driver.pid, standby.pid)
-    job = HostedJob(platform, Path(), "words", {}, standbys=1)
+    job = HostedJob(platform, Path(), "words", {}, tmp_path, standbys=1)
     try:
         job._submitted = True
         job._drain_others(False)
         assert platform.drained == {"host-2"}
         assert job.allow_standby(allowed=False)
-        assert job.allow_standby(allowed=True)
+        assert not job.allow_standby(allowed=True), "it is READY, and rehearses"
         assert platform.drained == set()
+        run = tmp_path / "agent" / "host-2" / "runs" / "standby"
+        run.mkdir(parents=True)
+        (run / "events.jsonl").write_text('{"event": "rehearsed", "seconds": 30.0, "state": {}}\n')
+        assert job.allow_standby(allowed=True)
         reaped = threading.Thread(target=driver.wait)
         reaped.start()
         assert job.kill().processes == 1
@@ -280,19 +285,62 @@ def test_a_hosted_job_has_a_standby_when_it_is_let_and_its_driver_is_killed() ->
             process.wait()
 
 
+def test_the_control_plane_is_not_asked_in_the_second_after_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests took a tenth of the CPU time of the takeover that they observed."""
+    asked: list[str] = []
+    job: Any = SimpleNamespace(
+        check_running=lambda: asked.append("job"),
+        kill=lambda _target: Killed(1, time.monotonic()),
+        start=lambda: None,
+        next_driver_since=lambda killed_at: killed_at,
+        taken_over=lambda: True,
+    )
+    counters = Counters(generation=2)
+    screen: Any = SimpleNamespace(say=lambda *_a, **_k: None, show=lambda progress: asked.append(progress.counters))
+    run = Run(
+        title="Clonos",
+        example=load_example("wordcount"),
+        kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"),
+        topics=Topics("", ("lines", "words", "sample", "totals")),
+        job=job,
+        log="",
+        producer=SimpleNamespace(acked=0),  # type: ignore[arg-type]
+        kills=[],
+        counters=lambda: asked.append("counters") or counters,  # type: ignore[func-returns-value]
+        answers=dict,
+        screen=screen,
+    )
+
+    def output(_since: float, phase: str) -> float:
+        run._observe(phase)
+        return time.monotonic()
+
+    try:
+        run._observe("starting")
+        assert asked == ["job", "counters", counters]
+        monkeypatch.setattr(run, "_await_output", output)
+        run._kill(1, Kill(0.0))
+        assert asked == ["job", "counters", counters, counters]
+        monkeypatch.setattr(run, "_observe_at", time.monotonic())
+        run._observe("the last stretch")
+        assert asked[4:] == ["job", "counters", counters]
+    finally:
+        run._reader.stop()
+
+
 def test_on_a_cluster_the_next_driver_begins_with_its_claim() -> None:
     """Executors of the killed driver may publish until the claim fences them."""
     claims = [datetime.fromtimestamp(at, UTC) for at in (90.0, 104.0, 110.0)]
     generations = SimpleNamespace(data=[SimpleNamespace(claimed_at=claimed_at) for claimed_at in claims])
     client: Any = SimpleNamespace(jobs=SimpleNamespace(generations=lambda _job: generations))
-    job = HostedJob(client, Path(), "words", {}, cluster="local")
+    job = HostedJob(client, Path(), "words", {}, Path(), cluster="local")
     assert job.next_driver_since(100.0) == 104.0
     assert job.next_driver_since(110.0) is None
-    assert HostedJob(client, Path(), "words", {}).next_driver_since(100.0) == 100.0
+    assert HostedJob(client, Path(), "words", {}, Path()).next_driver_since(100.0) == 100.0
 
 
 def test_a_hosted_job_without_standbys_leaves_hosts_alone() -> None:
-    job = HostedJob(None, Path(), "words", {})  # type: ignore[arg-type]
+    job = HostedJob(None, Path(), "words", {}, Path())  # type: ignore[arg-type]
     assert job.allow_standby(allowed=False)
     assert not job.allow_standby(allowed=True)
 

@@ -5,7 +5,7 @@
 - `waiting`: `eventually`, the polling loop, and its `Deadline`, which a busy machine reaches later.
 - `reader`: topics as a read_committed consumer sees them: all rows, end offsets, or a thread that follows them.
 - `platform`: `Stack`, what ``clonos up`` starts; `PlatformJob`, one job on a control plane with its driver's and its
-  standbys' processes.
+  standbys' processes; `has_rehearsed`, whether a standby is as warm as it gets.
 
 Invariants:
 
@@ -25,7 +25,7 @@ Example::
 The package imports neither PySpark nor pytest, and nothing of `clonos_api`: it reaches a control plane over REST.
 """
 
-from clonos.testing.harness.platform import PlatformJob, Stack
+from clonos.testing.harness.platform import PlatformJob, Stack, has_rehearsed
 from clonos.testing.harness.processes import ChildProcess, Killed, ProcessGroup, pause_all, processes_of_home
 from clonos.testing.harness.reader import CommittedReader, end_offsets, has_open_transaction, read_committed
 from clonos.testing.harness.waiting import Deadline, eventually
@@ -41,6 +41,7 @@ __all__ = [
     "end_offsets",
     "eventually",
     "has_open_transaction",
+    "has_rehearsed",
     "pause_all",
     "processes_of_home",
     "read_committed",

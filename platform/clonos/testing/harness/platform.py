@@ -147,6 +147,21 @@ class Stack:
         self.down()
 
 
+def has_rehearsed(home: Path, standby: Standby, *, with_state: bool = False) -> bool:
+    """Whether a standby has ended its rehearsals, of which it makes three quarters after it is READY.
+
+    Args:
+        home: The platform's home directory, on this machine.
+        standby: The standby.
+        with_state: Whether it must also have read a snapshot of the job's state.
+    """
+    events_file = home / "agent" / standby.host / "runs" / standby.id / "events.jsonl"
+    with suppress(FileNotFoundError):
+        events = [json.loads(line) for line in events_file.read_text().splitlines() if '"rehearsed"' in line]
+        return any("snapshot" in event["state"].values() or not with_state for event in events)
+    return False
+
+
 class PlatformJob:
     """A job on a control plane: its state over REST, and its processes on this machine."""
 
