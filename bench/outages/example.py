@@ -14,7 +14,7 @@ from clonos.resources.jobs import Recovery
 
 
 def measure(kills: int, home: Path) -> dict[str, Any]:
-    """Kill the job's driver `kills` times with a READY standby, and as often without one, with ``clonos demo``.
+    """Kill the job's driver `kills` times with a rehearsed standby, and as often without one, with ``clonos demo``.
 
     Args:
         kills: Number of takeovers.

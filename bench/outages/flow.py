@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from bench.subjects import PARTITIONS
-from clonos.kafka import SEQUENTIAL, client_config
+from clonos.kafka import SEQUENTIAL, client_config, undelivered
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import CommittedReader
 from clonos.testing.harness.platform import TIMEOUT_S
@@ -86,6 +86,7 @@ class Load:
         self._repeats = repeats
         self._stop = threading.Event()
         self._producer = Producer(client_config(kafka, linger_ms=0, **SEQUENTIAL))
+        self._failures: list[str] = []
         self._topic = topic
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -103,8 +104,13 @@ class Load:
 
     def _send(self, number: int) -> None:
         key = number % KEYS
-        self._producer.produce(self._topic, str(number), f"k{key}", partition=key % PARTITIONS)
+        partition = key % PARTITIONS
+        self._producer.produce(self._topic, str(number), f"k{key}", partition=partition, on_delivery=self._delivered)
         self._producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if (failure := undelivered(error, message)) is not None:
+            self._failures.append(failure)
 
     def close(self) -> None:
         """Stop, and wait until everything is acknowledged."""
@@ -112,6 +118,7 @@ class Load:
             self._stop.set()
             self._thread.join()
             assert self._producer.flush(30) == 0
+            assert not self._failures
 
 
 def verdict(rows: Iterable[Row], sent: int, *, ordered: bool = True) -> dict[str, int]:

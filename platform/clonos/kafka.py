@@ -119,7 +119,8 @@ def undelivered(error: KafkaError | None, message: Message) -> str | None:
 
     librdkafka also reports success, without an offset, for a record whose request failed while the next one succeeded
     (``rd_kafka_dr_implicit_ack``): it assumes that the broker has both. But a broker accepts any first sequence number
-    of a producer that it does not know (KIP-360), so the first record may be missing.
+    of a producer that it does not know (KIP-360), so the first record may be missing. The success of a record that the
+    broker has already (``DUPLICATE_SEQUENCE_NUMBER``) has no offset either.
 
     Args:
         error: The error that librdkafka reports.
@@ -127,7 +128,11 @@ def undelivered(error: KafkaError | None, message: Message) -> str | None:
 
     Example::
 
-        producer.produce(topic, value, on_delivery=lambda error, message: failures.append(undelivered(error, message)))
+        def delivered(error, message):
+            if (failure := undelivered(error, message)) is not None:
+                failures.append(failure)
+
+        producer.produce(topic, value, on_delivery=delivered)
     """
     if error is not None:
         return error.str()

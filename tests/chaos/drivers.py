@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from clonos.kafka import SEQUENTIAL, client_config
+from clonos.kafka import SEQUENTIAL, client_config, undelivered
 from clonos.settings import KafkaSettings
 from clonos.testing.faults import triggered
 from clonos.testing.harness import ChildProcess, eventually, read_committed
@@ -134,6 +134,7 @@ class Feeder:
         self.sent: list[tuple[int, str]] = []
         # A retry after a lost answer must not become a second record.
         self._producer = Producer(client_config(kafka, linger_ms=0, **SEQUENTIAL))
+        self._failures: list[str] = []
         self._topic = topic
         self._partitions = partitions
         self._every_s = every_s
@@ -144,12 +145,20 @@ class Feeder:
         """Produce `count` records at once, over all partitions."""
         for _ in range(count):
             self._produce_next()
+        self._flush()
+
+    def _flush(self) -> None:
         assert self._producer.flush(30) == 0
+        assert not self._failures
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if (failure := undelivered(error, message)) is not None:
+            self._failures.append(failure)
 
     def _produce_next(self) -> None:
         number = len(self.sent)
         partition, word = number % self._partitions, f"{chr(97 + number % 7)}{number}"
-        self._producer.produce(self._topic, word.encode(), partition=partition)
+        self._producer.produce(self._topic, word.encode(), partition=partition, on_delivery=self._delivered)
         self.sent.append((partition, word))
 
     def _run(self) -> None:
@@ -164,7 +173,7 @@ class Feeder:
     def __exit__(self, *_exc: object) -> None:
         self._stop.set()
         self._thread.join()
-        assert self._producer.flush(30) == 0
+        self._flush()
 
 
 def make_topics(kafka: KafkaSettings, **partitions: int) -> dict[str, str]:

@@ -9,7 +9,7 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from clonos.client import Client
-from clonos.kafka import client_config
+from clonos.kafka import SEQUENTIAL, client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import PlatformJob, read_committed
 
@@ -43,7 +43,7 @@ class StampedJob(PlatformJob):
         admin = AdminClient(client_config(kafka))
         for created in admin.create_topics([NewTopic(name, 2) for name in ("in", "out")]).values():
             created.result(60)
-        self._producer = Producer(client_config(kafka))
+        self._producer = Producer(client_config(kafka, **SEQUENTIAL))
         self.sent = 0
 
     def feed(self, count: int = 20) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from drivers import JOBS, JobRun, make_topics
 from standbys import Standbys
 
-from clonos.kafka import client_config
+from clonos.kafka import SEQUENTIAL, client_config
 from clonos.settings import KafkaSettings
 from clonos.testing.harness import eventually, has_open_transaction, read_committed
 
@@ -26,7 +26,7 @@ QUERIES = ("sums", "spells")
 
 def feed(kafka: KafkaSettings, orders: str, payments: str) -> None:
     """Produce one order per second; every fourth is never paid. Much later records close all windows."""
-    producer = Producer(client_config(kafka, enable_idempotence=True))
+    producer = Producer(client_config(kafka, **SEQUENTIAL))
 
     def produce(topic: str, number: int, second: int) -> None:
         value = {"key": f"k{number % KEYS}", "at_ms": (BEGIN_S + second) * 1000, "amount": number}

@@ -61,7 +61,7 @@ class SessionPriority:
         self._last: tuple[int, Priority] | None = None
 
     def set(self, session: int, priority: Priority) -> None:
-        """Set the priority of the session, unless it has been set already; call this again after some time."""
+        """Set the priority of the session, unless it is set. Call it again later: Linux may refuse it at first."""
         if self._last != (session, priority) and set_priority(session, priority):
             self._last = session, priority
 

@@ -55,9 +55,8 @@ class HostedJob:
 
     `home` is the platform's home directory. With `cluster` the job runs on that Spark cluster of the platform.
 
-    `allow_standby(False)` drains all hosts except
-    the driver's, so that no standby starts. A cold restart then does not share the cores with a standby that warms up.
-    Each host has one slot.
+    `allow_standby(False)` drains all hosts except the driver's, so that no standby starts. A cold restart then does not
+    share the cores with a standby that warms up. Each host has one slot.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from clonos.errors import BrokerLimit, ClonosError, EpochFailed, KafkaAccessDenied, RecordRejected
-from clonos.kafka import REFUSALS, client_config, produce, unanswered
+from clonos.kafka import REFUSALS, client_config, produce, unanswered, undelivered
 from clonos.log.init_patience import InitPatience
 from clonos.settings import KafkaSettings
 
@@ -187,18 +187,20 @@ class TransactionalProducer:
             The offsets of the records.
 
         Raises:
-            EpochFailed, Aborted, Unknown: As `begin`, `produce` and `commit`.
+            EpochFailed, Aborted, Unknown: As `begin`, `produce` and `commit`. Unknown too if a record has no offset.
         """
         offsets: list[int] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is None:
+            if undelivered(error, message) is None:
                 offsets.append(message.offset() or 0)
 
         self.begin()
         for value in values:
             self.produce(topic, value, partition=partition, on_delivery=delivered)
         self.commit()
+        if len(offsets) < len(values):
+            raise Unknown(f"{len(values) - len(offsets)} records were acknowledged without an offset")
         return offsets
 
     def abort(self) -> None:

@@ -5,7 +5,7 @@
 - `waiting`: `eventually`, the polling loop, and its `Deadline`, which a busy machine reaches later.
 - `reader`: topics as a read_committed consumer sees them: all rows, end offsets, or a thread that follows them.
 - `platform`: `Stack`, what ``clonos up`` starts; `PlatformJob`, one job on a control plane with its driver's and its
-  standbys' processes; `has_rehearsed`, whether a standby is as warm as it gets.
+  standbys' processes; `has_rehearsed`, whether a standby has ended its rehearsals.
 
 Invariants:
 

@@ -148,7 +148,7 @@ class Stack:
 
 
 def has_rehearsed(home: Path, standby: Standby, *, with_state: bool = False) -> bool:
-    """Whether a standby has ended its rehearsals, of which it makes three quarters after it is READY.
+    """Whether the newest process of a standby has ended its rehearsals, of which it makes three quarters after READY.
 
     Args:
         home: The platform's home directory, on this machine.
@@ -156,10 +156,16 @@ def has_rehearsed(home: Path, standby: Standby, *, with_state: bool = False) -> 
         with_state: Whether it must also have read a snapshot of the job's state.
     """
     events_file = home / "agent" / standby.host / "runs" / standby.id / "events.jsonl"
+    rehearsed = False
     with suppress(FileNotFoundError):
-        events = [json.loads(line) for line in events_file.read_text().splitlines() if '"rehearsed"' in line]
-        return any("snapshot" in event["state"].values() or not with_state for event in events)
-    return False
+        for line in events_file.read_text().splitlines():
+            if line.endswith("}") and ('"rehearsed"' in line or '"WARMING"' in line):  # the last line may be incomplete
+                event = json.loads(line)
+                if event["event"] == "rehearsed":
+                    rehearsed |= not with_state or "snapshot" in event["state"].values()
+                elif event.get("state") == "WARMING":
+                    rehearsed = False  # another process of the same run
+    return rehearsed
 
 
 class PlatformJob:
