@@ -348,11 +348,11 @@ def planned(delays: Sequence[float], before: int = 0, *, standby: bool, executor
 
 
 def _describe(number: int, recovery: Recovery) -> str:
-    gap = f"{recovery.downtime_ms / 1000:.1f} s" if recovery.downtime_ms is not None else "unknown"
+    gap = f"{recovery.downtime_ms / 1000:.1f} s" if recovery.downtime_ms is not None else "an unknown time"
     why = recovery.failure.what if recovery.failure else recovery.cause
     moved = recovery.to_host not in (None, recovery.from_host)
     where = f"{recovery.from_host} -> {recovery.to_host}" if moved else recovery.from_host
     return (
         f"recovery {number} on {where}: {why} "
-        f"Generation {recovery.failed_generation} -> {recovery.generation}, {gap} without output."
+        f"Generation {recovery.failed_generation} -> {recovery.generation}, all queries back after {gap}."
     )
