@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pydantic import SecretStr
 
-from clonos.cli import records
 from clonos.errors import BrokerUnavailable, KafkaAccessDenied
 from clonos.kafka import (
     REFUSALS,
-    SEQUENTIAL,
     await_brokers,
     client_config,
     spark_options,
     topics_missing_error,
     unanswered,
-    undelivered,
 )
-from clonos.log.transaction import TransactionalProducer, Unknown
 from clonos.partition_offsets import partition_bounds
 from clonos.settings import KafkaSettings
 
@@ -200,72 +193,3 @@ def test_a_missing_topic_has_similar_names_and_the_command_that_creates_it() -> 
     both = topics_missing_error("source", ["liness", "total"], known)
     assert both.what == "The source topics 'liness', 'total' do not exist; did you mean 'lines', 'totals'?"
     assert "`clonos kafka create liness total`" in both.hint
-
-
-@pytest.mark.parametrize(
-    ("error", "offset", "expected"),
-    [
-        (None, 0, None),
-        (None, None, "an acknowledgement without an offset"),
-        (None, -1001, "an acknowledgement without an offset"),
-        (KafkaError(KafkaError._MSG_TIMED_OUT), None, "Local: Message timed out"),
-    ],
-)
-def test_an_acknowledgement_counts_with_its_offset(
-    error: KafkaError | None, offset: int | None, expected: str | None
-) -> None:
-    assert undelivered(error, cast(Message, SimpleNamespace(offset=lambda: offset))) == expected
-
-
-def test_a_sequential_producer_is_idempotent_and_has_one_request_at_a_time() -> None:
-    config = client_config(KafkaSettings(), **SEQUENTIAL)
-    assert config["enable.idempotence"] is True
-    assert config["max.in.flight.requests.per.connection"] == 1
-
-
-class Answering:
-    """A producer whose records are acknowledged at its flush, or committed, with these offsets."""
-
-    def __init__(self, *offsets: int | None) -> None:
-        self._offsets = list(offsets)
-        self._waiting: list[Callable[..., None]] = []
-        self.begin_transaction = lambda: None
-
-    def produce(
-        self, _topic: str, _value: bytes, _key: bytes | None, on_delivery: Callable[..., None], **_: Any
-    ) -> None:
-        self._waiting.append(on_delivery)
-
-    def poll(self, _timeout_s: float) -> None:
-        pass
-
-    def flush(self, _timeout_s: float) -> int:
-        for on_delivery, offset in zip(self._waiting, self._offsets, strict=True):
-            on_delivery(None, SimpleNamespace(offset=lambda offset=offset: offset))
-        return 0
-
-    commit_transaction = flush
-
-
-def test_the_outcome_of_a_record_without_an_offset_is_read_from_the_log() -> None:
-    producer = object.__new__(TransactionalProducer)
-    producer.transactional_id = "id"
-    producer.producer = cast(Producer, Answering(7, 8))
-    assert producer.commit_all("log", [b"1", b"2"], 0) == [7, 8]
-    producer.producer = cast(Producer, Answering(None, 8))
-    with pytest.raises(Unknown, match="1 records were acknowledged without an offset"):
-        producer.commit_all("log", [b"1", b"2"], 0)
-
-
-def test_produce_reports_a_record_without_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    configs: list[dict[str, Any]] = []
-
-    def producer(config: dict[str, Any]) -> Answering:
-        configs.append(config)
-        return Answering(7, None)
-
-    monkeypatch.setattr("confluent_kafka.Producer", producer)
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"k\tfirst\nsecond\n")))
-    with pytest.raises(BrokerUnavailable, match="without an offset"):
-        records._produce(KafkaSettings(), "lines", "\t")
-    assert configs[0]["max.in.flight.requests.per.connection"] == 1

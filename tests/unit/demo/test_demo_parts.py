@@ -30,10 +30,10 @@ from clonos.demo.producer import SteadyProducer
 from clonos.demo.reader import OutputReader, longest_gap
 from clonos.demo.run import Run, kill_delays
 from clonos.demo.screen import Counters
-from clonos.errors import BrokerUnavailable, SpecError
+from clonos.errors import SpecError
 from clonos.settings import KafkaSettings
 from clonos.standby.states import StandbyState
-from clonos.testing.harness import Killed, has_rehearsed
+from clonos.testing.harness import Killed
 
 
 def test_every_answer_is_unique_and_recorded_before_the_response(tmp_path: Path) -> None:
@@ -208,40 +208,6 @@ def test_what_was_committed_before_a_kill_does_not_end_the_gap() -> None:
         assert reader.await_written_after(100.0, 0.0) == 7.5
     finally:
         reader.stop()
-
-
-def test_no_verdict_follows_from_a_record_that_was_acknowledged_without_an_offset() -> None:
-    producer = SteadyProducer(KafkaSettings(), "lines", iter(()), per_second=1.0)
-    at: list[int | None] = [3, None]
-    for value in (b"first", b"second"):
-        message: Any = SimpleNamespace(partition=lambda: 1, offset=lambda: at[0])
-        producer._delivered(value, None, message)
-        at.pop(0)
-    assert [(sent.partition, sent.offset, sent.value) for sent in producer._acked] == [(1, 3, b"first")]
-    with pytest.raises(BrokerUnavailable, match="without an offset"):
-        producer.stop()
-
-
-def test_a_standby_has_rehearsed_since_its_newest_start(tmp_path: Path) -> None:
-    standby: Any = SimpleNamespace(id="r1", host="host-1")
-    assert not has_rehearsed(tmp_path, standby)
-    run = tmp_path / "agent" / "host-1" / "runs" / "r1"
-    run.mkdir(parents=True)
-    events = [
-        ({"event": "standby", "state": "WARMING"}, False, False),
-        ({"event": "standby", "state": "READY"}, False, False),
-        ({"event": "rehearsed", "seconds": 30.0, "state": {"words": "offsets"}}, True, False),
-        ({"event": "rehearsed", "seconds": 40.0, "state": {"words": "snapshot"}}, True, True),
-        ({"event": "standby", "state": "WARMING"}, False, False),
-    ]
-    for event, rehearsed, with_state in events:
-        with (run / "events.jsonl").open("a") as file:
-            file.write(json.dumps(event) + "\n")
-        assert has_rehearsed(tmp_path, standby) is rehearsed
-        assert has_rehearsed(tmp_path, standby, with_state=True) is with_state
-    with (run / "events.jsonl").open("a") as file:
-        file.write('{"event": "rehearsed", "state": {')
-    assert not has_rehearsed(tmp_path, standby)
 
 
 def test_input_slows_down_for_a_while_and_is_never_made_faster() -> None:
