@@ -109,6 +109,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     replica: Replica = app.state.replica
     await replica.prepare()
     replica.start("notifier", lambda: replica.database.watch_commits())
+    replica.start("disk", lambda: replica.database.write_to_disk())
     replica.start("feed", replica.feed.run)
     replica.start("logs", replica.log_watch.run)
     replica.start("schema", replica.watch_schema)

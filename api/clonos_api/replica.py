@@ -29,6 +29,7 @@ from clonos_api.reconcile import loop
 from clonos_api.settings import ApiSettings
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
+from clonos_api.store.db.sqlite import skip_lost_numbers
 from clonos_api.streams.feed import EventFeed, LogWatch, retry_until_available
 from clonos_api.streams.open_requests import OpenRequest, OpenRequests
 from clonos_api.streams.push_interval import PushInterval
@@ -102,6 +103,8 @@ class Replica:
         if self.database.dialect == "sqlite":
             create_private(self.settings.home)
             await asyncio.to_thread(schema.upgrade, self.settings.database)
+            async with self.database.transaction() as session:
+                await (await session.connection()).run_sync(skip_lost_numbers)
         await self._check_schema()
 
     async def watch_schema(self) -> None:

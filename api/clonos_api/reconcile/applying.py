@@ -25,6 +25,7 @@ from clonos_api.reconcile.states.failures import savepoint_given_up
 from clonos_api.reconcile.transitions import Intent, allowed, begins_new_start
 from clonos_api.store import generations, jobs, recoveries, runs
 from clonos_api.store.db.clock import clock, now
+from clonos_api.store.db.commit_hooks import wait_for_disk
 from clonos_api.store.tables import GenerationRow, HostRow, JobRow, RunRow, SavepointRow
 
 
@@ -46,6 +47,9 @@ async def apply(
             await _begin_recovery(session, job, previous, decision, moment, promoted.run if promoted else None)
     await _lock_runs(session, decisions, previous if promoted else None)
     run = await _update_run(session, previous, decisions)
+    if placed is not None or any(isinstance(decision, d.TakeSavepoint) for decision in decisions):
+        # They give out a name that is used only once: the key of a new lineage, the folder of a savepoint.
+        wait_for_disk(session)
     if placed is not None and spec is not None:
         host = await applying_standbys.open_host(session, placed.host)
         run = await runs.create(session, job, host, spec, why=placed.why)

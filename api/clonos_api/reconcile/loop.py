@@ -35,7 +35,7 @@ from clonos_api.reconcile.tidying import EVERY_S, tidy
 from clonos_api.reconcile.transitions import begins_new_start
 from clonos_api.settings import ApiSettings
 from clonos_api.store import hosts, lease
-from clonos_api.store.db.database import Database
+from clonos_api.store.db.database import Database, Origin
 from clonos_api.store.retention import prune
 
 ROUND_S: Final = 1.0
@@ -103,6 +103,8 @@ class Term:
         self._last_answer = self._available_since  # when the database answered last
         self._batch_size = _BATCH_SIZE
         self._next_s = ROUND_S
+        self._has_new_driver = False  # whether the current round has placed or promoted a driver
+        self._ended_early = False  # whether the previous round ended early, as described in `round`
 
     @property
     def leads(self) -> bool:
@@ -131,10 +133,15 @@ class Term:
                 await self._notifier.wait_event(seq, self._next_s)
 
     async def round(self) -> bool:
-        """Runs one round: load, decide, apply. Returns whether the next round has to follow immediately."""
+        """Runs one round: load, decide, apply. Returns whether the next round has to follow immediately.
+
+        A round that has placed or promoted a driver ends there: readers wait until the agent has fetched that work, and
+        this process answers the agent. The next round continues with standbys and operations.
+        """
         self._check_availability()
+        self._has_new_driver = False
         valid = self._heartbeats_valid
-        async with self.database.reading() as session:
+        async with self.database.reading(origin=Origin.LEADER) as session:
             snapshot = await load(session, heartbeats_valid=valid)
             pending = await ending.read(session)
         self._answered()
@@ -154,6 +161,9 @@ class Term:
             except _BatchFailed:
                 return True
         self._batch_size = _BATCH_SIZE
+        self._ended_early = self._has_new_driver and not self._ended_early
+        if self._ended_early:
+            return True
         again |= await self._reconcile_standbys(snapshot)
         for operation in pending:
             if not self.leads:
@@ -209,7 +219,7 @@ class Term:
             # The snapshot counts slots as taken that are free: the next round loads it again.
             self._batch_size = 1
             raise _BatchFailed from error
-        _log_applied(applied)
+        self._record(applied)
         return again or len(current) < len(simple)
 
     async def _reconcile_alone(self, case: JobCase, snapshot: Snapshot) -> bool:
@@ -217,7 +227,7 @@ class Term:
         with Isolated("job", case.job.id) as isolated:
             async with self._transaction() as session:
                 applied = await self._reconcile_job(session, case, snapshot)
-            _log_applied(applied)
+            self._record(applied)
         return isolated.concurrent
 
     async def _reconcile_job(
@@ -240,9 +250,18 @@ class Term:
             applied.append((job, decisions))
         return applied
 
+    def _record(self, applied: list[Applied]) -> None:
+        """Logs committed decisions, and records whether a job has a new driver."""
+        for job, decisions in applied:
+            for decision in decisions:
+                if isinstance(decision, d.Transition):
+                    _log.info("job-state-changed", job=job.name, source=str(job.state), target=str(decision.to))
+                elif isinstance(decision, d.PlaceRun | d.PromoteStandby):
+                    self._has_new_driver = True
+
     async def _reconcile_standbys(self, snapshot: Snapshot) -> bool:
         """Adds, moves and drops standbys, after all drivers are placed; returns whether a job changed concurrently."""
-        async with self.database.reading() as session:
+        async with self.database.reading(origin=Origin.LEADER) as session:
             demands = await load_standby_demands(session, snapshot, self._locations)
         again = False
         for demand, case in demands:
@@ -289,7 +308,7 @@ class Term:
     @contextlib.asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncSession]:
         """A transaction that fails if the lease is lost."""
-        async with self.database.transaction() as session:
+        async with self.database.transaction(origin=Origin.LEADER) as session:
             await lease.check(session, self._leader.holder, self.fencing_token)
             yield session
         self._answered()
@@ -326,13 +345,6 @@ def _take_slots(fleet: Fleet, job: JobFacts, decisions: Sequence[d.Decision]) ->
             leaves = decision.to is JobState.STOPPING and job.desired is DesiredState.RUNNING
             starts = begins_new_start(job.state, decision.to) and job.state is not JobState.STOPPING
             fleet.reserved += leaves or starts
-
-
-def _log_applied(applied: list[Applied]) -> None:
-    for job, decisions in applied:
-        for decision in decisions:
-            if isinstance(decision, d.Transition):
-                _log.info("job-state-changed", job=job.name, source=str(job.state), target=str(decision.to))
 
 
 def _log_standbys(job: str, decisions: Sequence[d.Decision]) -> None:

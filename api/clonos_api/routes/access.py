@@ -15,7 +15,7 @@ from clonos_api.http.bodies import TEXT, Limit
 from clonos_api.replica import DatabaseDep
 from clonos_api.store import jobs
 from clonos_api.store.db import paging
-from clonos_api.store.db.database import Actor, Database
+from clonos_api.store.db.database import Actor, Database, Origin
 from clonos_api.store.db.paging import Window
 from clonos_api.store.tables import JobRow
 
@@ -68,17 +68,21 @@ NameWindowDep = Annotated[Window, Depends(_window(paging.NAME_CURSOR))]
 
 
 async def changing(
-    database: Database, by: Actor | None, change: Callable[[AsyncSession], Awaitable[T]], *, from_agent: bool = False
+    database: Database,
+    by: Actor | None,
+    change: Callable[[AsyncSession], Awaitable[T]],
+    *,
+    origin: Origin = Origin.USER,
 ) -> T:
     """Return the result of `change`, run in a transaction; repeat it if another writer changed the same rows.
 
-    `by` is the requester, for the audit log. `from_agent`: the agent re-sends the write if it is lost.
+    `by` is the requester, for the audit log.
     """
     for _ in range(_TRIES - 1):
         try:
-            async with database.transaction(by=by, from_agent=from_agent) as session:
+            async with database.transaction(by=by, origin=origin) as session:
                 return await change(session)
         except ConcurrentUpdate:
             continue
-    async with database.transaction(by=by, from_agent=from_agent) as session:
+    async with database.transaction(by=by, origin=origin) as session:
         return await change(session)

@@ -24,6 +24,7 @@ from clonos_api.replica import DatabaseDep, ReplicaDep, SettingsDep
 from clonos_api.routes.access import API, AgentCaller, IdPath, changing
 from clonos_api.routes.documented import problems
 from clonos_api.store import epochs, hosts, logs, outcomes, pushed, runs, tasks
+from clonos_api.store.db.database import Origin
 from clonos_api.store.tables import HostRow
 
 router = APIRouter(prefix=f"{API}/hosts", tags=["hosts"])
@@ -84,7 +85,7 @@ async def send_heartbeat(
             await _check(session, host, body.instance)  # raises the precise error; the reports are rolled back
             raise
 
-    row = await changing(replica.database, None, change, from_agent=True)
+    row = await changing(replica.database, None, change, origin=Origin.AGENT)
     return HeartbeatResponse(
         revision=row.revision, drain=row.state == HostState.DRAINING, push_interval_ms=push_interval_ms
     )
@@ -103,12 +104,12 @@ async def get_work(
     """Get the work of a host (its runs and host tasks), as soon as its revision changes or the wait is over."""
     database = replica.database
     if after is not None:
-        async with database.reading() as session:
+        async with database.reading(origin=Origin.AGENT) as session:
             row = await _existing(session, host)
         # The database is authoritative: the notifier may have an older revision, or none.
         if row.revision == after:
             await replica.wait_for_work(caller, host, after, min(wait_s, replica.settings.limits.wait_s))
-    async with database.reading() as session:
+    async with database.reading(origin=Origin.AGENT) as session:
         await _existing(session, host)
         return await runs.work(session, host)
 
@@ -133,10 +134,10 @@ async def push_all(host: IdPath, body: Push, caller: AgentCaller, replica: Repli
         )
         return taken, {locked.runs[result.run].job for result in taken.logs if result.offset is not None}
 
+    # An agent does not keep the events of a driver that has ended: it cannot send the last ones again.
+    origin = Origin.USER if any(batch.last for batch in body.events) else Origin.AGENT
     async with replica.pushing:
-        taken, grown = await changing(
-            replica.database, None, change, from_agent=not any(batch.last for batch in body.events)
-        )
+        taken, grown = await changing(replica.database, None, change, origin=origin)
     for job in grown:
         replica.log_watch.grown(job)
     return taken

@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from clonos.errors import ConcurrentUpdate, DatabaseUnavailable
 from clonos_api.store.db.clock import clock
 from clonos_api.store.db.commit_hooks import before_commit
-from clonos_api.store.db.database import Database
+from clonos_api.store.db.database import Database, Origin
 from clonos_api.store.db.rows import upsert
 from clonos_api.store.tables import LeaseRow
 
@@ -177,7 +177,7 @@ class Leader:
         self._set_token(None)
         if fencing_token is not None:
             with contextlib.suppress(DatabaseUnavailable, TimeoutError):
-                async with asyncio.timeout(1.0), self._database.transaction(reserved=True) as session:
+                async with asyncio.timeout(1.0), self._database.transaction(origin=Origin.LEASE) as session:
                     await release(session, self._holder, fencing_token)
 
     async def _once(self) -> None:
@@ -185,7 +185,10 @@ class Leader:
         fencing_token: int | None = None
         # The timeout ends before the lease does: a request without a response must not outlast it.
         with contextlib.suppress(DatabaseUnavailable, TimeoutError):
-            async with asyncio.timeout(self._ttl_s - MARGIN_S), self._database.transaction(reserved=True) as session:
+            async with (
+                asyncio.timeout(self._ttl_s - MARGIN_S),
+                self._database.transaction(origin=Origin.LEASE) as session,
+            ):
                 if self._fencing_token is None:
                     fencing_token = await acquire(session, self._holder, ttl_s=self._ttl_s)
                 elif await renew(session, self._holder, self._fencing_token, ttl_s=self._ttl_s):

@@ -41,6 +41,7 @@ from clonos_api.store import tokens
 from clonos_api.store.backup import DATABASE_FILE, Manifest, copy_rows, opened, read_manifest, sqlite_url
 from clonos_api.store.db import schema
 from clonos_api.store.db.rows import new_id
+from clonos_api.store.db.sqlite import skip_numbers
 from clonos_api.store.tables import (
     AlertRow,
     AuditRow,
@@ -64,8 +65,6 @@ from clonos_api.store.tables import (
 )
 
 _SETTLED: Final = (JobState.CREATED, JobState.STOPPED, JobState.CANCELED, JobState.FAILED, JobState.FINISHED)
-# Far more than the numbers that the lost control plane gave out after the backup.
-_SKIPPED_NUMBERS: Final = 1_000_000
 _HOSTS_OF: Final = (RunRow.host, StandbyRow.host, TaskRow.host, JobRow.home, EventRow.host)
 
 
@@ -148,7 +147,7 @@ def _prepare(connection: Connection, manifest: Manifest, *, keep_tokens: bool) -
     alive = TokenRow.revoked_at.is_(None) & (TokenRow.expires_at.is_(None) | (TokenRow.expires_at > moment))
     admins = connection.execute(select(TokenRow.id).where(alive, TokenRow.role == Role.ADMIN)).all()
     secret = None if admins else _admin_token(connection, moment)
-    connection.execute(text("UPDATE sqlite_sequence SET seq = seq + :skipped"), {"skipped": _SKIPPED_NUMBERS})
+    skip_numbers(connection)
     detail = {"backup": manifest.created_at.isoformat(), "stopped_jobs": len(ran), "kept_tokens": keep_tokens}
     entry = {"at": moment, "subject": "restore", "action": "backup.restore", "outcome": "allowed", "detail": detail}
     connection.execute(_table(AuditRow).insert(), [entry])

@@ -136,13 +136,17 @@ class _Pruning:
     async def by_number(self) -> None:
         """Retain the newest rows of the service."""
         refused = AuditRow.outcome == "denied"
-        older = select(AuditRow.seq).where(refused).order_by(AuditRow.seq.desc()).offset(self._limits.refusals).limit(1)
-        async with self._database.reading() as session:
-            newest = (await session.execute(select(func.max(EventRow.seq)))).scalar() or 0
-            last = (await session.scalars(older)).first()
-        await self._delete(EventRow, EventRow.seq <= newest - self._limits.events)
-        if last is not None:
-            await self._delete(AuditRow, and_(refused, AuditRow.seq <= last))
+        rules: list[tuple[type[EventRow] | type[AuditRow], int, ColumnElement[bool]]] = [
+            (EventRow, self._limits.events, true()),
+            (AuditRow, self._limits.refusals, refused),
+        ]
+        for table, limit, which in rules:
+            async with self._database.reading() as session:
+                # Numbers have gaps, so rows are counted.
+                older = select(table.seq).where(which).order_by(table.seq.desc()).offset(limit).limit(1)
+                end = (await session.scalars(older)).first()
+            if end is not None:
+                await self._delete(table, and_(which, table.seq <= end))
 
     async def by_age(self) -> None:
         """Remove ended rows by age."""

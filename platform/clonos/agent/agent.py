@@ -83,6 +83,7 @@ class Agent:
         self._host: HostRegistered | None = None
         self._last_response_at = time.monotonic()
         self._changed = asyncio.Event()
+        self._failed = asyncio.Event()  # a driver failed: the next heartbeat reports it without delay
         self._events_held_until = 0.0
         self._capacity: HostCapacity | None = None
         self._poll: asyncio.Task[Work] | None = None
@@ -261,6 +262,7 @@ class Agent:
         while True:
             # Clear before collecting the reports: a change during the collection triggers the next heartbeat.
             self._changed.clear()
+            self._failed.clear()
             began = time.monotonic()
             interval_s = self._heartbeat_interval_s(host)
             announced_s = pace.announced_s(interval_s)
@@ -300,8 +302,8 @@ class Agent:
                 continue
             # Jitter: agents that a slow response has synchronised drift apart again.
             if await is_set_within(self._changed, random.uniform(0.9, 1.1) * interval_s):
-                # Collect changes for a moment, but report at once after a pause: a standby may wait for the report.
-                await asyncio.sleep(max(0.0, began + _COALESCE_S - time.monotonic()))
+                # Collect changes for a moment, but report a failure at once: a standby may wait for the report.
+                await is_set_within(self._failed, max(0.0, began + _COALESCE_S - time.monotonic()))
 
     def _heartbeat_interval_s(self, host: HostRegistered) -> float:
         """Seconds between two heartbeats: fewer if this host has a standby, or a driver with a READY standby."""
@@ -436,6 +438,7 @@ class Agent:
         """Report the failure at once, and its events `_TAKEOVER_S` later; at once too if a run changed recently."""
         if not self._batcher.changed_recently:
             self._events_held_until = time.monotonic() + _TAKEOVER_S
+        self._failed.set()
         self._run_changed()
 
     async def _report_result(self, task: str, result: TaskResult) -> None:

@@ -36,6 +36,7 @@ def diagnose(
         "Python": machine.python,
         "Java": machine.java,
         "jars": partial(machine.jars, settings),
+        "start-up cache": partial(machine.start_up_cache, settings),
         "CLONOS_HOME": partial(machine.home, settings),
         "disk": partial(machine.disk, settings),
         "Kafka": partial(kafka.check, settings),

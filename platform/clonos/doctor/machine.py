@@ -1,4 +1,4 @@
-"""Checks this machine: Python, Java, jars, ``CLONOS_HOME`` and disk."""
+"""Checks this machine: Python, Java, jars, the start-up cache, ``CLONOS_HOME`` and disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from clonos.doctor.check import Check, fail, ok, warn
-from clonos.embedded.jars import cached, checksums, pinned
+from clonos.embedded import aot
+from clonos.embedded.jars import cached, checksums, ensure_jars, pinned
 from clonos.embedded.java import ACCEPTED_MAJORS, java_binary, java_major
 from clonos.errors import JavaNotFound
 from clonos.settings import Settings
@@ -86,6 +87,28 @@ def jars(settings: Settings) -> Iterator[Check]:
             f"those in {folder} differ from the pinned ones",
             meaning="a file is damaged, missing or modified, so the jars cannot be trusted.",
             fix=f"remove {folder}: the next start downloads them again.",
+        )
+
+
+def start_up_cache(settings: Settings) -> Iterator[Check]:
+    """Check that drivers have a start-up cache, where Java supports it and the jars are in the cache."""
+    from clonos.spark.jvm import aot_file  # it imports PySpark, which may be missing
+
+    try:
+        binary = java_binary()
+    except JavaNotFound:
+        return
+    if not aot.supported(binary) or cached(settings) is None:
+        return
+    file = aot_file(ensure_jars(settings), binary)
+    if file.is_file():
+        yield ok("start-up cache", f"{file}")
+    else:
+        yield warn(
+            "start-up cache",
+            f"{file} does not exist",
+            meaning="drivers start slower, and so do jobs after a failure without a standby.",
+            fix="create it, in two minutes: python -m clonos.spark.aot.",
         )
 
 

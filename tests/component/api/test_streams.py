@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -255,6 +256,26 @@ async def test_an_event_number_not_read_yet_is_no_gap(tmp_path: Path) -> None:
     start, said = await start_after(replica, newest + 1)
     assert (start, said.startswith(b"event: gap\n")) == (newest, True), "a number of another database"
     await replica.database.close()
+
+
+@pytest.mark.anyio
+async def test_a_start_gives_out_no_number_again_that_a_failed_machine_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = []
+    for boot in ("a", "a", "b", "b"):
+        (tmp_path / "boot_id").write_text(boot)
+        monkeypatch.setattr("clonos_api.store.db.sqlite._BOOT_ID", tmp_path / "boot_id")
+        replica = Replica.of(ApiSettings(home=tmp_path))
+        await replica.prepare()
+        async with replica.database.transaction() as session:
+            events.append(session, "job.state")
+        async with replica.database.reading() as session:
+            numbers.append((await events.bounds(session))[1])
+        await replica.database.close()
+    steps = [after - before for before, after in itertools.pairwise(numbers)]
+    assert [step > 100_000 for step in steps] == [False, True, False], "only after a start of the machine"
+    assert numbers[0] < 100
 
 
 def test_one_token_does_not_take_all_streams(tmp_path: Path) -> None:

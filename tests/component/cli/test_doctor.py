@@ -73,6 +73,19 @@ def test_missing_jars_warn_and_wrong_jars_fail(settings: Settings, tmp_path: Pat
     assert statuses(machine.jars(empty)) == {"jars": "fail"}
 
 
+def test_a_missing_start_up_cache_warns(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "spark.aot"
+    monkeypatch.setattr("clonos.spark.jvm.aot_file", lambda _jars, _java: file)
+    monkeypatch.setattr(machine.aot, "supported", lambda _java: True)
+    assert statuses(machine.start_up_cache(settings)) == {"start-up cache": "warn"}
+    file.touch()
+    assert statuses(machine.start_up_cache(settings)) == {"start-up cache": "ok"}
+    empty = settings.model_copy(update={"cache": tmp_path / "cache"})
+    assert statuses(machine.start_up_cache(empty)) == {}, "the check of the jars warns"
+    monkeypatch.setattr(machine.aot, "supported", lambda _java: False)
+    assert statuses(machine.start_up_cache(settings)) == {}
+
+
 def test_an_unsafe_home_warns_and_an_unusable_home_fails(settings: Settings, tmp_path: Path) -> None:
     settings.home.mkdir()
     settings.home.chmod(0o777)

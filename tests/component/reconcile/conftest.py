@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from clonos_api.store.db import database as database_module
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
 from component.reconcile.acting import Placing
@@ -39,13 +38,6 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path, migrated: Path)
     url = server.create_database(f"r{secrets.token_hex(4)}")
     schema.upgrade(url)
     return url
-
-
-@pytest.fixture(autouse=True)
-def _stalls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL does not end a transaction because a busy machine stalls this process."""
-    monkeypatch.setattr(database_module, "_IDLE_MS", 60_000)
-    monkeypatch.setattr("clonos_api.store.lease._IDLE_MS", 60_000)
 
 
 @pytest.fixture

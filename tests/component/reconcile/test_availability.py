@@ -64,7 +64,7 @@ async def test_a_pause_while_hosts_are_read_discards_them(
 
     monkeypatch.setattr(loop, "load", load)
     monkeypatch.setattr(loop.ending, "read", read)
-    database: Any = SimpleNamespace(reading=contextlib.nullcontext)
+    database: Any = SimpleNamespace(reading=lambda **_: contextlib.nullcontext())
     term.database = database
     assert await term.round(), "the next round follows at once"
 

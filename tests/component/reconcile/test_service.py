@@ -710,6 +710,36 @@ async def test_a_stale_leader_promotes_nobody_and_two_at_once_promote_one(databa
         assert [order["run"] for order in ordered if not order.get("standby")] == [(await users.job()).run]
 
 
+async def test_a_round_that_places_a_driver_leaves_standbys_to_the_next(database: Database, placing: Placing) -> None:
+    """The process that places standbys also answers the agent of the driver."""
+    users = Users(database)
+    placing = replace(placing, host_lease_s=20.0)
+
+    async def standbys() -> int:
+        async with database.reading() as session:
+            return len(list(await session.scalars(select(StandbyRow.id))))
+
+    async with running_hosts(database, "a", slots=1, lease_s=20.0):
+        async with reconciling(database, placing):
+            await users.submit("first", standbys=1)
+            await users.until("RUNNING", name="first")
+        assert await standbys() == 0, "no slot is free"
+        token = await taken(database, "leader")
+        leader = lease.Leader(database, "leader")
+        leader._fencing_token, leader._until = token, float("inf")
+        term = loop.Term(database, placing, leader, token)
+        async with running_hosts(database, "b", lease_s=20.0):
+            await users.submit("second")
+            placed = False
+            while not placed:
+                again = await term.round()
+                placed = (await users.job("second")).run is not None
+            assert again, "the next round follows at once"
+            assert await standbys() == 0
+            await term.round()
+            assert await standbys() == 1
+
+
 async def test_two_leaders_at_once_would_not_both_place_a_job(database: Database, placing: Placing) -> None:
     """Without the lease, the `row_version` of the job still accepts only one of two decisions."""
     users, place = Users(database), CheckpointLocations.of(placing)

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from clonos_api.store.db import database as database_module
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
 from support.postgres import PostgresServer
@@ -35,10 +34,8 @@ def url(empty_url: str) -> str:
 
 
 @pytest.fixture
-async def database(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    """The database, opened. PostgreSQL does not end a transaction because a busy machine stalls this process."""
-    monkeypatch.setattr(database_module, "_IDLE_MS", 60_000)
-    monkeypatch.setattr("clonos_api.store.lease._IDLE_MS", 60_000)
+async def database(url: str) -> AsyncIterator[Database]:
+    """The database, opened."""
     database = Database(url)
     yield database
     await database.close()

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 
 from clonos.errors import ConcurrentUpdate, NotFound
 from clonos.resources.hosts import RunReport, RunSpec
@@ -41,6 +41,7 @@ from clonos_api.store.tables import (
     ArtifactRow,
     AuditRow,
     Base,
+    EventRow,
     HostRow,
     JobRow,
     LogChunkRow,
@@ -122,6 +123,20 @@ async def test_ended_standbys_are_bounded(database: Database) -> None:
 async def _audit(database: Database) -> list[AuditRow]:
     async with database.reading() as session:
         return list((await audit.page(session, Window(1000))).rows)
+
+
+async def test_a_gap_in_the_numbers_removes_no_event(database: Database) -> None:
+    async with database.transaction() as session:
+        for _ in range(3):
+            events.append(session, "x")
+    async with database.transaction() as session:
+        first, newest = await events.bounds(session)
+        session.add(EventRow(seq=newest + 1_000_000, at=await now(session), type="x", data={}))
+    await retention.prune(database, Limits(events=newest - first + 2))
+    async with database.reading() as session:
+        assert await events.bounds(session) == (first, newest + 1_000_000)
+    async with database.transaction() as session:
+        await session.execute(delete(EventRow).where(EventRow.seq > newest))
 
 
 async def test_events_and_audit_are_bounded(database: Database) -> None:

@@ -1,18 +1,26 @@
-"""Connections to SQLite close, also when a task is cancelled at that moment."""
+"""Connections to SQLite close, also when a task is cancelled at that moment; and which commits wait for the disk."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sqlite3
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiosqlite
 import pytest
 from sqlalchemy import text
 
-from clonos_api.store.db.database import Database
-from clonos_api.store.db.sqlite import Connection
+from clonos.errors import DatabaseUnavailable
+from clonos_api.store import events
+from clonos_api.store.db import schema
+from clonos_api.store.db.commit_hooks import wait_for_disk
+from clonos_api.store.db.database import Database, Origin
+from clonos_api.store.db.notifier import notify
+from clonos_api.store.db.sqlite import Connection, Disk, skip_numbers
 
 pytestmark = pytest.mark.anyio
 
@@ -29,8 +37,9 @@ async def test_a_connection_that_is_stopped_while_it_closes_is_closed(tmp_path: 
     await stopped  # otherwise the thread responds after the end of this test's loop
 
 
+@pytest.mark.parametrize("origin", [Origin.USER, Origin.AGENT])
 async def test_repeatedly_cancelled_transactions_leave_no_task_and_no_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: Origin
 ) -> None:
     threads = set(threading.enumerate())
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/store.db")
@@ -38,7 +47,7 @@ async def test_repeatedly_cancelled_transactions_leave_no_task_and_no_thread(
     monkeypatch.setattr(aiosqlite.core.LOG, "debug", lambda *_: time.sleep(0.002))
 
     async def use() -> None:
-        async with database.transaction() as session:
+        async with database.transaction(origin=origin) as session:
             for _ in range(100):
                 await session.execute(text("SELECT 1"))
 
@@ -97,3 +106,190 @@ async def test_closing_a_connection_rolls_its_transaction_back(tmp_path: Path) -
     await other.execute("BEGIN IMMEDIATE")
     assert await (await other.execute("SELECT count(*) FROM rows")).fetchone() == (0,), "it was rolled back"
     await other.close()
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were written to the disk."""
+    files: list[str] = []
+    monkeypatch.setattr(os, "fdatasync", lambda file: files.append(str(Path(f"/proc/self/fd/{file}").readlink())))
+    return files
+
+
+async def a_commit(database: Database, origin: Origin, *, waits: bool = False) -> None:
+    async with database.transaction(origin=origin) as session:
+        await session.execute(text("INSERT INTO t VALUES (1)"))
+        if waits:
+            wait_for_disk(session)
+
+
+@pytest.fixture
+async def own_database(tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/store.db")
+    async with database.transaction() as session:
+        await session.execute(text("CREATE TABLE t (x)"))
+    yield database
+    await database.close()
+
+
+@pytest.mark.parametrize("origin", Origin)
+@pytest.mark.parametrize("waits", [False, True])
+async def test_commits_of_users_and_those_that_ask_for_it_wait_for_the_disk(
+    own_database: Database, synced: list[str], tmp_path: Path, origin: Origin, waits: bool
+) -> None:
+    await a_commit(own_database, origin, waits=waits)
+    assert synced == ([f"{tmp_path}/store.db-wal"] if waits or origin is Origin.USER else [])
+
+
+async def test_other_commits_are_written_soon(
+    own_database: Database, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clonos_api.store.db.database._FLUSH_S", 0.01)
+    writing = asyncio.create_task(own_database.write_to_disk())
+    for count in (1, 2):
+        await a_commit(own_database, Origin.AGENT)
+        async with asyncio.timeout(30):
+            while len(synced) < count:
+                await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert len(synced) == 2, "without a commit nothing is written"
+    writing.cancel()
+
+
+async def test_a_disk_with_a_fault_fails_the_commit(own_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fails)
+    before = own_database.notifier.seq
+    with pytest.raises(DatabaseUnavailable, match="does not accept data"):
+        async with own_database.transaction() as session:
+            notify(session, before + 1)
+    assert own_database.notifier.seq == before + 1, "the commit may be there: readers look"
+
+
+async def test_one_write_to_the_disk_serves_all_commits_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wal").touch()
+    disk, begun, go = Disk(tmp_path / "wal"), threading.Event(), threading.Event()
+    writes = 0
+
+    def slow(_file: int) -> None:
+        nonlocal writes
+        writes += 1
+        begun.set()
+        go.wait(60)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    disk.committed()
+    first = asyncio.create_task(disk.flush())
+    await asyncio.to_thread(begun.wait, 60)
+    rest = []
+    for _ in range(5):  # during the first write, which may lack them
+        disk.committed()
+        rest.append(asyncio.create_task(disk.flush()))
+    await asyncio.sleep(0)
+    assert not first.done()
+    go.set()
+    await asyncio.gather(first, *rest)
+    assert writes == 2
+
+
+async def test_numbers_of_tables_without_rows_are_skipped(tmp_path: Path) -> None:
+    """Their first rows may be lost too."""
+    url = f"sqlite+aiosqlite:///{tmp_path}/store.db"
+    schema.upgrade(url)
+    database = Database(url)
+    async with database.transaction() as session:
+        await (await session.connection()).run_sync(skip_numbers)
+        await (await session.connection()).run_sync(skip_numbers)
+        rows = (await session.execute(text("SELECT name, seq FROM sqlite_sequence"))).all()
+    await database.close()
+    assert {"events", "log_chunks", "audit"} <= {row.name for row in rows}
+    assert len(rows) == len({row.name for row in rows})
+    assert all(row.seq > 100_000 for row in rows)
+
+
+async def test_skipped_numbers_are_not_given_out(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/store.db"
+    schema.upgrade(url)
+    database = Database(url)
+    numbers = []
+    for _ in range(2):
+        async with database.transaction() as session:
+            events.append(session, "x")
+        async with database.transaction() as session:
+            numbers.append((await events.bounds(session))[1])
+            await (await session.connection()).run_sync(skip_numbers)
+    await database.close()
+    assert numbers[1] > numbers[0] + 100_000
+
+
+async def test_a_prompt_connection_changes_threads_only_for_what_may_wait(tmp_path: Path) -> None:
+    connection = await Connection(
+        str(tmp_path / "store.db"), prompt=True, isolation_level=None, check_same_thread=False
+    )
+    threads: dict[str, bool] = {}  # statement → whether the event loop executed it
+    here = threading.get_ident()
+    await connection.set_trace_callback(lambda sql: threads.__setitem__(sql, threading.get_ident() == here))
+    cursor = await connection.cursor()
+    for statement in ("BEGIN IMMEDIATE", "CREATE TABLE t (x)", "SELECT * FROM t"):
+        await cursor.execute(statement)
+        await cursor.fetchall()
+    await connection.commit()
+    await cursor.execute("BEGIN")
+    await connection.rollback()
+    await connection.close()
+    assert threads == {
+        "BEGIN IMMEDIATE": False,
+        "CREATE TABLE t (x)": True,
+        "SELECT * FROM t": True,
+        "COMMIT": False,
+        "BEGIN": True,
+        "ROLLBACK": True,
+    }
+
+
+async def test_a_prompt_connection_keeps_the_order_after_a_cancelled_wait(tmp_path: Path) -> None:
+    """The cancelled task waited for the lock; its transaction begins later, and the rollback ends it."""
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    connection = await Connection(
+        str(tmp_path / "store.db"), prompt=True, isolation_level=None, check_same_thread=False, timeout=60
+    )
+    order: list[str] = []
+    await connection.set_trace_callback(order.append)
+    cursor = await connection.cursor()
+    waiting = asyncio.create_task(cursor.execute("BEGIN IMMEDIATE"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    rolling_back = asyncio.create_task(connection.rollback())
+    await asyncio.wait([waiting])
+    assert not rolling_back.done()
+    other.execute("ROLLBACK")
+    await asyncio.wait_for(rolling_back, 60)
+    assert order == ["BEGIN IMMEDIATE", "ROLLBACK"]
+    other.close()
+    await connection.close()
+
+
+async def test_short_statements_let_other_tasks_run(tmp_path: Path) -> None:
+    connection = await Connection(str(tmp_path / "store.db"), prompt=True, check_same_thread=False)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    cursor = await connection.cursor()
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        await cursor.execute("SELECT 1")
+        await cursor.fetchall()
+    assert turns >= 5
+    counting.cancel()
+    await connection.close()

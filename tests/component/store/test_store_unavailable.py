@@ -11,7 +11,7 @@ import pytest
 from clonos.errors import DatabaseUnavailable, SpecError
 from clonos_api.store import counters, events, hosts, jobs
 from clonos_api.store.db.clock import now
-from clonos_api.store.db.database import Database
+from clonos_api.store.db.database import Database, Origin
 from clonos_api.store.tables import JobRow
 from support.busy import within
 from support.postgres import PostgresServer
@@ -128,7 +128,7 @@ async def test_a_visible_event_survives_a_crash(database: Database, restarted: P
     """Also one of those that do not wait for the disk: a reader would see it twice, under two numbers."""
     kind = unique("e.")
     for number in range(3):
-        async with database.transaction(from_agent=True) as session:
+        async with database.transaction(origin=Origin.AGENT) as session:
             events.append(session, kind, data={"number": number})
         async with database.reading() as session:
             seen = [row.seq for row in await events.after(session, 0, types=[kind])]
@@ -151,7 +151,7 @@ async def test_an_acknowledged_final_push_survives_a_crash(database: Database, r
         start, lines = end, file.lines[:]
         file.lines.clear()
         file.epoch(number)
-        async with database.transaction(from_agent=True) as session:
+        async with database.transaction(origin=Origin.AGENT) as session:
             end = await ingest(session, run.id, start, [*lines, *file.lines])
         file.lines.clear()
         async with database.transaction() as session:
@@ -243,7 +243,7 @@ async def test_a_transaction_times_out_if_all_connections_are_in_use(url: str) -
             async with database.transaction():
                 pass
         if database.dialect == "postgresql":
-            async with database.transaction(reserved=True) as session:
+            async with database.transaction(origin=Origin.LEASE) as session:
                 await now(session)  # the lease is renewed even now
     await database.close()
 

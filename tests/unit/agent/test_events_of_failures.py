@@ -24,6 +24,7 @@ def agent(*, changed_recently: bool) -> Any:
     created: Any = Agent.__new__(Agent)
     created._batcher = Batcher(changed_recently=changed_recently)
     created._changed = asyncio.Event()
+    created._failed = asyncio.Event()
     created._events_held_until = 0.0
     return created
 
@@ -35,7 +36,8 @@ def test_events_of_a_failure_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         failed = agent(changed_recently=False)
         failed._driver_failed()
         failed._run_changed()  # the rest of the driver's processes ended
-        assert failed._changed.is_set(), "the report is sent at once"
+        assert failed._changed.is_set(), "the report is sent"
+        assert failed._failed.is_set(), "at once"
         assert not failed._batcher.sends.is_set()
         await asyncio.wait_for(failed._batcher.sends.wait(), 30)
         failed._batcher.sends.clear()

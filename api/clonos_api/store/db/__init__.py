@@ -1,8 +1,9 @@
 """The database below the store: connections, transactions, clock, paging and migrations.
 
 - `database`: `Database` with `transaction()` (writes) and `reading()` (reads only); every wait has a timeout.
-- `sqlite`: connections of SQLite, one thread each.
-- `commit_hooks`: functions that run right before a commit, such as the check of the leader's fencing token.
+- `sqlite`: connections of SQLite, its disk, and the numbers that it gives out.
+- `commit_hooks`: functions that run right before a commit, such as the check of the leader's fencing token; and what a
+  commit waits for.
 - `notifier`: wakes readers of events and agents that long-poll, after a commit.
 - `clock`: the database's time, the only one that leases and deadlines are compared with.
 - `rows`, `swap`, `bulk`, `paging`: inserts, optimistic locking, many rows at once, pages.

@@ -1,4 +1,5 @@
-"""Functions that run right before a transaction's commit: check the leader's fencing token, then number the events.
+"""Functions that run right before a transaction's commit: check the leader's fencing token, then number the events;
+and what the commit waits for.
 
 Both must happen as close to the commit as possible. `store.lease` and `store.events` register their hooks here.
 """
@@ -11,6 +12,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 ACTOR: Final = "clonos.actor"
+WAITS_FOR_DISK: Final = "clonos.waits-for-disk"
 _HOOKS: Final = "clonos.hooks"
 
 Hook = Callable[[AsyncSession], Awaitable[None]]
@@ -23,6 +25,11 @@ def before_commit(session: AsyncSession, position: int, hook: Hook) -> None:
     """
     hooks: dict[int, Hook] = session.info.setdefault(_HOOKS, {})
     hooks.setdefault(position, hook)
+
+
+def wait_for_disk(session: AsyncSession) -> None:
+    """Let the commit of this transaction wait until it is on the disk. `database.Origin` has the default."""
+    session.info[WAITS_FOR_DISK] = True
 
 
 async def run_hooks(session: AsyncSession) -> None:

@@ -14,6 +14,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import event, func, text
@@ -34,7 +36,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from clonos.errors import DatabaseUnavailable, SpecError, StateConflict
 from clonos_api.store.db import commit_hooks
 from clonos_api.store.db.notifier import EVENTS, Notifier, has_notifications
-from clonos_api.store.db.sqlite import Connections
+from clonos_api.store.db.sqlite import Connections, Disk
 from clonos_api.store.tables import EventRow, HostRow
 
 _CONNECT_S: Final = 2  # the smallest value that psycopg accepts
@@ -45,6 +47,7 @@ _LOCK_MS: Final = 5_000
 # renewing their leases through the other replicas, and their hosts would be marked lost.
 _IDLE_MS: Final = 2_000
 _WATCH_S: Final = 0.25
+_FLUSH_S: Final = 1.0
 _READ: Final = "clonos_read"
 _NO_PARENT: Final = "23503"
 # deadlock, lock not available, query cancelled (statement_timeout), too many connections, starting up or shutting down
@@ -61,11 +64,28 @@ class Actor:
     token: str | None = None  # id of the token; None for the local operator
 
 
+class Origin(Enum):
+    """The origin of a transaction. It selects the connection, and what a commit waits for."""
+
+    USER = "user"  # users, and all that is not below
+    AGENT = "agent"  # reports of agents, which they send again if they are lost, and reads of their work
+    LEADER = "leader"  # decisions, which the leader takes again if they are lost
+    LEASE = "lease"  # the leader's lease
+
+
 class Database:
     """The control plane's database.
 
     PostgreSQL ends the transaction of a stopped client after 2 s (`_IDLE_MS`). SQLite does not: while a process is
     stopped in the midst of a write, other writers get `DatabaseUnavailable`. Several replicas on SQLite are for tests.
+
+    On SQLite a takeover changes threads and waits for the disk as little as possible, because both take long on a busy
+    machine:
+
+    - Only commits of users (`Origin.USER`), and those after `commit_hooks.wait_for_disk`, wait until they are on the
+      disk. Others survive the end of this process, and `write_to_disk` writes them soon. If the machine fails, the
+      newest of them may be lost; the service then skips their numbers (`skip_lost_numbers`).
+    - Statements of other origins run in the event loop, if they are short (`Connection`).
 
     Args:
         url: ``sqlite+aiosqlite:///file`` or ``postgresql+psycopg://…``.
@@ -82,14 +102,20 @@ class Database:
         self.notifier = Notifier()  # wakes the waiters of this process after each commit
         self._wait_s = wait_s
         self._connections = Connections()
+        self._disk: Disk | None = None  # of SQLite
         if self.url.drivername == "sqlite+aiosqlite":
-            self._engine = self._agent_engine = self._reserved = _sqlite_engine(
-                self.url, pool_size, wait_s, self._connections
-            )
+            self._engine = _sqlite_engine(self.url, pool_size, wait_s, self._connections)
+            self._disk = Disk(Path(f"{self.url.database}-wal"))
+            prompt = _sqlite_engine(self.url, pool_size, wait_s, self._connections, prompt=True)
+            self._engines = dict.fromkeys(Origin, prompt) | {Origin.USER: self._engine}
         elif self.url.drivername == "postgresql+psycopg":
             self._engine = _postgresql_engine(self.url, pool_size, wait_s)
-            self._agent_engine = _postgresql_engine(self.url, pool_size, wait_s, synchronous_commit="off")
-            self._reserved = _postgresql_engine(self.url, 1, wait_s)
+            self._engines = {
+                Origin.USER: self._engine,
+                Origin.AGENT: _postgresql_engine(self.url, pool_size, wait_s, synchronous_commit="off"),
+                Origin.LEADER: self._engine,
+                Origin.LEASE: _postgresql_engine(self.url, 1, wait_s),
+            }
         else:
             raise SpecError(
                 f"{self.url.drivername} is not a supported database.",
@@ -106,17 +132,16 @@ class Database:
 
     @asynccontextmanager
     async def transaction(
-        self, *, by: Actor | None = None, reserved: bool = False, from_agent: bool = False
+        self, *, by: Actor | None = None, origin: Origin = Origin.USER
     ) -> AsyncIterator[AsyncSession]:
         """A transaction that may write; it commits at the end of the body, and rolls back if the body raises.
 
         Args:
             by: The requester; the store then adds an audit entry for each change.
-            reserved: Use the connection that is reserved for the leader's lease.
-            from_agent: The write is a report that the agent re-sends if it is lost. On PostgreSQL it commits
-                asynchronously (`synchronous_commit=off`) and uses the agents' pool, so that agents never delay users or
-                the leader. A transaction that adds events or changes work commits synchronously, because others see
-                both at once.
+            origin: Where the write is from. On PostgreSQL agents have a pool of their own, so that they never delay
+                users or the leader, and their writes commit asynchronously (`synchronous_commit=off`). A transaction
+                that adds events or changes work commits synchronously, because others see both at once. The lease has a
+                connection of its own.
 
         Raises:
             DatabaseUnavailable: The database is unavailable. If that happens at the commit, the outcome is unknown.
@@ -125,24 +150,42 @@ class Database:
             if self._writer is not None:
                 await _within(self._writer.acquire(), self._wait_s)
                 stack.callback(self._writer.release)
-            engine = self._reserved if reserved else self._agent_engine if from_agent else self._engine
-            session = await self._begin(engine, read=False)
+            session = await self._begin(self._engines[origin], read=False)
             stack.push_async_callback(self._close_session, session)
             session.info[commit_hooks.ACTOR] = by
             with _translated():
                 yield session
                 await session.flush()
                 await commit_hooks.run_hooks(session)
-                if from_agent and self.dialect == "postgresql" and has_notifications(session):
+                if origin is Origin.AGENT and self.dialect == "postgresql" and has_notifications(session):
                     # Otherwise readers could see an event number that the server reuses after a crash.
                     await session.execute(text("SET LOCAL synchronous_commit = on"))
                 await session.commit()
-        self.notifier.committed(session.info)
+        try:
+            # Not before the next writer begins: it need not wait.
+            if self._disk is not None:
+                self._disk.committed()
+                if origin is Origin.USER or session.info.get(commit_hooks.WAITS_FOR_DISK):
+                    await self._flush(self._disk)
+        finally:
+            self.notifier.committed(session.info)
+
+    async def _flush(self, disk: Disk) -> None:
+        try:
+            await disk.flush()
+        except OSError as error:
+            raise DatabaseUnavailable(f"The disk of the database does not accept data: {error}.") from error
+
+    async def write_to_disk(self) -> None:
+        """On SQLite: write commits that did not wait to the disk every `_FLUSH_S` seconds, until cancelled."""
+        while self._disk is not None:
+            await asyncio.sleep(_FLUSH_S)
+            await self._flush(self._disk)
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncSession]:
-        """A transaction that only reads, inside the context."""
-        async with self._reading(self._engine) as session:
+    async def reading(self, *, origin: Origin = Origin.USER) -> AsyncIterator[AsyncSession]:
+        """A transaction that only reads, inside the context. `origin` selects its connection."""
+        async with self._reading(self._engines[origin]) as session:
             yield session
 
     @asynccontextmanager
@@ -151,7 +194,7 @@ class Database:
 
         Each statement commits immediately and does not wake waiting requests (`notifier`).
         """
-        async with self._reading(self._agent_engine) as session:
+        async with self._reading(self._engines[Origin.AGENT]) as session:
             yield session
 
     @asynccontextmanager
@@ -209,7 +252,7 @@ class Database:
         """Close all connections, after the sessions of cancelled transactions."""
         if self._closing:
             await asyncio.wait(self._closing, timeout=self._wait_s)
-        for engine in (self._engine, self._agent_engine, self._reserved):
+        for engine in set(self._engines.values()):
             await engine.dispose()
         await self._connections.wait_closed(self._wait_s)
 
@@ -309,7 +352,9 @@ def _checked_out(connection: Any, _record: Any, _proxy: Any) -> None:
         raise DisconnectionError("The server has closed the connection.")
 
 
-def _sqlite_engine(url: URL, pool_size: int, wait_s: float, connections: Connections) -> AsyncEngine:
+def _sqlite_engine(
+    url: URL, pool_size: int, wait_s: float, connections: Connections, *, prompt: bool = False
+) -> AsyncEngine:
     if not url.database or url.database == ":memory:":
         raise SpecError("SQLite needs a file.", hint="use sqlite+aiosqlite:///FILE.")
     engine = create_async_engine(
@@ -317,14 +362,20 @@ def _sqlite_engine(url: URL, pool_size: int, wait_s: float, connections: Connect
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=wait_s,
-        connect_args={"async_creator_fn": connections},
+        connect_args={"async_creator_fn": connections.prompt if prompt else connections},
     )
     sqlite_connection(engine.sync_engine, wait_s)
     return engine
 
 
-def sqlite_connection(engine: Any, wait_s: float) -> None:
-    """Configure each new connection of a synchronous SQLite engine for the store; `wait_s` limits waits for locks."""
+def sqlite_connection(engine: Any, wait_s: float, *, waits_for_disk: bool = False) -> None:
+    """Configure each new connection of a synchronous SQLite engine for the store.
+
+    Args:
+        engine: The engine.
+        wait_s: Limit of waits for locks, in seconds.
+        waits_for_disk: Whether SQLite's commits wait until they are on the disk. `Disk` does that otherwise.
+    """
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
@@ -332,7 +383,7 @@ def sqlite_connection(engine: Any, wait_s: float) -> None:
         cursor = connection.cursor()
         for pragma in (
             "journal_mode = WAL",
-            "synchronous = FULL",
+            f"synchronous = {'FULL' if waits_for_disk else 'NORMAL'}",
             "foreign_keys = ON",
             f"busy_timeout = {int(wait_s * 1000)}",
         ):

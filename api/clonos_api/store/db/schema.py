@@ -60,7 +60,7 @@ def engine_of(url: str) -> Engine:
     if parsed.get_backend_name() != "sqlite":
         return create_engine(parsed, poolclass=NullPool, connect_args={"connect_timeout": 5})
     engine = create_engine(parsed.set(drivername="sqlite"), poolclass=NullPool)
-    sqlite_connection(engine, _WAIT_S)
+    sqlite_connection(engine, _WAIT_S, waits_for_disk=True)
     return engine
 
 

@@ -1,18 +1,105 @@
-"""SQLite connections. Each connection is a thread of `aiosqlite`."""
+"""SQLite: connections, each with a thread of `aiosqlite`; the disk; and the numbers that SQLite gives out."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 import time
 import weakref
+import zlib
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import aiosqlite
+from sqlalchemy import Connection as SqlConnection
+from sqlalchemy import text
+
+from clonos_api.store.tables import Base
 
 _POLL_S: Final = 0.005
+_YIELD_S: Final = 0.005  # after this time, other tasks run before the next step
+_MAY_WAIT: Final = ("BEGIN IMMEDIATE", "PRAGMA")
+_FEW: Final = 500  # values of a short statement
+# Far more numbers than the lost transactions have used.
+_SKIPPED_NUMBERS: Final = 1_000_000
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def skip_numbers(connection: SqlConnection) -> None:
+    """Skip numbers of events, log lines and similar rows, for a database that may lack its newest transactions.
+
+    Readers continue after the number that they read last. They would miss new rows whose numbers they have read
+    already, with rows that are lost.
+    """
+    numbered = [
+        {"name": table.name}
+        for table in Base.metadata.tables.values()
+        if table.dialect_options["sqlite"]["autoincrement"]
+    ]
+    known = "SELECT 1 FROM sqlite_sequence WHERE name = :name"
+    connection.execute(text(f"INSERT INTO sqlite_sequence SELECT :name, 0 WHERE NOT EXISTS ({known})"), numbered)
+    connection.execute(text("UPDATE sqlite_sequence SET seq = seq + :skipped"), {"skipped": _SKIPPED_NUMBERS})
+
+
+def skip_lost_numbers(connection: SqlConnection) -> None:
+    """Skip numbers if the machine has started since the last call: a failed machine may have lost transactions.
+
+    ``user_version``, an integer in the file that SQLite itself does not use, identifies the machine's last start.
+    """
+    boot = zlib.crc32(_BOOT_ID.read_bytes()) >> 2 | 1  # not 0, the value in a new file
+    last = connection.execute(text("PRAGMA user_version")).scalar_one()
+    if last != boot:
+        if last:
+            skip_numbers(connection)
+        connection.execute(text(f"PRAGMA user_version = {boot}"))
+
+
+class Disk:
+    """Writes commits to the disk that SQLite has written to the operating system only (``synchronous = NORMAL``).
+
+    Writers wait for it without SQLite's lock, and one write to the disk serves all that wait.
+
+    Args:
+        wal: Path of the write-ahead log, which has the commits since the last checkpoint. SQLite's checkpoints write to
+            the disk themselves.
+    """
+
+    def __init__(self, wal: Path) -> None:
+        self._wal = wal
+        self._commits = 0  # number of commits of this process
+        self._flushed = 0  # those among them that are on the disk
+        self._turn = asyncio.Lock()
+
+    def committed(self) -> None:
+        """Count a commit."""
+        self._commits += 1
+
+    async def flush(self) -> None:
+        """Wait until all commits that were counted are on the disk.
+
+        Raises:
+            OSError: The disk has a fault: it is unknown which commits it has.
+        """
+        commits = self._commits
+        async with self._turn:
+            if self._flushed < commits:
+                commits = self._commits
+                await asyncio.to_thread(self._sync)
+                self._flushed = commits
+
+    def _sync(self) -> None:
+        try:
+            file = os.open(self._wal, os.O_RDONLY)
+        except FileNotFoundError:  # SQLite removes it after a checkpoint, when the last connection closes
+            return
+        try:
+            os.fdatasync(file)
+        finally:
+            os.close(file)
 
 
 class _RollsBackOnClose(sqlite3.Connection):
@@ -29,16 +116,51 @@ class _RollsBackOnClose(sqlite3.Connection):
 
 
 class Connection(aiosqlite.Connection):
-    """An SQLite connection whose thread can be stopped twice.
+    """An SQLite connection, which can run short statements in the event loop, and whose thread can be stopped twice.
+
+    A statement of SQLAlchemy has four steps, which take some ten microseconds each. On a busy machine, each change to
+    the thread and back takes a hundred times as long.
 
     SQLAlchemy closes the connection of a cancelled task, and stops its thread if the close is cancelled too. The thread
     exits at the first stop, so a second stop would wait forever.
+
+    Args:
+        database: Path of the file.
+        prompt: Run short steps of statements in the event loop. Commits, waits for SQLite's lock and statements with
+            many values stay in the thread.
+        options: Options of `sqlite3.connect`.
     """
 
-    def __init__(self, database: str, **options: Any) -> None:
+    def __init__(self, database: str, *, prompt: bool = False, **options: Any) -> None:
         super().__init__(partial(sqlite3.connect, database, factory=_RollsBackOnClose, **options), 64)
         self._stopped = False
         self._thread.daemon = True
+        self._prompt = prompt
+        # Each number is written by one thread only.
+        self._queued = 0
+        self._executed = 0
+        self._yielded_at = 0.0
+
+    async def _execute(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if not self._prompt:
+            return await super()._execute(fn, *args, **options)  # type: ignore[no-untyped-call]
+        # A cancelled task may have left a step in the thread: the order stays.
+        if self._queued != self._executed or not _is_short(fn, args):
+            self._queued += 1
+            return await super()._execute(self._counted, fn, *args, **options)  # type: ignore[no-untyped-call]
+        if not self._running or self._connection is None:
+            raise ValueError("Connection closed")  # as aiosqlite, for SQLAlchemy
+        result = fn(*args, **options)
+        if time.monotonic() - self._yielded_at > _YIELD_S:
+            await asyncio.sleep(0)
+            self._yielded_at = time.monotonic()
+        return result
+
+    def _counted(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        try:
+            return fn(*args, **options)
+        finally:
+            self._executed += 1
 
     def stop(self) -> asyncio.Future[Any] | None:
         """Request the exit of the connection's thread, and return a future of the exit; None if `stop` was called
@@ -55,17 +177,31 @@ class Connection(aiosqlite.Connection):
         return self._stopped and self._thread.is_alive()
 
 
+def _is_short(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether a step of a statement takes little time, and waits neither for SQLite's lock nor for the disk."""
+    if not isinstance(getattr(fn, "__self__", None), sqlite3.Cursor):
+        return fn.__name__ in ("cursor", "rollback")
+    if fn.__name__ != "execute":
+        return fn.__name__ != "executemany"
+    statement, values = args
+    return not statement.startswith(_MAY_WAIT) and len(values) <= _FEW
+
+
 class Connections:
     """Creates the SQLite connections of one engine, and tracks them until their threads have exited."""
 
     def __init__(self) -> None:
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
-    def __call__(self, database: str, **options: Any) -> Connection:
+    def __call__(self, database: str, *, prompt: bool = False, **options: Any) -> Connection:
         """Create a connection; the caller awaits it."""
-        connection = Connection(database, **options)
+        connection = Connection(database, prompt=prompt, **options)
         self._connections.add(connection)
         return connection
+
+    def prompt(self, database: str, **options: Any) -> Connection:
+        """Create a connection that runs short steps in the event loop; the caller awaits it."""
+        return self(database, prompt=True, **options)
 
     async def wait_closed(self, timeout_s: float) -> None:
         """Wait until the threads of all stopped connections have exited, at most `timeout_s` seconds.
