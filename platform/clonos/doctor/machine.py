@@ -92,13 +92,15 @@ def jars(settings: Settings) -> Iterator[Check]:
 
 def start_up_cache(settings: Settings) -> Iterator[Check]:
     """Check that drivers have a start-up cache, where Java supports it and the jars are in the cache."""
-    from clonos.spark.jvm import aot_file  # it imports PySpark, which may be missing
-
     try:
         binary = java_binary()
     except JavaNotFound:
         return
     if not aot.supported(binary) or cached(settings) is None:
+        return
+    try:
+        from clonos.spark.jvm import aot_file
+    except ImportError:  # the check of Python reports that PySpark is missing
         return
     file = aot_file(ensure_jars(settings), binary)
     if file.is_file():

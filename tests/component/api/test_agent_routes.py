@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 
+from clonos_api.store.db.database import Origin
 from support.busy import slowdown
 from support.scripted import ScriptedAgent, create
 from support.serving import Served
@@ -245,3 +247,27 @@ def _order(write: Callable[..., object], agent: str, kind: str, savepoint: str, 
     from clonos_api.store import tasks
 
     write(lambda session: tasks.create(session, agent, kind, {"savepoint": savepoint}, operation=operation))
+
+
+def test_the_last_events_of_a_driver_wait_for_the_disk(
+    api: Served, admin: httpx.Client, agent: ScriptedAgent, name: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent removes its copy after the last batch."""
+    create(admin, name)
+    run = place(name, agent.name)
+    assert api.app is not None
+    database, origins = api.app.state.database, []
+    transaction = database.transaction
+
+    def recorded(**options: Any) -> Any:
+        origins.append(options.get("origin", Origin.USER))
+        return transaction(**options)
+
+    agent.push_events(run, {"event": "state", "job": name, "generation": 0, "at": time.time(), "state": "STARTING"})
+    monkeypatch.setattr(database, "transaction", recorded)
+    for last in (False, True):
+        origins.clear()
+        batch = {"run": run, "offset": 0, "lines": [], "last": last}
+        body = {"instance": agent.instance, "events": [batch], "logs": []}
+        assert agent.client.post(f"/hosts/{agent.id}/push", json=body).status_code == 200
+        assert (Origin.USER in origins) is last

@@ -710,10 +710,14 @@ async def test_a_stale_leader_promotes_nobody_and_two_at_once_promote_one(databa
         assert [order["run"] for order in ordered if not order.get("standby")] == [(await users.job()).run]
 
 
-async def test_a_round_that_places_a_driver_leaves_standbys_to_the_next(database: Database, placing: Placing) -> None:
+async def test_a_round_that_places_a_driver_leaves_standbys_to_the_next(
+    database: Database, placing: Placing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process that places standbys also answers the agent of the driver."""
     users = Users(database)
     placing = replace(placing, host_lease_s=20.0)
+    waits: list[object] = []  # transactions that wait for the disk
+    monkeypatch.setattr("clonos_api.reconcile.applying.wait_for_disk", waits.append)
 
     async def standbys() -> int:
         async with database.reading() as session:
@@ -731,13 +735,16 @@ async def test_a_round_that_places_a_driver_leaves_standbys_to_the_next(database
         async with running_hosts(database, "b", lease_s=20.0):
             await users.submit("second")
             placed = False
+            waits.clear()
             while not placed:
                 again = await term.round()
                 placed = (await users.job("second")).run is not None
             assert again, "the next round follows at once"
             assert await standbys() == 0
+            assert len(waits) == 1, "the id of the run is the key of its claim: no other run may have it"
             await term.round()
             assert await standbys() == 1
+            assert len(waits) == 1
 
 
 async def test_two_leaders_at_once_would_not_both_place_a_job(database: Database, placing: Placing) -> None:

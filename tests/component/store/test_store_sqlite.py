@@ -168,11 +168,36 @@ async def test_a_disk_with_a_fault_fails_the_commit(own_database: Database, monk
     assert own_database.notifier.seq == before + 1, "the commit may be there: readers look"
 
 
+async def test_after_a_fault_of_the_disk_all_commits_are_written_again(
+    own_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reports a lost write once, and later writes as successful."""
+    faults = [OSError(5, "Input/output error")]
+
+    def fails_once(_file: int) -> None:
+        if faults:
+            raise faults.pop()
+
+    log = tmp_path / "store.db-wal"
+    monkeypatch.setattr(os, "fdatasync", fails_once)
+    with pytest.raises(DatabaseUnavailable):
+        await a_commit(own_database, Origin.USER)
+    async with own_database.reading() as session:
+        await session.execute(text("SELECT * FROM t"))
+        with pytest.raises(DatabaseUnavailable, match="is in use"):
+            await a_commit(own_database, Origin.USER)
+    assert log.stat().st_size > 0
+    await a_commit(own_database, Origin.USER)
+    assert log.stat().st_size == 0, "a checkpoint has written all to the database"
+    await a_commit(own_database, Origin.USER)
+    assert log.stat().st_size > 0
+
+
 async def test_one_write_to_the_disk_serves_all_commits_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "wal").touch()
-    disk, begun, go = Disk(tmp_path / "wal"), threading.Event(), threading.Event()
+    (tmp_path / "store.db-wal").touch()
+    disk, begun, go = Disk(tmp_path / "store.db"), threading.Event(), threading.Event()
     writes = 0
 
     def slow(_file: int) -> None:
@@ -194,6 +219,31 @@ async def test_one_write_to_the_disk_serves_all_commits_that_wait(
     go.set()
     await asyncio.gather(first, *rest)
     assert writes == 2
+    disk.close()
+
+
+async def test_a_commit_that_waits_for_the_disk_does_not_hold_up_the_next_writer(
+    own_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    monkeypatch.setattr(os, "fdatasync", lambda _file: go.wait(60))
+    waiting = asyncio.create_task(a_commit(own_database, Origin.USER))
+    async with asyncio.timeout(30):
+        for _ in range(3):
+            await a_commit(own_database, Origin.AGENT)
+    assert not waiting.done()
+    go.set()
+    await waiting
+
+
+async def test_the_log_of_a_linked_database_is_written_to_the_disk(tmp_path: Path, synced: list[str]) -> None:
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "store.db").symlink_to(tmp_path / "volume" / "data.db")
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/store.db")
+    async with database.transaction() as session:
+        await session.execute(text("CREATE TABLE t (x)"))
+    assert synced == [f"{tmp_path}/volume/data.db-wal"]
+    await database.close()
 
 
 async def test_numbers_of_tables_without_rows_are_skipped(tmp_path: Path) -> None:

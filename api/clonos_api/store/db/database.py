@@ -48,6 +48,7 @@ _LOCK_MS: Final = 5_000
 _IDLE_MS: Final = 2_000
 _WATCH_S: Final = 0.25
 _FLUSH_S: Final = 1.0
+_FAULT_PAUSE_S: Final = 10.0
 _READ: Final = "clonos_read"
 _NO_PARENT: Final = "23503"
 # deadlock, lock not available, query cancelled (statement_timeout), too many connections, starting up or shutting down
@@ -105,7 +106,7 @@ class Database:
         self._disk: Disk | None = None  # of SQLite
         if self.url.drivername == "sqlite+aiosqlite":
             self._engine = _sqlite_engine(self.url, pool_size, wait_s, self._connections)
-            self._disk = Disk(Path(f"{self.url.database}-wal"))
+            self._disk = Disk(Path(self.url.database or ""))
             prompt = _sqlite_engine(self.url, pool_size, wait_s, self._connections, prompt=True)
             self._engines = dict.fromkeys(Origin, prompt) | {Origin.USER: self._engine}
         elif self.url.drivername == "postgresql+psycopg":
@@ -160,27 +161,35 @@ class Database:
                 if origin is Origin.AGENT and self.dialect == "postgresql" and has_notifications(session):
                     # Otherwise readers could see an event number that the server reuses after a crash.
                     await session.execute(text("SET LOCAL synchronous_commit = on"))
-                await session.commit()
+                try:
+                    await session.commit()
+                finally:
+                    if self._disk is not None:
+                        self._disk.committed()  # perhaps, if it was cancelled
         try:
-            # Not before the next writer begins: it need not wait.
-            if self._disk is not None:
-                self._disk.committed()
-                if origin is Origin.USER or session.info.get(commit_hooks.WAITS_FOR_DISK):
-                    await self._flush(self._disk)
+            # The next writer begins before that.
+            if self._disk is not None and (
+                origin is Origin.USER or session.info.get(commit_hooks.WAITS_FOR_DISK, False)
+            ):
+                await self._flush(self._disk)
         finally:
             self.notifier.committed(session.info)
 
     async def _flush(self, disk: Disk) -> None:
         try:
-            await disk.flush()
-        except OSError as error:
+            await _within(disk.flush(), _STATEMENT_MS / 1000)
+        except (OSError, sqlite3.Error) as error:
             raise DatabaseUnavailable(f"The disk of the database does not accept data: {error}.") from error
 
     async def write_to_disk(self) -> None:
         """On SQLite: write commits that did not wait to the disk every `_FLUSH_S` seconds, until cancelled."""
         while self._disk is not None:
             await asyncio.sleep(_FLUSH_S)
-            await self._flush(self._disk)
+            try:
+                await self._flush(self._disk)
+            except DatabaseUnavailable:
+                await asyncio.sleep(_FAULT_PAUSE_S)  # this task is logged, and started again
+                raise
 
     @asynccontextmanager
     async def reading(self, *, origin: Origin = Origin.USER) -> AsyncIterator[AsyncSession]:
@@ -255,6 +264,10 @@ class Database:
         for engine in set(self._engines.values()):
             await engine.dispose()
         await self._connections.wait_closed(self._wait_s)
+        if self._disk is not None:
+            with contextlib.suppress(DatabaseUnavailable):
+                await self._flush(self._disk)
+            self._disk.close()
 
 
 async def _within(awaitable: Any, seconds: float) -> None:
