@@ -29,7 +29,7 @@ from clonos_api.reconcile import loop
 from clonos_api.settings import ApiSettings
 from clonos_api.store.db import schema
 from clonos_api.store.db.database import Database
-from clonos_api.store.db.sqlite import skip_lost_numbers
+from clonos_api.store.db.numbers import skip_lost_numbers
 from clonos_api.streams.feed import EventFeed, LogWatch, retry_until_available
 from clonos_api.streams.open_requests import OpenRequest, OpenRequests
 from clonos_api.streams.push_interval import PushInterval

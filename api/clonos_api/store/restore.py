@@ -40,8 +40,8 @@ from clonos.standby.states import FINAL_STATES, StandbyState
 from clonos_api.store import tokens
 from clonos_api.store.backup import DATABASE_FILE, Manifest, copy_rows, opened, read_manifest, sqlite_url
 from clonos_api.store.db import schema
+from clonos_api.store.db.numbers import skip_numbers
 from clonos_api.store.db.rows import new_id
-from clonos_api.store.db.sqlite import skip_numbers
 from clonos_api.store.tables import (
     AlertRow,
     AuditRow,

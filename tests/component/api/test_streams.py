@@ -265,7 +265,7 @@ async def test_a_start_gives_out_no_number_again_that_a_failed_machine_lost(
     numbers = []
     for boot in ("a", "a", "b", "b"):
         (tmp_path / "boot_id").write_text(boot)
-        monkeypatch.setattr("clonos_api.store.db.sqlite._BOOT_ID", tmp_path / "boot_id")
+        monkeypatch.setattr("clonos_api.store.db.numbers._BOOT_ID", tmp_path / "boot_id")
         replica = Replica.of(ApiSettings(home=tmp_path))
         await replica.prepare()
         async with replica.database.transaction() as session:

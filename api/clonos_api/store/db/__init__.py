@@ -1,7 +1,9 @@
 """The database below the store: connections, transactions, clock, paging and migrations.
 
 - `database`: `Database` with `transaction()` (writes) and `reading()` (reads only); every wait has a timeout.
-- `sqlite`: connections of SQLite, its disk, and the numbers that it gives out.
+- `sqlite`: connections of SQLite.
+- `disk`: writes commits of SQLite to the disk.
+- `numbers`: the numbers that SQLite gives out to rows.
 - `commit_hooks`: functions that run right before a commit, such as the check of the leader's fencing token; and what a
   commit waits for.
 - `notifier`: wakes readers of events and agents that long-poll, after a commit.

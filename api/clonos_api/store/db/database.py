@@ -35,8 +35,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from clonos.errors import DatabaseUnavailable, SpecError, StateConflict
 from clonos_api.store.db import commit_hooks
+from clonos_api.store.db.disk import Disk
 from clonos_api.store.db.notifier import EVENTS, Notifier, has_notifications
-from clonos_api.store.db.sqlite import Connections, Disk
+from clonos_api.store.db.sqlite import Connections
 from clonos_api.store.tables import EventRow, HostRow
 
 _CONNECT_S: Final = 2  # the smallest value that psycopg accepts
@@ -167,7 +168,7 @@ class Database:
                     if self._disk is not None:
                         self._disk.committed()  # perhaps, if it was cancelled
         try:
-            # The next writer begins before that.
+            # The next writer does not wait for this.
             if self._disk is not None and (
                 origin is Origin.USER or session.info.get(commit_hooks.WAITS_FOR_DISK, False)
             ):

@@ -1,131 +1,22 @@
-"""SQLite: connections, each with a thread of `aiosqlite`; the disk; and the numbers that SQLite gives out."""
+"""SQLite connections. Each has a thread of `aiosqlite`, and may run short statements in the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sqlite3
 import time
 import weakref
-import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import aiosqlite
-from sqlalchemy import Connection as SqlConnection
-from sqlalchemy import text
-
-from clonos_api.store.tables import Base
 
 _POLL_S: Final = 0.005
 _YIELD_S: Final = 0.005  # after this time, other tasks run before the next step
 _MAY_WAIT: Final = ("BEGIN IMMEDIATE", "PRAGMA")
 _FEW: Final = 500  # values of a short statement
-# Far more numbers than the lost transactions have used.
-_SKIPPED_NUMBERS: Final = 1_000_000
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
-def skip_numbers(connection: SqlConnection) -> None:
-    """Skip numbers of events, log lines and similar rows, for a database that may lack its newest transactions.
-
-    Readers continue after the number that they read last. They would miss new rows whose numbers they have read
-    already, with rows that are lost.
-    """
-    numbered = [
-        {"name": table.name}
-        for table in Base.metadata.tables.values()
-        if table.dialect_options["sqlite"]["autoincrement"]
-    ]
-    known = "SELECT 1 FROM sqlite_sequence WHERE name = :name"
-    connection.execute(text(f"INSERT INTO sqlite_sequence SELECT :name, 0 WHERE NOT EXISTS ({known})"), numbered)
-    connection.execute(text("UPDATE sqlite_sequence SET seq = seq + :skipped"), {"skipped": _SKIPPED_NUMBERS})
-
-
-def skip_lost_numbers(connection: SqlConnection) -> None:
-    """Skip numbers if the machine has started since the last call: a failed machine may have lost transactions.
-
-    ``user_version``, an integer in the file that SQLite itself does not use, identifies the machine's last start.
-    """
-    boot = zlib.crc32(_BOOT_ID.read_bytes()) >> 2 | 1  # not 0, the value in a new file
-    last = connection.execute(text("PRAGMA user_version")).scalar_one()
-    if last != boot:
-        if last:
-            skip_numbers(connection)
-        connection.execute(text(f"PRAGMA user_version = {boot}"))
-
-
-class Disk:
-    """Writes commits to the disk that SQLite has written to the operating system only (``synchronous = NORMAL``).
-
-    Writers wait for it without SQLite's lock, and one write to the disk serves all that wait.
-
-    Args:
-        database: Path of the database. Its write-ahead log has the commits since the last checkpoint, which writes to
-            the disk itself.
-    """
-
-    def __init__(self, database: Path) -> None:
-        self._database = database
-        self._commits = 0  # number of commits of this process
-        self._flushed = 0  # those among them that are on the disk
-        self._faulty = False  # whether the operating system may have dropped data
-        self._turn = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(1, "clonos-disk")
-
-    def committed(self) -> None:
-        """Count a commit."""
-        self._commits += 1
-
-    async def flush(self) -> None:
-        """Wait until all commits that were counted are on the disk.
-
-        Raises:
-            OSError: The disk has a fault: it is unknown which commits it has.
-            sqlite3.Error: The database cannot be written again after a fault.
-        """
-        commits = self._commits
-        async with self._turn:
-            if self._flushed < commits:
-                commits = self._commits
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._sync)
-                self._flushed = commits
-
-    def close(self) -> None:
-        """End the thread, once it has written what it began to write."""
-        self._thread.shutdown(wait=False)
-
-    def _sync(self) -> None:
-        # SQLite resolves a symbolic link before it names the log.
-        database = self._database.resolve()
-        if self._faulty:
-            self._write_again(database)
-            self._faulty = False
-        try:
-            file = os.open(f"{database}-wal", os.O_RDONLY)
-        except FileNotFoundError:
-            if not database.is_file():
-                raise
-            return  # SQLite removes the log after a checkpoint, when the last connection closes
-        try:
-            os.fdatasync(file)
-        except OSError:
-            self._faulty = True
-            raise
-        finally:
-            os.close(file)
-
-    @staticmethod
-    def _write_again(database: Path) -> None:
-        """Write all commits to the disk again: after a fault, Linux reports later writes as successful."""
-        with contextlib.closing(sqlite3.connect(database, timeout=1.0)) as connection:
-            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise OSError(f"{database} is in use, and cannot be written again after a fault of the disk.")
 
 
 class _RollsBackOnClose(sqlite3.Connection):
