@@ -1,12 +1,17 @@
-"""Connections before a token is known: endless headers, slow headers, and many connections of one address."""
+"""Connections before a token is known: endless headers and trailers, pipelined requests, bodies of refused requests,
+slow headers, and many connections of one address."""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -32,7 +37,7 @@ class Impatient(Strict):
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] != "http":
         return
-    size, more = 0, True
+    size, more = 0, scope["path"] != "/refused"
     while more:
         message = await receive()
         size, more = size + len(message.get("body", b"")), message.get("more_body", False)
@@ -88,6 +93,104 @@ def test_an_endless_header_is_refused(connect: Connect) -> None:
             sent += 10_000
     assert sent < 10_000_000, "the server reads no more than its buffers hold"
     assert answer(connection)[:12] in (b"HTTP/1.1 431", b"")  # empty: bytes that the server did not read
+
+
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+ENDLESS = {
+    "a header": (b"GET / HTTP/1.1\r\nX: ", b"x" * 64_000),
+    "a first line": (b"GET /", b"x" * 64_000),
+    "a method": (b"", b"G" * 64_000),
+    "blank lines": (b"", b"\r\n" * 32_000),
+    "pipelined requests": (b"", b"GET / HTTP/1.1\r\nHost:x\r\n\r\n" * 2_000),
+    "pipelined requests with bodies": (b"", b"POST / HTTP/1.1\r\nHost:x\r\nContent-Length:1\r\n\r\nx" * 1_500),
+} | {
+    f"{name}, {path.decode()}": (CHUNKED % path + before, piece)
+    for path in (b"/", b"/refused")
+    for name, before, piece in (
+        ("trailers", b"0\r\n", b"a:b\r\n" * 12_000),
+        ("one trailer", b"0\r\nX: ", b"x" * 64_000),
+        ("the name of a trailer", b"1\r\nx\r\n0\r\n", b"x" * 64_000),
+        ("a chunk extension", b"5;a=", b"x" * 64_000),
+        ("extensions of all chunks", b"", b"1;a=%s\r\nx\r\n" % (b"y" * 50) * 1_000),
+        ("the size of a chunk", b"", b"0" * 64_000),
+        ("chunks of one byte", b"", b"1\r\nx\r\n" * 10_000),
+    )
+}
+ENDLESS["a refused body"] = (b"POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000000\r\n\r\n", b"x" * 64_000)
+ENDLESS["a refused body in chunks"] = (CHUNKED % b"/refused", b"ffff\r\n" + b"x" * 65_535 + b"\r\n")
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[tuple[int, int]]:
+    """The process and the port of a server with the limits of the product."""
+    code = (
+        f"import socket, sys, uvicorn; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from clonos_api.http.limited_protocol import LimitedProtocol\n"
+        f"from {Path(__file__).stem} import app\n"
+        "LimitedProtocol.refused_s = 0.1\n"
+        "listening = socket.create_server(('127.0.0.1', 0))\n"
+        "config = uvicorn.Config(app, http=LimitedProtocol, log_config=None, lifespan='off', ws='none')\n"
+        "print(listening.getsockname()[1], flush=True)\n"
+        "uvicorn.Server(config).run(sockets=[listening])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield server.pid, int(server.stdout.readline())
+        server.terminate()
+
+
+@pytest.mark.parametrize("spelling", ENDLESS)
+def test_no_request_without_an_end_takes_memory_or_the_time_of_others(process: tuple[int, int], spelling: str) -> None:
+    pid, port = process
+    resident_mb, slowest_s = resident(pid), 0.0
+    before, piece = ENDLESS[spelling]
+    sent, until = 0, time.monotonic() + 20
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(before)
+        while time.monotonic() < until:
+            connection.sendall(piece)
+            sent += len(piece)
+            if sent % (50 * len(piece)) == 0:
+                begun = time.monotonic()
+                httpx.get(f"http://127.0.0.1:{port}/", timeout=20, trust_env=False)
+                slowest_s = max(slowest_s, time.monotonic() - begun)
+    assert time.monotonic() < until, f"the connection is still open after {sent} bytes"
+    assert resident(pid) - resident_mb < 20
+    assert slowest_s < 2
+
+
+def resident(pid: int) -> float:
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * 4_096 / 1e6
+
+
+def test_a_refused_request_has_its_response_and_then_the_connection_is_closed(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=20) as connection:
+        connection.sendall(b"POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nx")
+        received = answer(connection)
+    assert received.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in received
+
+
+def test_a_connection_outlives_refused_requests_with_short_bodies(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=20) as connection:
+        for _ in range(3):
+            connection.sendall(b"POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+            assert b"connection: close" not in connection.recv(65_536)
+            connection.sendall(b"x" * 1000)
+
+
+def test_the_rest_of_a_short_body_has_a_time_limit() -> None:
+    with listening_with(Impatient) as address, socket.create_connection(address, timeout=60) as connection:
+        connection.sendall(b"POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nx")
+        assert answer(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_some_requests_are_pipelined_and_trailers_are_ignored(address: tuple[str, int]) -> None:
+    request = CHUNKED % b"/" + b"3\r\nabc\r\n0\r\nX-Trailer: 1\r\n\r\n"
+    with socket.create_connection(address, timeout=20) as connection:
+        connection.sendall(request * 5 + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert answer(connection).count(b"HTTP/1.1 200") == 6
 
 
 def test_a_slow_head_and_an_idle_connection_end() -> None:
